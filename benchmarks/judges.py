@@ -45,7 +45,7 @@ from rungwise.evaluation.suites.minimal_pairs import (
 )
 from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.evaluation.suites.similarity import SimilaritySuite
-from rungwise.models.families.kneser_ney import NgramLanguageModel
+from rungwise.models.families.ngram_model import NgramLanguageModel
 from rungwise.models.trained.capabilities import (
     HidesWords,
     LanguageModel,

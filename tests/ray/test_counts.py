@@ -39,7 +39,8 @@ def sentences(seed: int, count: int = 300) -> list[list[int]]:
 
 
 def tokens(folder: Path, pieces: int) -> Artifact:
-    """The same text in one training file or in several."""
+    """The same text in one training file or in several, which are said to be large: tasks of Ray
+    count them."""
     folder.mkdir(parents=True)
     text, rows = sentences(0), []
     files = {f"train-{number:05d}.arrow": text[number::pieces] for number in range(pieces)}
@@ -66,7 +67,7 @@ def tokens(folder: Path, pieces: int) -> Artifact:
                 documents=1,
                 sentences=len(lengths),
                 tokens=len(ids),
-                text_bytes=1000,
+                text_bytes=1000 if pieces == 1 else 1_000_000,
             )
         )
     summary = TokensSummary.model_construct(

@@ -1,7 +1,8 @@
 """Interpolated modified Kneser-Ney again, slow and obvious: dictionaries, one n-gram at a time.
 
 Straight from Chen & Goodman 1998, section 3 and equations 20 to 26, and Heafield et al. 2013,
-section 3: every order is counted by itself, with one start symbol before each sentence.
+section 3: every order is counted by itself, with one start symbol before each sentence. What is
+pruned, by its raw count, gives its whole count to the shorter n-grams.
 """
 
 from collections import Counter, defaultdict
@@ -20,6 +21,7 @@ class SlowNgram:
         vocab_size: int,
         start_id: int,
         fallback: Sequence[float],
+        prune: Sequence[int] = (0,),
     ) -> None:
         self.order, self.vocab_size, self.start_id = order, vocab_size, start_id
         raw: Counter[Ngram] = Counter()
@@ -31,6 +33,9 @@ class SlowNgram:
                     raw[text[start:end]] += 1
                     if start:
                         before[text[start:end]].add(text[start - 1])
+        self.pruned = {
+            ngram for ngram, count in raw.items() if count <= prune[min(len(ngram), len(prune)) - 1]
+        }
         self.followers: defaultdict[Ngram, Counter[int]] = defaultdict(Counter)
         of_count: defaultdict[int, Counter[int]] = defaultdict(Counter)  # order -> n1, n2, ...
         for ngram, count in raw.items():
@@ -51,10 +56,13 @@ class SlowNgram:
         if counts is None:
             return shorter
         discounts = self.discounts[len(context) + 1]
+        removed = {
+            follower: count if (*context, follower) in self.pruned else discounts[min(count, 3)]
+            for follower, count in counts.items()
+        }
         total = sum(counts.values())
-        left = sum(discounts[min(count, 3)] for count in counts.values()) / total
-        count = counts.get(word, 0)
-        return (count - discounts[min(count, 3)]) / total + left * shorter
+        left = sum(removed.values()) / total
+        return (counts.get(word, 0) - removed.get(word, 0)) / total + left * shorter
 
 
 def _discounts(n: Counter[int], fallback: Sequence[float]) -> list[float]:

@@ -9,7 +9,7 @@ import pytest
 
 from rungwise.evaluation.suites.items import estimate_items
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.models.families import arpa, kneser_ney
+from rungwise.models.families import arpa, kneser_ney, ngram_model, ngram_tables
 from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.reference.slow_ngram import SlowNgram
 from tests.toy_rungs import FIRST_WORD, toy_rung
@@ -27,16 +27,19 @@ def toy_sentences(seed: int, number: int) -> list[list[int]]:
     ]
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
-def test_the_slow_model_gives_the_same_probabilities(order: int) -> None:
+@pytest.mark.parametrize(
+    ("order", "prune"), [(1, [0]), (2, [0]), (3, [0]), (4, [0]), (5, [0]), (4, [0, 0, 1, 3])]
+)
+def test_the_slow_model_gives_the_same_probabilities(order: int, prune: list[int]) -> None:
+    smoothing = kneser_ney.Smoothing(KENLM_FALLBACK, tuple(prune))
     estimated = np.zeros(order)
     for seed, number in enumerate([1, 3, 10, 30, 100, 300, 800] * 2):
         sentences = toy_sentences(seed, number)
-        slow = SlowNgram(sentences, order, 46, START, KENLM_FALLBACK)
+        slow = SlowNgram(sentences, order, 46, START, KENLM_FALLBACK, prune)
         offsets = np.cumsum([0] + [len(sentence) for sentence in sentences])
         ids = np.concatenate(sentences).astype(np.uint16)
-        table = kneser_ney.count_ngrams(ids, offsets, order, START)
-        model = kneser_ney.estimate_model(table, 46, START, KENLM_FALLBACK)
+        table = ngram_tables.count_ngrams(ids, offsets, order, START)
+        model = kneser_ney.estimate_model(table, 46, START, smoothing)
         # Fallback discounts are round numbers.
         estimated[: model.order] += (model.discounts * 2 % 1 > 0).any(axis=1)
         texts = [*toy_sentences(seed + 1000, 20), *sentences[:10], [UNSEEN, 3, END], [3, END, 3]]
@@ -59,7 +62,7 @@ def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
     vocabulary = {word: i for i, word in enumerate(sorted({w for line in corpus for w in line}), 3)}
     texts = [[*(vocabulary[word] for word in line), END] for line in corpus]
     offsets = np.cumsum([0, *map(len, texts)])
-    table = kneser_ney.count_ngrams(np.concatenate(texts).astype(np.uint16), offsets, 5, START)
+    table = ngram_tables.count_ngrams(np.concatenate(texts).astype(np.uint16), offsets, 5, START)
     model = kneser_ney.estimate_model(table, len(vocabulary) + 3, START)
     # `<unk>` is a word of this text, and what the vocabulary lacks is taken for it.
     path = tmp_path / "ptb.arpa"
@@ -93,8 +96,8 @@ def test_perplexities_of_the_penn_treebank_are_those_of_kenlm(
     flat = np.concatenate(lines).astype(np.uint16)
     rung = toy_rung(tmp_path, words, None, split_punctuation=False)
 
-    def model_of(order: int) -> kneser_ney.NgramLanguageModel:
-        table = kneser_ney.count_ngrams(flat, offsets, order, CLS_ID)
+    def model_of(order: int) -> ngram_model.NgramLanguageModel:
+        table = ngram_tables.count_ngrams(flat, offsets, order, CLS_ID)
         model = kneser_ney.estimate_model(table, FIRST_WORD + len(words), CLS_ID)
         return dataclasses.replace(model, end_id=SEP_ID)
 

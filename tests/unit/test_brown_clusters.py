@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
-from rungwise.models.families import kneser_ney
+from rungwise.models.families import ngram_tables
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.brown_clusters import (
     Clusters,
@@ -141,7 +141,7 @@ def text_of(seed: int, documents: int = 60) -> TokenisedText:
 @pytest.mark.parametrize("order", [2, 3])
 def test_the_model_is_the_product_of_two_probabilities_and_sums_to_one(order: int) -> None:
     config, text = BrownConfig(classes=3, minimum_count=4, class_order=order), text_of(0)
-    model = config.estimate(config.count(text, SPECIAL_IDS), V, SPECIAL_IDS)
+    model = config.estimate_model(config.count(text, SPECIAL_IDS), V, SPECIAL_IDS)
     assert groups_of(Clusters(np.where(model.classes < 3, model.classes, -1), model.paths)) == [
         tuple(np.flatnonzero((np.bincount(text.ids) >= 4)[first : first + 8]) + first)
         for first in (5, 13, 21)
@@ -170,7 +170,7 @@ def test_tables_of_shards_give_the_same_model_and_it_survives_as_tensors() -> No
     grouped = config.merge([tables[2], config.merge([tables[1], tables[0]])])
     parts = zip(*(config.split(table, 4) for table in tables), strict=True)
     split = config.merge([config.merge(part) for part in parts])
-    first, second = (config.estimate(each, V, SPECIAL_IDS) for each in (grouped, split))
+    first, second = (config.estimate_model(each, V, SPECIAL_IDS) for each in (grouped, split))
     restored = config.from_tensors(first.to_tensors(), SPECIAL_IDS)
     asked = [[5, 6, 14, END], [29, 0, 7]]
     for other in (second, restored):
@@ -188,6 +188,6 @@ def test_tables_of_shards_give_the_same_model_and_it_survives_as_tensors() -> No
 
 
 def test_a_text_with_too_few_words_is_refused() -> None:
-    table = kneser_ney.count_ngrams(np.array([5, 6, END], np.uint16), np.array([0, 3]), 2, START)
+    table = ngram_tables.count_ngrams(np.array([5, 6, END], np.uint16), np.array([0, 3]), 2, START)
     with pytest.raises(DataError, match=r"model\.classes 4 tokens .* has 1 times, found 2"):
-        BrownConfig(classes=4, minimum_count=1).estimate(table, V, SPECIAL_IDS)
+        BrownConfig(classes=4, minimum_count=1).estimate_model(table, V, SPECIAL_IDS)

@@ -10,24 +10,26 @@ from safetensors.numpy import load, save
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.models.families import kneser_ney
+from rungwise.models.families import kneser_ney, ngram_model, ngram_tables
 from rungwise.models.families.ngram import NgramConfig
 
 START, END = 0, 1
-HALVES = (0.5, 1.0, 1.5)
+HALVES = kneser_ney.Smoothing((0.5, 1.0, 1.5))
 VOCAB_SIZE = 9
 # Ids 7 and 8 never occur.
+WRONG_DISCOUNTS = ([0, 1, 1.5], [0.5, 2.5, 1.5], [-0.5, 1, 1.5], [0.5, 1, 4])
+THRESHOLDS = ((0,), (0, 0, 1), (0, 1, 1, 2), (0, 3))
 CORPORA = st.lists(st.lists(st.integers(2, 6), max_size=8), min_size=1, max_size=12)
 
 
-def table_of(sentences: list[list[int]], order: int) -> kneser_ney.Table:
+def table_of(sentences: list[list[int]], order: int) -> ngram_tables.Table:
     closed = [[*sentence, END] for sentence in sentences]
     offsets = np.cumsum([0] + [len(sentence) for sentence in closed])
     ids = np.array([token for sentence in closed for token in sentence], np.uint16)
-    return kneser_ney.count_ngrams(ids, offsets, order, START)
+    return ngram_tables.count_ngrams(ids, offsets, order, START)
 
 
-def same(left: kneser_ney.Table, right: kneser_ney.Table) -> bool:
+def same(left: ngram_tables.Table, right: ngram_tables.Table) -> bool:
     return all(
         a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         for a, b in [(left.ngrams, right.ngrams), (left.counts, right.counts)]
@@ -38,8 +40,8 @@ def test_bigrams_worked_by_hand() -> None:
     """Two sentences, `a b` and `a a`; `c` is a word of the vocabulary that never occurs."""
     a, b, c = 2, 3, 4
     table = table_of([[a, b], [a, a]], 2)
-    assert table.ngrams.tolist() == [[START, a], [a, END], [a, a], [a, b], [b, END]]
-    assert table.counts.tolist() == [2, 1, 1, 1, 1]
+    assert table.ngrams.tolist() == [[a, END], [b, END], [START, a], [a, a], [a, b]]
+    assert table.counts.tolist() == [1, 1, 2, 1, 1]
     model = kneser_ney.estimate_model(table, 5, START, HALVES)
     # Continuations: a 2, END 2, b 1 of 5. Removed: 1 + 1 + 0.5 of 5, spread over four tokens.
     alone = {a: 0.325, END: 0.325, b: 0.225, c: 0.125}
@@ -55,9 +57,9 @@ def test_bigrams_worked_by_hand() -> None:
 
 def test_a_sentence_start_is_filled_up() -> None:
     assert table_of([[2, 3]], 4).ngrams.tolist() == [
+        [START, 2, 3, END],
         [START, START, START, 2],
         [START, START, 2, 3],
-        [START, 2, 3, END],
     ]
 
 
@@ -75,12 +77,14 @@ def test_discounts_are_those_of_equation_26() -> None:
     CORPORA,
     st.integers(1, 5),
     st.lists(st.lists(st.integers(1, VOCAB_SIZE - 1), max_size=6), max_size=4),
+    st.sampled_from(THRESHOLDS),
 )
 def test_probabilities_sum_to_one(
-    sentences: list[list[int]], order: int, histories: list[list[int]]
+    sentences: list[list[int]], order: int, histories: list[list[int]], prune: tuple[int, ...]
 ) -> None:
     """After any history: at the start, of the corpus, and with tokens that never occurred."""
-    model = kneser_ney.estimate_model(table_of(sentences, order), VOCAB_SIZE, START, HALVES)
+    smoothing = dataclasses.replace(HALVES, prune=prune)
+    model = kneser_ney.estimate_model(table_of(sentences, order), VOCAB_SIZE, START, smoothing)
     for history in [[], sentences[0], sentences[-1][:3], *histories]:
         texts = [[*history, token] for token in range(1, VOCAB_SIZE)]
         last = np.array([scores[-1] for scores in model.log_probabilities(texts)])
@@ -97,26 +101,35 @@ def test_any_partition_merges_to_the_whole(
     random.shuffle(shards)
     tree = list(shards)
     while len(tree) > 1:
-        tree = [kneser_ney.merge_tables(tree[i : i + 3]) for i in range(0, len(tree), 3)]
+        tree = [ngram_tables.merge_tables(tree[i : i + 3]) for i in range(0, len(tree), 3)]
     assert same(tree[0], whole)
-    by_hash = zip(*(kneser_ney.split_table(shard, parts) for shard in shards), strict=True)
-    reduced = [kneser_ney.merge_tables(part) for part in by_hash]
+    by_hash = zip(*(ngram_tables.split_table(shard, parts) for shard in shards), strict=True)
+    reduced = [ngram_tables.merge_tables(part) for part in by_hash]
     assert sum(map(len, reduced)) == len(whole), "an n-gram lies in two parts"
-    assert same(kneser_ney.merge_tables(reduced), whole)
+    assert same(ngram_tables.merge_tables(reduced), whole)
 
 
 def test_a_hash_spreads_the_ngrams_evenly() -> None:
     rows = np.random.default_rng(0).integers(2, 9000, (2000, 10)).tolist()
     table = table_of(rows, 3)
-    sizes = [len(part) for part in kneser_ney.split_table(table, 8)]
+    sizes = [len(part) for part in ngram_tables.split_table(table, 8)]
     assert min(sizes) > 0.9 * len(table) / 8
 
 
-def test_blocks_of_a_shard_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = np.random.default_rng(0).integers(2, 7, (40, 5)).tolist()
-    whole = table_of(rows, 4)
-    monkeypatch.setattr(kneser_ney, "_BLOCK", 7)
-    assert same(table_of(rows, 4), whole)
+@given(CORPORA, st.integers(1, 5), st.integers(2, 5), st.sampled_from(THRESHOLDS))
+def test_any_number_of_tasks_gives_the_same_bits(
+    sentences: list[list[int]], order: int, parts: int, prune: tuple[int, ...]
+) -> None:
+    """Rows and columns of the grid, some of them empty."""
+    smoothing = dataclasses.replace(HALVES, prune=prune)
+    shards = [table_of(sentences[number::2], order) for number in range(2)]
+    rows = list(zip(*(ngram_tables.split_table(shard, parts) for shard in shards), strict=True))
+    one, many = (
+        kneser_ney.estimate_tensors(each, VOCAB_SIZE, START, smoothing) for each in ([shards], rows)
+    )
+    assert one.keys() == many.keys()
+    for name, array in one.items():
+        assert array.tobytes() == many[name].tobytes(), name
 
 
 def test_wide_ids_sort_as_narrow_ones() -> None:
@@ -124,8 +137,9 @@ def test_wide_ids_sort_as_narrow_ones() -> None:
     rows = np.random.default_rng(0).integers(2, 7, (40, 5)).tolist()
     wide = [[token << 17 for token in row] for row in rows]
     closed = np.insert(np.array(wide, np.uint32), 5, END, axis=1)
-    counted = kneser_ney.count_ngrams(closed.ravel(), np.arange(41) * 6, 5, START)
+    counted = ngram_tables.count_ngrams(closed.ravel(), np.arange(41) * 6, 5, START)
     narrow = table_of(rows, 5)
+    assert len(narrow) > 100
     columns = np.where(narrow.ngrams > END, narrow.ngrams.astype(np.uint32) << 17, narrow.ngrams)
     assert counted.ngrams.tolist() == columns.tolist()
     assert counted.counts.tolist() == narrow.counts.tolist()
@@ -138,7 +152,7 @@ def test_tensors_hold_the_model() -> None:
     )
     data = save(first.to_tensors())
     assert data == save(second.to_tensors())
-    again = kneser_ney.NgramLanguageModel.from_tensors(load(data))
+    again = ngram_model.NgramLanguageModel.from_tensors(load(data))
     assert again.order == 3
     assert again.to_tensors().keys() == first.to_tensors().keys()
     texts = [[2, 3, 8, END], [], [4, 4]]
@@ -187,7 +201,19 @@ def test_a_corpus_that_gives_no_model_is_refused() -> None:
         table_of([[2, START]], 2)
 
 
-@pytest.mark.parametrize("discounts", [[0, 1, 1.5], [0.5, 2.5, 1.5], [-0.5, 1, 1.5], [0.5, 1, 4]])
-def test_discounts_that_give_no_probabilities_are_refused(discounts: list[float]) -> None:
-    with pytest.raises(ConfigError, match=r"fallback_discounts.* at most the counts 1, 2 and 3"):
-        validate(NgramConfig, {"fallback_discounts": discounts})
+@pytest.mark.parametrize(
+    ("key", "values", "message"),
+    [
+        *(
+            ("fallback_discounts", each, "at most the counts 1, 2 and 3")
+            for each in WRONG_DISCOUNTS
+        ),
+        *(("prune", each, "numbers that do not fall") for each in ([1], [0, 2, 1], [-1, 0])),
+        ("prune", [], "at least 1"),
+    ],
+)
+def test_what_gives_no_probabilities_is_refused(
+    key: str, values: list[float], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}.*{message}"):
+        validate(NgramConfig, {key: values})

@@ -17,7 +17,7 @@ from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.document import SCHEMA
 from rungwise.evaluation.suites.altered import alter_sentences, held_out_sentences
 from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
-from rungwise.models.families import kneser_ney
+from rungwise.models.families import kneser_ney, ngram_tables
 from rungwise.tasks.config import CapitalsConfig, MissingWordConfig, NextParagraphConfig
 from rungwise.tasks.data import made
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, Paragraph, count_words
@@ -217,8 +217,10 @@ def test_a_unigram_model_guesses_swapped_words_with_half_credit_exactly(
     words = sorted({word for _, text in held_out_sentences(manual) for word in text.split()})
     texts = [np.arange(len(words), dtype=np.uint16) + FIRST_WORD]
     offsets = np.array([0, len(words)])
-    table = kneser_ney.count_ngrams(np.concatenate(texts), offsets, 1, CLS_ID)
-    model = kneser_ney.estimate_model(table, FIRST_WORD + len(words), CLS_ID, (0.5, 1.0, 1.5))
+    table = ngram_tables.count_ngrams(np.concatenate(texts), offsets, 1, CLS_ID)
+    model = kneser_ney.estimate_model(
+        table, FIRST_WORD + len(words), CLS_ID, kneser_ney.Smoothing((0.5, 1.0, 1.5))
+    )
     rung = toy_rung(tmp_path, words, model, corpus=manual)
     result = MinimalPairsSuite(pairs_per_paradigm=150).measure(rung, "pairs")
     (items,) = (each for each in result.items if each.part == "")

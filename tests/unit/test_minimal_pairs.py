@@ -25,14 +25,14 @@ from rungwise.evaluation.suites.minimal_pairs import (
     read_published,
     sample_pairs,
 )
-from rungwise.models.families import kneser_ney
+from rungwise.models.families import kneser_ney, ngram_model, ngram_tables
 from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, UNK_ID, WordConfig
 from rungwise.tokenizer.training import from_counts
 from tests.toy_rungs import FIRST_WORD, toy_rung
 
 WORDS = ["the", "dog", "barks", "dogs", "bark"]
 CORPUS = ["the dog barks", "the dogs bark", "the dog barks", "dogs bark", "the the dogs"]
-HALVES = (0.5, 1.0, 1.5)
+HALVES = kneser_ney.Smoothing((0.5, 1.0, 1.5))
 
 
 def row(paradigm: str, number: int, good: str, bad: str, **changes: Any) -> dict[str, Any]:
@@ -53,13 +53,15 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def counted(order: int) -> kneser_ney.NgramLanguageModel:
+def counted(order: int) -> ngram_model.NgramLanguageModel:
     """A model of CORPUS by word."""
     texts = [
         [*(FIRST_WORD + WORDS.index(word) for word in line.split()), SEP_ID] for line in CORPUS
     ]
     offsets = np.cumsum([0, *map(len, texts)])
-    table = kneser_ney.count_ngrams(np.concatenate(texts).astype(np.uint16), offsets, order, CLS_ID)
+    table = ngram_tables.count_ngrams(
+        np.concatenate(texts).astype(np.uint16), offsets, order, CLS_ID
+    )
     return kneser_ney.estimate_model(table, FIRST_WORD + len(WORDS), CLS_ID, HALVES)
 
 
@@ -208,7 +210,7 @@ def test_ties_move_a_unigram_model_by_points(real_data: Path, tmp_path: Path) ->
     from_counts(config, counts).save(str(tmp_path / FILE))
     ids = np.repeat(np.arange(len(counts)), sorted(counts.values(), reverse=True)) + FIRST_WORD
     known = np.where(ids < config.vocab_size, ids, UNK_ID).astype(np.uint16)
-    table = kneser_ney.count_ngrams(known, np.array([0, len(known)]), 1, CLS_ID)
+    table = ngram_tables.count_ngrams(known, np.array([0, len(known)]), 1, CLS_ID)
     rung.__dict__["model"] = kneser_ney.estimate_model(table, config.vocab_size, CLS_ID, HALVES)
     suite = MinimalPairsSuite(path=(str(real_data / "tasks" / "en" / "BLiMP" / "BLiMP.zip"),))
     measured = {each.part: each for each in suite.measure(rung, "blimp").items}

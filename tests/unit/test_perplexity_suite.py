@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rungwise.core.errors import DataError
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.models.families import kneser_ney
+from rungwise.models.families import kneser_ney, ngram_tables
 from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.toy_rungs import FIRST_WORD, toy_rung
 
@@ -47,8 +47,10 @@ def test_an_item_is_a_line(contiguous: bool, nats: list[float], tmp_path: Path) 
 def test_an_ngram_model_begins_anew_behind_each_line(tmp_path: Path) -> None:
     texts = [[FIRST_WORD, FIRST_WORD + 1, SEP_ID], [FIRST_WORD + 2, SEP_ID]]
     ids = np.concatenate(texts).astype(np.uint16)
-    table = kneser_ney.count_ngrams(ids, np.array([0, 3, 5]), 3, CLS_ID)
-    model = kneser_ney.estimate_model(table, FIRST_WORD + 3, CLS_ID, (0.5, 1.0, 1.5))
+    table = ngram_tables.count_ngrams(ids, np.array([0, 3, 5]), 3, CLS_ID)
+    model = kneser_ney.estimate_model(
+        table, FIRST_WORD + 3, CLS_ID, kneser_ney.Smoothing((0.5, 1.0, 1.5))
+    )
     rung = toy_rung(tmp_path, WORDS, dataclasses.replace(model, end_id=SEP_ID))
     apart, together = (
         PerplexitySuite(path=written(tmp_path), contiguous=contiguous).measure(rung, "test").items

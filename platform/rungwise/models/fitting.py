@@ -12,7 +12,7 @@ Text comes as `TokenisedText`, with the bounds of its documents and their number
 V vocabulary, U units of a text: sentences or documents
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,10 +23,50 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Family
-from rungwise.models.trained.capabilities import LanguageModel
 
 Weights = dict[str, NDArray[Any]]
 Losses = tuple[float, int]  # their sum, and their number
+Shapes = Mapping[str, tuple[Any, tuple[int, ...]]]  # the type and the shape of each array
+Create = Callable[[Shapes], Weights]  # makes the arrays of a model, to be filled
+Parts = Sequence[Sequence[Any]]  # for each part of a partition, the handles of its tables
+
+
+class Tasks:
+    """Runs functions, here in this process. A handle stands for a result that may be elsewhere."""
+
+    def call(
+        self, number: int, function: Callable[..., Sequence[Any]], *arguments: Any
+    ) -> Sequence[Any]:
+        """Return the handles of the `number` results; arguments may be handles."""
+        return function(*arguments)
+
+    def get(self, handle: Any) -> Any:
+        return handle
+
+    def wait(self, handle: Any) -> None:
+        """Return when the result is there."""
+
+
+HERE = Tasks()
+
+
+def merge_parts(parts: Parts, tasks: Tasks, merge: Callable[[Sequence[Any]], Any]) -> Any:
+    """Return the sum of all tables; tasks merge each part."""
+    merged = [tasks.call(1, lambda *tables: [merge(tables)], *part)[0] for part in parts]
+    return merge([tasks.get(part) for part in merged])
+
+
+def create_arrays(shapes: Shapes) -> Weights:
+    """Make arrays in memory."""
+    return {name: np.empty(shape, dtype) for name, (dtype, shape) in shapes.items()}
+
+
+def fill_arrays(create: Create, tensors: Weights) -> Weights:
+    """Return the arrays that `create` makes for `tensors`, filled with them."""
+    arrays = create({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()})
+    for name, tensor in tensors.items():
+        arrays[name][...] = tensor
+    return arrays
 
 
 class Fitting(Config):
@@ -72,13 +112,9 @@ class ArrayModel(Protocol):
         ...
 
 
-class CountedModel(ArrayModel, LanguageModel, Protocol):
-    """A language model made of arrays."""
-
-
 @runtime_checkable
 class CountedFamily(Protocol):
-    """A family whose model is estimated from counts; a table holds counts."""
+    """A family whose language model is estimated from counts; a table holds counts."""
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Any:
         """Return the table of one shard."""
@@ -92,8 +128,15 @@ class CountedFamily(Protocol):
         """Return the sum of tables, the same for any grouping."""
         ...
 
-    def estimate(self, table: Any, vocab_size: int, special: SpecialIds) -> CountedModel:
-        """Estimate the model from all counts. Raises DataError if the corpus is too small."""
+    def estimate(
+        self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
+    ) -> Weights:
+        """Estimate the arrays of the model from all counts. Raises DataError if the corpus is too
+        small."""
+        ...
+
+    def from_tensors(self, tensors: Weights, special: SpecialIds) -> Any:
+        """Restore the model from its arrays."""
         ...
 
 

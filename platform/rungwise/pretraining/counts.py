@@ -1,7 +1,7 @@
 """Fitting by counting: count every shard, sum the counts, estimate a model from them.
 
-    shards ──> count, split in parts ──> merge of each part ────> merge, estimate ──> tensors
-               Ray Data: a shard a row   Ray Data: a part a group   this task
+    shards ──> count, split in parts ──> merge the tables of a part, estimate ──> tensors
+               a task for some shards    tasks, as the family wants
 
 There are no steps to resume: a killed run counts again. Sums do not depend on who counted what, so
 the model is the same to the byte. The family defines what is counted and how the model is estimated
@@ -9,32 +9,31 @@ the model is the same to the byte. The family defines what is counted and how th
 """
 
 import dataclasses
+import functools
 import itertools
-import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import pyarrow as pa
-import safetensors.numpy
 
-from rungwise.cluster.tasks import is_small
-from rungwise.core.errors import UserError, from_text, to_text
+from rungwise.cluster.tasks import pack_items
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.fitting import CountedFamily
+from rungwise.models.fitting import HERE, CountedFamily, Tasks, merge_parts
+from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.models.trained.perplexity import perplexity
 from rungwise.pretraining.config import CountsConfig, FitConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile, close_documents
-from rungwise.training.tensor_files import MODEL
+from rungwise.training.tensor_files import MODEL, create_arrays
 
-_BYTES_A_TOKEN = 64  # of a table, at most: its n-grams of each order with their counts
-_PARTS = 16  # into which the counts of a shard are split, to be merged in parallel
+# The counts of a shard are split into parts, which tasks merge: a billion tokens into 129, so that
+# a task needs some gigabytes. The square of the number is that of the objects in Ray's store.
+_LEAST_PARTS, _MOST_PARTS, _TOKENS_A_PART = 4, 256, 8_000_000
 Table = TypeVar("Table")
 
 
@@ -51,10 +50,11 @@ def pretrain_by_counts(
     def count(text: TokenisedText) -> Any:
         return family.count(text, tokens.special)
 
-    table = count_split(artifact, count, family.split, family.merge, context)
-    model = family.estimate(table, tokens.vocab_size, tokens.special)
-    tensors = model.to_tensors()
-    output.write_bytes(MODEL, safetensors.numpy.save(tensors))
+    parts, tasks = count_parts(artifact, count, family.split, family.merge, context)
+    with output.staged(MODEL) as path:
+        create = functools.partial(create_arrays, path)
+        tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
+    model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
     (end,) = tokens.special.require("end")
     held_out = perplexity(model, list(_documents(artifact, end)), tokens.text_bytes.validation)
     nats = held_out.nats_per_token
@@ -87,6 +87,36 @@ def read_text(artifact: Artifact, file: str, first_document: int = 0) -> Tokenis
     return dataclasses.replace(text, first_document=first_document)
 
 
+def count_parts(
+    artifact: Artifact,
+    count: Callable[[TokenisedText], Table],
+    split: Callable[[Table, int], Sequence[Table]],
+    merge: Callable[[Sequence[Table]], Table],
+    context: Context,
+) -> tuple[list[list[Any]], Tasks]:
+    """Count the whole training split; the functions are those of `CountedFamily`. Returns the
+    handles of the tables whose sum is each part, and the tasks that know them."""
+    summary = TokensSummary.of(artifact)
+    files = summary.split_files("train")
+    numbers = itertools.accumulate((row.documents for row in files), initial=0)
+    items = list(zip((row.file for row in files), numbers, strict=False))
+    packs = pack_items(items, [row.text_bytes for row in files])
+    tasks, parts = HERE, 1
+    if not packs.small:
+        tasks = RayTasks()
+        parts = min(_MOST_PARTS, _LEAST_PARTS + summary.tokens.train // _TOKENS_A_PART)
+
+    def count_pack(pack: Sequence[tuple[str, int]]) -> list[Table]:
+        tables = [split(count(read_text(artifact, *item)), parts) for item in pack]
+        return [merge(pieces) for pieces in zip(*tables, strict=True)]
+
+    tables = [tasks.call(parts, count_pack, pack) for pack in packs]
+    for number, pieces in enumerate(tables, start=1):
+        tasks.wait(pieces[0])
+        context.report.progress(number, len(tables))
+    return [list(pieces) for pieces in zip(*tables, strict=True)], tasks
+
+
 def count_split(
     artifact: Artifact,
     count: Callable[[TokenisedText], Table],
@@ -94,65 +124,35 @@ def count_split(
     merge: Callable[[Sequence[Table]], Table],
     context: Context,
 ) -> Table:
-    """Count the whole training split; the functions are those of `CountedFamily`."""
-    tokens = TokensSummary.of(artifact)
-    files = tokens.split_files("train")
-    numbers = itertools.accumulate((row.documents for row in files), initial=0)
-    items = [
-        {"file": row.file, "first_document": number}
-        for row, number in zip(files, numbers, strict=False)
-    ]
-
-    if is_small(tokens.text_bytes.train):
-        tables = [split(count(read_text(artifact, **item)), _PARTS) for item in items]
-        return merge([merge(pieces) for pieces in zip(*tables, strict=True)])
-
-    import ray.data
-
-    from rungwise.cluster.session import quiet_ray_data
-    from rungwise.cluster.shuffle import group_parts, list_rows
-
-    quiet_ray_data()
-
-    def count_files(batch: pa.Table) -> pa.Table:
-        parts: list[list[Any]] = [[] for _ in range(_PARTS)]
-        try:
-            for item in batch.to_pylist():
-                table = count(read_text(artifact, **item))
-                for part, piece in zip(parts, split(table, _PARTS), strict=True):
-                    part.append(piece)
-        except UserError as error:
-            return _table_rows([0], [b""], to_text(error))
-        return _table_rows(range(_PARTS), [pickle.dumps(merge(pieces)) for pieces in parts])
-
-    def merge_part(group: pa.Table) -> pa.Table:
-        errors = group["error"].drop_null()
-        if len(errors):
-            return _table_rows([0], [b""], errors[0].as_py())
-        tables = [pickle.loads(table) for table in group["table"].to_pylist()]
-        return _table_rows([group["part"][0].as_py()], [pickle.dumps(merge(tables))])
-
-    pieces = ray.data.from_items(items).map_batches(
-        count_files, batch_size=1, batch_format="pyarrow"
-    )
-    tables = []
-    moved_bytes = tokens.tokens.train * _BYTES_A_TOKEN
-    for row in list_rows(group_parts(pieces, "part", _PARTS, moved_bytes, merge_part)):
-        if row["error"] is not None:
-            raise from_text(row["error"])
-        tables.append(pickle.loads(row["table"]))
-        context.report.progress(len(tables), _PARTS)
-    return merge(tables)
+    """Count the whole training split, and merge all."""
+    parts, tasks = count_parts(artifact, count, split, merge, context)
+    return merge_parts(parts, tasks, merge)
 
 
-def _table_rows(parts: Sequence[int], tables: list[bytes], error: str | None = None) -> pa.Table:
-    return pa.table(
-        {
-            "part": pa.array(parts, pa.int32()),
-            "table": pa.array(tables, pa.large_binary()),
-            "error": pa.array([error] * len(tables), pa.string()),
-        }
-    )
+class RayTasks(Tasks):
+    """Runs functions as tasks of Ray, which keeps their results in its object store."""
+
+    def call(
+        self, number: int, function: Callable[..., Sequence[Any]], *arguments: Any
+    ) -> Sequence[Any]:
+        import ray
+
+        def run(*values: Any) -> Any:
+            results = function(*values)
+            return results if number > 1 else results[0]
+
+        handles = ray.remote(num_cpus=1, num_returns=number)(run).remote(*arguments)
+        return handles if number > 1 else [handles]
+
+    def get(self, handle: Any) -> Any:
+        import ray
+
+        return ray.get(handle)
+
+    def wait(self, handle: Any) -> None:
+        import ray
+
+        ray.wait([handle], fetch_local=False)
 
 
 def _documents(artifact: Artifact, end: int) -> Iterator[list[int]]:

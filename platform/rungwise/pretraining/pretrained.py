@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-import safetensors.numpy
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -22,7 +21,7 @@ from rungwise.pretraining.initial import find_tokens, trained_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
 from rungwise.training.config import GradientConfig
-from rungwise.training.tensor_files import MODEL, load_tensors
+from rungwise.training.tensor_files import MODEL, load_tensors, map_arrays
 
 
 def load_model(
@@ -52,7 +51,7 @@ def load_model(
 def load_arrays(config: PretrainStageConfig, pretrain: Artifact, special: SpecialIds) -> object:
     """The model of a finished fit, made of arrays."""
     family = cast(_ArrayFamily, config.model)
-    return family.from_tensors(safetensors.numpy.load(pretrain.folder.read_bytes(MODEL)), special)
+    return family.from_tensors(map_arrays(pretrain.folder.local(MODEL)), special)
 
 
 class _ArrayFamily(Protocol):

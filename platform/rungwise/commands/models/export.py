@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.storage.folder import Folder
     from rungwise.models.families.brown_clusters import ClassModel
-    from rungwise.models.families.kneser_ney import NgramLanguageModel
+    from rungwise.models.families.ngram_model import NgramLanguageModel
     from rungwise.models.family import Family
     from rungwise.serving.predictor import Predictor
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.models.families.kneser_ney import NgramLanguageModel
+from rungwise.models.families.ngram_model import NgramLanguageModel, find_ngrams
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 _NEVER = -99.0  # stands for log10 of 0
@@ -163,14 +163,11 @@ def _is_number(text: str) -> bool:
 def _keys(
     ngrams: NDArray[np.int64], shorter: Sequence[NDArray[np.int64]], vocab_size: int
 ) -> NDArray[np.int64]:
-    """Return the keys of `ngrams` (N, n), given those of orders 2 to n - 1; see kneser_ney.py."""
-    context = ngrams[:, 0]
-    for column, keys in zip(ngrams.T[1:-1], shorter, strict=True):
-        key = context * vocab_size + column
-        context = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-        if (keys[context] != key).any():
-            raise DataError(
-                f"expected the beginning of each {ngrams.shape[1]}-gram of the ARPA file among its "
-                "shorter n-grams, found one that is not"
-            )
+    """Return the keys of `ngrams` (N, n), given those of orders 2 to n - 1; see ngram_model.py."""
+    context, exists = find_ngrams(ngrams[:, :-1], shorter, vocab_size)
+    if not exists.all():
+        raise DataError(
+            f"expected the beginning of each {ngrams.shape[1]}-gram of the ARPA file among its "
+            "shorter n-grams, found one that is not"
+        )
     return context * vocab_size + ngrams[:, -1]

@@ -20,13 +20,15 @@ from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.families import kneser_ney
+from rungwise.models.families import ngram_tables
 from rungwise.models.families.brown_clusters import ClassModel, cluster_words
-from rungwise.models.families.kneser_ney import Table
+from rungwise.models.families.kneser_ney import Smoothing, estimate_model
+from rungwise.models.families.ngram_tables import Table
 from rungwise.models.family import Family
+from rungwise.models.fitting import Create, Parts, Tasks, Weights, fill_arrays, merge_parts
 from rungwise.models.losses.objectives import CAUSAL
 
-_DISCOUNTS = (0.5, 1.0, 1.5)  # of kenlm, where the counts of few classes give none
+_SMOOTHING = Smoothing((0.5, 1.0, 1.5))  # as kenlm, where the counts of few classes give none
 
 
 class BrownConfig(Family):
@@ -51,9 +53,16 @@ class BrownConfig(Family):
         from rungwise.tokens.text import close_documents
 
         start, end = special.require("cls", "end")
-        return kneser_ney.count_ngrams(*close_documents(text, end), self.class_order, start)
+        return ngram_tables.count_ngrams(*close_documents(text, end), self.class_order, start)
 
-    def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> ClassModel:
+    def estimate(
+        self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
+    ) -> Weights:
+        """Estimate the arrays of the model; see `estimate_model`."""
+        table = merge_parts(parts, tasks, self.merge)
+        return fill_arrays(create, self.estimate_model(table, vocab_size, special).to_tensors())
+
+    def estimate_model(self, table: Table, vocab_size: int, special: SpecialIds) -> ClassModel:
         """Cluster the words, and estimate the model of their classes. Raises DataError if there are
         too few."""
         start, end = special.require("cls", "end")
@@ -74,10 +83,10 @@ class BrownConfig(Family):
         weight_V = np.where(class_V == rare, occurrences_V + 1, occurrences_V)
         weight_V[[start, end]] = 1
         totals = np.bincount(class_V, weight_V)
-        classes = kneser_ney.merge_tables(
+        classes = ngram_tables.merge_tables(
             [Table(class_V.astype(np.uint32)[table.ngrams], table.counts)]
         )
-        model = kneser_ney.estimate_model(classes, len(totals), first, _DISCOUNTS)
+        model = estimate_model(classes, len(totals), first, _SMOOTHING)
         return ClassModel(
             dataclasses.replace(model, end_id=last),
             class_V,
@@ -89,5 +98,5 @@ class BrownConfig(Family):
         """Restore a model from `to_tensors`."""
         return ClassModel.from_tensors(tensors, self.classes + 2)
 
-    split = staticmethod(kneser_ney.split_table)
-    merge = staticmethod(kneser_ney.merge_tables)
+    split = staticmethod(ngram_tables.split_table)
+    merge = staticmethod(ngram_tables.merge_tables)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.models.families.kneser_ney import NgramLanguageModel
+from rungwise.models.families.ngram_model import NgramLanguageModel
 
 _PREFIXES = (4, 6, 10, 20)  # bits
 _SMALL = 1 << 16  # counts whose n ln n is looked up

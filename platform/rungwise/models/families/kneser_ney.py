@@ -1,174 +1,225 @@
-"""N-gram model with interpolated modified Kneser-Ney smoothing, from counting to querying.
+"""Interpolated modified Kneser-Ney smoothing, by one task or by many.
 
-Chen & Goodman 1998 (TR-10-98), equations 20 to 26; sentence starts, discounts and the uniform
-distribution below the unigrams as in kenlm's lmplz (Heafield et al. 2013, "Scalable Modified
-Kneser-Ney Language Model Estimation").
+Chen & Goodman 1998 (TR-10-98), equations 20 to 26; sentence starts, discounts, pruning and the
+uniform distribution below the unigrams as in kenlm's lmplz (Heafield et al. 2013, "Scalable
+Modified Kneser-Ney Language Model Estimation").
 
-    count_ngrams    the n-grams of the highest order in one shard
-    split_table     partition a table by a hash of the n-gram, for parallel reducers
-    merge_tables    sum tables, in any grouping
-    estimate_model  adjusted counts, discounts, probabilities and backoffs of every order
+The n-grams of all orders form a grid. A row has all that end with certain pairs of tokens: what
+extends an n-gram to the left, and its suffixes. A column has all that begin with a token of a
+range: what extends an n-gram to the right. Each row and each column is a task, and passes a block
+of arrays to each task of the next step:
 
-Only n-grams of the highest order are counted. Those that begin a sentence are padded with start
-symbols: `<s> <s> a b` stands for `<s> a b`, so the table determines every lower order.
+    count       rows       adjusted counts
+    discount    columns    each n-gram's discounted share of its context, and the back-off weights
+    interpolate rows       probabilities
+    arrange     columns    log-probabilities in the order of the trie (ngram_model.py)
 
-The model is a trie in sorted arrays. An n-gram of order n has the key `context * V + word`, where
-`context` is the index of its first n - 1 tokens in order n - 1; unigrams are indexed by id. Scoring
-finds the n-gram that ends at each position for n = 1, 2, ... with one binary search per level, for
-all positions at once.
+Counts are integers, and all floats of a context are added in the order of the trie, so any grid
+gives the same bits.
 
-N n-grams, O order, V vocabulary, T tokens
+N n-grams, O order, V vocabulary, R rows, C columns
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
+from rungwise.models.families.ngram_model import Floats, NgramLanguageModel, find_ngrams
+from rungwise.models.families.ngram_tables import Ids, Table, merge_tables, sort_rows, sum_runs
+from rungwise.models.fitting import HERE, Create, Parts, Tasks, Weights, create_arrays
 
-_BLOCK = 1 << 18  # tokens counted at a time; their windows take about 50 MB
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-
-Ids = NDArray[np.unsignedinteger]
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Distinct n-grams of the highest order, sorted lexicographically, and their counts."""
-
-    ngrams: Ids  # (N, O), oldest token first, in the type of the shard's ids
-    counts: NDArray[np.int64]  # (N,)
-
-    def __len__(self) -> int:
-        return len(self.counts)
+_SAMPLES = 16  # tables from which the ranges of columns are chosen
+Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class _Level:
-    """The n-grams of one order that begin with at most one start symbol."""
+@dataclass(frozen=True)
+class Smoothing:
+    """How counts become probabilities.
+
+    `fallback` are the discounts of adjusted counts 1, 2 and 3 or more for orders where equation 26
+    fails (kenlm: 0.5, 1, 1.5). An n-gram of order n that occurs at most `prune[n - 1]` times is
+    left out, and its count goes to the back-off weight; the last threshold holds for longer ones.
+    """
+
+    fallback: tuple[float, float, float] | None = None
+    prune: tuple[int, ...] = (0,)
+
+
+class _Level(NamedTuple):
+    """N-grams of one order that begin with at most one start symbol."""
 
     ngrams: Ids  # (N, n)
-    counts: NDArray[np.int64]  # (N,) adjusted
-    suffixes: NDArray[np.int64]  # (N,) index of the last n - 1 tokens in the level below
+    counts: Integers  # (N,) adjusted
+    keep: NDArray[np.bool_]  # (N,) False for what is pruned
+    suffixes: Integers  # (N,) index of the last n - 1 tokens in the level below
+
+    def take(self, rows: Integers) -> "_Level":
+        return _Level(self.ngrams[rows], self.counts[rows], self.keep[rows], self.suffixes[:0])
 
 
-def count_ngrams(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> Table:
-    """Count the n-grams of `order` in one shard of sentences, each closed by the end symbol. Raises
-    DataError if a sentence contains the start symbol."""
-    if (ids == start_id).any():
-        raise DataError(
-            f"expected no start symbol (id {start_id}) inside a sentence, found one at token "
-            f"{int((ids == start_id).argmax())} of the shard; remove it from the corpus"
-        )
-    parts = [Table(np.empty((0, order), ids.dtype), np.empty(0, np.int64))]
-    for first in range(0, len(ids), _BLOCK):
-        positions = np.arange(first, min(first + _BLOCK, len(ids)))
-        contexts, targets = _windows(ids, offsets, positions, order - 1, start_id)
-        ngrams = np.column_stack([contexts, targets]).astype(ids.dtype)
-        parts.append(merge_tables([Table(ngrams, np.ones(len(ngrams), np.int64))]))
-    return merge_tables(parts)
+class _Report(NamedTuple):
+    """What a row adds to the numbers of the whole corpus."""
+
+    unigrams: Integers  # (V,) adjusted counts
+    histograms: Integers  # (O, 6) of adjusted counts 0 to 4, and 5 or more; unigrams have none
 
 
-def _windows(
-    ids: Ids,
-    offsets: NDArray[np.integer],
-    positions: NDArray[np.int64],
-    context_size: int,
+def estimate_model(
+    table: Table, vocab_size: int, start_id: int, smoothing: Smoothing = Smoothing()
+) -> NgramLanguageModel:
+    """Estimate the model of a merged table here; see `estimate_tensors`."""
+    tensors = estimate_tensors([[table]], vocab_size, start_id, smoothing)
+    return NgramLanguageModel.from_tensors(tensors)
+
+
+def estimate_tensors(
+    rows: Parts,
+    vocab_size: int,
     start_id: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the `context_size` tokens before each position, padded with start symbols at the
-    beginning of a sentence, and the tokens at the positions."""
-    # With another type than the offsets', numpy would convert all offsets at every call.
-    sentence = np.searchsorted(offsets, positions.astype(offsets.dtype), side="right") - 1
-    before = positions[:, None] + np.arange(-context_size, 0)
-    inside = before >= offsets[sentence][:, None]
-    contexts = np.where(inside, ids[np.maximum(before, 0)].astype(np.int64), start_id)
-    return contexts, ids[positions].astype(np.int64)
+    smoothing: Smoothing,
+    tasks: Tasks = HERE,
+    create: Create = create_arrays,
+) -> Weights:
+    """Estimate the arrays of the model of tables partitioned as by `split_table`, with as many
+    columns as rows; its order is lower if no sentence is long enough.
+
+    Every id below `vocab_size` except the start symbol can be predicted; an id that never occurred
+    gets the uniform share, like kenlm's <unk>. Raises DataError if there are no n-grams, an id is
+    out of range, or an order needs a missing fallback.
+    """
+    bounds = _column_bounds([tasks.get(row[0]) for row in rows[:_SAMPLES]], len(rows), vocab_size)
+    number = len(bounds) - 1
+    reports, joins, blocks = [], [], []
+    for row in rows:
+        report, join, *parts = tasks.call(
+            2 + number, _count_row, vocab_size, start_id, smoothing.prune, bounds, *row
+        )
+        reports.append(report)
+        joins.append(join)
+        blocks.append(parts)
+    discounts, probability_V = _estimate_unigrams(
+        [tasks.get(report) for report in reports], start_id, smoothing
+    )
+    sizes, tries, orders, shares = [], [], [], []
+    for first, last, column in zip(bounds[:-1], bounds[1:], zip(*blocks, strict=True), strict=True):
+        size, trie, order, *parts = tasks.call(
+            3 + len(rows), _discount_column, int(first), int(last), vocab_size, discounts, *column
+        )
+        sizes.append(size)
+        tries.append(trie)
+        orders.append(order)
+        shares.append(parts)
+    del blocks, column
+    parts = [
+        tasks.call(number, _interpolate_row, probability_V, join, *row)
+        for join, row in zip(joins, zip(*shares, strict=True), strict=True)
+    ]
+    del shares, joins
+    logs = [
+        tasks.call(1, _arrange_column, order, *column)[0]
+        for order, column in zip(orders, zip(*parts, strict=True), strict=True)
+    ]
+    del parts, orders
+    return _write(tasks, create, discounts, probability_V, start_id, sizes, tries, logs)
 
 
-def merge_tables(tables: Sequence[Table]) -> Table:
-    """Sum tables of one order; any grouping and order of merges gives the same bytes. Memory is
-    proportional to the n-grams passed in, so a tree of merges needs at most twice the distinct
-    ones."""
-    ngrams = np.concatenate([table.ngrams for table in tables])
-    counts = np.concatenate([table.counts for table in tables])
-    order, first = _sort(ngrams)
-    starts = np.flatnonzero(first)
-    sums = np.add.reduceat(counts[order], starts) if len(starts) else counts
-    return Table(ngrams[order[starts]], sums)
+def _column_bounds(samples: Sequence[Table], number: int, vocab_size: int) -> Integers:
+    """Return the bounds (C + 1,) of ranges of first tokens with about as many n-grams each."""
+    counts_V = sum(np.bincount(table.ngrams[:, 0], minlength=vocab_size) for table in samples)
+    shares = np.cumsum(counts_V[:vocab_size]) * (number / max(1, counts_V.sum()))
+    return np.unique([0, *np.searchsorted(shares, np.arange(1, number)), vocab_size])
 
 
-def split_table(table: Table, parts: int) -> list[Table]:
-    """Partition a table by a hash of the n-gram: equal n-grams of two tables share a part."""
-    hashes = np.zeros(len(table), np.uint64)
-    for column in table.ngrams.T:
-        hashes = (hashes ^ column) * _MULTIPLIER
-        hashes ^= hashes >> np.uint64(32)
-    part = hashes % np.uint64(parts)
-    return [Table(table.ngrams[part == p], table.counts[part == p]) for p in range(parts)]
+def _count_row(
+    vocab_size: int, start_id: int, prune: Sequence[int], bounds: Integers, *tables: Table
+) -> tuple[Any, ...]:
+    """Return the report, for each order the permutation by column and the suffixes, and for each
+    column its levels; the lists begin with order 2."""
+    table = merge_tables(tables)
+    if (largest := int(table.ngrams.max(initial=0))) >= vocab_size:
+        raise DataError(f"expected token ids below vocab_size {vocab_size}, found {largest}")
+    unigrams, *longer = _levels(table, start_id, prune)
+    counts_V = np.bincount(unigrams.ngrams[:, 0], unigrams.counts, vocab_size).astype(np.int64)
+    histograms = [np.bincount(np.minimum(each.counts, 5), minlength=6) for each in longer]
+    joins, columns = [], [[] for _ in bounds[1:]]
+    for level in longer:
+        column = np.searchsorted(bounds, level.ngrams[:, 0], side="right") - 1
+        order = np.argsort(column, kind="stable")
+        joins.append((order, level.suffixes))
+        sizes = np.bincount(column, minlength=len(columns))
+        for levels, part in zip(columns, _split(order, sizes), strict=True):
+            levels.append(level.take(part))
+    return _Report(counts_V, np.array([np.zeros(6, int), *histograms])), joins, *columns
 
 
-def _sort(ngrams: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the permutation that sorts rows, and which sorted rows differ from the previous."""
-    bits = max(1, int(ngrams.max(initial=0)).bit_length())
-    columns = 64 // bits
-    packed = []
-    for first in range(0, ngrams.shape[1], columns):
-        key = np.zeros(len(ngrams), np.uint64)
-        for column in ngrams[:, first : first + columns].T:
-            key = (key << np.uint64(bits)) | column
-        packed.append(key)
-    order = np.lexsort(packed[::-1])
-    differs = np.zeros(len(ngrams), bool)
+def _levels(table: Table, start_id: int, prune: Sequence[int]) -> Iterator[_Level]:
+    """Yield the levels of every order, unigrams first. Below the highest order, an n-gram counts
+    the distinct tokens before it. One that begins with the start symbol keeps its raw count."""
+    ngrams = table.ngrams
+    order = ngrams.shape[1]
+    differs = np.zeros(len(table), bool)
     differs[:1] = True
-    for key in packed:
-        ordered = key[order]
-        differs[1:] |= ordered[1:] != ordered[:-1]
-    return order, differs
+    starts = [np.arange(0)]  # by order, where a new n-gram begins in the table
+    for column in ngrams.T[::-1]:
+        differs[1:] |= column[1:] != column[:-1]
+        starts.append(np.flatnonzero(differs))
+    index = np.zeros(len(starts[1]), np.int64)
+    for n, here in enumerate(starts[1:], start=1):
+        level = ngrams[here, order - n :]
+        raw = counts = sum_runs(table.counts, here)
+        if n < order:
+            place = np.searchsorted(starts[n + 1], here)
+            distinct = np.diff(place, append=len(starts[n + 1]))
+            counts = np.where(level[:, 0] == start_id, raw, distinct)
+        proper = np.ones(len(here), bool) if n == 1 else level[:, 1] != start_id
+        suffixes = level[:, 1].astype(np.int64) if n == 2 else index
+        keep = raw > (*prune, *prune[-1:] * n)[n - 1]
+        yield _Level(level[proper], counts[proper], keep[proper], suffixes[proper])
+        if 1 < n < order:  # of each longer n-gram, the index of this suffix among the proper ones
+            index = np.repeat(np.cumsum(proper) - 1, distinct)
 
 
-def _levels(table: Table, start_id: int) -> list[_Level]:
-    """Compute the adjusted counts of every order, unigrams first. Below the highest order, an
-    n-gram counts the distinct tokens before it. One that begins with the start symbol keeps its raw
-    count."""
-    ngrams, counts = table.ngrams, table.counts
-    levels: list[_Level] = []
-    for order in range(ngrams.shape[1], 1, -1):
-        proper = ngrams[:, 1] != start_id
-        permutation, first = _sort(ngrams[:, 1:])
-        group = np.empty(len(ngrams), np.int64)
-        group[permutation] = np.cumsum(first) - 1
-        shorter = ngrams[permutation[first], 1:]
-        distinct = np.bincount(group, minlength=len(shorter))
-        if order == 2:
-            suffixes = ngrams[proper, 1].astype(np.int64)
-        else:
-            suffixes = (np.cumsum(shorter[:, 1] != start_id) - 1)[group[proper]]
-        levels.append(_Level(ngrams[proper], counts[proper], suffixes))
-        # A suffix that begins with the start symbol occurs in one row only.
-        counts = np.where(shorter[:, 0] == start_id, counts[permutation[first]], distinct)
-        ngrams = shorter
-    levels.append(_Level(ngrams, counts, np.zeros(len(ngrams), np.int64)))
-    return levels[::-1]
+def _estimate_unigrams(
+    reports: Sequence[_Report], start_id: int, smoothing: Smoothing
+) -> tuple[Floats, Floats]:
+    """Return the discounts (O, 4) of adjusted counts 0, 1, 2 and 3 or more of each order that
+    occurs, and the probabilities (V,) of unigrams."""
+    counts_V = sum(report.unigrams for report in reports)
+    seen = np.flatnonzero(counts_V)
+    counts = counts_V[seen]
+    if not len(seen):
+        raise DataError("expected n-grams to estimate a model from, found an empty corpus")
+    histograms = sum(report.histograms for report in reports)
+    histograms[0] = np.bincount(np.minimum(counts, 5), minlength=6)
+    histograms = histograms[histograms.sum(axis=1) > 0]
+    fallback = smoothing.fallback
+    discounts = np.array(
+        [_discounts(*row[1:5], n, fallback) for n, row in enumerate(histograms, 1)]
+    )
+    removed = discounts[0][np.minimum(counts, 3)]
+    probability_V = np.full(len(counts_V), removed.sum() / counts.sum() / (len(counts_V) - 1))
+    probability_V[seen] += (counts - removed) / counts.sum()
+    probability_V[start_id] = 0
+    return discounts, probability_V
 
 
 def _discounts(
-    counts: NDArray[np.int64], order: int, fallback: tuple[float, float, float] | None
-) -> Floats:
-    """Compute the discounts (4,) of adjusted counts 0, 1, 2 and 3 or more; equation 26."""
-    _, n1, n2, n3, n4 = np.bincount(np.minimum(counts, 5), minlength=6)[:5].tolist()
+    n1: int, n2: int, n3: int, n4: int, order: int, fallback: tuple[float, float, float] | None
+) -> list[float]:
+    """Compute the discounts of adjusted counts 0, 1, 2 and 3 or more from how many n-grams have the
+    counts 1 to 4; equation 26."""
     if n1 and n2 and n3:
         y = n1 / (n1 + 2 * n2)
         closed = [1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3]
         # With a discount of 0 some contexts would leave no probability to unseen tokens.
         if min(closed) > 0:
-            return np.array([0, *closed])
+            return [0, *closed]
     if fallback is not None:
-        return np.array([0, *fallback])
+        return [0, *fallback]
     raise DataError(
         f"expected {order}-grams enough to estimate the discounts of Kneser-Ney, found {n1}, {n2}, "
         f"{n3} and {n4} with the adjusted counts 1, 2, 3 and 4; use a larger corpus, a smaller "
@@ -176,144 +227,101 @@ def _discounts(
     )
 
 
-def estimate_model(
-    table: Table, vocab_size: int, start_id: int, fallback: tuple[float, float, float] | None = None
-) -> "NgramLanguageModel":
-    """Estimate the model of a merged table; its order is lower if no sentence is long enough.
+def _discount_column(
+    first: int, last: int, vocab_size: int, discounts: Floats, *rows: Sequence[_Level]
+) -> tuple[Any, ...]:
+    """Return the number of n-grams of each order; for each order from 2 the keys and the log
+    back-off weights of the order below; the permutations that sort the n-grams; and for each row
+    the discounted share of each n-gram in its context and the weight of the context."""
+    sizes, trie, orders, shares = [last - first], [], [], [[] for _ in rows]
+    for discounts_4, levels in zip(discounts[1:], zip(*rows, strict=True), strict=False):
+        ngrams, counts, keep = map(np.concatenate, list(zip(*levels, strict=True))[:3])
+        order, _ = sort_rows(ngrams.T)
+        ngrams, counts, keep = ngrams[order], counts[order], keep[order]
+        differs = np.zeros(len(ngrams), bool)
+        differs[:1] = True
+        for column in ngrams.T[:-1]:
+            differs[1:] |= column[1:] != column[:-1]
+        starts, context = np.flatnonzero(differs), np.cumsum(differs) - 1
+        removed = np.where(keep, discounts_4[np.minimum(counts, 3)], counts)
+        totals = sum_runs(counts, starts)
+        backoff = np.bincount(context, removed, len(starts)) / totals
+        for values in ((counts - removed) / totals[context], backoff[context]):
+            in_rows = np.empty_like(values)
+            in_rows[order] = values
+            pieces = _split(in_rows, [len(level.counts) for level in levels])
+            for share, piece in zip(shares, pieces, strict=True):
+                share.append(piece)
+        contexts = ngrams[starts, :-1].astype(np.int64)
+        contexts[:, 0] -= first
+        index, exists = find_ngrams(contexts, [keys for keys, _ in trie], vocab_size)
+        weights = np.ones(sizes[-1])  # of a context without successors
+        weights[index[exists]] = backoff[exists]
+        keys = (index[context] * vocab_size + ngrams[:, -1])[keep]
+        trie.append((keys, np.log(weights)))
+        orders.append(order[keep])
+        sizes.append(len(keys))
+    return sizes, trie, orders, *shares
 
-    Every id below `vocab_size` except the start symbol can be predicted; an id that never occurred
-    gets the uniform share, like kenlm's <unk>. `fallback` holds the discounts of adjusted counts 1,
-    2 and 3 or more for orders where equation 26 fails (kenlm: 0.5, 1, 1.5). Raises DataError if the
-    table is empty, holds an id out of range, or an order needs a missing fallback.
-    """
-    if not len(table):
-        raise DataError("expected n-grams to estimate a model from, found an empty corpus")
-    if (largest := int(table.ngrams.max())) >= vocab_size:
-        raise DataError(f"expected token ids below vocab_size {vocab_size}, found {largest}")
-    levels = [level for level in _levels(table, start_id) if len(level.counts)]
-    unigrams, *longer = levels
-    discounts = [_discounts(unigrams.counts, 1, fallback)]
-    total = unigrams.counts.sum()
-    removed = discounts[0][np.minimum(unigrams.counts, 3)]
-    probability = np.full(vocab_size, removed.sum() / total / (vocab_size - 1))
-    probability[unigrams.ngrams[:, 0]] += (unigrams.counts - removed) / total
-    probability[start_id] = 0
-    keys: list[NDArray[np.int64]] = []
-    probabilities, backoffs = [probability], []
-    for level in longer:
-        # Index of the first n - 1 tokens; the trie holds all of them.
-        context = level.ngrams[:, 0].astype(np.int64)
-        for column, shorter in zip(level.ngrams.T[1:-1], keys, strict=True):
-            context = np.searchsorted(shorter, context * vocab_size + column)
-        discounts.append(_discounts(level.counts, len(discounts) + 1, fallback))
-        removed = discounts[-1][np.minimum(level.counts, 3)]
-        totals = np.bincount(context, level.counts, len(probability))
-        # A context without successors has backoff weight 1.
-        backoff = np.ones(len(probability))
-        np.divide(
-            np.bincount(context, removed, len(probability)), totals, backoff, where=totals > 0
-        )
-        lower = probability[level.suffixes]
-        probability = (level.counts - removed) / totals[context] + backoff[context] * lower
-        keys.append(context * vocab_size + level.ngrams[:, -1])
-        probabilities.append(probability)
-        backoffs.append(backoff)
+
+def _interpolate_row(
+    probability_V: Floats, joins: Sequence[tuple[Integers, Integers]], *columns: Sequence[Floats]
+) -> tuple[Any, ...]:
+    """Return for each column the probabilities of its n-grams of each order from 2."""
+    probability, results = probability_V, [[] for _ in columns]
+    arrays = zip(*columns, strict=True)
+    for (order, suffixes), shares, weights in zip(joins, arrays, arrays, strict=False):
+        lower = probability[suffixes[order]]
+        joint = np.concatenate(shares) + np.concatenate(weights) * lower
+        probability = np.empty_like(joint)
+        probability[order] = joint
+        pieces = _split(joint, [len(share) for share in shares])
+        for result, piece in zip(results, pieces, strict=True):
+            result.append(piece)
+    return tuple(results)
+
+
+def _arrange_column(orders: Sequence[Integers], *rows: Sequence[Floats]) -> tuple[list[Floats]]:
+    """Return the log-probabilities of each order from 2."""
+    arrays = zip(orders, zip(*rows, strict=True), strict=True)
+    return ([np.log(np.concatenate(pieces)[order]) for order, pieces in arrays],)
+
+
+def _split(values: NDArray[Any], sizes: Sequence[int] | Integers) -> list[NDArray[Any]]:
+    return np.split(values, np.cumsum(sizes)[:-1])
+
+
+def _write(
+    tasks: Tasks,
+    create: Create,
+    discounts: Floats,
+    probability_V: Floats,
+    start_id: int,
+    sizes: Sequence[Any],
+    tries: Sequence[Any],
+    logs: Sequence[Any],
+) -> Weights:
+    """Write the arrays of the model, a column at a time."""
+    sizes_CO = np.array([tasks.get(size) for size in sizes])
+    sizes_CO = sizes_CO[:, sizes_CO.sum(axis=0) > 0]  # an order may be pruned to nothing
+    first_CO = np.cumsum(sizes_CO, axis=0) - sizes_CO
+    vocab_size, order = len(probability_V), sizes_CO.shape[1]
+    numbers = dict(enumerate(sizes_CO.sum(axis=0).tolist(), start=1))
+    tensors = create(
+        {"vocabulary": (np.int64, (2,)), "discounts": (np.float64, (order, 3))}
+        | {f"log_probabilities.{n}": (np.float64, (number,)) for n, number in numbers.items()}
+        | {f"log_backoffs.{n}": (np.float64, (numbers[n],)) for n in range(1, order)}
+        | {f"keys.{n}": (np.int64, (numbers[n],)) for n in range(2, order + 1)}
+    )
+    tensors["vocabulary"][:] = vocab_size, start_id
+    tensors["discounts"][:] = discounts[:order, 1:]
     with np.errstate(divide="ignore"):
-        return NgramLanguageModel(
-            vocab_size=vocab_size,
-            start_id=start_id,
-            discounts=np.array(discounts)[:, 1:],
-            keys=tuple(keys),
-            ngram_log_probabilities=tuple(np.log(values) for values in probabilities),
-            log_backoffs=tuple(np.log(values) for values in backoffs),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class NgramLanguageModel:
-    """An exact language model. Orders are counted from 1, n-grams are sorted by key."""
-
-    is_exact: ClassVar[bool] = True
-
-    vocab_size: int
-    start_id: int
-    discounts: Floats  # (O, 3), of the adjusted counts 1, 2 and 3 or more
-    keys: tuple[NDArray[np.int64], ...]  # (N,) of orders 2 to O
-    ngram_log_probabilities: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O
-    log_backoffs: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O - 1
-    end_id: int | None = None  # within a text, a new sentence begins after it
-
-    @property
-    def order(self) -> int:
-        return len(self.ngram_log_probabilities)
-
-    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Return the natural log-probability of each token, given those before it in its text.
-
-        The context restarts at the beginning of a text and after an end symbol inside it. Append
-        the end symbol to have it predicted. Raises DataError for the start symbol and for a token
-        outside the vocabulary.
-        """
-        lengths = np.array([len(text) for text in texts], np.int64)
-        ids = np.concatenate([np.empty(0, np.int64), *(np.asarray(t, np.int64) for t in texts)])
-        begins = np.zeros(len(ids), bool)
-        begins[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
-        begins[1:] |= ids[:-1] == (-1 if self.end_id is None else self.end_id)
-        tokens = np.insert(ids, np.flatnonzero(begins), self.start_id)
-        inside = np.ones(len(tokens), bool)
-        inside[np.flatnonzero(begins) + np.arange(begins.sum())] = False
-        wrong = inside & ((tokens < 0) | (tokens >= self.vocab_size) | (tokens == self.start_id))
-        if wrong.any():
-            raise DataError(
-                f"expected tokens from 0 to {self.vocab_size - 1} other than the start symbol "
-                f"{self.start_id}, found {tokens[wrong][0]}; encode with the model's tokenizer"
-            )
-        scores = self.ngram_log_probabilities[0][tokens]
-        # Index of the n-gram that ends at each position, -1 if unknown. None crosses the start of
-        # a text, because only the unigram ends with the start symbol.
-        index = tokens
-        for keys, values, backoffs in zip(
-            self.keys, self.ngram_log_probabilities[1:], self.log_backoffs, strict=True
-        ):
-            position = np.flatnonzero(index[:-1] >= 0) + 1
-            key = index[position - 1] * self.vocab_size + tokens[position]
-            # Searches in sorted order stay in the cache: several times faster.
-            ascending = np.argsort(key)
-            position, key = position[ascending], key[ascending]
-            context = index[position - 1]
-            place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-            exists = keys[place] == key
-            scores[position] = np.where(exists, values[place], scores[position] + backoffs[context])
-            index = np.full(len(tokens), -1)
-            index[position[exists]] = place[exists]
-        return np.split(scores[inside], np.cumsum(lengths)[:-1]) if len(texts) else []
-
-    def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the model as named arrays, for safetensors."""
-        tensors: dict[str, NDArray[Any]] = {
-            "vocabulary": np.array([self.vocab_size, self.start_id]),
-            "discounts": self.discounts,
-        }
-        for name, first, arrays in (
-            ("keys", 2, self.keys),
-            ("log_probabilities", 1, self.ngram_log_probabilities),
-            ("log_backoffs", 1, self.log_backoffs),
-        ):
-            tensors |= {f"{name}.{order}": array for order, array in enumerate(arrays, first)}
-        return tensors
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> "NgramLanguageModel":
-        """Restore a model from `to_tensors`."""
-        vocab_size, start_id = tensors["vocabulary"].tolist()
-        orders = range(1, len(tensors["discounts"]) + 1)
-        return cls(
-            vocab_size=vocab_size,
-            start_id=start_id,
-            discounts=tensors["discounts"],
-            keys=tuple(tensors[f"keys.{order}"] for order in orders[1:]),
-            ngram_log_probabilities=tuple(
-                tensors[f"log_probabilities.{order}"] for order in orders
-            ),
-            log_backoffs=tuple(tensors[f"log_backoffs.{order}"] for order in orders[:-1]),
-        )
+        tensors["log_probabilities.1"][:] = np.log(probability_V)
+    for firsts, trie, log in zip(first_CO.tolist(), tries, logs, strict=True):
+        arrays = zip(tasks.get(trie), tasks.get(log), strict=True)
+        for n, ((keys, weights), values) in zip(range(2, order + 1), arrays, strict=False):
+            here, below = firsts[n - 1], firsts[n - 2]
+            tensors[f"keys.{n}"][here : here + len(keys)] = keys + below * vocab_size
+            tensors[f"log_probabilities.{n}"][here : here + len(keys)] = values
+            tensors[f"log_backoffs.{n - 1}"][below : below + len(weights)] = weights
+    return tensors

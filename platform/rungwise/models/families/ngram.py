@@ -2,8 +2,8 @@
 
     documents ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
 
-Counting and smoothing are in kneser_ney.py. Each document starts a new context, like a line in
-kenlm; n-grams inside it may cross sentence ends.
+Counting is in ngram_tables.py, smoothing in kneser_ney.py, the model in ngram_model.py. Each
+document starts a new context, like a line in kenlm; n-grams inside it may cross sentence ends.
 
 N n-grams, O order
 """
@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.families import kneser_ney
-from rungwise.models.families.kneser_ney import NgramLanguageModel, Table
+from rungwise.models.families import ngram_tables
+from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
+from rungwise.models.families.ngram_model import NgramLanguageModel
+from rungwise.models.families.ngram_tables import Table
 from rungwise.models.family import Family
+from rungwise.models.fitting import Create, Parts, Tasks, Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective
 
 
@@ -35,6 +38,8 @@ class NgramConfig(Family):
     # discounts for counts of 1, 2 and 3 or more, where a corpus is too small to estimate them;
     # kenlm's are [0.5, 1, 1.5]
     fallback_discounts: tuple[float, float, float] | None = None
+    # leave out n-grams that occur at most so often, by order; the last holds for longer ones
+    prune: tuple[int, ...] = Field(default=(0,), min_length=1)
 
     @field_validator("fallback_discounts")
     @classmethod
@@ -50,6 +55,16 @@ class NgramConfig(Family):
             )
         return discounts
 
+    @field_validator("prune")
+    @classmethod
+    def _keep_words_and_contexts(cls, thresholds: tuple[int, ...]) -> tuple[int, ...]:
+        if thresholds[0] != 0 or list(thresholds) != sorted(thresholds):
+            raise ValueError(
+                "expected 0 for single tokens and then numbers that do not fall, such as "
+                f"[0, 0, 1], found {list(thresholds)}"
+            )
+        return thresholds
+
     def describe(self) -> str:
         return f"order {self.order}, modified Kneser-Ney"
 
@@ -61,19 +76,22 @@ class NgramConfig(Family):
         from rungwise.tokens.text import close_documents
 
         start, end = special.require("cls", "end")
-        return kneser_ney.count_ngrams(*close_documents(text, end), self.order, start)
+        return ngram_tables.count_ngrams(*close_documents(text, end), self.order, start)
 
-    def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> NgramLanguageModel:
-        """Estimate the model from all counts. Raises DataError if the corpus is too small."""
+    def estimate(
+        self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
+    ) -> Weights:
+        """Estimate the arrays of the model from all counts. Raises DataError if the corpus is too
+        small."""
         (start,) = special.require("cls")
-        model = kneser_ney.estimate_model(table, vocab_size, start, self.fallback_discounts)
-        return dataclasses.replace(model, end_id=special.end)
+        smoothing = Smoothing(self.fallback_discounts, self.prune)
+        return estimate_tensors(parts, vocab_size, start, smoothing, tasks, create)
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> NgramLanguageModel:
-        """Restore a model from `NgramLanguageModel.to_tensors`."""
+        """Restore a model from its arrays."""
         return dataclasses.replace(NgramLanguageModel.from_tensors(tensors), end_id=special.end)
 
-    split = staticmethod(kneser_ney.split_table)
-    merge = staticmethod(kneser_ney.merge_tables)
+    split = staticmethod(ngram_tables.split_table)
+    merge = staticmethod(ngram_tables.merge_tables)

@@ -1,0 +1,125 @@
+"""The n-gram model with back-off weights: a trie in sorted arrays.
+
+An n-gram of order n has the key `context * V + word`, where `context` is the index of its first
+n - 1 tokens in order n - 1; unigrams are indexed by id. Scoring finds the n-gram that ends at each
+position for n = 1, 2, ... with one binary search per level, for all positions at once.
+
+N n-grams, O order, V vocabulary
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.core.errors import DataError
+
+Floats = NDArray[np.float64]
+
+
+def find_ngrams(
+    ngrams: NDArray[np.integer], keys: Sequence[NDArray[np.int64]], vocab_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the index of each of `ngrams` (N, n), given the keys of orders 2 to n, and whether it
+    is there."""
+    index = ngrams[:, 0].astype(np.int64)
+    exists = np.ones(len(index), bool)
+    for column, known in zip(ngrams.T[1:], keys, strict=True):
+        key = index * vocab_size + column
+        index = np.searchsorted(known, key)
+        exists &= index < len(known)
+        index[~exists] = 0
+        exists[exists] = known[index[exists]] == key[exists]
+    return index, exists
+
+
+@dataclass(frozen=True, eq=False)
+class NgramLanguageModel:
+    """An exact language model. Orders are counted from 1, n-grams are sorted by key."""
+
+    is_exact: ClassVar[bool] = True
+
+    vocab_size: int
+    start_id: int
+    discounts: Floats  # (O, 3), of the adjusted counts 1, 2 and 3 or more
+    keys: tuple[NDArray[np.int64], ...]  # (N,) of orders 2 to O
+    ngram_log_probabilities: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O
+    log_backoffs: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O - 1
+    end_id: int | None = None  # within a text, a new sentence begins after it
+
+    @property
+    def order(self) -> int:
+        return len(self.ngram_log_probabilities)
+
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
+        """Return the natural log-probability of each token, given those before it in its text.
+
+        The context restarts at the beginning of a text and after an end symbol inside it. Append
+        the end symbol to have it predicted. Raises DataError for the start symbol and for a token
+        outside the vocabulary.
+        """
+        lengths = np.array([len(text) for text in texts], np.int64)
+        ids = np.concatenate([np.empty(0, np.int64), *(np.asarray(t, np.int64) for t in texts)])
+        begins = np.zeros(len(ids), bool)
+        begins[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        begins[1:] |= ids[:-1] == (-1 if self.end_id is None else self.end_id)
+        tokens = np.insert(ids, np.flatnonzero(begins), self.start_id)
+        inside = np.ones(len(tokens), bool)
+        inside[np.flatnonzero(begins) + np.arange(begins.sum())] = False
+        wrong = inside & ((tokens < 0) | (tokens >= self.vocab_size) | (tokens == self.start_id))
+        if wrong.any():
+            raise DataError(
+                f"expected tokens from 0 to {self.vocab_size - 1} other than the start symbol "
+                f"{self.start_id}, found {tokens[wrong][0]}; encode with the model's tokenizer"
+            )
+        scores = self.ngram_log_probabilities[0][tokens]
+        # Index of the n-gram that ends at each position, -1 if unknown. None crosses the start of
+        # a text, because only the unigram ends with the start symbol.
+        index = tokens
+        for keys, values, backoffs in zip(
+            self.keys, self.ngram_log_probabilities[1:], self.log_backoffs, strict=True
+        ):
+            position = np.flatnonzero(index[:-1] >= 0) + 1
+            key = index[position - 1] * self.vocab_size + tokens[position]
+            # Searches in sorted order stay in the cache: several times faster.
+            ascending = np.argsort(key)
+            position, key = position[ascending], key[ascending]
+            context = index[position - 1]
+            place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+            exists = keys[place] == key
+            scores[position] = np.where(exists, values[place], scores[position] + backoffs[context])
+            index = np.full(len(tokens), -1)
+            index[position[exists]] = place[exists]
+        return np.split(scores[inside], np.cumsum(lengths)[:-1]) if len(texts) else []
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the model as named arrays, for safetensors."""
+        tensors: dict[str, NDArray[Any]] = {
+            "vocabulary": np.array([self.vocab_size, self.start_id]),
+            "discounts": self.discounts,
+        }
+        for name, first, arrays in (
+            ("keys", 2, self.keys),
+            ("log_probabilities", 1, self.ngram_log_probabilities),
+            ("log_backoffs", 1, self.log_backoffs),
+        ):
+            tensors |= {f"{name}.{order}": array for order, array in enumerate(arrays, first)}
+        return tensors
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> "NgramLanguageModel":
+        """Restore a model from `to_tensors`."""
+        vocab_size, start_id = tensors["vocabulary"].tolist()
+        orders = range(1, len(tensors["discounts"]) + 1)
+        return cls(
+            vocab_size=vocab_size,
+            start_id=start_id,
+            discounts=tensors["discounts"],
+            keys=tuple(tensors[f"keys.{order}"] for order in orders[1:]),
+            ngram_log_probabilities=tuple(
+                tensors[f"log_probabilities.{order}"] for order in orders
+            ),
+            log_backoffs=tuple(tensors[f"log_backoffs.{order}"] for order in orders[:-1]),
+        )
