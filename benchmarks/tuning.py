@@ -35,7 +35,7 @@ from scipy import stats
 from benchmarks import texts
 from benchmarks.common import add_results
 from benchmarks.learning import build, find_fit, pretrain_here
-from benchmarks.word_vectors import encoded, passes, train_glove
+from benchmarks.word_vectors import count_sentences, encoded, passes, train_glove
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage
 from rungwise.instances.summary import InstancesSummary
@@ -78,6 +78,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "x_max 10": {"model.x_max": 10.0},
         "half x_max": {"factor": 0.5},
     },
+    "lsa": {"ppmi": {"model.contexts": "window", "model.weighting": "ppmi"}},
     "gpt": NETWORKS,
     "lstm": NETWORKS,
 }
@@ -132,22 +133,26 @@ def train_vectors(
 ) -> dict[str, Any]:
     words, counts_V, text = encoded(file)
     family = model_config({"kind": kind})
-    keys = family.suggest(size._replace(tokens=len(text.ids), vocabulary=len(words))) | changes
+    size = size._replace(tokens=len(text.ids), vocabulary=len(words))
+    keys = {"pretrain.epochs": 1} | family.suggest(size) | changes
     keys["pretrain.epochs"] = max(1, round(keys["pretrain.epochs"] * keys.pop("passes", 1)))
     model = {key[6:]: value for key, value in keys.items() if key.startswith("model.")}
     if factor := keys.pop("factor", None):
         model["x_max"] *= factor
     config: Any = model_config({"kind": kind, "size": 100} | model)
     epochs, began = keys["pretrain.epochs"], time.process_time()
-    if kind == "glove":
-        weights = train_glove(config, counts_V, text, seed, epochs)
+    if kind == "lsa":
+        cells = config.cells(count_sentences(config, counts_V, text), len(counts_V))
+        model = config.solve(cells, counts_V, 1, seed).model
     else:
-        weights, _ = passes(config, counts_V, text, epochs, size.workers, seed)
+        if kind == "glove":
+            weights = train_glove(config, counts_V, text, seed, epochs)
+        else:
+            weights, _ = passes(config, counts_V, text, epochs, size.workers, seed)
+        model = config.model(weights, counts_V)
     seconds = time.process_time() - began
-    table = config.model(weights, counts_V).table[1:]
-    return {"words": len(text.ids), "keys": keys, "seconds": seconds} | similarity(
-        words[1:], table, data
-    )
+    result = {"words": len(text.ids), "keys": keys, "seconds": seconds}
+    return result | similarity(words[1:], model.table[1:], data)
 
 
 def build_rows(recipe: Recipe) -> tuple[Artifact, float]:

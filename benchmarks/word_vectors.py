@@ -36,7 +36,8 @@ from benchmarks.common import add_results, interval, median_ratio, run_alone, ta
 from rungwise.corpus.document import read_documents
 from rungwise.models.fitting import Stretch, Weights
 from rungwise.models.word_vectors.glove import GloveConfig
-from rungwise.models.word_vectors.sparse_sums import merge_sums
+from rungwise.models.word_vectors.lsa import LsaConfig
+from rungwise.models.word_vectors.sparse_sums import SparseSums, merge_sums
 from rungwise.models.word_vectors.vector_family import mean
 from rungwise.models.word_vectors.word2vec import Word2vecConfig
 from rungwise.pretraining.asynchronous import cut
@@ -219,7 +220,18 @@ def train_glove(
     config: GloveConfig, counts_V: NDArray[np.int64], text: Stretch, seed: int, epochs: int = 25
 ) -> Weights:
     """The weights after so many epochs."""
-    step = 50_000  # sentences counted at a time
+    cells = config.cells(count_sentences(config, counts_V, text), len(counts_V))
+    weights, rng = config.start(counts_V, 0, seed), np.random.default_rng(seed)
+    for _ in range(epochs):
+        config.read(weights, cells, rng.permutation(len(cells.rows)), 0.05)
+    return weights
+
+
+def count_sentences(
+    config: GloveConfig | LsaConfig, counts_V: NDArray[np.int64], text: Stretch
+) -> SparseSums:
+    """The table that the family counts, a part of the text at a time."""
+    step = 50_000  # sentences
     tables = []
     for first in range(0, text.last, step):
         last = min(first + step, text.last)
@@ -229,14 +241,7 @@ def train_glove(
         ids = text.ids[low:high].astype(np.uint32)
         part = TokenisedText(ids, starts, one, np.zeros(1, np.uint64))
         tables.append(config.count(part, counts_V))
-    cells, weights = (
-        config.cells(merge_sums(tables), len(counts_V)),
-        config.start(counts_V, 0, seed),
-    )
-    rng = np.random.default_rng(seed)
-    for _ in range(epochs):
-        config.read(weights, cells, rng.permutation(len(cells.rows)), 0.05)
-    return weights
+    return merge_sums(tables)
 
 
 def scores(words: list[str], vectors: NDArray[np.float32], folder: Path) -> dict[str, Any]:
