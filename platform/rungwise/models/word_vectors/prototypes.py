@@ -186,11 +186,11 @@ class PrototypesModel(TableModel):
     ) -> Vectors:
         """Return the vectors (2, N, D) of words: in layer 0 that of the word, in layer 1 the
         prototype whose centre is nearest to its context; see `ContextWordVectors`."""
-        layers = np.stack([self.table, self.table])[:, :0]
+        layers = [np.zeros((2, 0, self.table.shape[1]), self.table.dtype)]
         for text, pairs in zip(texts, words, strict=True):
             places = np.array([place for pair in pairs for place in pair], np.int64)
-            layers = np.concatenate([layers, self._in_text(np.array(text, np.int32), places)], 1)
-        return word_means(layers, words)
+            layers.append(self._in_text(np.array(text, np.int32), places))
+        return word_means(np.concatenate(layers, axis=1), words)
 
     def _in_text(self, ids: NDArray[np.int32], places: NDArray[np.int64]) -> Vectors:
         """Return the vectors (2, n, D) of the tokens at these places."""
