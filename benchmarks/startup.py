@@ -7,7 +7,8 @@
 Every case is a command of its own, taking turns; a ratio is the median over the rounds of a case
 over its floor in the same round. Of each command also the processes that it started, as seen by
 twenty looks a second, their CPU seconds, whose ratio a machine that does other work changes less,
-and the most memory that they held at once.
+and the most memory that they held at once. Results go to today's file of benchmarks/results, where
+what was not run stays as it was.
 
     floors    import torch | bare ray.init and one task | an empty TorchTrainer, one and two workers
               tokenizers and transformers' Trainer doing what TINY does
@@ -173,8 +174,10 @@ CASES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="how often each case runs; 5")
     parser.add_argument("--only", help=f"cases, with commas between: {', '.join(CASES)}")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else [name for name in CASES if name != LADDER]

@@ -74,7 +74,7 @@ def folder(request: pytest.FixtureRequest) -> Folder:
     return Folder.at(f"s3://{BUCKET}/{hashlib.md5(request.node.name.encode()).hexdigest()}")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_is_written_through_faults_is_read_back_through_faults(
     proxy: FaultyS3, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any
 ) -> None:

@@ -22,13 +22,13 @@ def steps(count, numbers, blocks):
 def measure(numbers, blocks):
     steps(5, numbers, blocks)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    steps(12, numbers, blocks)
+    steps(40, numbers, blocks)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
+measure(1 << 24, 1)
 thread = threading.Thread(target=measure, args=(1 << 20, 20))
 thread.start()
 thread.join()
-measure(1 << 24, 1)
 """
 
 

@@ -59,16 +59,6 @@ def test_building_shards_needs_no_pytorch() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 
-def test_a_recipe_is_read_without_what_takes_a_second_to_import() -> None:
-    """Each process of a job would wait for it, and few of them need it."""
-    code = (
-        "import sys, rungwise.pipeline.recipe; "
-        "slow = {'torch._dynamo', 'scipy.stats', 'sklearn', 'mlflow', 'transformers'}; "
-        "assert not slow & set(sys.modules), slow & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
-
-
 # Lower layers first; a module may import from its own layer and those below.
 LAYERS = (
     "core",
@@ -202,16 +192,6 @@ def test_the_public_names_are_these_and_are_imported_when_used() -> None:
         f"assert all(callable(globals()[name]) for name in {names})"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["down", "--name", "no-such"]])
-def test_a_light_command_imports_neither_ray_nor_torch_nor_mlflow(arguments: list[str]) -> None:
-    code = (
-        "import contextlib, sys; from rungwise.__main__ import main\n"
-        f"with contextlib.suppress(SystemExit): main({arguments})\n"
-        "bad = {'ray', 'torch', 'mlflow'} & set(sys.modules); assert not bad, bad"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
 
 
 def test_the_help_lists_every_verb() -> None:

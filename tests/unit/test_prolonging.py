@@ -147,9 +147,9 @@ def test_the_steps_that_a_longer_run_takes_too_by_hand(changes: Any, steps: int)
 @pytest.mark.parametrize(
     ("first", "then", "begins"),
     [
-        ((60, 0), (90, 20), 60),  # prolonged from the plateau
-        ((60, 20), (90, 20), 40),  # its decay is not shared, the end of its plateau is kept
-        ((60, 0), (50, 10), 40),  # decayed from a checkpoint on the way
+        ((30, 0), (45, 10), 30),  # prolonged from the plateau
+        ((30, 10), (45, 10), 20),  # its decay is not shared, the end of its plateau is kept
+        ((30, 0), (25, 5), 20),  # decayed from a checkpoint on the way
     ],
 )
 @pytest.mark.parametrize("average", [None, {"kind": "ema", "decay": 0.9}])
@@ -158,7 +158,7 @@ def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
 ) -> None:
     first, then = (of(*each, **{"pretrain.average": average}) for each in (first, then))
     root = Folder.at(tmp_path / "root")
-    done = trained(root, first, instances, keep_checkpoint_every_steps=20)
+    done = trained(root, first, instances, keep_checkpoint_every_steps=10)
     row = plan(stages(then), root, "toy")[1]
     assert row.reason == f"goes on from step {begins} of toy-{done.fingerprint}"
     inputs = {"instances": stages(then)[0].fingerprint}

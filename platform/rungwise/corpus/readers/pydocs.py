@@ -40,8 +40,9 @@ _SKIPPED_FOLDER = re.compile(
     r"third_party|thirdparty|thirdparty_files|node_modules"
 )
 _TOPICS = "pydoc_data/topics.py"
-# The distributions of each package: what is installed is listed once, which takes a second.
+# What is installed is listed once, which takes a second; each version is a file to read.
 _distributions = functools.cache(importlib.metadata.packages_distributions)
+_version = functools.cache(importlib.metadata.version)
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -61,9 +62,7 @@ def package_versions(packages: Iterable[str], key: str) -> dict[str, Any]:
             continue
         _folders(package, key)
         names = sorted(set(_distributions().get(package, ())))
-        by_package[package] = ", ".join(
-            f"{name} {importlib.metadata.version(name)}" for name in names
-        )
+        by_package[package] = ", ".join(f"{name} {_version(name)}" for name in names)
     return {"python": platform.python_version(), "packages": by_package}
 
 

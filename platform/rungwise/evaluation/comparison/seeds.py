@@ -5,6 +5,7 @@
 A result is stored when its job ends, so a killed stage resumes with the missing ones.
 """
 
+import gc
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -158,6 +159,7 @@ def score_seed(job: SeedJob, cpus: float) -> SeedResult:
     report.flush()
     del model, data, scores
     return_freed_memory()  # Ray keeps this process
+    gc.freeze()  # the next search for garbage leaves out what is left: modules, kept data
     return result
 
 
