@@ -2,17 +2,18 @@
 them, for tests of the step that a GPU runs."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from rungwise.instances.batch import Batch, CausalBatch, MaskedBatch
+from rungwise.instances.batch import Batch, CausalAndMaskedBatch, CausalBatch, MaskedBatch
 from rungwise.models.families.log_bilinear import LogBilinearConfig
 from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.family import Family
 from tests.small_models import small_config
 
-B, T, M, V = 8, 24, 4, 50
+B, T, M, V = 8, 40, 4, 50
 FAMILIES: dict[str, tuple[Family, str]] = {
     kind: (small_config(kind, max_position_embeddings=T), kind)
     for kind in ("mlm_nsp", "mlm", "sentence_order", "causal", "left_to_right", "bidirectional")
@@ -26,6 +27,15 @@ FAMILIES: dict[str, tuple[Family, str]] = {
     "nnlm": (NnlmConfig(embedding_size=8, hidden_size=16), "causal"),
     "log_bilinear": (LogBilinearConfig(embedding_size=8), "causal"),
 }
+FAMILIES |= {
+    f"{family.kind}_{objective.name}": (family, objective.name)
+    for family in (FAMILIES["mlm"][0], FAMILIES["modern_bert"][0])
+    for objective in family.objectives
+    if objective.build is not None
+}
+NO_ATTENTION = ("nnlm", "log_bilinear")
+# A token sees more than those before it and fewer than all, which no kernel but the dense has.
+DENSE = tuple(name for name in FAMILIES if name.endswith(("span_denoising", "permuted")))
 
 
 def micro_batch(family: Family, kind: str, seed: int, packed: bool = False) -> Batch[Tensor]:
@@ -34,23 +44,25 @@ def micro_batch(family: Family, kind: str, seed: int, packed: bool = False) -> B
     lengths = rng.integers(T // 2, T, B)
     objective = family.objective(kind)
     ids = rng.integers(5, V, (B, T))
-    if not objective.masks:
-        opens = rng.random((B, T)) < 0.2
-        column = np.arange(T)
-        begins = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
-        weights = (column < lengths[:, None]).astype(np.float32)
-        number = np.cumsum(opens, axis=1)
-        blocks = CausalBatch(ids, ids, weights, number, column - begins)
-        (part,) = blocks.micro_batches(1, fixed_shapes=True)
-        return part.tensors()
+    columns = np.arange(T)
+    opens = rng.random((B, T)) < 0.2
+    begins = np.maximum.accumulate(np.where(opens, columns, 0), axis=1)
+    weights = (columns < lengths[:, None]).astype(np.float32)
+    causal = CausalBatch(ids, ids, weights, np.cumsum(opens, axis=1), columns - begins)
     places = np.tile(np.arange(M), (B, 1))
     targets = (places, ids[:, :M], np.ones((B, M), np.float32))
-    batch = MaskedBatch(ids, np.zeros((B, T), int), lengths, *targets, np.ones(B, int))
+    second = (columns >= T // 2) & (columns < lengths[:, None])
+    segments = second.astype(int) * (kind == "span_denoising")
+    masked = MaskedBatch(ids, segments, lengths, *targets, np.ones(B, int))
+    batch: Batch[Any] = masked if objective.masks else causal
     if packed:
         half = rng.integers(4, T // 2, (B, 1))
-        number = np.where(np.arange(T) < half, 1, 2)
-        number[np.arange(T) >= lengths[:, None]] = 0
-        positions = np.arange(T) - np.where(number == 2, half, 0)
-        batch = replace(batch, document=number, positions=positions)
+        number = np.where(columns < half, 1, 2)
+        number[columns >= lengths[:, None]] = 0
+        positions = columns - np.where(number == 2, half, 0)
+        batch = replace(masked, document=number, positions=positions)
+    if kind == "causal_and_masked":
+        chosen = rng.permutation(B) < rng.integers(2, B - 1)
+        batch = CausalAndMaskedBatch(ids, lengths, chosen, causal, masked)
     (part,) = batch.micro_batches(1, fixed_shapes=True)
     return part.tensors()

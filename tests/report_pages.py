@@ -50,6 +50,7 @@ INSTANCES: dict[str, Any] = {
     "modern_bert": MaskedBlocksConfig,
     "replaced_tokens": MaskedBlocksConfig,
     "causal_and_masked": CausalAndMaskedConfig,
+    "permuted": MaskedBlocksConfig,
     "span_denoising": partial(DenoisedSpansConfig, masking=MaskingConfig(max_predictions=5)),
 }
 STEPS = 20

@@ -6,9 +6,10 @@ Shapes: B batch, T sequence, V vocabulary, M masked positions.
 
 import dataclasses
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -179,6 +180,23 @@ def logits_of(model: Any, batch: CausalBatch) -> Tensor:
     if hasattr(model, "bidirectional"):
         return model.logits(batch.ids, batch.targets, lengths_of(batch), where)
     return model.logits(batch.ids, where)
+
+
+def check_slopes(
+    model: nn.Module, loss: Callable[[], float], epsilon: float = 1e-6, least: float = 1e-8
+) -> None:
+    """Compare the gradient, along a random direction of each parameter, with differences of the
+    loss; `least` is the absolute tolerance."""
+    for name, parameter in model.named_parameters():
+        direction, values = torch.randn_like(parameter), []
+        for sign in (1, -2):
+            parameter.data.add_(sign * epsilon * direction)
+            values.append(loss())
+        parameter.data.add_(epsilon * direction)
+        slope = (values[0] - values[1]) / (2 * epsilon)
+        assert parameter.grad is not None, name
+        along = (parameter.grad * direction).sum().item()
+        assert along == pytest.approx(slope, rel=1e-5, abs=least), name
 
 
 def gradient(model: nn.Module) -> Tensor:

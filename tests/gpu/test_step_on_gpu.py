@@ -17,7 +17,7 @@ from rungwise.models.family import Family
 from rungwise.training.optimizer import MuonConfig, OptimizerConfig, build_optimizers
 from rungwise.training.parallel import Group, distribute
 from rungwise.training.step import Step
-from tests.gpu_step_cases import FAMILIES, V, micro_batch
+from tests.gpu_step_cases import DENSE, FAMILIES, NO_ATTENTION, V, micro_batch
 from tests.small_models import shaken
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -37,7 +37,7 @@ def fresh_compiler() -> Iterator[None]:
 def family_of(name: str) -> tuple[Family, str]:
     family, kind = FAMILIES["mlm" if name == "packed" else name]
     known = {key: value for key, value in WIDER.items() if key in type(family).model_fields}
-    if name in ("nnlm", "log_bilinear"):
+    if name in NO_ATTENTION:
         known.pop("intermediate_size", None)
     return family.model_copy(update=known), kind
 
@@ -77,7 +77,7 @@ def test_kernels_in_bfloat16_agree_with_the_mask_in_float32(name: str) -> None:
     assert torch.cosine_similarity(exact_gradient, gradient, dim=0) > 0.999
 
 
-@pytest.mark.parametrize("name", [case for case in CASES if case not in ("nnlm", "log_bilinear")])
+@pytest.mark.parametrize("name", [case for case in CASES if case not in NO_ATTENTION + DENSE])
 def test_attention_is_the_flash_kernel(name: str) -> None:
     step, part = step_of(name, "adamw", True, True), batch_of(name, 0)
     loss_and_gradients(step, part)

@@ -18,7 +18,7 @@ from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.training.curriculum import list_turns
 from rungwise.training.feed import Source, step_batch
 from tests.conftest import SPECIAL_IDS
-from tests.small_models import gradient, shaken, small_config
+from tests.small_models import check_slopes, gradient, shaken, small_config
 from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
 
 FAMILIES = ("mlm", "modern_bert")
@@ -137,16 +137,7 @@ def test_the_gradient_is_that_of_finite_differences(instances: Artifact, kind: s
     model, objective = model_of(kind, torch.float64)
     batch = micro_batch(instances, 0.5, ROWS[:6])
     loss_and_gradient(objective, model, batch)
-    epsilon = 1e-6
-    for name, parameter in model.named_parameters():
-        direction, values = torch.randn_like(parameter), []
-        for sign in (1, -2, 1):
-            parameter.data.add_(sign * epsilon * direction)
-            values.append(objective(model, batch).loss().item())
-        slope = (values[0] - values[1]) / (2 * epsilon)
-        assert (parameter.grad * direction).sum().item() == pytest.approx(
-            slope, rel=1e-5, abs=1e-8
-        ), name
+    check_slopes(model, lambda: objective(model, batch).loss().item())
 
 
 def test_any_split_of_a_batch_has_the_same_sums(instances: Artifact) -> None:

@@ -175,6 +175,7 @@ CONVERSIONS: list[tuple[str, str, str, set[str]]] = [
     ("modern_bert", "mlm", "left_to_right", set()),
     ("modern_bert", "left_to_right", "causal_and_masked", set()),
     ("bert", "causal_and_masked", "mlm", set()),
+    ("bert", "mlm", "permuted", set()),
     ("modern_bert", "mlm", "replaced_tokens", {"generator", "detector"}),
 ]
 

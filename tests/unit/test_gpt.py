@@ -141,7 +141,7 @@ def test_the_family_is_chosen_by_kind():
             "bert",
             "causal",
             "mlm_nsp, mlm, sentence_order, left_to_right, simcse, sentence_pairs, tsdae, "
-            "causal_and_masked, replaced_tokens or span_denoising",
+            "causal_and_masked, replaced_tokens, span_denoising or permuted",
         ),
         ("bidirectional", "left_to_right", "bidirectional"),
     ],

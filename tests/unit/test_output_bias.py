@@ -54,6 +54,7 @@ CASES: list[tuple[str, str, str | None, dict[str, Any]]] = [
     ("bert", "masked_pairs", "mlm_nsp", STACK),
     ("bert", "masked_blocks", "mlm", STACK),
     ("bert", "sentence_order", "sentence_order", STACK),
+    ("bert", "masked_blocks", "permuted", STACK),
     ("bert", "causal", "left_to_right", STACK),
     ("modern_bert", "masked_blocks", "mlm", STACK),
     ("modern_bert", "masked_blocks", "replaced_tokens", STACK),

@@ -12,8 +12,15 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.contrastive import unmasked
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.replaced_tokens import _draw, _uniform
-from tests.small_models import gradient, random_masked_batch, rows_of, shaken, small_config
+from rungwise.models.losses.replaced_tokens import _draw, row_numbers
+from tests.small_models import (
+    check_slopes,
+    gradient,
+    random_masked_batch,
+    rows_of,
+    shaken,
+    small_config,
+)
 from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
 
 FAMILIES = ("mlm", "modern_bert")
@@ -50,14 +57,14 @@ def test_guesses_follow_the_distribution_and_their_numbers_the_row() -> None:
     even = (torch.arange(1000, dtype=torch.float64) + 0.5)[None] / 1000
     assert _draw(logits, even).flatten().bincount().tolist() == [100, 200, 700]
     batch = random_masked_batch(4000, 16, 4, padded=False)
-    numbers = _uniform(batch)
+    numbers = row_numbers(batch)
     used = numbers[batch.masked_weights > 0]
     counts = torch.histc(used, bins=10, min=0.0, max=1.0)
     expected = len(used) / 10
     assert float(((counts - expected) ** 2 / expected).sum()) < 27.9  # chi-squared, p 0.001
     assert len(used.unique()) == len(used)
     alone = rows_of(batch, 5, 6)
-    assert torch.equal(_uniform(alone), numbers[5:6])
+    assert torch.equal(row_numbers(alone), numbers[5:6])
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -69,7 +76,7 @@ def test_both_losses_are_those_of_each_text_alone(instances: Artifact, kind: str
     slope = gradient(model)
     model.zero_grad()
     body, originals = model.body, unmasked(rows)[0]
-    guesses = _draw(model.guess(rows).mlm.detach(), _uniform(rows))
+    guesses = _draw(model.fill(rows).mlm.detach(), row_numbers(rows))
     masked, detected, right = [], [], 0
     for row in range(len(rows.ids)):
         document = rows.document[row] if rows.document is not None else None
@@ -115,18 +122,12 @@ def test_the_gradient_is_that_of_finite_differences(instances: Artifact, kind: s
     model, objective = model_of(kind)
     (rows,) = micro_batches(instances)
     objective(model, rows).loss().backward()
-    epsilon = 1e-7
-    for name, parameter in model.named_parameters():
-        direction, values = torch.randn_like(parameter), []
-        for sign in (1, -2):
-            parameter.data.add_(sign * epsilon * direction)
-            found = objective(model, rows).metrics()
-            values.append(found["mlm_loss"] + WEIGHT * found["detection_loss"])
-        parameter.data.add_(epsilon * direction)
-        slope = (values[0] - values[1]) / (2 * epsilon)
-        assert (parameter.grad * direction).sum().item() == pytest.approx(
-            slope, rel=1e-5, abs=1e-6
-        ), name
+
+    def loss() -> float:
+        values = objective(model, rows).metrics()
+        return values["mlm_loss"] + WEIGHT * values["detection_loss"]
+
+    check_slopes(model, loss, epsilon=1e-7, least=1e-6)
 
 
 def test_a_right_guess_is_an_original_token(instances: Artifact) -> None:
@@ -135,7 +136,7 @@ def test_a_right_guess_is_an_original_token(instances: Artifact) -> None:
     found = model(rows)
     assert bool(found.replaced.any())
     certain = torch.full_like(found.mlm, -1e9).scatter(2, rows.masked_ids[..., None], 0.0)
-    model.guess = lambda _: found._replace(mlm=certain)
+    model.fill = lambda _: found._replace(mlm=certain)
     assert not bool(model(rows).replaced.any())
     assert objective(model, rows).metrics()["mlm_accuracy"] == 1.0
 

@@ -82,7 +82,7 @@ def test_the_loss_of_given_weights_is_not_held_against_that_of_an_untrained_mode
 
 
 @pytest.mark.parametrize(
-    "objective", [*OBJECTIVES, "replaced_tokens", "causal_and_masked", "span_denoising"]
+    "objective", [*OBJECTIVES, "replaced_tokens", "causal_and_masked", "span_denoising", "permuted"]
 )
 def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_path: Path) -> None:
     made, trained_on = built(objective, tmp_path), objective_of(objective)

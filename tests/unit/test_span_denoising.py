@@ -16,7 +16,7 @@ from rungwise.instances.denoised_spans import DenoisedSpansConfig, _take_out
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.objectives import Objective
 from tests.conftest import SPECIAL_IDS
-from tests.small_models import gradient, shaken, small_config
+from tests.small_models import check_slopes, gradient, shaken, small_config
 from tests.training_runs import VOCAB, config, kill_and_resume, make_instances
 
 LENGTH, MOST = 32, 6
@@ -128,17 +128,7 @@ def test_the_gradient_is_that_of_finite_differences(instances: Artifact, kind: s
     model, objective = model_of(kind)
     (rows,) = (part.tensors() for part in read(instances, np.arange(6)).micro_batches(1, False))
     objective(model, rows).loss().backward()
-    epsilon = 1e-6
-    for name, parameter in model.named_parameters():
-        direction, values = torch.randn_like(parameter), []
-        for sign in (1, -2):
-            parameter.data.add_(sign * epsilon * direction)
-            values.append(objective(model, rows).loss().item())
-        parameter.data.add_(epsilon * direction)
-        slope = (values[0] - values[1]) / (2 * epsilon)
-        assert (parameter.grad * direction).sum().item() == pytest.approx(
-            slope, rel=1e-5, abs=1e-8
-        ), name
+    check_slopes(model, lambda: objective(model, rows).loss().item())
 
 
 def test_a_killed_run_goes_on_with_the_same_bits(instances: Artifact, tmp_path: Path) -> None:

@@ -303,6 +303,11 @@ class CausalAndMaskedBatch(TextBatch[ArrayT]):
     causal: CausalBatch[ArrayT] | None
     masked: MaskedBatch[ArrayT] | None
 
+    def of_varying_size(self) -> tuple[ArrayT, ...]:
+        parts = [part for part in (self.causal, self.masked) if part is not None]
+        arrays = [getattr(part, field.name) for part in parts for field in dataclasses.fields(part)]
+        return tuple(array for array in arrays if array is not None)
+
     def predicted_ids(self) -> NDArray[np.int64]:
         masks = self.rows(np.arange(len(self.ids)))
         parts = [part.predicted_ids() for part in (masks.causal, masks.masked) if part]

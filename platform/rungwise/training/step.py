@@ -165,13 +165,15 @@ def _compile(
     (embeddings, each block, heads) is a graph, and so are the losses: the backward of a single
     graph returns all gradients at its end, when it is too late to overlap their exchange.
 
-    Shapes are static except for the number of documents. There are few of them, but more than the
+    Shapes are static except for the number of documents, and of rows of a sort if a batch has two.
+    There are few of them, but more than the
     compiler's default limit per function: two phases have two lengths, and batches of training and
     of validation two numbers of rows each.
     """
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
 
-    graph = functools.partial(torch.compile, fullgraph=True, dynamic=False)
+    dynamic = None if objective.varies else False  # None: what has changed once may change again
+    graph = functools.partial(torch.compile, fullgraph=True, dynamic=dynamic)
     losses = objective.losses
     if group.world_size > 1:
         losses = graph(losses)
@@ -184,9 +186,10 @@ def _compile(
 
     whole = graph(run) if group.world_size == 1 else run
 
-    def with_any_number_of_documents(part: Batch[Tensor]) -> tuple[Losses, Tensor]:
+    def of_any_size(part: Batch[Tensor]) -> tuple[Losses, Tensor]:
         for tensor in part.of_varying_size():
-            torch._dynamo.mark_dynamic(tensor, 0)
+            if len(tensor) > 1:  # for 1 the compiler makes a graph of its own
+                torch._dynamo.mark_dynamic(tensor, 0)
         return whole(part)
 
-    return with_any_number_of_documents
+    return of_any_size

@@ -39,6 +39,7 @@ from rungwise.models.losses.objectives import (
     Objective,
     PretrainingLogits,
 )
+from rungwise.models.losses.permuted import PERMUTED
 from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
 from rungwise.models.losses.span_denoising import SPAN_DENOISING
 from rungwise.models.suggestion import Steps
@@ -138,7 +139,7 @@ class BertConfig(EncoderFamily):
     idea: ClassVar[str] = "a Transformer that fills in hidden words from both sides"
     objectives: ClassVar = (
         *(MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT),
-        *(*SENTENCE_OBJECTIVES, HYBRID, REPLACED_TOKENS, SPAN_DENOISING),
+        *(*SENTENCE_OBJECTIVES, HYBRID, REPLACED_TOKENS, SPAN_DENOISING, PERMUTED),
     )
     layer_norm_epsilon: ClassVar[float] = 1e-12
     activation: ClassVar[Activation] = "gelu"

@@ -13,7 +13,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,33 +27,13 @@ from rungwise.models.losses.objectives import (
     Part,
     PretrainingLogits,
 )
-from rungwise.models.transformer.block import initialise
-from rungwise.models.transformer.body import OnBody, TokenOutput, boundaries
+from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
 
 
-class BlanksFromBefore(OnBody):
-    """Predicts masked tokens from the states before them."""
-
-    def __init__(self, body: Any, mlm: nn.Module) -> None:
-        super().__init__(body)
-        self.mlm = mlm
-
-    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
-        """Return the logits (B, M, V) of the masked tokens; the first token of a row has no state
-        before it, and is never masked."""
-        body: Any = self.body
-        read, before_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions - 1
-        states_BMD = body.encode(*read, boundaries(rows), before_BM.clamp(min=0))
-        return PretrainingLogits(self.mlm(states_BMD, body.token_embedding.weight), None)
-
-
-class HybridModel(TokenOutput):
+class HybridModel(MaskedHead, TokenOutput):
     """A body built to read both ways, with the head that predicts the token after a state."""
 
-    def __init__(self, family: Any, body: Any, mlm: Any) -> None:
-        super().__init__(body)
-        self.mlm = mlm
-        initialise(self.mlm, family.initializer_range)
+    graphs: ClassVar = ("sums", "masked_sums")  # see parallel.py
 
     def forward(self, rows: CausalAndMaskedBatch[Tensor]) -> Losses:
         """Return the sums over the predicted tokens of both sorts of rows, (1,) each."""
@@ -67,16 +47,23 @@ class HybridModel(TokenOutput):
             totals.append(total)
             corrects.append(correct)
         if rows.masked is not None:
-            masked = MLM.losses(self.blanks()(rows.masked), rows.masked)
+            masked = self.masked_sums(self.before(rows.masked), rows.masked)
             totals.append(masked.total[0])
             corrects.append(masked.correct[0])
         return Losses(torch.stack(totals).sum()[None], torch.stack(corrects).sum()[None])
 
-    def word_bias(self) -> Tensor:
-        return self.mlm.bias
+    def before(self, rows: MaskedBatch[Tensor]) -> Tensor:
+        """Return the states (B, M, D) before the masked tokens; the first token of a row has no
+        state before it, and is never masked."""
+        body: Any = self.body
+        read, before_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions - 1
+        return body.encode(*read, boundaries(rows), before_BM.clamp(min=0))
 
-    def blanks(self) -> nn.Module:
-        return BlanksFromBefore(self.body, self.mlm)
+    def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        return self.heads(self.before(rows))
+
+    def masked_sums(self, before_BMD: Tensor, rows: MaskedBatch[Tensor]) -> Losses:
+        return MLM.losses(self.heads(before_BMD), rows)
 
 
 def _outputs(model: nn.Module, batch: CausalAndMaskedBatch[Tensor]) -> Losses:
@@ -111,6 +98,6 @@ HYBRID: Objective = dataclasses.replace(
     origin=Origin(
         2024, "Charpentier & Samuel", "fills in hidden words and guesses next ones, by turns"
     ),
-    compiles=False,
+    varies=True,
     build=HybridModel,
 )

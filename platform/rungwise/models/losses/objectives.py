@@ -27,13 +27,14 @@ exact global count, and an empty part adds exactly 0.
     tsdae           reconstruction bert           MaskedBatch  the text, from its vector
     replaced_tokens mlm, detection bert           MaskedBatch  which tokens a generator replaced
     span_denoising  written        bert           MaskedBatch  spans that were taken out
+    permuted        permuted       bert           MaskedBatch  masked tokens, in a random order
     causal_and_masked              bert           CausalAndMaskedBatch
                                                                masked tokens, or the next one
 
-ModernBERT also takes `mlm`, `left_to_right` and the last six (contrastive.py, denoising.py,
-hybrid.py, replaced_tokens.py, span_denoising.py); Llama and the recurrent families also take
-`causal`. Each family lists its objectives (family.py). Sentence order is ALBERT's replacement of
-NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
+ModernBERT also takes `mlm`, `left_to_right` and, but for `permuted`, the last seven
+(contrastive.py, denoising.py, hybrid.py, replaced_tokens.py, span_denoising.py); Llama and the
+recurrent families also take `causal`. Each family lists its objectives (family.py). Sentence order
+is ALBERT's replacement of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
 
 Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
 """
@@ -192,6 +193,7 @@ class Objective:
     members: "tuple[Objective, ...]" = ()  # of a mixture: each step trains on one of them
     among: tuple[str, ...] = ()  # the parts of the mixture that it is a member of
     compiles: bool = True  # whether torch.compile is known to take its step whole
+    varies: bool = False  # whether batches of as many rows differ in those of a sort
     # Builds the model of an encoder family from the family, its body and its head for tokens.
     build: Callable[[Any, Any, Any], nn.Module] | None = None
     # Operations per token that `Family.flops_per_token` does not know, of the family, V, T and M.

@@ -16,7 +16,7 @@ Shapes: B batch, T sequence, D hidden, G hidden of the generator, V vocabulary, 
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ from rungwise.models.losses.objectives import (
     PretrainingLogits,
 )
 from rungwise.models.transformer.block import Transformer, initialise
-from rungwise.models.transformer.body import OnBody, boundaries
+from rungwise.models.transformer.body import MaskedHead, boundaries
 
 _WEIGHT = 50.0  # of the detector's loss, the paper's lambda
 _NARROWER = 4  # times: the generator
@@ -61,6 +61,8 @@ def shrink_family(family: Any) -> Any:
 class Generator(nn.Module):
     """Layers between the token vectors and the head for tokens, both of the body's width."""
 
+    graphs: ClassVar = ("forward",)  # see parallel.py
+
     def __init__(self, family: Any) -> None:
         super().__init__()
         small = shrink_family(family)
@@ -78,6 +80,8 @@ class Generator(nn.Module):
 class Detector(nn.Module):
     """Two layers that tell replaced tokens from the states."""
 
+    graphs: ClassVar = ("forward",)  # see parallel.py
+
     def __init__(self, family: Any) -> None:
         super().__init__()
         self.dense = nn.Linear(family.hidden_size, family.hidden_size)
@@ -89,52 +93,33 @@ class Detector(nn.Module):
         return self.output(functional.gelu(self.dense(states_BTD)))[..., 0]
 
 
-class ReplacedTokensModel(OnBody):
+class ReplacedTokensModel(MaskedHead):
     """A body with the detector on it, and the generator with its head beside it."""
 
+    graphs: ClassVar = ("heads", "replace")  # see parallel.py
+
     def __init__(self, family: Any, body: Any, mlm: Any) -> None:
-        super().__init__(body)
-        self.mlm = mlm
-        initialise(self.mlm, family.initializer_range)
+        super().__init__(family, body, mlm)
         self.generator, self.detector = Generator(family), Detector(family)
 
     def forward(self, rows: MaskedBatch[Tensor]) -> Detected:
         body: Any = self.body
-        guesses_BMV = self.guess(rows).mlm
-        there_BM = rows.ids.gather(1, rows.masked_positions)
-        guess_BM = _draw(guesses_BMV.detach(), _uniform(rows))
-        guess_BM = torch.where(rows.masked_weights > 0, guess_BM, there_BM)
-        ids_BT = rows.ids.scatter(1, rows.masked_positions, guess_BM)
+        guesses_BMV = self.fill(rows).mlm
+        ids_BT = self.replace(guesses_BMV.detach(), rows)
         states_BTD = body.encode(ids_BT, rows.segments, rows.lengths, boundaries(rows))
         return Detected(guesses_BMV, self.detector(states_BTD), ids_BT != unmasked(rows)[0])
 
-    def guess(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
-        """Return the generator's logits (B, M, V) of the masked tokens."""
+    def replace(self, guesses_BMV: Tensor, rows: MaskedBatch[Tensor]) -> Tensor:
+        """Return the ids (B, T) with a draw of the guesses in place of the masks."""
+        there_BM = rows.ids.gather(1, rows.masked_positions)
+        guess_BM = _draw(guesses_BMV, row_numbers(rows))
+        guess_BM = torch.where(rows.masked_weights > 0, guess_BM, there_BM)
+        return rows.ids.scatter(1, rows.masked_positions, guess_BM)
+
+    def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         body: Any = self.body
         embedded_BTD = body.embed(rows.ids, rows.segments, rows.positions)
-        vectors_BMD = self.generator(embedded_BTD, rows)
-        return PretrainingLogits(self.mlm(vectors_BMD, body.token_embedding.weight), None)
-
-    def word_bias(self) -> Tensor:
-        return self.mlm.bias
-
-    def blanks(self) -> nn.Module:
-        return _Guesses(self)
-
-
-class _Guesses(nn.Module):
-    """The generator alone, as a model of masked tokens."""
-
-    def __init__(self, model: ReplacedTokensModel) -> None:
-        super().__init__()
-        self.model = model
-
-    @property
-    def body(self) -> Any:
-        return self.model.body
-
-    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
-        return self.model.guess(rows)
+        return self.heads(self.generator(embedded_BTD, rows))
 
 
 def _draw(logits_BMV: Tensor, uniform_BM: Tensor) -> Tensor:
@@ -144,11 +129,11 @@ def _draw(logits_BMV: Tensor, uniform_BM: Tensor) -> Tensor:
     return token_BM.clamp(max=logits_BMV.shape[-1] - 1)
 
 
-def _uniform(rows: MaskedBatch[Tensor]) -> Tensor:
-    """Numbers in [0, 1), (B, M): a hash of a row's tokens, of which are masked, and of each."""
+def row_numbers(rows: MaskedBatch[Tensor]) -> Tensor:
+    """Hash a row's tokens, which are masked, and each of these: numbers (B, M) in [0, 1)."""
     place_BM, used_BM = rows.masked_positions, (rows.masked_weights > 0).long()
     place_T = torch.arange(rows.ids.shape[1], device=rows.ids.device)
-    tokens_BT = _mix(unmasked(rows)[0] * _MIX[0] + place_T) * _real(rows)
+    tokens_BT = _mix(unmasked(rows)[0] * _MIX[0] + place_T) * real_tokens(rows)
     key_B = tokens_BT.sum(1) + (_mix(place_BM + _MIX[0]) * used_BM).sum(1)
     number_BM = _mix(key_B[:, None] + place_BM * _MIX[0])
     return ((number_BM >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
@@ -161,7 +146,7 @@ def _mix(x: Tensor) -> Tensor:
     return x
 
 
-def _real(rows: MaskedBatch[Tensor]) -> Tensor:
+def real_tokens(rows: MaskedBatch[Tensor]) -> Tensor:
     """Mark the tokens that are not padding, (B, T)."""
     if rows.document is not None:
         return rows.document > 0
@@ -176,7 +161,7 @@ def _outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Detected:
 
 def _losses(found: Detected, batch: MaskedBatch[Tensor]) -> Losses:
     masked = MLM.losses(PretrainingLogits(found.mlm, None), batch)
-    logits_BT, real_BT = at_least_float32(found.logits), _real(batch)
+    logits_BT, real_BT = at_least_float32(found.logits), real_tokens(batch)
     losses_BT = functional.binary_cross_entropy_with_logits(
         logits_BT, found.replaced.to(logits_BT.dtype), reduction="none"
     )
@@ -190,7 +175,7 @@ def _losses(found: Detected, batch: MaskedBatch[Tensor]) -> Losses:
 
 
 def _counts(batch: MaskedBatch[Tensor]) -> Tensor:
-    real = _real(batch).sum().to(batch.masked_weights.dtype)
+    real = real_tokens(batch).sum().to(batch.masked_weights.dtype)
     return torch.stack((batch.masked_weights.sum(), real))
 
 
@@ -211,7 +196,6 @@ REPLACED_TOKENS: Objective = dataclasses.replace(
     counts=_counts,
     outputs=_outputs,
     losses=_losses,
-    compiles=False,
     origin=Origin(2020, "Clark et al.", "finds the words that a smaller model has replaced"),
     build=ReplacedTokensModel,
     more_flops=_more_flops,

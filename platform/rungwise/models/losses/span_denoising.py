@@ -18,28 +18,23 @@ from torch import Tensor
 
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.objectives import MLM, Objective, Origin, Part, PretrainingLogits
-from rungwise.models.transformer.block import gather_positions, initialise
-from rungwise.models.transformer.body import OnBody
+from rungwise.models.transformer.block import gather_positions
+from rungwise.models.transformer.body import MaskedHead
 
 
-class DenoisingModel(OnBody):
+class DenoisingModel(MaskedHead):
     """A body that writes, with the head for tokens."""
 
     def __init__(self, family: Any, body: Any, mlm: Any) -> None:
-        super().__init__(body)
+        super().__init__(family, body, mlm)
         body.writes = True
-        self.mlm = mlm
-        initialise(self.mlm, family.initializer_range)
 
     def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         """Return the logits (B, M, V) of the written tokens."""
-        body: Any = self.body
-        states_BTD = body.encode_layers(rows.ids, rows.segments, rows.lengths)[-1]
-        states_BMD = gather_positions(states_BTD, rows.masked_positions)
-        return PretrainingLogits(self.mlm(states_BMD, body.token_embedding.weight), None)
+        states_BTD = self.body.encode_layers(rows.ids, rows.segments, rows.lengths)[-1]
+        return self.heads(gather_positions(states_BTD, rows.masked_positions))
 
-    def word_bias(self) -> Tensor:
-        return self.mlm.bias
+    fill = forward
 
     def blanks(self) -> None:
         """A single [MASK] stands for any number of tokens, so there is no blank of one."""
@@ -51,6 +46,5 @@ SPAN_DENOISING: Objective = dataclasses.replace(
     tokens=Part("written", "denoising", "Tokens of spans written correctly", "written token"),
     reads=("denoised_spans",),
     build=DenoisingModel,
-    compiles=False,
     origin=Origin(2020, "after Raffel et al.", "writes the spans that were taken out of a text"),
 )

@@ -25,10 +25,11 @@ from rungwise.models.losses.cross_entropy import (
     padded_size,
     token_sums,
 )
+from rungwise.models.losses.objectives import PretrainingLogits
 from rungwise.models.losses.output_layer import FactoredOutput, OutputConfig
 from rungwise.models.losses.word_trees import Text
 from rungwise.models.transformer.attention import WHOLE, Boundaries, keys_to_write
-from rungwise.models.transformer.block import Transformer
+from rungwise.models.transformer.block import Transformer, initialise
 
 
 class Body(nn.Module, ABC):
@@ -167,6 +168,41 @@ class OnBody(nn.Module):
         if (bias_V := self.word_bias()) is not None:
             bias_V.copy_(shares_V.log())
         return bias_V is not None
+
+
+class Blanks(OnBody):
+    """What fills in the masked tokens of a `MaskedHead`."""
+
+    def __init__(self, model: "MaskedHead") -> None:
+        super().__init__(model.body)
+        self.model = model
+
+    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        return self.model.fill(rows)
+
+
+class MaskedHead(OnBody, ABC):
+    """An encoder family's body with its head for tokens."""
+
+    graphs: ClassVar[tuple[str, ...]] = ("heads",)  # see parallel.py
+
+    def __init__(self, family: Any, body: Any, mlm: Any) -> None:
+        super().__init__(body)
+        self.mlm = mlm
+        initialise(self.mlm, family.initializer_range)
+
+    @abstractmethod
+    def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        """Return the logits (B, M, V) of the masked tokens."""
+
+    def heads(self, states_BMD: Tensor) -> PretrainingLogits:
+        return PretrainingLogits(self.mlm(states_BMD, self.body.word_table()), None)
+
+    def word_bias(self) -> Tensor:
+        return self.mlm.bias
+
+    def blanks(self) -> nn.Module | None:
+        return Blanks(self)
 
 
 class TokenOutput(OnBody):
