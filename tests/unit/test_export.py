@@ -25,6 +25,7 @@ from rungwise.models.families import arpa
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pipeline.loading import find_pretrain, load
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import load_module
@@ -76,12 +77,15 @@ ODD = [
     ],
 )
 def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
-    objective: Any, auto: str, tmp_path: Path
+    objective: Any, auto: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch.set_num_threads(1)
     made = built(objective, tmp_path / "root")
-    out = tmp_path / "out"
-    assert f"{auto}.from_pretrained" in write_pretrained(made["pretrain"], Folder.at(out)).loader
+    out = tmp_path / "an out"
+    assert main(["export", made["pretrain"].folder.uri, "--to", str(out)]) == 0
+    *_, loading, publishing = capsys.readouterr().out.splitlines()
+    assert f"{auto}.from_pretrained" in loading
+    assert publishing == f"publish it with hf upload USER/NAME '{out}'"
     assert sorted(path.name for path in out.iterdir()) == sorted((*FILES, HUB_CARD))
     card = ModelCard.load(out / HUB_CARD)
     assert card.data.to_dict()["pipeline_tag"] in ("fill-mask", "text-generation")
@@ -136,11 +140,13 @@ def counted_run(family: NgramConfig | BrownConfig, folder: Path) -> tuple[Artifa
     documents = np.arange(len(texts) + 1)
     ids = np.concatenate([text[:-1] for text in texts]).astype(np.uint16)
     text = TokenisedText(ids, starts, documents, documents[:-1].astype(np.uint64))
-    model = family.estimate(family.count(text, SPECIAL_IDS), vocab_size, SPECIAL_IDS)
+    parts = [[family.count(text, SPECIAL_IDS)]]
+    tensors = family.estimate(parts, HERE, create_arrays, vocab_size, SPECIAL_IDS)
+    model = family.from_tensors(tensors, SPECIAL_IDS)
     summary = PretrainSummary.model_construct(headline="pretrain")
     stage = {"model": family.model_dump(), "pretrain": {"kind": "counts"}}
     made = recorder.add("pretrain", stage, summary)
-    made.folder.write_bytes("model.safetensors", save(model.to_tensors()))
+    made.folder.write_bytes("model.safetensors", save(tensors))
     for one in recorder.made.values():
         artifacts.finish(one.folder, one.record, {})
     return made, model, tokenizer

@@ -141,7 +141,7 @@ class RayTasks(Tasks):
             results = function(*values)
             return results if number > 1 else results[0]
 
-        handles = ray.remote(num_cpus=1, num_returns=number)(run).remote(*arguments)
+        handles: Any = ray.remote(num_cpus=1, num_returns=number)(run).remote(*arguments)
         return handles if number > 1 else [handles]
 
     def get(self, handle: Any) -> Any:

@@ -22,6 +22,7 @@ N n-grams, O order, V vocabulary, R rows, C columns
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,8 @@ class _Level(NamedTuple):
     suffixes: Integers  # (N,) index of the last n - 1 tokens in the level below
 
     def take(self, rows: Integers) -> "_Level":
-        return _Level(self.ngrams[rows], self.counts[rows], self.keep[rows], self.suffixes[:0])
+        ngrams = np.take(self.ngrams, rows, axis=0)
+        return _Level(ngrams, self.counts[rows], self.keep[rows], self.suffixes[:0])
 
 
 class _Report(NamedTuple):
@@ -93,45 +95,46 @@ def estimate_tensors(
     """
     bounds = _column_bounds([tasks.get(row[0]) for row in rows[:_SAMPLES]], len(rows), vocab_size)
     number = len(bounds) - 1
-    reports, joins, blocks = [], [], []
-    for row in rows:
-        report, join, *parts = tasks.call(
-            2 + number, _count_row, vocab_size, start_id, smoothing.prune, bounds, *row
-        )
-        reports.append(report)
-        joins.append(join)
-        blocks.append(parts)
+    reports, joins, *blocks = zip(
+        *(
+            tasks.call(2 + number, _count_row, vocab_size, start_id, smoothing.prune, bounds, *row)
+            for row in rows
+        ),
+        strict=True,
+    )
     discounts, probability_V = _estimate_unigrams(
         [tasks.get(report) for report in reports], start_id, smoothing
     )
-    sizes, tries, orders, shares = [], [], [], []
-    for first, last, column in zip(bounds[:-1], bounds[1:], zip(*blocks, strict=True), strict=True):
-        size, trie, order, *parts = tasks.call(
-            3 + len(rows), _discount_column, int(first), int(last), vocab_size, discounts, *column
-        )
-        sizes.append(size)
-        tries.append(trie)
-        orders.append(order)
-        shares.append(parts)
-    del blocks, column
-    parts = [
-        tasks.call(number, _interpolate_row, probability_V, join, *row)
-        for join, row in zip(joins, zip(*shares, strict=True), strict=True)
-    ]
-    del shares, joins
+    ranges = pairwise(bounds.tolist())
+    sizes, tries, orders, *shares = zip(
+        *(
+            tasks.call(
+                3 + len(rows), _discount_column, *bound, vocab_size, discounts, *blocks.pop(0)
+            )
+            for bound in ranges
+        ),
+        strict=True,
+    )
+    columns = zip(
+        *(
+            tasks.call(number, _interpolate_row, probability_V, join, *shares.pop(0))
+            for join in joins
+        ),
+        strict=True,
+    )
     logs = [
         tasks.call(1, _arrange_column, order, *column)[0]
-        for order, column in zip(orders, zip(*parts, strict=True), strict=True)
+        for order, column in zip(orders, columns, strict=True)
     ]
-    del parts, orders
     return _write(tasks, create, discounts, probability_V, start_id, sizes, tries, logs)
 
 
 def _column_bounds(samples: Sequence[Table], number: int, vocab_size: int) -> Integers:
     """Return the bounds (C + 1,) of ranges of first tokens with about as many n-grams each."""
-    counts_V = sum(np.bincount(table.ngrams[:, 0], minlength=vocab_size) for table in samples)
-    shares = np.cumsum(counts_V[:vocab_size]) * (number / max(1, counts_V.sum()))
-    return np.unique([0, *np.searchsorted(shares, np.arange(1, number)), vocab_size])
+    words = np.concatenate([table.ngrams[:, 0] for table in samples])
+    shares = np.cumsum(np.bincount(words, minlength=vocab_size)) * (number / max(1, len(words)))
+    inner = np.searchsorted(shares[:vocab_size], np.arange(1, number))
+    return np.unique([0, *inner, vocab_size])
 
 
 def _count_row(
@@ -167,7 +170,7 @@ def _levels(table: Table, start_id: int, prune: Sequence[int]) -> Iterator[_Leve
     for column in ngrams.T[::-1]:
         differs[1:] |= column[1:] != column[:-1]
         starts.append(np.flatnonzero(differs))
-    index = np.zeros(len(starts[1]), np.int64)
+    index = distinct = np.zeros(len(starts[1]), np.int64)
     for n, here in enumerate(starts[1:], start=1):
         level = ngrams[here, order - n :]
         raw = counts = sum_runs(table.counts, here)
@@ -177,7 +180,7 @@ def _levels(table: Table, start_id: int, prune: Sequence[int]) -> Iterator[_Leve
             counts = np.where(level[:, 0] == start_id, raw, distinct)
         proper = np.ones(len(here), bool) if n == 1 else level[:, 1] != start_id
         suffixes = level[:, 1].astype(np.int64) if n == 2 else index
-        keep = raw > (*prune, *prune[-1:] * n)[n - 1]
+        keep = raw > prune[min(n, len(prune)) - 1]
         yield _Level(level[proper], counts[proper], keep[proper], suffixes[proper])
         if 1 < n < order:  # of each longer n-gram, the index of this suffix among the proper ones
             index = np.repeat(np.cumsum(proper) - 1, distinct)
@@ -188,17 +191,17 @@ def _estimate_unigrams(
 ) -> tuple[Floats, Floats]:
     """Return the discounts (O, 4) of adjusted counts 0, 1, 2 and 3 or more of each order that
     occurs, and the probabilities (V,) of unigrams."""
-    counts_V = sum(report.unigrams for report in reports)
+    counts_V = np.sum([report.unigrams for report in reports], axis=0)
     seen = np.flatnonzero(counts_V)
     counts = counts_V[seen]
     if not len(seen):
         raise DataError("expected n-grams to estimate a model from, found an empty corpus")
-    histograms = sum(report.histograms for report in reports)
+    histograms = np.sum([report.histograms for report in reports], axis=0)
     histograms[0] = np.bincount(np.minimum(counts, 5), minlength=6)
     histograms = histograms[histograms.sum(axis=1) > 0]
     fallback = smoothing.fallback
     discounts = np.array(
-        [_discounts(*row[1:5], n, fallback) for n, row in enumerate(histograms, 1)]
+        [_discounts(row[1:5].tolist(), n, fallback) for n, row in enumerate(histograms, 1)]
     )
     removed = discounts[0][np.minimum(counts, 3)]
     probability_V = np.full(len(counts_V), removed.sum() / counts.sum() / (len(counts_V) - 1))
@@ -208,10 +211,11 @@ def _estimate_unigrams(
 
 
 def _discounts(
-    n1: int, n2: int, n3: int, n4: int, order: int, fallback: tuple[float, float, float] | None
+    numbers: Sequence[int], order: int, fallback: tuple[float, float, float] | None
 ) -> list[float]:
     """Compute the discounts of adjusted counts 0, 1, 2 and 3 or more from how many n-grams have the
     counts 1 to 4; equation 26."""
+    n1, n2, n3, n4 = numbers
     if n1 and n2 and n3:
         y = n1 / (n1 + 2 * n2)
         closed = [1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3]
@@ -237,7 +241,7 @@ def _discount_column(
     for discounts_4, levels in zip(discounts[1:], zip(*rows, strict=True), strict=False):
         ngrams, counts, keep = map(np.concatenate, list(zip(*levels, strict=True))[:3])
         order, _ = sort_rows(ngrams.T)
-        ngrams, counts, keep = ngrams[order], counts[order], keep[order]
+        ngrams, counts, keep = np.take(ngrams, order, axis=0), counts[order], keep[order]
         differs = np.zeros(len(ngrams), bool)
         differs[:1] = True
         for column in ngrams.T[:-1]:

@@ -59,7 +59,7 @@ def merge_tables(tables: Sequence[Table]) -> Table:
     counts = np.concatenate([table.counts for table in tables])
     order, is_first = sort_rows(ngrams.T[::-1])
     starts = np.flatnonzero(is_first)
-    return Table(ngrams[order[starts]], sum_runs(counts[order], starts))
+    return Table(np.take(ngrams, order[starts], axis=0), sum_runs(counts[order], starts))
 
 
 def split_table(table: Table, parts: int) -> list[Table]:
