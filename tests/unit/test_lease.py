@@ -16,6 +16,8 @@ from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import Drivers, Lease, register_driver
 from rungwise.core.storage.folder import Folder
 
+_MOST_PROCESSES = 1 << 22  # of Linux
+
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,17 +35,13 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
 
 
 def leave_behind(folder: Folder, **changes: object) -> None:
-    """The lease of a driver that was killed."""
-    code = (
-        "import os, sys; from rungwise.core.stages.lease import Lease; "
-        "from rungwise.core.storage.folder import Folder; "
-        "assert Lease(Folder.at(sys.argv[1]), 'f').take(); os.kill(os.getpid(), 9)"
-    )
-    killed = subprocess.run([sys.executable, "-c", code, folder.uri], check=False)
-    assert killed.returncode == -9
+    """The lease of a driver that was killed, here a process that cannot be."""
+    lease = Lease(folder, "f")
+    assert lease.take()
     (name,) = folder.files()
     holder = json.loads(folder.read_bytes(name))
-    folder.write_bytes(name, json.dumps(holder | changes).encode())
+    lease.release()
+    folder.write_bytes(name, json.dumps(holder | {"pid": _MOST_PROCESSES + 1} | changes).encode())
 
 
 def test_a_lease_is_held_by_one_renewed_and_given_back(folder: Folder, quick: None) -> None:
@@ -77,7 +75,13 @@ def test_of_many_that_ask_at_once_one_has_it(folder: Folder) -> None:
 
 
 def test_a_lease_of_a_killed_process_of_this_machine_ends_at_once(folder: Folder) -> None:
-    leave_behind(folder)
+    code = (
+        "import os, sys; from rungwise.core.stages.lease import Lease; "
+        "from rungwise.core.storage.folder import Folder; "
+        "assert Lease(Folder.at(sys.argv[1]), 'f').take(); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, folder.uri], check=False)
+    assert killed.returncode == -9
     lease = Lease(folder, "f")
     assert lease.take()
     assert len(folder.files()) == 1

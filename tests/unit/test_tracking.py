@@ -193,18 +193,36 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "_LAST_RETRY_SECONDS", 0.0)
 
 
+def fail_at_each_call(
+    attempt: Callable[[int, list[str]], None],
+    client: MlflowClient,
+    monkeypatch: pytest.MonkeyPatch,
+    after: bool,
+) -> None:
+    """Call `attempt` with a client that works, then for each call of that with one that fails
+    there. A call that only reads has no effect to fail after."""
+    whole: list[str] = []
+    for number in range(1000):
+        if number > len(whole) > 0:
+            break
+        if after and number and whole[number - 1].startswith(("get_", "search_")):
+            continue
+        calls: list[str] = []
+        failing = Unreliable(client, calls, number, after)
+        monkeypatch.setattr(sending, "open_store", lambda _, failing=failing: failing)
+        attempt(number, calls)
+        whole = whole or calls
+    assert len(whole) > 10
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])
 def test_a_client_that_fails_at_any_one_call_loses_and_doubles_nothing(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, after: bool
 ) -> None:
     client = open_store(uri)
     (tmp_path / "page.html").write_text("hello")
-    number, calls = 0, [""]
-    while number <= len(calls):  # until no call failed
-        calls.clear()
-        number += 1
-        failing = Unreliable(client, calls, number, after)
-        monkeypatch.setattr(sending, "open_store", lambda _, failing=failing: failing)
+
+    def attempt(number: int, calls: list[str]) -> None:
         experiment = f"test {after} {number}"
         for steps in (range(4), range(2, 6)):  # the second attempt goes on from step 2
             tracker = Tracker(uri, experiment, tmp_path / "spool", f"driver{steps[0]}")
@@ -230,7 +248,8 @@ def test_a_client_that_fails_at_any_one_call_loses_and_doubles_nothing(
         assert child.inputs is not None
         assert len(child.inputs.dataset_inputs) == 1
         assert [file.path for file in client.list_artifacts(child.info.run_id)] == ["page.html"]
-    assert number > 20
+
+    fail_at_each_call(attempt, client, monkeypatch, after)
     assert not list((tmp_path / "spool").glob("*.jsonl"))
 
 
@@ -239,14 +258,11 @@ def test_models_are_found_by_their_metrics_whatever_call_failed_after_its_effect
 ) -> None:
     make_store(uri)
     client = open_store(uri)
-    number, calls = 0, [""]
     by_key: dict[str, Run] = {}
     models: dict[str, LoggedModel] = {}
-    while number <= len(calls):
-        calls.clear()
-        number += 1
-        failing = Unreliable(client, calls, number, True)
-        monkeypatch.setattr(sending, "open_store", lambda _, failing=failing: failing)
+
+    def attempt(number: int, calls: list[str]) -> None:
+        nonlocal by_key, models
         experiment = f"test {number}"
         tracker = Tracker(uri, experiment, tmp_path / "spool")
         tracker.open("pretrain", "bert")
@@ -272,7 +288,8 @@ def test_models_are_found_by_their_metrics_whatever_call_failed_after_its_effect
         assert used.inputs is not None
         assert len(made.outputs.model_outputs) == 2
         assert [each.model_id for each in used.inputs.model_inputs] == [last.model_id]
-    assert number > 10
+
+    fail_at_each_call(attempt, client, monkeypatch, after=True)
     best = client.search_logged_models(
         [by_key["pretrain"].info.experiment_id], "metrics.`validation/loss` < 6"
     )
@@ -522,7 +539,7 @@ def test_a_database_that_never_opens_is_named(
     assert f"1 event sent to sqlite:///{database}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["a%2Fb", "a?b=c", "50%", "a b#c", "snö"])
+@pytest.mark.parametrize("name", ["a%2Fb snö", "a?b=c#d 50%"])
 def test_the_store_is_below_the_root_whatever_its_name(name: str, tmp_path: Path) -> None:
     root = tmp_path / name
     uri = default_uri(Folder.at(root), None)
