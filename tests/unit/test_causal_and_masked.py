@@ -1,6 +1,7 @@
 """Causal and masked rows in one batch: each sort as its own objective, and the mean over both."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.training.curriculum import list_turns
 from rungwise.training.feed import Source, step_batch
+from rungwise.training.parallel import Group
+from rungwise.training.step import _compile
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import check_slopes, gradient, shaken, small_config
 from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
@@ -182,6 +185,27 @@ def test_the_share_goes_over_the_run_and_adds_rows(instances: Artifact) -> None:
     shown = [kind.show(batch, row, reader.vocabulary, str) for row in range(20)]
     assert {"left to right" in each.note for each in shown} == {True, False}
     assert all(each.pieces[-1].token == last for each in shown)
+
+
+@pytest.mark.slow
+def test_five_compiled_graphs_serve_any_number_of_causal_rows(
+    instances: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of both sorts, of one row of either, and of one sort; their sums are those of no graph."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    model, objective = model_of("modern_bert")
+    compiled = _compile(objective, model, Group(0, 1, torch.device("cpu")))
+    batch: Any = InstanceReader(instances, "train").batch(ROWS[:6], ROWS[:6] * 0, 7)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    for causal in (3, 1, 0, 5, 6, 2, 4, 1, 0):
+        sorts = dataclasses.replace(batch, is_causal=np.arange(6) < causal)
+        part = next(sorts.micro_batches(1, fixed_shapes=True)).tensors()
+        (total, correct, _), counts = compiled(part)
+        sums = LossSum(total, counts, correct, objective.parts)
+        torch.testing.assert_close(sums.packed(), objective(model, part).packed())
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 5
+    torch._dynamo.reset()
 
 
 def test_a_killed_run_goes_on_with_the_same_bits(instances: Artifact, tmp_path: Path) -> None:
