@@ -33,7 +33,7 @@ from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
 class HybridModel(MaskedHead, TokenOutput):
     """A body built to read both ways, with the head that predicts the token after a state."""
 
-    graphs: ClassVar = ("sums", "masked_sums")  # see parallel.py
+    graphs: ClassVar[tuple[str, ...]] = ("sums", "masked_sums")  # see parallel.py
 
     def forward(self, rows: CausalAndMaskedBatch[Tensor]) -> Losses:
         """Return the sums over the predicted tokens of both sorts of rows, (1,) each."""
