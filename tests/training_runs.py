@@ -247,10 +247,10 @@ def together(
 
 
 @contextlib.contextmanager
-def forkserver() -> Iterator[None]:
+def forkserver(*modules: str) -> Iterator[None]:
     """Processes started in this block come from a server that has imported PyTorch already, from
-    where this process has it, and what the first step imports."""
-    multiprocessing.set_forkserver_preload([__name__, "torch._dynamo", "pandas"])
+    where this process has it, and what the first step imports, or these modules."""
+    multiprocessing.set_forkserver_preload([*(modules or (__name__, "torch._dynamo", "pandas"))])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         yield
