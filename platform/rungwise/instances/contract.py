@@ -8,6 +8,7 @@ with `must`.
 """
 
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,12 @@ from rungwise.instances.shards import Shard
 _CHANCE = 12.5  # nats: five standard errors of many draws; e^-12.5 is 1 in 270,000
 HISTOGRAM_BINS = 16
 _TOKENS_AT_ONCE = 1 << 22
+_RELATIONS = {
+    "exactly": operator.eq,
+    "at most": operator.le,
+    "at least": operator.ge,
+    "below": operator.lt,
+}
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,9 @@ def check_rows(
     """
     lengths, ids = shard.lengths, shard.ids
     name, vocab_size = facts.name, facts.vocab_size
-    longest_row, shortest_row = int(lengths.max(initial=0)), int(lengths.min(initial=1))
-    must(name, "longest instance", longest_row, "at most", longest, longest_row <= longest)
-    must(name, "shortest instance", shortest_row, "at least", 1, shortest_row >= 1)
-    largest = int(ids.max(initial=0))
-    must(name, "largest id", largest, "below", vocab_size, largest < vocab_size)
+    must(name, "longest instance", int(lengths.max(initial=0)), "at most", longest)
+    must(name, "shortest instance", int(lengths.min(initial=1)), "at least", 1)
+    must(name, "largest id", int(ids.max(initial=0)), "below", vocab_size)
     special = np.array(facts.special.ids, dtype=np.int64)
     # One pass over the ids, not one per special token; in parts, because bincount copies.
     counts = np.zeros(vocab_size, dtype=np.int64)
@@ -64,8 +69,8 @@ def check_rows(
     for token in special.tolist():
         if token == facts.special.unk:
             continue
-        count, exact = int(counts[token]), expected.get(token, 0)
-        must(name, f"tokens {_token_name(token, facts)}", count, "exactly", exact, count == exact)
+        figure, exact = f"tokens {_token_name(token, facts)}", expected.get(token, 0)
+        must(name, figure, int(counts[token]), "exactly", exact)
     top = histogram_up_to or longest
     histogram = np.histogram(np.minimum(lengths, top), bins=HISTOGRAM_BINS, range=(0, top))[0]
     return {
@@ -100,14 +105,11 @@ class Share:
         """Raise DataError unless the share is within its bound or within chance (Chernoff)."""
         share = self.part / max(self.whole, 1)
         far = self.draws * _divergence(share, self.expected)
-        must(
-            name,
-            self.figure,
-            round(share, 4),
-            "within",
-            f"{self.expected:.4g} +- {self.bound:.3g} or the chance of {self.draws:.0f} draws",
-            abs(share - self.expected) <= self.bound or far <= _CHANCE,
-        )
+        if abs(share - self.expected) > self.bound and far > _CHANCE:
+            raise DataError(
+                f"{name}: {self.figure} must be within {self.expected:.4g} +- {self.bound:.3g} or "
+                f"the chance of {self.draws:.0f} draws, found {round(share, 4)}"
+            )
 
 
 def check_shares(name: str, shares: Iterable[Share]) -> list[str]:
@@ -130,9 +132,9 @@ def _divergence(share: float, expected: float) -> float:
     )
 
 
-def must(shard: str, figure: str, value: float, relation: str, bound: object, holds: bool) -> None:
-    """Raise DataError naming the shard, the figure, the bound and `value`, unless `holds`."""
-    if not holds:
+def must(shard: str, figure: str, value: int, relation: str, bound: int) -> None:
+    """Raise DataError naming the shard, the figure, the bound and `value`, unless it holds."""
+    if not _RELATIONS[relation](value, bound):
         raise DataError(f"{shard}: {figure} must be {relation} {bound}, found {value}")
 
 

@@ -106,22 +106,13 @@ class SentenceRunsConfig(Kind):
         symbols = total + int((bounds - 1).sum())
         counts = check_rows(shard, facts, self.width, {end_id: symbols}, self.length)
         last = shard.ids[shard.offsets[1:] - 1]
-        open_rows = int((last != end_id).sum())
-        must(
-            facts.name,
-            "runs that do not end with the end symbol",
-            open_rows,
-            "exactly",
-            0,
-            not open_rows,
-        )
+        what = "runs that do not end with the end symbol"
+        must(facts.name, what, int((last != end_id).sum()), "exactly", 0)
         lengths = np.diff(np.flatnonzero(shard.ids == end_id), prepend=-1) - 1
-        filled, longest = int((lengths > 0).sum()), int(lengths.max(initial=0))
-        must(facts.name, "sentences with a token", filled, "exactly", total, filled == total)
-        most = self.sentence_length
-        must(facts.name, "tokens of a sentence", longest, "at most", most, longest <= most)
-        largest, most = int(sentences.max(initial=0)), self.sentences
-        must(facts.name, "sentences of a run", largest, "at most", most, largest <= most)
+        must(facts.name, "sentences with a token", int((lengths > 0).sum()), "exactly", total)
+        longest, most = int(lengths.max(initial=0)), int(sentences.max(initial=0))
+        must(facts.name, "tokens of a sentence", longest, "at most", self.sentence_length)
+        must(facts.name, "sentences of a run", most, "at most", self.sentences)
         return {**counts, "sentences": total, "sentence_tokens": int(lengths.sum())}
 
     def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
