@@ -251,16 +251,10 @@ def compare_tensors(model: nn.Module, initial: Artifact) -> BeganWith:
     own = set(model.state_dict())
     if fixes_vectors(initial):
         assert isinstance(model, OnBody)
-        table = f"{model.body.name}.token_embedding.weight"
-        return BeganWith(
-            fingerprint=initial.fingerprint,
-            label=initial.label,
-            objective=_trained(initial)[1].name,
-            fresh=tuple(sorted(own - {table})),
-            carried=(),
-        )
-    with safetensors.safe_open(initial.folder.local(MODEL), framework="pt") as file:
-        before = set(file.keys())
+        before = {f"{model.body.name}.token_embedding.weight"}
+    else:
+        with safetensors.safe_open(initial.folder.local(MODEL), framework="pt") as file:
+            before = set(file.keys())
     return BeganWith(
         fingerprint=initial.fingerprint,
         label=initial.label,

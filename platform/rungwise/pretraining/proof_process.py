@@ -74,11 +74,7 @@ def run_job(job: ProofJob, title: str, console: Console) -> PretrainSummary | No
                 return None
             if not (folder / _SUMMARY).exists():
                 log.seek(0)
-                lines = [
-                    line
-                    for line in log.read().decode(errors="replace").splitlines()
-                    if line.strip()
-                ]
+                lines = log.read().decode(errors="replace").strip().splitlines()
                 last = lines[-1].strip() if lines else "it said nothing"
                 raise UserError(f"a run of the proof failed: {last}")
         return PretrainSummary.model_validate_json((folder / _SUMMARY).read_text())

@@ -12,19 +12,19 @@ Each module is imported by the process that fits with it: a plan needs none.
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining import prolonging
-from rungwise.pretraining.config import (
-    VERSION,
-    AsynchronousConfig,
-    CooccurrenceConfig,
-    CountsConfig,
-    FitConfig,
-    PretrainStageConfig,
-)
+from rungwise.pretraining.config import VERSION, FitConfig, PretrainStageConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientConfig
+
+_FITTERS = {
+    "gradient": Later("rungwise.pretraining.gradient:pretrain_by_gradient"),
+    "counts": Later("rungwise.pretraining.counts:pretrain_by_counts"),
+    "asynchronous": Later("rungwise.pretraining.asynchronous:pretrain_asynchronously"),
+    "cooccurrence": Later("rungwise.pretraining.cooccurrence:pretrain_by_cooccurrence"),
+}
 
 
 def pretrain_model(
@@ -32,24 +32,8 @@ def pretrain_model(
 ) -> PretrainSummary:
     """Fit the model and write its files. Raises UserError if the instances do not fit the model, or
     the fitting fails."""
-    model = config.model
-    match config.pretrain:
-        case GradientConfig() as pretrain:
-            from rungwise.pretraining.gradient import pretrain_by_gradient
-
-            return pretrain_by_gradient(FitConfig(model, pretrain), inputs, output, context)
-        case CountsConfig() as pretrain:
-            from rungwise.pretraining.counts import pretrain_by_counts
-
-            return pretrain_by_counts(FitConfig(model, pretrain), inputs, output, context)
-        case AsynchronousConfig() as pretrain:
-            from rungwise.pretraining.asynchronous import pretrain_asynchronously
-
-            return pretrain_asynchronously(FitConfig(model, pretrain), inputs, output, context)
-        case CooccurrenceConfig() as pretrain:
-            from rungwise.pretraining.cooccurrence import pretrain_by_cooccurrence
-
-            return pretrain_by_cooccurrence(FitConfig(model, pretrain), inputs, output, context)
+    fitter = _FITTERS[config.pretrain.kind]
+    return fitter(FitConfig(config.model, config.pretrain), inputs, output, context)
 
 
 def _trains_alone(config: PretrainStageConfig, compute: ComputeConfig) -> bool:
