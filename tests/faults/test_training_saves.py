@@ -17,7 +17,7 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.training import loop, part_writer
+from rungwise.training import checkpoint, loop
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientFit
 from rungwise.training.parallel import Group
@@ -54,7 +54,7 @@ class AtSteps(Notes):
 
 def _writes_slowly(settings: GradientFit, instances: Artifact, output: str) -> None:
     """Stands still while it writes the checkpoint of step 10, its file half done."""
-    write = part_writer.PartWriter._write_part
+    write = checkpoint.PartWriter._write_part
 
     def half(self: Any) -> dict[str, Any]:
         if self.step == 10:
@@ -64,7 +64,7 @@ def _writes_slowly(settings: GradientFit, instances: Artifact, output: str) -> N
             time.sleep(60)
         return write(self)
 
-    part_writer.PartWriter._write_part = half  # type: ignore[method-assign]
+    checkpoint.PartWriter._write_part = half  # type: ignore[method-assign]
     run(settings, instances, output)
 
 
@@ -256,14 +256,14 @@ def test_a_notice_whose_checkpoint_cannot_be_written_does_not_end_the_run(
     instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = run(config(), instances, tmp_path / "straight")
-    write = part_writer.PartWriter._write_part
+    write = checkpoint.PartWriter._write_part
 
     def full(self: Any) -> dict[str, Any]:
         if self.step == 3:
             raise UserError("no room left on the disk")
         return write(self)
 
-    monkeypatch.setattr(part_writer.PartWriter, "_write_part", full)
+    monkeypatch.setattr(checkpoint.PartWriter, "_write_part", full)
     monkeypatch.setattr(loop, "_NOTICE_SECONDS", 0.0)
     noticed = iter([False, False, True])
     notes = Notes()

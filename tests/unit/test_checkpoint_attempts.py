@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rungwise.core.storage.folder import Folder
-from rungwise.training import checkpoint_files, part_writer
+from rungwise.training import checkpoint, checkpoint_files
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import (
     Checkpoint,
@@ -194,7 +194,7 @@ def test_in_every_order_of_two_attempts_a_sound_checkpoint_stays(
     monkeypatch.setattr(checkpoint_files.secrets, "randbits", lambda bits: 7)
     HERE.attempt = None
     with monkeypatch.context() as patch:
-        patch.setattr(part_writer.threading, "Thread", Inline)
+        patch.setattr(checkpoint.threading, "Thread", Inline)
         # It reads before the attempt begins, and decides nothing here.
         patch.setattr(Checkpoints, "_refuse_foreign", lambda self: None)
         save(begin(), 1)

@@ -10,7 +10,7 @@ import torch
 
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.training import part_writer
+from rungwise.training import checkpoint
 from rungwise.training.checkpoint_files import RECORD, Checkpoint
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers
 from rungwise.training.progress import Progress
@@ -46,8 +46,8 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     state = trained_state()
     expected = {name: t.clone() for name, t in state.tensors().items()}
     gate = threading.Event()
-    digest = part_writer.file_digest
-    monkeypatch.setattr(part_writer, "file_digest", lambda path: gate.wait(30) and digest(path))
+    digest = checkpoint.file_digest
+    monkeypatch.setattr(checkpoint, "file_digest", lambda path: gate.wait(30) and digest(path))
     kept = checkpoints_in(tmp_path)
     kept.save(state, Progress(step=5))
     assert kept.steps() == []  # save has returned, nothing is valid yet
@@ -78,14 +78,14 @@ def test_a_save_that_fails_is_named_and_the_run_ends_as_an_undisturbed_one(
     instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = run(config(), instances, tmp_path / "a")
-    write = part_writer.PartWriter._write_part
+    write = checkpoint.PartWriter._write_part
 
     def full(self: Any) -> dict[str, Any]:
         if self.step == 10:
             raise UserError("no room left on the disk")
         return write(self)
 
-    monkeypatch.setattr(part_writer.PartWriter, "_write_part", full)
+    monkeypatch.setattr(checkpoint.PartWriter, "_write_part", full)
     notes = Notes()
     progress = run(config(), instances, tmp_path / "b", report=notes)
     assert progress == undisturbed
@@ -101,7 +101,7 @@ def test_three_failed_saves_in_a_row_end_the_run(
     def full(self: Any) -> dict[str, Any]:
         raise UserError("no room left on the disk")
 
-    monkeypatch.setattr(part_writer.PartWriter, "_write_part", full)
+    monkeypatch.setattr(checkpoint.PartWriter, "_write_part", full)
     message = r"the checkpoint of step 6 is not written: no room left"
     with pytest.raises(UserError, match=message):
         run(config(), instances, tmp_path, checkpoint_every_steps=2)
