@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -124,7 +125,8 @@ def test_entities_are_grouped_by_type(real_data: Path) -> None:
 
 def test_the_textbook_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     held_out = ["To play .", "the bank , the bank", "Banks and playing", "he robbed the bank"]
-    monkeypatch.setattr(polysemy, "_sentences", lambda rung: iter(held_out))
+    documents = [SimpleNamespace(sentences=held_out)]
+    monkeypatch.setattr(polysemy, "read_split", lambda corpus, split: documents)
     measured = PolysemySuite().measure(rung(Planted()), "textbook")
     pairs, neighbours = (measured.files[name] for name in (polysemy.PAIRS, polysemy.NEIGHBOURS))
     shown = pairs["bank"]["occurrences"]

@@ -2,7 +2,7 @@
 stage, for planning (building/stage.py builds it)."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.stages.summary import Part, PerSplit, Summary
 from rungwise.corpus.config import identity
-from rungwise.corpus.document import Damage
+from rungwise.corpus.document import Damage, Document, read_documents
 from rungwise.corpus.files import outside
 
 CORPORA = ("corpus", "task_text")  # the stages that make a corpus
@@ -86,6 +86,12 @@ class CorpusSummary(Summary):
     def amount(self, number: Callable[[int], str] = "{:,}".format) -> str:
         """Return the amount of training text, in the unit that suits each source."""
         return _format_size((row for row in self.files if row.split == "train"), number)
+
+
+def read_split(corpus: Artifact, split: str) -> Iterator[Document]:
+    """Yield the documents of a split in order."""
+    for file in CorpusSummary.of(corpus).file_names(split):
+        yield from read_documents(corpus.folder, file)
 
 
 @dataclass(slots=True)

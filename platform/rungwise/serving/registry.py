@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import PARENT_TAG
 from rungwise.core.tracking.store import quieten_mlflow
-from rungwise.corpus.document import read_documents
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import read_split
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.summary import PretrainSummary
@@ -243,8 +242,7 @@ def _make_pretrain_entry(
 
 def _read_held_out(corpus: Artifact) -> list[str]:
     """The first sentences of the held-out text."""
-    files = CorpusSummary.of(corpus).file_names("validation")
-    documents = chain.from_iterable(read_documents(corpus.folder, file) for file in files)
+    documents = read_split(corpus, "validation")
     return list(islice((text for each in documents for text in each.sentences), _EXAMPLES))
 
 

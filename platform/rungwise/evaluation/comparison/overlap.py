@@ -8,7 +8,7 @@ fewer words is not searched for, because it may stand in any text.
 N test examples
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.cleaning.decontamination import find_texts
-from rungwise.corpus.document import read_documents
-from rungwise.corpus.summary import CORPORA, CorpusSummary
+from rungwise.corpus.summary import CORPORA, read_split
 from rungwise.evaluation.comparison.inputs import Variant
 from rungwise.evaluation.comparison.summary import Overlap
 from rungwise.tasks.data.files import find_overlap
@@ -42,7 +41,9 @@ def find_met(
                 corpora = [each for each in chain(variant.pretrains[0]) if each.stage in CORPORA]
                 key = tuple(each.fingerprint for each in corpora)
                 if key not in by_corpora:
-                    by_corpora[key] = find_texts(texts, _documents(corpora), RUN)
+                    documents = (each for corpus in corpora for each in read_split(corpus, "train"))
+                    sentences = (document.sentences for document in documents)
+                    by_corpora[key] = find_texts(texts, sentences, RUN)
                 in_pretraining = by_corpora[key]
             except (DataError, KeyError):
                 has_corpora = False
@@ -52,11 +53,3 @@ def find_met(
         )
         result[name] = (counts, ~(trained | in_pretraining))
     return result
-
-
-def _documents(corpora: Sequence[Artifact]) -> Iterator[tuple[str, ...]]:
-    for corpus in corpora:
-        for row in CorpusSummary.of(corpus).files:
-            if row.split == "train":
-                for document in read_documents(corpus.folder, row.file):
-                    yield document.sentences

@@ -21,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths, matching
-from rungwise.core.storage.store_errors import reached
-from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
+from rungwise.core.storage.outside import Paths
+from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.words import KNOWN, word_pieces
 from rungwise.models.trained.capabilities import WordVectors
-from rungwise.tasks.formats.base import read_text, split_lines
 
 _CELLS = 1 << 24  # cosines held at a time
 
@@ -82,26 +80,24 @@ def answer_analogies(
 
 def read_questions(paths: Paths, key: str) -> list[Question]:
     """Read all files; `key` names the paths in errors. Raises DataError for a malformed line."""
-    questions = []
-    for file in matching(paths, key):
-        with reached(file.uri, key):
-            lines = split_lines(read_text(file))
-        section = ""
-        for number, line in enumerate(lines, start=1):
-            if line.startswith(":"):
-                section = line[1:].strip()
-                continue
-            match line.split():
-                case [a, b, c, d] if section:
-                    questions.append(Question(f"{file.name}:{number}", section, (a, b, c, d)))
-                case []:
-                    pass
-                case words:
-                    raise DataError(
-                        f"{file.uri}:{number}: expected four words below a line `: section`, found "
-                        f"{len(words)} {'in' if section else 'above'} it; mend the file, or change "
-                        f"{key}"
-                    )
+    questions, section = [], ""
+    for file, number, line in read_lines(paths, key):
+        if number == 1:
+            section = ""
+        if line.startswith(":"):
+            section = line[1:].strip()
+            continue
+        match line.split():
+            case [a, b, c, d] if section:
+                questions.append(Question(f"{file.name}:{number}", section, (a, b, c, d)))
+            case []:
+                pass
+            case words:
+                raise DataError(
+                    f"{file.uri}:{number}: expected four words below a line `: section`, found "
+                    f"{len(words)} {'in' if section else 'above'} it; mend the file, or change "
+                    f"{key}"
+                )
     if not questions:
         raise DataError(f"{key}: expected questions, found none; change {key}")
     return questions

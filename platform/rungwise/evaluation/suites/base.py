@@ -6,7 +6,7 @@ skipped, and the page says so.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,11 +18,14 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
+from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.store_errors import reached
 from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tasks.formats.base import read_text, split_lines
 from rungwise.tokenizer import CLEAN_UP, Encoded, cached_encoder, load_reader
 from rungwise.tokens.summary import TokensSummary
 
@@ -140,3 +143,17 @@ class FileSuite(Suite):
     reads: ClassVar[tuple[str, ...]] = ("path",)
 
     path: Paths  # files, folders or globs with the data
+
+
+def read_lines(
+    paths: Paths, key: str, endings: tuple[str, ...] = ("",)
+) -> Iterator[tuple[SourceFile, int, str]]:
+    """Yield (file, number from 1, line) for the lines of all files whose names end so; `key` names
+    the paths in errors."""
+    for file in outside.matching(paths, key):
+        if not file.name.endswith(endings):
+            continue
+        with reached(file.uri, key):
+            lines = split_lines(read_text(file))
+        for number, line in enumerate(lines, start=1):
+            yield file, number, line

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.recent import Recent
-from rungwise.corpus.document import read_documents
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import read_split
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.models.trained.capabilities import SentenceVectors
@@ -93,14 +92,11 @@ def _word_tables(rung: Rung) -> dict[str, Vectors]:
 def _sentences(rung: Rung) -> Iterator[str]:
     """The sentences of the training split, up to `_MOST_CHARACTERS`."""
     room = _MOST_CHARACTERS
-    for row in CorpusSummary.of(rung.corpus).files:
-        if row.split != "train":
-            continue
-        for document in read_documents(rung.corpus.folder, row.file):
-            yield from document.sentences
-            room -= sum(map(len, document.sentences))
-            if room <= 0:
-                return
+    for document in read_split(rung.corpus, "train"):
+        yield from document.sentences
+        room -= sum(map(len, document.sentences))
+        if room <= 0:
+            return
 
 
 def ppmi_vectors(

@@ -29,14 +29,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths, matching
+from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.altered import Pair, alter_sentences, held_out_sentences
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
-from rungwise.tasks.formats.base import join_names, read_text, split_lines
+from rungwise.tasks.formats.base import join_names
 
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
 PUBLISHED = "published.json"
@@ -165,22 +164,17 @@ def _json_lines(paths: Paths, key: str) -> Iterator[tuple[SourceFile, int, dict[
     Raises DataError for a file or line that cannot be read, or if there is none.
     """
     is_empty = True
-    for file in matching(paths, key):
-        if not file.name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz")):
+    for file, number, line in read_lines(paths, key, (".jsonl", ".jsonl.gz", ".json", ".json.gz")):
+        if not line.strip():
             continue
-        with reached(file.uri, key):
-            lines = split_lines(read_text(file))
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            is_empty, where = False, f"{file.uri}:{number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{where}: expected JSON, found {error}; change {key}") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{where}: expected a JSON object, found {line:.40}; change {key}")
-            yield file, number, row
+        is_empty, where = False, f"{file.uri}:{number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: expected JSON, found {error}; change {key}") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: expected a JSON object, found {line:.40}; change {key}")
+        yield file, number, row
     if is_empty:
         raise DataError(
             f"{key}: expected files of JSON Lines (*.jsonl), found none in {', '.join(paths)}; "

@@ -22,15 +22,13 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths, matching
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.outside import Paths
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel
-from rungwise.tasks.formats.base import read_text, split_lines
 from rungwise.tokenizer import CLEAN_UP
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile, close_documents, document_hash
@@ -122,13 +120,10 @@ def held_out_texts(rung: Rung, end: int) -> Iterator[HeldOutText]:
 def _read_lines(rung: Rung, paths: Paths, key: str, end: int) -> list[HeldOutText]:
     """The non-blank lines of all files. Raises DataError if there is none."""
     names, lines = [], []
-    for file in matching(paths, key):
-        with reached(file.uri, key):
-            content = split_lines(read_text(file))
-        for number, line in enumerate(content, start=1):
-            if clean := CLEAN_UP.normalize_str(line):
-                names.append(f"{file.name}:{number}")
-                lines.append(clean)
+    for file, number, line in read_lines(paths, key):
+        if clean := CLEAN_UP.normalize_str(line):
+            names.append(f"{file.name}:{number}")
+            lines.append(clean)
     if not lines:
         raise DataError(f"{key}: expected lines of text, found only blank ones; change {key}")
     return [

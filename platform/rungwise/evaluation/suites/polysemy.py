@@ -12,10 +12,10 @@ measures. Ties, as among static vectors, share the credit.
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.corpus.document import read_documents
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import read_split
 from rungwise.evaluation.page.neighbours import Neighbourhood
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
+from rungwise.evaluation.suites.base import Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
+from rungwise.evaluation.suites.states import Sentence, WordReader, WordStatesSuite, word_reader
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import WordVectors
 
@@ -38,18 +37,13 @@ NEIGHBOURS = "neighbours.json"
 _NEAREST = 3  # occurrences to list
 
 
-class PolysemySuite(Suite):
+class PolysemySuite(WordStatesSuite):
     """A few ambiguous words: do their vectors differ between senses, and what is near them?"""
-
-    needs: ClassVar[str] = "word vectors"
 
     kind: Literal["polysemy"] = "polysemy"
     words: int = Field(default=10, ge=1)  # nearest words to list
     # occurrences of a word in the held-out text to compare, evenly spread
     occurrences: int = Field(default=100, ge=1)
-
-    def serves(self, rung: Rung) -> bool:
-        return reads_words(rung)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         reader, texts = word_reader(rung), read_textbook()
@@ -148,18 +142,12 @@ def _held_out(rung: Rung, words: Sequence[str], most: int) -> dict[str, list[Sen
     """Held-out sentences with each word, up to `most`, the word's first place in each."""
     patterns = {word: re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE) for word in words}
     matches: dict[str, list[Sentence]] = {word: [] for word in words}
-    for text in _sentences(rung):
-        for word, pattern in patterns.items():
-            if match := pattern.search(text):
-                matches[word].append(Sentence(text, (match.span(),)))
+    for document in read_split(rung.corpus, "validation"):
+        for text in document.sentences:
+            for word, pattern in patterns.items():
+                if match := pattern.search(text):
+                    matches[word].append(Sentence(text, (match.span(),)))
     return {word: [each[n] for n in evenly(len(each), most)] for word, each in matches.items()}
-
-
-def _sentences(rung: Rung) -> Iterator[str]:
-    for row in CorpusSummary.of(rung.corpus).files:
-        if row.split == "validation":
-            for document in read_documents(rung.corpus.folder, row.file):
-                yield from document.sentences
 
 
 def _sentence_data(sentence: Sentence) -> dict[str, Any]:

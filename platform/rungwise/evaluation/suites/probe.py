@@ -31,14 +31,14 @@ from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import place_by_name
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
+from rungwise.evaluation.suites.base import Rung, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import (
     Sentence,
     WordReader,
     WordStates,
-    reads_words,
+    WordStatesSuite,
     word_reader,
 )
 from rungwise.instances.order import evenly
@@ -49,10 +49,9 @@ MIX = "mix.json"
 Places = NDArray[np.int64]
 
 
-class ProbeSuite(Suite):
+class ProbeSuite(WordStatesSuite):
     """Linear probes: which tags can be read off each layer?"""
 
-    needs: ClassVar[str] = "word vectors"
     reads: ClassVar[tuple[str, ...]] = ("train", "test")
 
     kind: Literal["probe"] = "probe"
@@ -63,9 +62,6 @@ class ProbeSuite(Suite):
     # about how many words to train on, in whole sentences, evenly spread
     train_words: int = Field(default=8000, ge=1)
     test_words: int = Field(default=5000, ge=1)  # about how many words to test on, likewise
-
-    def serves(self, rung: Rung) -> bool:
-        return reads_words(rung)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         reader = word_reader(rung)

@@ -31,7 +31,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +42,10 @@ from rungwise.core.storage import outside
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.altered import held_out_sentences
-from rungwise.evaluation.suites.base import FileSuite, Rung, Suite, SuiteResult
+from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
+from rungwise.evaluation.suites.states import Sentence, WordReader, WordStatesSuite, word_reader
 from rungwise.instances.order import evenly
 from rungwise.tasks.data.made import PLAIN_WORD
 from rungwise.tasks.formats.base import quote, read_text, split_lines
@@ -82,10 +82,8 @@ class AmbiguousWord:
         return self.names[sense].removeprefix(f"{self.word}_").replace("_", " ")
 
 
-class _Senses(Suite):
+class _Senses(WordStatesSuite):
     """The keys and the measure of words with several senses."""
-
-    needs: ClassVar[str] = "word vectors"
 
     # most training and most test sentences per word; null: all
     sentences_per_word: int | None = Field(default=200, ge=1)
@@ -94,9 +92,6 @@ class _Senses(Suite):
     @abstractmethod
     def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
         """The words; raises DataError if there are none."""
-
-    def serves(self, rung: Rung) -> bool:
-        return reads_words(rung)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         reader = word_reader(rung)

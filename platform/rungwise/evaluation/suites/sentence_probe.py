@@ -29,8 +29,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.outside import Paths, matching
 from rungwise.core.storage.source_files import place_by_name
 from rungwise.core.storage.store_errors import reached
-from rungwise.corpus.document import read_documents
-from rungwise.corpus.summary import CorpusSummary, count_units
+from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.floors import (
@@ -236,13 +235,8 @@ class SentencePropertiesSuite(_ProbeOfVectors):
 def _held_out(rung: Rung) -> tuple[str, list[list[str]]]:
     """The held-out sentences as words, and what joins them: a blank, or nothing for writing without
     blanks, whose words are its characters."""
-    sentences = [
-        sentence
-        for row in CorpusSummary.of(rung.corpus).files
-        if row.split == "validation"
-        for document in read_documents(rung.corpus.folder, row.file)
-        for sentence in document.sentences
-    ]
+    documents = read_split(rung.corpus, "validation")
+    sentences = [sentence for document in documents for sentence in document.sentences]
     words = [each.split() for each in sentences]
     _, unit = count_units(sum(map(len, words)), sum(map(len, sentences)))
     return (" ", words) if unit == "words" else ("", [*map(list, sentences)])

@@ -21,12 +21,12 @@ Shapes: K layers, N words, E width, B batch, T sequence.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.evaluation.suites.base import Rung
+from rungwise.evaluation.suites.base import Rung, Suite
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
 from rungwise.models.trained.contexts import EncodedWords, StaticWords
 from rungwise.tokens.segmenters import blanks_before
@@ -113,6 +113,15 @@ class WordReader:
 def reads_words(rung: Rung) -> bool:
     reads = isinstance(rung.model, WordVectors | ContextWordVectors)
     return reads or rung.encoder is not None
+
+
+class WordStatesSuite(Suite):
+    """A suite that reads vectors of words in sentences."""
+
+    needs: ClassVar[str] = "word vectors"
+
+    def serves(self, rung: Rung) -> bool:
+        return reads_words(rung)
 
 
 def word_reader(rung: Rung) -> WordReader:
