@@ -40,6 +40,7 @@ from rungwise.finetune.tops import BiLstm, ScalarMix, Tagger
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import initialise
+from rungwise.models.transformer.rows import real_places
 from rungwise.tasks.kinds.kind import Pairs
 
 Pooling = Literal["cls", "mean", "last", "last_max_mean"]
@@ -173,8 +174,7 @@ class SpanHead(nn.Module):
         logits_BT2 = self.linear(states_RTE)
         if rows.lengths is None:
             return logits_BT2
-        place_T = torch.arange(states_RTE.shape[1], device=states_RTE.device)
-        padding_BT = place_T >= rows.lengths[:, None]
+        padding_BT = ~real_places(states_RTE.shape[1], rows.lengths)
         return logits_BT2.masked_fill(padding_BT[:, :, None], -math.inf)
 
 
@@ -239,8 +239,7 @@ def mean_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
     """Return the mean (R, E) over the real tokens of each row, marks included."""
     if lengths_R is None:
         return states_RTE.mean(dim=1)
-    position_T = torch.arange(states_RTE.shape[1], device=states_RTE.device)
-    real_RT1 = (position_T < lengths_R[:, None])[:, :, None]  # (R, T) -> (R, T, 1)
+    real_RT1 = real_places(states_RTE.shape[1], lengths_R)[:, :, None]
     # Select instead of multiplying: padding may hold NaN, and must not count.
     kept_RTE = torch.where(real_RT1, states_RTE, states_RTE.new_zeros(()))
     return kept_RTE.sum(dim=1) / lengths_R[:, None].to(states_RTE.dtype)
@@ -249,8 +248,7 @@ def mean_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
 def max_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
     """Return the maximum (R, E) of each unit over the real tokens of each row, marks included."""
     if lengths_R is not None:
-        place_T = torch.arange(states_RTE.shape[1], device=states_RTE.device)
-        padding_RT1 = (place_T >= lengths_R[:, None])[:, :, None]
+        padding_RT1 = ~real_places(states_RTE.shape[1], lengths_R)[:, :, None]
         states_RTE = states_RTE.masked_fill(padding_RT1, -math.inf)
     return states_RTE.amax(dim=1)
 

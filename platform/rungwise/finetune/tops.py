@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from rungwise.models.transformer.rows import run_cells
 
 
 class BiLstm(nn.Module):
@@ -41,17 +42,7 @@ class BiLstm(nn.Module):
     ) -> Tensor:
         """Return (B, T, 2H), zeros at padding. `lengths_B` is None if no row is padded; the ids are
         not read."""
-        if lengths_B is None:
-            return self.lstm(states_BTE)[0]
-        # Pack, as the right-to-left direction would otherwise begin with the padding.
-        packed = pack_padded_sequence(
-            states_BTE, lengths_B.cpu(), batch_first=True, enforce_sorted=False
-        )
-        out_BTH, _ = pad_packed_sequence(
-            self.lstm(packed)[0], batch_first=True, total_length=states_BTE.shape[1]
-        )
-        assert isinstance(out_BTH, torch.Tensor)
-        return out_BTH
+        return run_cells(self.lstm, states_BTE, lengths_B)[0]
 
 
 class Tagger(nn.Module):

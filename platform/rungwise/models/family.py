@@ -137,9 +137,18 @@ class Family(Config):
 
 
 class LayeredFamily(Family):
-    """A family with states of tokens, to fine-tune and to probe."""
+    """A family with states of tokens, to fine-tune and to probe. The keys `num_layers` and
+    `hidden_size`, where it has them, are its depth and its width."""
 
     suggested_steps: ClassVar[Steps | None] = None
+
+    @property
+    def depth(self) -> int:
+        return getattr(self, "num_layers", 1)
+
+    @property
+    def width(self) -> int:
+        return getattr(self, "hidden_size", 1)
 
     def suggest(self, size: Size) -> dict[str, Any]:
         if self.suggested_steps is None:
@@ -266,14 +275,6 @@ class TransformerFamily(LayeredFamily):
     @property
     def max_length(self) -> int | None:
         return self.max_position_embeddings
-
-    @property
-    def depth(self) -> int:
-        return self.num_layers
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
 
     def describe(self) -> str:
         heads = counted(self.num_heads, "head")

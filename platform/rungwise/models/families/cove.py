@@ -28,7 +28,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds
@@ -38,6 +37,7 @@ from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, Objective, Part
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.transformer.body import Body, TokenOutput
+from rungwise.models.transformer.rows import real_places, run_cells
 
 TRANSLATION = dataclasses.replace(
     CAUSAL,
@@ -80,10 +80,6 @@ class CoveConfig(LayeredFamily):
     @property
     def depth(self) -> int:
         return self.num_layers + 1
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
 
     def describe(self) -> str:
         layers, vectors = counted(self.num_layers, "layer"), self.embedding_size
@@ -131,13 +127,7 @@ class TranslatorBody(Body):
         directions of the highest, (B, E) each."""
         outputs, end = [self.token_embedding(ids_BT)], None
         for layer in self.layers:
-            x_BTD = self.dropout(outputs[-1])
-            if lengths_B is None:
-                states_BTE, end = layer(x_BTD)
-            else:
-                packed = pack_padded_sequence(x_BTD, lengths_B.cpu(), True, enforce_sorted=False)
-                packed, end = layer(packed)
-                states_BTE, _ = pad_packed_sequence(packed, True, total_length=ids_BT.shape[1])
+            states_BTE, end = run_cells(layer, self.dropout(outputs[-1]), lengths_B)
             outputs.append(states_BTE)
         assert end is not None
         h_BE, c_BE = (part.transpose(0, 1).flatten(1) for part in end)  # (2, B, D) -> (B, E)
@@ -170,8 +160,7 @@ class Decoder(nn.Module):
         T, S) of the states, of which rows have `lengths_B`."""
         words_BTM = self.dropout(self.embedding(ids_BT))
         before_BTM = functional.pad(words_BTM[:, :-1], (0, 0, 1, 0))
-        place_S = torch.arange(states_BSE.shape[1], device=ids_BT.device)
-        padding_BS = place_S >= lengths_B[:, None]
+        padding_BS = ~real_places(states_BSE.shape[1], lengths_B)
         (h_BE, c_BE), output_BE = start, torch.zeros_like(start[0])
         outputs, shares = [], []
         for before_BM in before_BTM.unbind(1):
@@ -201,8 +190,7 @@ class Translator(TokenOutput):
     def forward(self, rows: TextPairs[Tensor]) -> TokenSums:
         """Sum the losses of the second text of each pair, given the first."""
         outputs_BTE, _ = self.read(rows)
-        place_T = torch.arange(rows.ids.shape[2], device=rows.ids.device)
-        weights_BT = (place_T < rows.lengths[:, 1:]).to(outputs_BTE.dtype)
+        weights_BT = real_places(rows.ids.shape[2], rows.lengths[:, 1]).to(outputs_BTE.dtype)
         return self.sums(self.decoder.dropout(outputs_BTE), rows.ids[:, 1], weights_BT)
 
     def read(self, rows: TextPairs[Tensor]) -> tuple[Tensor, Tensor]:

@@ -49,10 +49,6 @@ class ContextFamily(LayeredFamily):
     output: OutputConfig = SoftmaxOutput()
 
     @property
-    def depth(self) -> int:
-        return 1
-
-    @property
     def compiles(self) -> bool:
         return self.output.kind == "softmax"
 
@@ -87,10 +83,6 @@ class NnlmConfig(ContextFamily):
     kind: Literal["nnlm"] = "nnlm"
     hidden_size: int = Field(default=50, ge=1)
     direct: bool = True  # also connect the words with the output directly, past the hidden layer
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
 
     @property
     def output_size(self) -> int:

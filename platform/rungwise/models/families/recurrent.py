@@ -36,9 +36,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds
@@ -51,6 +49,7 @@ from rungwise.models.suggestion import Steps
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.body import Body, NextWordModel
+from rungwise.models.transformer.rows import real_places, run_cells
 
 AUTOENCODER = dataclasses.replace(
     CAUSAL,
@@ -94,14 +93,6 @@ class RecurrentFamily(StatefulFamily):
     def sizes(self) -> list[int]:
         """The width of the embeddings and of each layer's output."""
         return [self.hidden_size] * (self.num_layers + 1)
-
-    @property
-    def depth(self) -> int:
-        return self.num_layers
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
 
     def describe(self) -> str:
         output = self.output.describe() + ("" if self.tied else ", output not tied")
@@ -272,11 +263,7 @@ class Recurrent(Body):
         if self.training and self.recurrent_dropout:
             weight = layer.get_parameter("weight_hh_l0")
             dropped = {"weight_hh_l0": functional.dropout(weight, self.recurrent_dropout)}
-        if lengths_B is None:
-            return functional_call(layer, dropped, (x_BTD, state))
-        packed = pack_padded_sequence(x_BTD, lengths_B.cpu(), True, enforce_sorted=False)
-        output, state = functional_call(layer, dropped, (packed, state))
-        return pad_packed_sequence(output, True, total_length=x_BTD.shape[1])[0], state
+        return run_cells(layer, x_BTD, lengths_B, state, dropped)
 
 
 class Lstm(Recurrent):
@@ -336,6 +323,5 @@ class Autoencoder(RecurrentForPretraining):
         _, whole_BLSD = body.read(vectors_BTD, None, rows.lengths)
         before_BTD = functional.pad(vectors_BTD[:, :-1], (0, 0, 1, 0))
         outputs, _ = body.read(before_BTD, whole_BLSD)
-        place_T = torch.arange(rows.ids.shape[1], device=rows.ids.device)
-        weights_BT = (place_T < rows.lengths[:, None]).to(vectors_BTD.dtype)
+        weights_BT = real_places(rows.ids.shape[1], rows.lengths).to(vectors_BTD.dtype)
         return self.sums(body.dropout(outputs[-1]), rows.ids, weights_BT)

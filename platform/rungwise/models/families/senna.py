@@ -35,6 +35,7 @@ from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective, Part
 from rungwise.models.transformer.body import Body, OnBody
+from rungwise.models.transformer.rows import real_places
 
 RANKING = dataclasses.replace(
     CAUSAL,
@@ -70,14 +71,6 @@ class SennaConfig(LayeredFamily):
         if window % 2 == 0:
             raise ValueError(f"expected an odd number, with a word in the middle; found {window}")
         return window
-
-    @property
-    def depth(self) -> int:
-        return 1
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
 
     def describe(self) -> str:
         return (
@@ -130,8 +123,7 @@ class Senna(ContextBody):
     def encode_layers(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
-        place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
-        real_BT = None if lengths_B is None else (place_T < lengths_B[:, None]).long()
+        real_BT = None if lengths_B is None else real_places(ids_BT.shape[1], lengths_B).long()
         hidden_BTD = functional.hardtanh(self.hidden(self.context(ids_BT, real_BT)))
         return self.same_width(self.token_embedding(ids_BT), hidden_BTD)
 

@@ -60,7 +60,7 @@ from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer, initialise, sinusoid_positions
 from rungwise.models.transformer.body import Body, OnBody
 from rungwise.models.transformer.layer import Layer
-from rungwise.models.transformer.pooling import Pooling, pool, real_places
+from rungwise.models.transformer.rows import Pooling, pool, real_places
 
 _SENTENCES_AT_ONCE = 256
 _BLOCK_RANGE = 0.02  # of the Transformer's random weights
@@ -141,10 +141,6 @@ class SentenceEncoderConfig(LayeredFamily):
     @property
     def depth(self) -> int:
         return 2 * max(1, self.num_layers)
-
-    @property
-    def width(self) -> int:
-        return self.hidden_size
 
     def describe(self) -> str:
         layers = "" if self.num_layers == 1 else f" of {counted(self.num_layers, 'layer')}"

@@ -28,7 +28,7 @@ from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import MLM, Losses, Objective, Part
 from rungwise.models.transformer.body import OnBody
-from rungwise.models.transformer.pooling import pool
+from rungwise.models.transformer.rows import pool
 
 _TEMPERATURE = 0.05
 
