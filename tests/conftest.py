@@ -60,6 +60,14 @@ def ray_session() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def one_thread_and_a_seed() -> None:
+    """Begin every test of PyTorch with one thread and the same random numbers."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+        torch.manual_seed(20)
+
+
 def pytest_collection_finish() -> None:
     """Leave what is imported out of all searches for garbage. Each fine-tuning ends with one, which
     takes a second among the objects of all modules."""

@@ -183,10 +183,14 @@ def logits_of(model: Any, batch: CausalBatch) -> Tensor:
 
 
 def check_slopes(
-    model: nn.Module, loss: Callable[[], float], epsilon: float = 1e-6, least: float = 1e-8
+    model: nn.Module,
+    loss: Callable[[], float],
+    epsilon: float = 1e-6,
+    least: float = 1e-8,
+    rel: float = 1e-5,
 ) -> None:
     """Compare the gradient, along a random direction of each parameter, with differences of the
-    loss; `least` is the absolute tolerance."""
+    loss; `least` is the absolute tolerance, `rel` the relative one."""
     for name, parameter in model.named_parameters():
         direction, values = torch.randn_like(parameter), []
         for sign in (1, -2):
@@ -196,7 +200,7 @@ def check_slopes(
         slope = (values[0] - values[1]) / (2 * epsilon)
         assert parameter.grad is not None, name
         along = (parameter.grad * direction).sum().item()
-        assert along == pytest.approx(slope, rel=1e-5, abs=least), name
+        assert along == pytest.approx(slope, rel=rel, abs=least), name
 
 
 def gradient(model: nn.Module) -> Tensor:

@@ -66,6 +66,5 @@ def encoder_rung(
 ) -> Any:
     """As much of a rung as readers of words ask for."""
     summary = SimpleNamespace(model=config or GptConfig(), objective=objective)
-    return SimpleNamespace(
-        encoder=encoder, model=model, splitter=splitter, special=SPECIAL_IDS, summary=summary
-    )
+    values = {"encoder": encoder, "model": model, "splitter": splitter, "corpus": None}
+    return SimpleNamespace(**values, special=SPECIAL_IDS, summary=summary)

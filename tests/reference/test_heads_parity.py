@@ -47,12 +47,6 @@ GPT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(51)
-
-
 def theirs(name, **changes):
     """A model of transformers with random weights."""
     model_class = getattr(transformers, name)

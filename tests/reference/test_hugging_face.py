@@ -42,12 +42,6 @@ SIZES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(28)
-
-
 @pytest.fixture(scope="module")
 def wordpiece(tmp_path_factory):
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))

@@ -19,7 +19,6 @@ TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 def test_eight_steps_and_the_merged_model_are_those_of_peft(tmp_path):
     import peft  # seconds, which collecting need not pay
 
-    torch.set_num_threads(1)
     torch.manual_seed(11)
     sizes = {"vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16}
     no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)

@@ -70,12 +70,6 @@ MODELS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(30)
-
-
 @pytest.fixture(params=MODELS)
 def theirs(request):
     return shaken(MODELS[request.param](), 0.1).eval()

@@ -33,12 +33,6 @@ SMALL = BertConfig(
 VOCAB_SIZE = 40
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(20)
-
-
 def shaken(model, scale=0.3):
     """Weights large enough for every path to matter; at 0.02 the layers add little."""
     with torch.no_grad():

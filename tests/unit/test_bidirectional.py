@@ -26,12 +26,6 @@ from tests.small_models import (
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(23)
-
-
 def changed_at(batch, place):
     """The same stream with another token at `place`: a target, and an id if it is not the last."""
     ids_BT, targets_BT = batch.ids.clone(), batch.targets.clone()

@@ -52,12 +52,6 @@ END, MASK = 3, 4
 TEXTS = [[7, 9, 8], [], [5 + n % 40 for n in range(LENGTH - 2)], [5 + n % 31 for n in range(45)]]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(71)
-
-
 def trained(kind: str, **changes: Any) -> Any:
     """A random model as if it had been trained."""
     module = shaken(small_model(kind, **changes)).eval()

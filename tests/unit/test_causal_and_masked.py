@@ -29,12 +29,6 @@ ROWS = np.arange(24)
 MASKING = {"rate": 0.3, "max_predictions": 20}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(41)
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["padded", "packed"])
 def instances(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     folder = tmp_path_factory.mktemp("instances")

@@ -30,12 +30,6 @@ from tests.training_runs import config, make_instances, run, together
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(31)
-
-
 def pairs(B: int, T: int = 16) -> MaskedBatch[Tensor]:
     """Rows [1] A [2] B [2] with some tokens masked, of any lengths."""
     batch = random_masked_batch(B, T, 3)

@@ -27,12 +27,6 @@ CASES = [*((kind, {}) for kind in KINDS), ("causal", {"norm": "post"}), ("mlm", 
 IDS = ["-".join((kind, *changes.values())) for kind, changes in CASES]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(52)
-
-
 def encoder_of(kind, dropout=0.0, **changes):
     """A random encoder with its new tokens."""
     return small_config(kind, **changes).encoder(

@@ -79,7 +79,6 @@ ODD = [
 def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
     objective: Any, auto: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.set_num_threads(1)
     made = built(objective, tmp_path / "root")
     out = tmp_path / "an out"
     assert main(["export", made["pretrain"].folder.uri, "--to", str(out)]) == 0

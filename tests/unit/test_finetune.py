@@ -65,9 +65,8 @@ REFUSED = yaml.safe_load(Path(__file__).with_name("refused_finetuning.yaml").rea
 
 
 @pytest.fixture(autouse=True)
-def _stand_in_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
-    torch.set_num_threads(1)
 
 
 def collect_metrics(metrics: dict[int, dict[str, float]]) -> OnEpoch:

@@ -27,9 +27,8 @@ TASKS: tuple[Kind, ...] = ("classification", "regression", "tagging", "span", "c
 
 
 @pytest.fixture(autouse=True)
-def _stand_in_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
-    torch.set_num_threads(1)
 
 
 # The best epoch.

@@ -42,11 +42,6 @@ MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 V = len(MARKS) + len(LETTERS)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def letters() -> Tokenizer:
     names = [*MARKS, *LETTERS]

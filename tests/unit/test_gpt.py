@@ -40,12 +40,6 @@ from tests.small_models import (
 LEFT_TO_RIGHT = ("causal", "left_to_right")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(22)
-
-
 # Sizes.
 
 

@@ -29,12 +29,6 @@ KINDS = ("mlm_nsp", "left_to_right", "causal", "bidirectional")
 LENGTHS = [9, 4, 6]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(53)
-
-
 def headed(kind, head, top=None, mixed=(), **changes):
     """A random model with one of the heads; `head` is given the width of what it reads."""
     encoder = small_config(kind, **changes).encoder(objective_of(kind), VOCAB_SIZE, 0.1, 3)

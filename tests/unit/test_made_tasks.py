@@ -13,17 +13,25 @@ import pytest
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
-from rungwise.corpus.document import SCHEMA
+from rungwise.corpus.document import SCHEMA, text_digest
 from rungwise.evaluation.suites.altered import alter_sentences, held_out_sentences
 from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.models.families import kneser_ney, ngram_tables
-from rungwise.tasks.config import CapitalsConfig, MissingWordConfig, NextParagraphConfig
+from rungwise.tasks.building import build_task
+from rungwise.tasks.config import (
+    CapitalsConfig,
+    MissingWordConfig,
+    NextParagraphConfig,
+    ParagraphTaskConfig,
+)
 from rungwise.tasks.data import made
-from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, Paragraph, count_words
-from rungwise.tasks.kinds.examples import SPLITS
+from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, Paragraph, count_words, hide_name
+from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read_examples
 from rungwise.tokenizer import CLS_ID
-from tests.summaries import corpus_of
+from tests.summaries import corpus_of, standing
 from tests.toy_rungs import FIRST_WORD, toy_rung
 
 SMALL: dict[str, Any] = {
@@ -227,3 +235,70 @@ def test_a_unigram_model_guesses_swapped_words_with_half_credit_exactly(
     swapped = items.select_group("swapped_words")
     assert len(swapped.names) == 150
     assert set(swapped.numbers[:, 0]) == {0.5}
+
+
+def corpus(folder: Path, paragraphs: int = 6) -> Artifact:
+    """Three libraries of ten modules; one boilerplate paragraph stands in all of them."""
+    files = []
+    for split, modules in (("train", range(10)), ("validation", range(10, 16))):
+        rows = []
+        for label, fruit in (("alpha", "apples"), ("beta", "pears"), ("gamma", "plums")):
+            for module in modules:
+                sentences = [
+                    f"The {label} library and module {module} of kind {p} does what "
+                    f"{label.title()} says it does with {fruit} and nothing else at all."
+                    for p in range(paragraphs)
+                ]
+                sentences.append(
+                    "Licensed under the same licence as all of the other files are here."
+                )
+                rows.append(
+                    {
+                        "id": f"{label}.{module}",
+                        "label": label,
+                        "digest": text_digest(sentences),
+                        "sentences": sentences,
+                        "paragraph_starts": list(range(len(sentences))),
+                        "spans": [[] for _ in sentences],
+                    }
+                )
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split}-00000.parquet")
+        files.append({"file": f"{split}-00000.parquet", "split": split, "documents": len(rows)})
+    return corpus_of(folder, files)
+
+
+def test_the_task_is_balanced_hides_the_name_and_shares_no_document_or_text(tmp_path: Path) -> None:
+    config = ParagraphTaskConfig(
+        num_labels=3, train_per_label=8, validation_per_label=5, test_per_label=10, minimum_words=5
+    )
+    output = Folder.at(tmp_path / "task")
+    summary = build_task(config, {"corpus": corpus(tmp_path / "corpus")}, output, Context())
+    task = standing("task", output, summary)
+    splits = {split: read_examples(task, split) for split in SPLITS}
+    assert {split: len(rows) for split, rows in splits.items()} == summary.examples.model_dump()
+    labels = ("alpha", "beta", "gamma")
+    assert summary.info == TaskInfo("classification", labels, False, "accuracy")
+    seen: set[str] = set()
+    for split, rows in splits.items():
+        counts = Counter(row.target for row in rows)
+        assert len(set(counts.values())) == 1, split
+        for row in rows:
+            assert row.target not in row.text.lower()
+            assert "Licensed" not in row.text
+        documents = {row.where for row in rows} | {row.text for row in rows}
+        assert not documents & seen
+        seen |= documents
+    assert {int(row.where.split(".")[1]) >= 10 for row in splits["test"]} == {True}
+
+
+def test_too_few_paragraphs_are_refused_with_what_was_found(tmp_path: Path) -> None:
+    config = ParagraphTaskConfig(num_labels=3, test_per_label=500, minimum_words=5)
+    with pytest.raises(DataError, match=r"data\.num_labels is 3, but only 0 labels.*Found"):
+        build_task(config, {"corpus": corpus(tmp_path / "c")}, Folder.at(tmp_path / "t"), Context())
+
+
+def test_hiding_a_name_leaves_longer_words_alone() -> None:
+    assert hide_name("Ray, ray.data and array or RAY_x", "ray") == (
+        "library, library.data and array or library_x"
+    )

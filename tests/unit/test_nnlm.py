@@ -21,7 +21,7 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.models.transformer.attention import Boundaries
 from tests.conftest import SPECIAL_IDS
-from tests.small_models import random_causal_batch, shaken
+from tests.small_models import check_slopes, random_causal_batch, shaken
 
 V, END = 11, 3
 SMALL = {"order": 4, "embedding_size": 3, "hidden_size": 5, "initializer_range": 0.5}
@@ -79,23 +79,11 @@ def test_the_formula_by_hand(name: str) -> None:
 
 @every_config
 def test_the_gradient_is_that_of_finite_differences(name: str) -> None:
-    """In float64, along a random direction of every parameter on its own."""
     model = built(name)
     torch.manual_seed(1)
     batch = random_causal_batch(3, 7, V, dtype=torch.float64)
     CAUSAL(model, batch).loss().backward()
-    step = 1e-6
-    for path, parameter in model.named_parameters():
-        assert parameter.grad is not None
-        direction = torch.randn_like(parameter)
-        values = []
-        for sign in (1, -1):
-            parameter.data.add_(sign * step * direction)
-            values.append(CAUSAL(model, batch).loss().item())
-            parameter.data.sub_(sign * step * direction)
-        slope = (values[0] - values[1]) / (2 * step)
-        found = (parameter.grad * direction).sum().item()
-        assert found == pytest.approx(slope, rel=1e-6, abs=1e-8), path
+    check_slopes(model, lambda: CAUSAL(model, batch).loss().item(), rel=1e-6)
 
 
 def test_parameters_are_counted_as_in_the_paper_and_operations_by_hand() -> None:

@@ -38,12 +38,6 @@ SMALL = BertConfig(
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(21)
-
-
 class Answers(torch.nn.Module):
     """A model whose answer is a function of the rows."""
 

@@ -37,12 +37,6 @@ SMALL = BertConfig(
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
-    torch.set_num_threads(1)
-    torch.manual_seed(22)
-
-
 def schedule(**keys):
     return OptimizerConfig(learning_rate=1.0, schedule=ScheduleConfig(**keys))
 

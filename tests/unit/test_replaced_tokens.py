@@ -27,12 +27,6 @@ FAMILIES = ("mlm", "modern_bert")
 WEIGHT = 50.0  # of the detector's loss, in the paper
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(43)
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["padded", "packed"])
 def instances(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     folder = tmp_path_factory.mktemp("instances")

@@ -49,11 +49,6 @@ from tests.small_models import objective_of, small_config
 END = 3
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     return built("causal", tmp_path_factory.mktemp("causal"))

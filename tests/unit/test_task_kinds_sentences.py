@@ -1,4 +1,6 @@
-"""Sentences, pairs and choices become rows that fit, and logits become labels, scores, options."""
+"""Sentences, pairs, choices and tagged words become rows that fit, and logits become answers; and
+baselines that read no text.
+"""
 
 from dataclasses import replace
 from typing import get_args
@@ -11,9 +13,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import ChoiceExample, TaskInfo, Text
+from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, longest_first
 from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
+from rungwise.tasks.kinds.tagging import marks_spans
+from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
+from rungwise.tokenizer.training import wordpiece
 
 WORDS = [
     "zero",
@@ -211,3 +216,212 @@ def test_no_row_is_longer_than_its_frame(lengths: list[int], longest: int, way: 
         )
         assert [item.example for item in items] == list(range(len(texts)))
         assert all(len(row.ids) <= longest for item in items for row in item.rows)
+
+
+PIECES = ["[UNK]", "play", "##ing", "##s", "a", "b", "c", "中", "文", "."]
+INFO = TaskInfo("tagging", ("O", "B-X", "I-X"), False, "f1")
+CASED_FRAME = Frame(start=101, between=102, end=103, sequence_length=8)
+
+
+@pytest.fixture(scope="module")
+def cased_tokenizer() -> Tokenizer:
+    """The id of a piece is its place in PIECES."""
+    return wordpiece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True)
+
+
+def test_the_first_piece_stands_for_its_word(cased_tokenizer: Tokenizer) -> None:
+    sentence = Tagged("a", ("Playings", "a", "中文"), ("B-X", "O", "I-X"))
+    [item] = task_kind(INFO).encode([sentence], cased_tokenizer, CASED_FRAME)
+    assert item.rows[0].ids == (101, 1, 2, 3, 4, 7, 8, 103)
+    assert (item.places, item.target, item.first) == ((1, 4, 5), (1, 0, 2), 0)
+
+
+def test_the_last_piece_stands_for_its_word_where_nothing_later_is_seen(
+    cased_tokenizer: Tokenizer,
+) -> None:
+    sentence = Tagged("a", ("playings", "a", "中文"))
+    frame = Frame(101, 102, 103, 8, reads_ahead=False)
+    [item] = task_kind(INFO).encode([sentence], cased_tokenizer, frame)
+    assert (item.places, item.target) == ((3, 4, 6), None)
+
+
+def test_a_word_without_pieces_is_the_unknown_token(cased_tokenizer: Tokenizer) -> None:
+    sentence = Tagged("a", ("a", "\u200b", "", "b"), ("O", "B-X", "I-X", "O"))
+    [item] = task_kind(INFO).encode([sentence], cased_tokenizer, CASED_FRAME)
+    assert item.rows[0].ids == (101, 4, 0, 0, 5, 103)
+    assert item.places == (1, 2, 3, 4)
+
+
+def test_long_sentences_are_cut_between_words_and_too_long_words_inside(
+    cased_tokenizer: Tokenizer,
+) -> None:
+    words = ("a", "b", "playing", "playings", "c", "中" * 9, ".")
+    tags = ("O", "O", "B-X", "I-X", "O", "B-X", "O")
+    items = task_kind(INFO).encode([Tagged("a", words, tags)], cased_tokenizer, CASED_FRAME)
+    assert [item.rows[0].ids[1:-1] for item in items] == [
+        (4, 5, 1, 2),
+        (1, 2, 3, 6),
+        (7,) * 6,
+        (9,),
+    ]
+    assert [(item.first, item.places) for item in items] == [
+        (0, (1, 2, 3)),
+        (3, (1, 4)),
+        (5, (1,)),
+        (6, (1,)),
+    ]
+    assert [item.target for item in items] == [(0, 0, 1), (2, 0), (1,), (0,)]
+
+
+def test_a_sentence_without_words_has_an_item_and_no_tags(cased_tokenizer: Tokenizer) -> None:
+    examples = [Tagged("a", ()), Tagged("b", ("a",))]
+    items = task_kind(INFO).encode(examples, cased_tokenizer, CASED_FRAME)
+    predictions = task_kind(INFO).decode(
+        Outputs([np.zeros((0, 3)), np.array([[0, 1, 0]])], items, examples), {}
+    )
+    assert predictions == [{"tags": []}, {"tags": ["B-X"]}]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.text(st.sampled_from("abc中文. \u200b\u0301é😀"), max_size=7), max_size=25),
+    st.integers(3, 12),
+    st.booleans(),
+)
+def test_every_word_gets_its_tag_back_at_any_length_of_row(
+    words: list[str], longest: int, reads_ahead: bool
+) -> None:
+    made = wordpiece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True)
+    tags = tuple(INFO.labels[number % 3] for number in range(len(words)))
+    examples = [Tagged("a", tuple(words), tags), Tagged("b", ("a", "b"), ("O", "B-X"))]
+    items = task_kind(INFO).encode(examples, made, Frame(101, 102, 103, longest, reads_ahead))
+    for item in items:
+        ids = item.rows[0].ids
+        assert len(ids) <= longest
+        assert list(item.places) == sorted(set(item.places))
+        assert all(0 < place < len(ids) - 1 for place in item.places)
+    outputs = [np.eye(3)[list(item.target)].reshape(-1, 3) for item in items]
+    predictions = task_kind(INFO).decode(Outputs(outputs, items, examples), {})
+    assert [prediction["tags"] for prediction in predictions] == [
+        list(e.tags or ()) for e in examples
+    ]
+
+
+def test_words_of_byte_level_bpe_have_the_tokens_they_have_inside_a_text() -> None:
+    text = "the lower the slower"
+    made = train(ByteBpeConfig(kind="byte_bpe", vocab_size=290, min_frequency=1), [text] * 3)
+    inside = made.encode(f" {text}", add_special_tokens=False).ids
+    frame = Frame(101, 102, 103, 60)
+    [item] = task_kind(INFO).encode([Tagged("a", tuple(text.split()))], made, frame)
+    assert list(item.rows[0].ids[1:-1]) == inside
+    # Chinese has no blanks: its words are taken as they are.
+    [item] = task_kind(INFO).encode([Tagged("a", ("中", "文"))], made, frame)
+    assert list(item.rows[0].ids[1:-1]) == made.encode("中文", add_special_tokens=False).ids
+
+
+def test_tags_that_do_not_fit_are_refused_with_their_place() -> None:
+    made = train(WordPieceConfig(kind="wordpiece", vocab_size=40, min_frequency=1), ["a b c"])
+    with pytest.raises(DataError, match="ner:7: 2 words, but 1 tags"):
+        task_kind(INFO).encode([Tagged("ner:7", ("a", "b"), ("O",))], made, CASED_FRAME)
+    with pytest.raises(DataError, match=r"ner:9: tag 'B-Y' is none of the task's \(O, B-X, I-X\)"):
+        task_kind(INFO).encode([Tagged("ner:9", ("a",), ("B-Y",))], made, CASED_FRAME)
+
+
+def test_tag_schemes_that_mark_spans_are_told_from_parts_of_speech() -> None:
+    assert marks_spans(("B-PER", "I-PER", "O"))
+    assert marks_spans(("B-NP", "E-NP", "S-NP", "O"))
+    assert not marks_spans(("NOUN", "VERB", "O"))
+    assert not marks_spans(("O",))
+    assert not marks_spans(("B-", "O"))
+
+
+def test_the_majority_is_that_of_the_training_split() -> None:
+    info = TaskInfo("classification", ("no", "yes"), False, "accuracy")
+    train = [Text("a", "a", target=label) for label in ("yes", "no", "yes")]
+    test = [Text("a", "a", target=label) for label in ("no", "no", "yes", "no")]
+    scores = task_kind(info).baselines(train, test)
+    assert scores["majority"] == pytest.approx(
+        {"accuracy": 1 / 4, "macro_f1": 0.4 / 2, "matthews": 0, "f1": 0.4}
+    )
+    assert scores["chance"] == {"accuracy": 1 / 2}
+
+
+def test_of_several_labels_the_best_that_needs_no_text_is_found() -> None:
+    info = TaskInfo("multilabel", ("a", "b", "c"), False, "micro_f1")
+    train = [Text("a", "a", target=t) for t in ((), ("a", "b"), ("a", "b"), ("a",), (), ("c",), ())]
+    test = [Text("a", "a", target=t) for t in ((), ("a",), ("a", "b"))]
+    # Of seven texts three have a, two b: F1 of a is 6/13, of a and b 10/20, of all 12/27.
+    assert task_kind(info).baselines(train, test) == {
+        "no_label": {"micro_f1": 0, "macro_f1": 0, "exact_match": pytest.approx(1 / 3)},
+        "majority": {"micro_f1": 0, "macro_f1": 0, "exact_match": pytest.approx(1 / 3)},
+        "most_frequent": pytest.approx(
+            {"micro_f1": 6 / 9, "macro_f1": (4 / 5 + 2 / 4) / 3, "exact_match": 1 / 3}
+        ),
+        "every_label": pytest.approx(
+            {"micro_f1": 6 / 12, "macro_f1": (4 / 5 + 2 / 4) / 3, "exact_match": 0}
+        ),
+    }
+
+
+def test_the_mean_score_correlates_with_nothing() -> None:
+    info = TaskInfo("regression", (), True, "pearson")
+    train = [Text("a", "a", "b", score) for score in (1.0, 3.0)]
+    test = [Text("a", "a", "b", score) for score in (0.0, 4.0)]
+    assert task_kind(info).baselines(train, test) == {
+        "mean": {"pearson": 0, "spearman": 0, "mean_squared_error": 4}
+    }
+
+
+def test_each_word_has_its_commonest_tag() -> None:
+    info = TaskInfo("tagging", ("O", "B-X"), False, "f1")
+    train = [
+        Tagged("a", ("a", "b", "b", "b"), ("O", "B-X", "B-X", "O")),
+        Tagged("b", ("a",), ("O",)),
+    ]
+    test = [Tagged("c", ("a", "b", "new"), ("O", "B-X", "O"))]
+    scores = task_kind(info).baselines(train, test)
+    assert scores["word_majority"] == {"accuracy": 1, "precision": 1, "recall": 1, "f1": 1}
+    assert scores["majority"] == pytest.approx(
+        {"accuracy": 2 / 3, "precision": 0, "recall": 0, "f1": 0}
+    )
+
+
+def test_answers_are_guessed_from_where_contexts_begin() -> None:
+    info = TaskInfo("span", (), False, "f1")
+
+    def asked(context: str, *answers: str) -> Question:
+        return Question("a", "a", "?", context, tuple(Answer(text, 0) for text in answers))
+
+    train = [asked("a", "two words"), asked("a", "here two"), asked("a", "one more two three")]
+    test = [
+        asked("Big cats sleep. They do.", "Big cats sleep"),
+        asked(" Red 1.5 it is?", "Red 1.5"),
+    ]
+    scores = task_kind(info).baselines(train, test)
+    assert scores["first_sentence"]["exact_match"] == 1 / 2
+    assert scores["first_words"]["exact_match"] == 1 / 2
+    assert scores["no_answer"] == {"exact_match": 0, "f1": 0}
+    chinese = [asked("猫在睡觉。狗不睡。", "猫在")]
+    assert task_kind(info).baselines(train, chinese)["first_words"]["exact_match"] == 1
+    with_none = task_kind(info).baselines(train, [*test, asked("a"), asked("")])
+    assert with_none["no_answer"]["unanswerable_accuracy"] == 1
+
+
+def test_options_are_guessed_by_place_and_by_length() -> None:
+    info = TaskInfo("choice", (), False, "accuracy")
+    train = [ChoiceExample("a", "a", None, ("b", "c"), target) for target in (1, 1, 0)]
+    test = [
+        ChoiceExample("a", "a", None, ("long", "b"), 0),
+        ChoiceExample("a", "a", None, ("b", "c", "long", "d"), 1),
+    ]
+    assert task_kind(info).baselines(train, test) == {
+        "majority": {"accuracy": 1 / 2},
+        "longest": {"accuracy": 1 / 2},
+        "chance": {"accuracy": 3 / 8},
+    }
+
+
+def test_a_test_split_without_targets_is_refused() -> None:
+    info = TaskInfo("classification", ("no", "yes"), False, "accuracy")
+    with pytest.raises(DataError, match="t:1: there is no target"):
+        task_kind(info).baselines([Text("a", "a", target="no")], [Text("t:1", "a")])

@@ -29,12 +29,6 @@ from tests.small_models import (
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_and_a_seed() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(24)
-
-
 def one_after_the_other(
     query_XNH: Tensor,
     key_XNH: Tensor,

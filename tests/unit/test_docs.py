@@ -7,6 +7,9 @@ A paragraph, a row of a table or an item of a list with such a word has a commen
 import ast
 import functools
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,3 +61,35 @@ def test_every_promise_of_a_page_names_a_test_that_exists(page: Path) -> None:
             path, _, test = name.strip().partition("::")
             assert test.startswith("test_"), name
             assert test in list_tests(REPOSITORY / path), name
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copy(REPOSITORY / "mkdocs.yml", tmp_path)
+    shutil.copytree(REPOSITORY / "docs", tmp_path / "docs")
+    return tmp_path
+
+
+def build(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_every_page_is_in_the_site_and_every_link_leads_somewhere(copy: Path) -> None:
+    result = build(copy)
+    assert result.returncode == 0, result.stderr
+    pages = {path.relative_to(copy / "docs") for path in (copy / "docs").rglob("*.md")}
+    names = {page.with_name("index.md" if page.stem == "README" else page.name) for page in pages}
+    missing = [
+        name for name in names if not (copy / "dist/docs" / name.with_suffix(".html")).exists()
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("link", ["no-such-page.md", "results/quickstart.md#no-such-heading"])
+def test_a_dead_link_ends_the_build(copy: Path, link: str) -> None:
+    with (copy / "docs" / "README.md").open("a") as file:
+        file.write(f"\n[a link]({link})\n")
+    result = build(copy)
+    assert result.returncode != 0
+    assert link in result.stderr

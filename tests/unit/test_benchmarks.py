@@ -1,0 +1,136 @@
+"""Benchmarks: what they derive from runs, by hand, and the one for a GPU, tried on a CPU."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from benchmarks import gpu, learning
+from benchmarks.learning import ARMS, report, steps_to, values_of
+from benchmarks.quickstart import CONFIG, READ, records
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.storage.folder import Folder
+from rungwise.pipeline.workflow import load_recipe, make_stages
+from rungwise.pretraining.config import check_rows
+from tests.conftest import REPOSITORY
+
+
+@pytest.mark.slow
+def test_a_simulation_runs_every_part_to_its_end(tmp_path: Path) -> None:
+    assert gpu.main(["--simulate", "--to", str(tmp_path)]) == 0
+    (file,) = tmp_path.glob("*-gpu-simulated.json")
+    parts = json.loads(file.read_text(encoding="utf-8"))["parts"]
+    assert list(parts) == list(gpu.PARTS)
+    assert set(parts["workers"]["over one"]) == {"ddp", "fsdp"}
+    assert all(parts["resume"]["same bits"].values())
+    throughput = parts["throughput"]
+    assert set(throughput) == {case.name for case in gpu.CASES["simulated"]}
+    assert all("tokens_per_second" in each for each in throughput.values())
+    page = file.with_suffix(".md").read_text(encoding="utf-8")
+    assert gpu.ONLY_A_GPU in page
+    assert all(f"## {name.capitalize()}" in page for name in gpu.PARTS)
+
+
+def test_a_part_that_fails_is_in_the_results_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(plan: gpu.Plan) -> dict[str, object]:
+        raise RuntimeError("no kernel image")
+
+    parts = {"tests": fail, "families": lambda plan: {"gpt": 1}}
+    monkeypatch.setattr(gpu, "PARTS", parts)
+    assert gpu.main(["--simulate", "--only", "tests,families", "--to", str(tmp_path)]) == 1
+    (file,) = tmp_path.glob("*.json")
+    results = json.loads(file.read_text(encoding="utf-8"))["parts"]
+    assert results == {"tests": {"error": "RuntimeError: no kernel image"}, "families": {"gpt": 1}}
+    assert "Failed: RuntimeError: no kernel image" in file.with_suffix(".md").read_text()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_way_to_try_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        gpu.main([])
+    assert "there is no GPU here; --simulate tries everything" in capsys.readouterr().err
+
+
+def test_what_has_no_time_left_is_named(tmp_path: Path) -> None:
+    options = ["--simulate", "--only", "throughput", "--minutes", "0", "--to", str(tmp_path)]
+    assert gpu.main(options) == 0
+    page = next(tmp_path.glob("*.md")).read_text(encoding="utf-8")
+    assert page.count("not run: no time was left; raise --minutes") == len(gpu.CASES["simulated"])
+
+
+def run_of(held_out: list[list[float]], test: list[list[float]], **more: Any) -> dict[str, Any]:
+    """A run with scores by rate and tuning."""
+    facts = {"operations": 1e12, "seconds": 60.0, "steps": [100]}
+    return {**facts, "scores": {"validation": held_out, "test": test}, **more}
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_each_arm_fits_the_quickstart(name: str) -> None:
+    recipe, arm = load_recipe("quickstart"), ARMS[name]
+    assert sum(step.share for step in arm.steps) == (0.5 if name == "masked_half" else 1)
+    for step in arm.steps:
+        optimizer = {f"optimizer.{key}": value for key, value in arm.optimizer.items()}
+        changed = learning._of_step(recipe, step, optimizer)
+        assert changed.instances is not None
+        check_rows(learning.find_fit(changed), changed.instances.kind, changed.instances.length)
+
+
+def test_the_rate_is_that_of_all_runs_and_a_pretraining_is_one_value() -> None:
+    runs = [
+        run_of([[0.1, 0.3], [0.5, 0.5]], [[0.9, 0.9], [0.2, 0.4]]),
+        run_of([[0.9, 0.9], [0.6, 0.7]], [[0.8, 0.8], [0.6, 0.6]]),
+    ]
+    assert values_of(runs) == pytest.approx([0.3, 0.6])  # 0.575 over 0.55 on validation
+    assert values_of(runs[1:]) == pytest.approx([0.8])
+
+
+def test_steps_to_a_loss_lie_on_a_line_between_validations() -> None:
+    rows = [{"step": 0, "loss": 8.0}, {"step": 10, "loss": 6.0}, {"step": 20, "loss": 5.0}]
+    runs = [{"validation": rows}, {"validation": [*rows[:2], {"step": 20, "loss": 4.0}]}]
+    assert steps_to(runs[:1], 7.0) == pytest.approx(5.0)
+    assert steps_to(runs, 5.5) == pytest.approx((15.0 + 12.5) / 2)
+    assert steps_to(runs, 4.5) is None
+
+
+def test_the_table_has_paired_differences_and_the_steps_of_muon() -> None:
+    def arm(scores: list[float], last: float) -> dict[str, Any]:
+        curve = [{"step": 0, "loss": 8.0}, {"step": 100, "loss": last}]
+        return {
+            str(seed): run_of([[0.5], [0.4]], [[score], [0.0]], validation=curve)
+            for seed, score in enumerate(scores)
+        }
+
+    results = {
+        "operations": {
+            "masked": arm([0.50, 0.52, 0.54], 4.0),
+            "causal": arm([0.52, 0.55, 0.55], 5.0),
+            "masked_half": arm([0.5], 6.2),
+            "adamw_1e-3": arm([0.4], 6.0),
+        }
+    }
+    text = io.StringIO()
+    report(results, Console(file=text, width=120))
+    assert "2.0 [-0.5, 4.5]" in text.getvalue()
+    for line in (
+        "loss 6.000 of adamw_1e-3 after 100 steps: Muon 50 steps, 0.50 of them",
+        "Muon ends at 6.200 if it is given 100 steps",
+    ):
+        assert line in text.getvalue()
+
+
+def test_every_stage_has_its_record_also_where_several_are_of_one_kind(tmp_path: Path) -> None:
+    titles = [each.title for each in make_stages("finetune", load_recipe(REPOSITORY / CONFIG))]
+    root = Folder.at(tmp_path)
+    for number, title in enumerate(titles):
+        folder = artifacts.find_folder(root, title.stage, "x", f"{number:012}")
+        record = {"stage": title.stage, "title": str(title), "fingerprint": f"{number:012}"}
+        artifacts.finish(folder, record | {"finished": f"2026-01-01T00:00:{number:02}"}, {})
+    assert list(records(root)) == list(map(str, titles))
+    assert [title.stage for title in titles].count("sweep") == 2
+    assert set(READ) <= set(map(str, titles))
