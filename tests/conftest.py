@@ -46,6 +46,10 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 # Of tokenizers trained here: [PAD] [UNK] [CLS] [SEP] [MASK], and what ends a document.
 SPECIAL_IDS = SpecialIds(0, 1, 2, 3, 4, end=3, ids=(0, 1, 2, 3, 4))
 REPOSITORY = Path(__file__).resolve().parents[1]
+_LONGEST = {
+    f"tests/unit/test_{name}.py"
+    for name in ("tracking", "carried_state", "lease", "families", "training_parallel")
+}
 
 _SUBJECTS = "the parser,a worker,the cluster,an array,the model,each thread,the cache,a query"
 _VERBS = "returns,reads,writes,splits,joins,keeps,drops,sorts,masks,counts"
@@ -78,7 +82,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Spread files over the processes: those of tests/ray, which mostly wait for processes of Ray,
-    begin in the first one, and the others compute beside them."""
+    begin in the first one, and the others compute beside them, the longest first."""
     from xdist.scheduler import LoadFileScheduling
 
     class RayInOneProcess(LoadFileScheduling):
@@ -86,7 +90,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             first = node is self.nodes[0]
             files = [file for file in self.workqueue if file.startswith("tests/ray/") == first]
             if files:
-                self.workqueue.move_to_end(files[0], last=False)
+                file = min(files, key=lambda each: each not in _LONGEST)
+                self.workqueue.move_to_end(file, last=False)
             super()._assign_work_unit(node)
 
     return RayInOneProcess(config, log) if config.getoption("dist") == "loadfile" else None
