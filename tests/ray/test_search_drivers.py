@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,19 @@ def drive(recipe: Path, log: Path, environment: dict[str, str]) -> None:
         run_workflow(list_pretraining, load_recipe(recipe), Console(file=stream, width=200))
 
 
+def kill(process: BaseProcess) -> None:
+    assert process.pid is not None
+    kill_with_children(process.pid)
+    process.join()
+
+
 @pytest.fixture
-def start(ray_session: None, tmp_path: Path) -> Iterator[Callable[[Path], multiprocessing.Process]]:
+def start(ray_session: None, tmp_path: Path) -> Iterator[Callable[[Path], BaseProcess]]:
     """Starts a driver; none outlives the test."""
-    processes: list[multiprocessing.Process] = []
+    processes: list[BaseProcess] = []
     environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
 
-    def begin(recipe: Path) -> multiprocessing.Process:
+    def begin(recipe: Path) -> BaseProcess:
         log = tmp_path / f"driver-{len(processes)}.log"
         process = context.Process(target=drive, args=(recipe, log, environment))
         process.start()
@@ -77,14 +84,7 @@ def start(ray_session: None, tmp_path: Path) -> Iterator[Callable[[Path], multip
         context = multiprocessing.get_context("forkserver")
         yield begin
     for process in processes:
-        kill_with_children(process.pid)
-        process.join()
-
-
-def kill(process: multiprocessing.Process) -> None:
-    assert process.pid is not None
-    kill_with_children(process.pid)
-    process.join()
+        kill(process)
 
 
 def pretrained(root: Path) -> int:
@@ -100,7 +100,7 @@ def outcome(root: Path) -> list[object]:
 
 @pytest.mark.slow
 def test_killed_and_gone_on_with_by_two_drivers_a_search_ends_the_same(
-    start: Callable[[Path], multiprocessing.Process], tmp_path: Path
+    start: Callable[[Path], BaseProcess], tmp_path: Path
 ) -> None:
     write_corpus(tmp_path / "text", documents=12)
     run_workflow(list_pretraining, load_recipe(write(tmp_path, "whole")), Console(quiet=True))
