@@ -142,21 +142,20 @@ def count_shard(shard: Path, parts: int) -> list[Any]:
 
 
 def write_shards(folder: Path, tokens: int) -> list[Path]:
-    """Write closed documents of ids, in shards that end with one."""
+    """Write at least as many tokens, in shards of whole documents."""
     base = read_ids()
     rng, shards, passed = np.random.default_rng(0), [], 0
     ends = np.flatnonzero(base == END) + 1
     while passed < tokens:
-        ids, copy = base.copy(), passed > 0
-        if copy:
+        ids = base.copy()
+        if passed:
             places = np.flatnonzero((rng.random(len(ids)) < CHANGED) & (base != END))
             ids[places] = rng.choice(base[base != END], len(places))
-        cuts = np.unique(ends[np.searchsorted(ends, np.arange(SHARD, len(ids), SHARD))])
+        cuts = ends[np.searchsorted(ends, np.arange(SHARD, len(ids), SHARD))]
         for piece in np.split(ids, cuts):
-            piece = piece[: ends[np.searchsorted(ends, max(0, tokens - passed))]]
-            if passed < tokens and len(piece):
+            if passed < tokens:
                 shards.append(folder / f"shard-{len(shards)}.npy")
-                np.save(shards[-1], piece if piece[-1] == END else np.append(piece, np.uint16(END)))
+                np.save(shards[-1], piece)
                 passed += len(piece)
     return shards
 

@@ -31,9 +31,9 @@ from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile, close_documents
 from rungwise.training.tensor_files import MODEL, create_arrays
 
-# The counts of a shard are split into parts, which tasks merge: a billion tokens into 129, so that
-# a task needs some gigabytes. The square of the number is that of the objects in Ray's store.
-_LEAST_PARTS, _MOST_PARTS, _TOKENS_A_PART = 4, 256, 8_000_000
+# The counts of a shard are split into parts, which tasks merge: a billion tokens into 66, so that a
+# task needs less than 8 GB (benchmarks/ngrams.py). Ray's store holds objects by their square.
+_LEAST_PARTS, _MOST_PARTS, _TOKENS_A_PART = 4, 128, 16_000_000
 Table = TypeVar("Table")
 
 

@@ -4,10 +4,10 @@ Chen & Goodman 1998 (TR-10-98), equations 20 to 26; sentence starts, discounts, 
 uniform distribution below the unigrams as in kenlm's lmplz (Heafield et al. 2013, "Scalable
 Modified Kneser-Ney Language Model Estimation").
 
-The n-grams of all orders form a grid. A row has all that end with certain pairs of tokens: what
-extends an n-gram to the left, and its suffixes. A column has all that begin with a token of a
-range: what extends an n-gram to the right. Each row and each column is a task, and passes a block
-of arrays to each task of the next step:
+The n-grams form a grid. A row has all that end with certain pairs of tokens: what extends an n-gram
+to the left, and its suffixes. A column has all that begin with a token of a range: what extends an
+n-gram to the right. Rows, and columns of one order, are tasks, and pass a block of arrays to each
+task of the next step:
 
     count       rows       adjusted counts
     discount    columns    each n-gram's discounted share of its context, and the back-off weights
@@ -17,7 +17,7 @@ of arrays to each task of the next step:
 Counts are integers, and all floats of a context are added in the order of the trie, so any grid
 gives the same bits.
 
-N n-grams, O order, V vocabulary, R rows, C columns
+N n-grams, O order, V vocabulary, C columns
 """
 
 from collections.abc import Iterator, Sequence
@@ -93,40 +93,43 @@ def estimate_tensors(
     gets the uniform share, like kenlm's <unk>. Raises DataError if there are no n-grams, an id is
     out of range, or an order needs a missing fallback.
     """
-    bounds = _column_bounds([tasks.get(row[0]) for row in rows[:_SAMPLES]], len(rows), vocab_size)
-    number = len(bounds) - 1
+    samples = [tasks.get(row[0]) for row in rows[:_SAMPLES]]
+    longer = samples[0].ngrams.shape[1] - 1  # orders above 1
+    bounds = _column_bounds(samples, len(rows), vocab_size)
+    ranges = list(pairwise(bounds.tolist()))
+    count = (_count_row, vocab_size, start_id, smoothing.prune, bounds)
     reports, joins, *blocks = zip(
-        *(
-            tasks.call(2 + number, _count_row, vocab_size, start_id, smoothing.prune, bounds, *row)
-            for row in rows
-        ),
-        strict=True,
+        *(tasks.call(2 + len(ranges) * longer, *count, *row) for row in rows), strict=True
     )
     discounts, probability_V = _estimate_unigrams(
         [tasks.get(report) for report in reports], start_id, smoothing
     )
-    ranges = pairwise(bounds.tolist())
-    sizes, tries, orders, *shares = zip(
-        *(
-            tasks.call(
-                3 + len(rows), _discount_column, *bound, vocab_size, discounts, *blocks.pop(0)
-            )
-            for bound in ranges
-        ),
-        strict=True,
-    )
-    columns = zip(
-        *(
-            tasks.call(number, _interpolate_row, probability_V, join, *shares.pop(0))
-            for join in joins
-        ),
-        strict=True,
-    )
-    logs = [
-        tasks.call(1, _arrange_column, order, *column)[0]
-        for order, column in zip(orders, columns, strict=True)
-    ]
-    return _write(tasks, create, discounts, probability_V, start_id, sizes, tries, logs)
+    cells = []  # of columns and, in each, of orders
+    for column, bound in enumerate(ranges):
+        keys: list[Any] = []
+        for n, discounts_4 in enumerate(discounts[1:]):
+            how = (_discount, *bound, vocab_size, discounts_4, n)
+            cells.append(tasks.call(4 + len(rows), *how, *keys, *blocks[column * longer + n]))
+            keys.append(cells[-1][1])
+    del blocks
+    sizes, tries, logs = [], [], []
+    if cells:
+        sizes, known, weights, orders, *shares = zip(*cells, strict=True)
+        tries = list(zip(known, weights, strict=True))
+        del cells
+        parts = [
+            tasks.call(len(sizes), _interpolate_row, probability_V, join, len(discounts) - 1, *row)
+            for join, row in zip(joins, shares, strict=True)
+        ]
+        del shares
+        logs = [
+            tasks.call(1, _arrange, order, *part)[0]
+            for order, part in zip(orders, zip(*parts, strict=True), strict=True)
+        ]
+        del parts
+    sizes_C = np.reshape([tasks.get(size) for size in sizes], (len(ranges), -1))
+    sizes_CO = np.column_stack([np.diff(bounds), sizes_C]).astype(np.int64)
+    return _write(tasks, create, discounts, probability_V, start_id, sizes_CO, tries, logs)
 
 
 def _column_bounds(samples: Sequence[Table], number: int, vocab_size: int) -> Integers:
@@ -140,23 +143,23 @@ def _column_bounds(samples: Sequence[Table], number: int, vocab_size: int) -> In
 def _count_row(
     vocab_size: int, start_id: int, prune: Sequence[int], bounds: Integers, *tables: Table
 ) -> tuple[Any, ...]:
-    """Return the report, for each order the permutation by column and the suffixes, and for each
-    column its levels; the lists begin with order 2."""
+    """Return the report; for each order from 2 the permutation by column and the suffixes; and for
+    each column and each order from 2 the n-grams."""
     table = merge_tables(tables)
     if (largest := int(table.ngrams.max(initial=0))) >= vocab_size:
         raise DataError(f"expected token ids below vocab_size {vocab_size}, found {largest}")
     unigrams, *longer = _levels(table, start_id, prune)
     counts_V = np.bincount(unigrams.ngrams[:, 0], unigrams.counts, vocab_size).astype(np.int64)
     histograms = [np.bincount(np.minimum(each.counts, 5), minlength=6) for each in longer]
-    joins, columns = [], [[] for _ in bounds[1:]]
+    joins, blocks = [], []
     for level in longer:
         column = np.searchsorted(bounds, level.ngrams[:, 0], side="right") - 1
         order = np.argsort(column, kind="stable")
         joins.append((order, level.suffixes))
-        sizes = np.bincount(column, minlength=len(columns))
-        for levels, part in zip(columns, _split(order, sizes), strict=True):
-            levels.append(level.take(part))
-    return _Report(counts_V, np.array([np.zeros(6, int), *histograms])), joins, *columns
+        sizes = np.bincount(column, minlength=len(bounds) - 1)
+        blocks.append([level.take(part) for part in _split(order, sizes)])
+    report = _Report(counts_V, np.array([np.zeros(6, int), *histograms]))
+    return report, joins, *(block for column in zip(*blocks, strict=True) for block in column)
 
 
 def _levels(table: Table, start_id: int, prune: Sequence[int]) -> Iterator[_Level]:
@@ -231,64 +234,60 @@ def _discounts(
     )
 
 
-def _discount_column(
-    first: int, last: int, vocab_size: int, discounts: Floats, *rows: Sequence[_Level]
+def _discount(
+    first: int, last: int, vocab_size: int, discounts_4: Floats, lower: int, *arrays: Any
 ) -> tuple[Any, ...]:
-    """Return the number of n-grams of each order; for each order from 2 the keys and the log
-    back-off weights of the order below; the permutations that sort the n-grams; and for each row
-    the discounted share of each n-gram in its context and the weight of the context."""
-    sizes, trie, orders, shares = [last - first], [], [], [[] for _ in rows]
-    for discounts_4, levels in zip(discounts[1:], zip(*rows, strict=True), strict=False):
-        ngrams, counts, keep = map(np.concatenate, list(zip(*levels, strict=True))[:3])
-        order, _ = sort_rows(ngrams.T)
-        ngrams, counts, keep = np.take(ngrams, order, axis=0), counts[order], keep[order]
-        differs = np.zeros(len(ngrams), bool)
-        differs[:1] = True
-        for column in ngrams.T[:-1]:
-            differs[1:] |= column[1:] != column[:-1]
-        starts, context = np.flatnonzero(differs), np.cumsum(differs) - 1
-        removed = np.where(keep, discounts_4[np.minimum(counts, 3)], counts)
-        totals = sum_runs(counts, starts)
-        backoff = np.bincount(context, removed, len(starts)) / totals
-        for values in ((counts - removed) / totals[context], backoff[context]):
-            in_rows = np.empty_like(values)
-            in_rows[order] = values
-            pieces = _split(in_rows, [len(level.counts) for level in levels])
-            for share, piece in zip(shares, pieces, strict=True):
-                share.append(piece)
-        contexts = ngrams[starts, :-1].astype(np.int64)
-        contexts[:, 0] -= first
-        index, exists = find_ngrams(contexts, [keys for keys, _ in trie], vocab_size)
-        weights = np.ones(sizes[-1])  # of a context without successors
-        weights[index[exists]] = backoff[exists]
-        keys = (index[context] * vocab_size + ngrams[:, -1])[keep]
-        trie.append((keys, np.log(weights)))
-        orders.append(order[keep])
-        sizes.append(len(keys))
-    return sizes, trie, orders, *shares
+    """Return of one order and column the number of n-grams, their keys, the log back-off weights of
+    the order below, the permutation that sorts the n-grams; and for each row the discounted share
+    of each n-gram in its context and the weight of the context. `arrays` are the keys of the
+    `lower` orders between this one and the unigrams, and the levels of the rows."""
+    known, levels = arrays[:lower], arrays[lower:]
+    ngrams, counts, keep = map(np.concatenate, list(zip(*levels, strict=True))[:3])
+    order, _ = sort_rows(ngrams.T)
+    ngrams, counts, keep = np.take(ngrams, order, axis=0), counts[order], keep[order]
+    differs = np.zeros(len(ngrams), bool)
+    differs[:1] = True
+    for column in ngrams.T[:-1]:
+        differs[1:] |= column[1:] != column[:-1]
+    starts, context = np.flatnonzero(differs), np.cumsum(differs) - 1
+    removed = np.where(keep, discounts_4[np.minimum(counts, 3)], counts)
+    totals = sum_runs(counts, starts)
+    backoff = np.bincount(context, removed, len(starts)) / totals
+    shares = []
+    for values in ((counts - removed) / totals[context], backoff[context]):
+        in_rows = np.empty_like(values)
+        in_rows[order] = values
+        shares.append(_split(in_rows, [len(level.counts) for level in levels]))
+    del counts, removed, totals, in_rows
+    index, exists = find_ngrams(ngrams[starts, :-1], known, vocab_size, first)
+    weights = np.ones(len(known[-1]) if known else last - first)  # 1 without successors
+    weights[index[exists]] = backoff[exists]
+    keys = (index[context] * vocab_size + ngrams[:, -1])[keep]
+    return len(keys), keys, np.log(weights), order[keep], *zip(*shares, strict=True)
 
 
 def _interpolate_row(
-    probability_V: Floats, joins: Sequence[tuple[Integers, Integers]], *columns: Sequence[Floats]
-) -> tuple[Any, ...]:
-    """Return for each column the probabilities of its n-grams of each order from 2."""
-    probability, results = probability_V, [[] for _ in columns]
-    arrays = zip(*columns, strict=True)
-    for (order, suffixes), shares, weights in zip(joins, arrays, arrays, strict=False):
+    probability_V: Floats,
+    joins: Sequence[tuple[Integers, Integers]],
+    orders: int,
+    *cells: tuple[Floats, Floats],
+) -> list[Floats]:
+    """Return the probabilities of the n-grams of each column and, in it, each of the `orders` from
+    2."""
+    probability, results = probability_V, []
+    for n, (order, suffixes) in enumerate(joins[:orders]):
+        shares, weights = zip(*cells[n::orders], strict=True)
         lower = probability[suffixes[order]]
         joint = np.concatenate(shares) + np.concatenate(weights) * lower
         probability = np.empty_like(joint)
         probability[order] = joint
-        pieces = _split(joint, [len(share) for share in shares])
-        for result, piece in zip(results, pieces, strict=True):
-            result.append(piece)
-    return tuple(results)
+        results.append(_split(joint, [len(share) for share in shares]))
+    return [part for column in zip(*results, strict=True) for part in column]
 
 
-def _arrange_column(orders: Sequence[Integers], *rows: Sequence[Floats]) -> tuple[list[Floats]]:
-    """Return the log-probabilities of each order from 2."""
-    arrays = zip(orders, zip(*rows, strict=True), strict=True)
-    return ([np.log(np.concatenate(pieces)[order]) for order, pieces in arrays],)
+def _arrange(order: Integers, *pieces: Floats) -> list[Floats]:
+    """Return the log-probabilities of one column and order."""
+    return [np.log(np.concatenate(pieces)[order])]
 
 
 def _split(values: NDArray[Any], sizes: Sequence[int] | Integers) -> list[NDArray[Any]]:
@@ -301,31 +300,38 @@ def _write(
     discounts: Floats,
     probability_V: Floats,
     start_id: int,
-    sizes: Sequence[Any],
-    tries: Sequence[Any],
+    sizes_CO: Integers,
+    tries: Sequence[tuple[Any, Any]],
     logs: Sequence[Any],
 ) -> Weights:
-    """Write the arrays of the model, a column at a time."""
-    sizes_CO = np.array([tasks.get(size) for size in sizes])
-    sizes_CO = sizes_CO[:, sizes_CO.sum(axis=0) > 0]  # an order may be pruned to nothing
+    """Write the arrays of the model, a column and an order at a time. `tries` are the keys and the
+    weights, `logs` the log-probabilities, of columns and, in each, of orders from 2."""
+    longer = sizes_CO.shape[1] - 1
+    order = int(np.count_nonzero(sizes_CO.sum(axis=0)))  # the highest may be pruned to nothing
     first_CO = np.cumsum(sizes_CO, axis=0) - sizes_CO
-    vocab_size, order = len(probability_V), sizes_CO.shape[1]
-    numbers = dict(enumerate(sizes_CO.sum(axis=0).tolist(), start=1))
+    vocab_size, numbers = len(probability_V), [0, *sizes_CO.sum(axis=0).tolist()]
+    orders = range(1, order + 1)
     tensors = create(
         {"vocabulary": (np.int64, (2,)), "discounts": (np.float64, (order, 3))}
-        | {f"log_probabilities.{n}": (np.float64, (number,)) for n, number in numbers.items()}
-        | {f"log_backoffs.{n}": (np.float64, (numbers[n],)) for n in range(1, order)}
-        | {f"keys.{n}": (np.int64, (numbers[n],)) for n in range(2, order + 1)}
+        | {f"log_probabilities.{n}": (np.float64, (numbers[n],)) for n in orders}
+        | {f"log_backoffs.{n}": (np.float64, (numbers[n],)) for n in orders[:-1]}
+        | {f"keys.{n}": (np.int64, (numbers[n],)) for n in orders[1:]}
     )
     tensors["vocabulary"][:] = vocab_size, start_id
     tensors["discounts"][:] = discounts[:order, 1:]
     with np.errstate(divide="ignore"):
         tensors["log_probabilities.1"][:] = np.log(probability_V)
-    for firsts, trie, log in zip(first_CO.tolist(), tries, logs, strict=True):
-        arrays = zip(tasks.get(trie), tasks.get(log), strict=True)
-        for n, ((keys, weights), values) in zip(range(2, order + 1), arrays, strict=False):
-            here, below = firsts[n - 1], firsts[n - 2]
-            tensors[f"keys.{n}"][here : here + len(keys)] = keys + below * vocab_size
-            tensors[f"log_probabilities.{n}"][here : here + len(keys)] = values
-            tensors[f"log_backoffs.{n - 1}"][below : below + len(weights)] = weights
+    for place, ((keys, weights), values) in enumerate(zip(tries, logs, strict=True)):
+        column, n = divmod(place, longer)
+        if n + 2 > order:
+            continue
+        for name, handle, at in (
+            (f"keys.{n + 2}", keys, n + 1),
+            (f"log_probabilities.{n + 2}", values, n + 1),
+            (f"log_backoffs.{n + 1}", weights, n),
+        ):
+            array, start = tasks.get(handle), first_CO[column, at]
+            tensors[name][start : start + len(array)] = array
+        keys_here = tensors[f"keys.{n + 2}"][first_CO[column, n + 1] :][: sizes_CO[column, n + 1]]
+        keys_here += first_CO[column, n] * vocab_size
     return tensors

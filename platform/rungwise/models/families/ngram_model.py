@@ -20,11 +20,11 @@ Floats = NDArray[np.float64]
 
 
 def find_ngrams(
-    ngrams: NDArray[np.integer], keys: Sequence[NDArray[np.int64]], vocab_size: int
+    ngrams: NDArray[np.integer], keys: Sequence[NDArray[np.int64]], vocab_size: int, first: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the index of each of `ngrams` (N, n), given the keys of orders 2 to n, and whether it
-    is there."""
-    index = ngrams[:, 0].astype(np.int64)
+    is there; `first` is the unigram that has the index 0."""
+    index = ngrams[:, 0].astype(np.int64) - first
     exists = np.ones(len(index), bool)
     for column, known in zip(ngrams.T[1:], keys, strict=True):
         key = index * vocab_size + column
