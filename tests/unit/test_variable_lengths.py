@@ -105,6 +105,11 @@ def test_documents_begin_where_the_number_changes_a_row_begins_or_padding_does()
     assert starts.tolist() == [0, 2, 4, 7, 8, 12]
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(24)
+
+
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
 def test_packed_rows_have_the_loss_and_the_gradient_of_padded_ones(kind: str) -> None:
     """Six texts as padded rows, and the same in two packed ones, of which one is padded."""
