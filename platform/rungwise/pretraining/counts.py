@@ -32,8 +32,8 @@ from rungwise.tokens.text import TokensFile, close_documents
 from rungwise.training.tensor_files import MODEL, create_arrays
 
 # The counts of a shard are split into parts, which tasks merge: a billion tokens into 66, so that a
-# task needs 7 to 9 GB by the text, by what benchmarks/ngrams.py measures at ten million. Ray's store
-# holds objects by their square.
+# task needs 7 to 9 GB, by the text (from benchmarks/ngrams.py at ten million tokens). Ray's
+# store holds objects by their square.
 _LEAST_PARTS, _MOST_PARTS, _TOKENS_A_PART = 4, 128, 16_000_000
 Table = TypeVar("Table")
 

@@ -120,18 +120,8 @@ def _draw_panel(axes: Axes, column: Column, rungs: Sequence[Rung]) -> None:
         drawstyle="steps-post",
         zorder=1,
     )
-    for name, value in column.floors.items():
+    for value in column.floors.values():
         axes.axvline(scale * value, color=palette.INK, linewidth=1, linestyle="--", zorder=1)
-        axes.annotate(
-            name,
-            (scale * value, len(rungs) - 0.45),
-            xytext=(3, -2),
-            textcoords="offset points",
-            fontsize=8,
-            color=palette.INK,
-            rotation=90,
-            va="top",
-        )
     axes.set_xlim(worst, best)
     axes.set_ylim(-0.6, len(rungs) - 0.4)
     title = "predicting unseen text" if column.metric == _BITS else column.name

@@ -15,13 +15,7 @@ from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import Draw, FilesTaskConfig, split_files
-from rungwise.tasks.formats.base import (
-    WORDS_DROPPED,
-    count_words,
-    join_names,
-    quote,
-    suggest,
-)
+from rungwise.tasks.formats.base import WORDS_DROPPED, count_words, join_names, quote, suggest
 from rungwise.tasks.formats.schemes import BARE, SPANS
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import SPLITS, Example, TaskInfo, Text, joined_parts
