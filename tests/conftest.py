@@ -72,6 +72,16 @@ def one_thread_and_a_seed() -> None:
         torch.manual_seed(20)
 
 
+@pytest.fixture(autouse=True)
+def own_tracking_address() -> Iterator[None]:
+    """Forget the address that a test gave MLflow, which keeps it in the environment."""
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    yield
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    if before is not None:
+        os.environ["MLFLOW_TRACKING_URI"] = before
+
+
 def pytest_collection_finish() -> None:
     """Leave what is imported out of all searches for garbage. Each fine-tuning ends with one, which
     takes a second among the objects of all modules."""

@@ -14,6 +14,7 @@ from rungwise.instances.batch import CausalBatch
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import model_config
+from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pretraining.initial import shares_of_words, start_model
 from rungwise.serving.hugging_face.writing import export_model
 from rungwise.tokens.text import TokenisedText
@@ -128,8 +129,9 @@ def test_the_first_loss_is_that_of_order_1(case: Any, rows: Any) -> None:
 def test_order_1_by_counting_has_the_same_loss(rows: Any) -> None:
     """The first rung of a ladder, Kneser-Ney of order 1, discounts where the bias adds one."""
     family: Any = model_config({"kind": "ngram", "order": 1, "fallback_discounts": [0.5, 1, 1.5]})
-    table = family.count(frequent_text(0, 60), SPECIAL_IDS)
-    model, held_out = family.estimate(table, VOCAB, SPECIAL_IDS), frequent_text(0, 60)
+    parts = [[family.count(frequent_text(0, 60), SPECIAL_IDS)]]
+    tensors = family.estimate(parts, HERE, create_arrays, VOCAB, SPECIAL_IDS)
+    model, held_out = family.from_tensors(tensors, SPECIAL_IDS), frequent_text(0, 60)
     texts = [[*ids, 3] for ids in held_out.ids.reshape(60, 32).tolist()]
     counted = -np.mean(np.concatenate(model.log_probabilities(texts)))
     log_V = shares_of_words(rows("causal")).log().numpy()
