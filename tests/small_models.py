@@ -22,7 +22,7 @@ from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.family import Family
-from rungwise.models.losses.objectives import Objective
+from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.models.transformer.body import boundaries
 
 # The kinds of instances by name.
@@ -201,6 +201,15 @@ def check_slopes(
         assert parameter.grad is not None, name
         along = (parameter.grad * direction).sum().item()
         assert along == pytest.approx(slope, rel=rel, abs=least), name
+
+
+def loss_and_gradient(objective: Objective, model: nn.Module, rows: Any) -> tuple[LossSum, Tensor]:
+    """The sums of an objective and the gradient of its loss; the model's own is left empty."""
+    sums = objective(model, rows)
+    sums.loss().backward()
+    slope = gradient(model)
+    model.zero_grad()
+    return sums, slope
 
 
 def gradient(model: nn.Module) -> Tensor:

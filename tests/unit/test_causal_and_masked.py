@@ -21,7 +21,7 @@ from rungwise.training.feed import Source, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.step import _compile
 from tests.conftest import SPECIAL_IDS
-from tests.small_models import check_slopes, gradient, shaken, small_config
+from tests.small_models import check_slopes, gradient, loss_and_gradient, shaken, small_config
 from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
 
 FAMILIES = ("mlm", "modern_bert")
@@ -49,13 +49,6 @@ def model_of(kind: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Object
     family: Any = small_config(kind, max_position_embeddings=LENGTH)
     objective = family.objective("causal_and_masked")
     return shaken(family.build(VOCAB, objective)).to(dtype), objective
-
-
-def loss_and_gradient(objective: Objective, model: Any, batch: Any) -> tuple[LossSum, Any]:
-    model.zero_grad()
-    sums = objective(model, batch)
-    sums.loss().backward()
-    return sums, gradient(model)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -133,7 +126,7 @@ def _texts(rows: CausalBatch[Any] | MaskedBatch[Any], row: int) -> Any:
 def test_the_gradient_is_that_of_finite_differences(instances: Artifact, kind: str) -> None:
     model, objective = model_of(kind, torch.float64)
     batch = micro_batch(instances, 0.5, ROWS[:6])
-    loss_and_gradient(objective, model, batch)
+    objective(model, batch).loss().backward()
     check_slopes(model, lambda: objective(model, batch).loss().item())
 
 

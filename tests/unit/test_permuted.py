@@ -15,7 +15,14 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.contrastive import unmasked
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.permuted import order
-from tests.small_models import check_slopes, gradient, rows_of, shaken, small_config
+from tests.small_models import (
+    check_slopes,
+    gradient,
+    loss_and_gradient,
+    rows_of,
+    shaken,
+    small_config,
+)
 from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
 
 
@@ -89,10 +96,7 @@ def losses_of_text(model: Any, rows: Any, row: int, text: Tensor) -> list[Tensor
 def test_the_loss_is_that_of_two_streams(instances: Artifact) -> None:
     model, objective = new_model()
     rows = micro_batch(instances)
-    sums = objective(model, rows)
-    sums.loss().backward()
-    slope = gradient(model)
-    model.zero_grad()
+    sums, slope = loss_and_gradient(objective, model, rows)
     losses = []
     for row in range(len(rows.ids)):
         length = LENGTH if rows.lengths is None else int(rows.lengths[row])

@@ -16,6 +16,7 @@ from rungwise.models.losses.replaced_tokens import _draw, row_numbers
 from tests.small_models import (
     check_slopes,
     gradient,
+    loss_and_gradient,
     random_masked_batch,
     rows_of,
     shaken,
@@ -65,10 +66,7 @@ def test_guesses_follow_the_distribution_and_their_numbers_the_row() -> None:
 def test_both_losses_are_those_of_each_text_alone(instances: Artifact, kind: str) -> None:
     model, objective = model_of(kind)
     (rows,) = micro_batches(instances)
-    sums = objective(model, rows)
-    sums.loss().backward()
-    slope = gradient(model)
-    model.zero_grad()
+    sums, slope = loss_and_gradient(objective, model, rows)
     body, originals = model.body, unmasked(rows)[0]
     guesses = _draw(model.fill(rows).mlm.detach(), row_numbers(rows))
     masked, detected, right = [], [], 0

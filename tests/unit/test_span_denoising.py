@@ -16,7 +16,7 @@ from rungwise.instances.denoised_spans import DenoisedSpansConfig, _take_out
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.objectives import Objective
 from tests.conftest import SPECIAL_IDS
-from tests.small_models import check_slopes, gradient, shaken, small_config
+from tests.small_models import check_slopes, gradient, loss_and_gradient, shaken, small_config
 from tests.training_runs import VOCAB, config, kill_and_resume, make_instances
 
 LENGTH, MOST = 32, 6
@@ -95,10 +95,7 @@ def test_the_loss_is_that_of_each_token_given_what_is_written_before_it(
     states of the first text do not depend on the second."""
     model, objective = model_of(kind)
     (rows,) = (part.tensors() for part in read(instances, np.arange(4)).micro_batches(1, False))
-    sums = objective(model, rows)
-    sums.loss().backward()
-    slope = gradient(model)
-    model.zero_grad()
+    sums, slope = loss_and_gradient(objective, model, rows)
     losses = []
     for row in range(len(rows.ids)):
         for place, target, weight in zip(

@@ -62,7 +62,7 @@ def session(
 
 @contextlib.contextmanager
 def local_head(compute: ComputeConfig) -> Iterator[Head | None]:
-    """What a `session` starts on this machine, importing Ray already; None if it starts nothing."""
+    """Begin to import Ray for a `session` on this machine; None if that would start nothing."""
     is_connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     with contextlib.ExitStack() as stack:
         head = None
@@ -94,9 +94,10 @@ def _start_local(head: Head, stack: contextlib.ExitStack) -> str:
 
 
 def _make_head(compute: ComputeConfig, num_cpus: int | None = None) -> Head:
-    """What starts Ray here. It keeps idle workers, since they have imported what they need.
+    """Make the process that starts Ray here.
 
-    By default it keeps as many as it has free CPUs. While trials take all CPUs, every short task
+    It keeps idle workers, since they have imported what they need, by default
+    as many as it has free CPUs. While trials take all CPUs, every short task
     then starts a process, which imports for seconds, and ends it. Idle workers take a sixteenth of
     the free memory, and are ended first if memory runs out. Its processes inherit the environment
     of this one: with a `runtime_env`, the workers that Ray starts in advance could not be used.

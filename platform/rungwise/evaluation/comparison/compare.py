@@ -88,10 +88,10 @@ def compare_variants(
         for name, each in by_variant.items()
     }
     first = next(iter(variants))
-    kept = settings.keep if settings.keep in variants else first
+    variant = settings.keep if settings.keep in variants else first
     best = min(
         # What registers the model knows the stages of the first pretraining.
-        (seed for seed in by_variant[kept] if seed.pretraining == 0),
+        (seed for seed in by_variant[variant] if seed.pretraining == 0),
         key=lambda seed: (-seed.validation[metric], seed.validation["loss"], seed.seed),
     )
     examples = read_examples(inputs["task"], "test")

@@ -64,7 +64,7 @@ class _Level(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """What a row adds to the numbers of the whole corpus."""
+    """A row's addends to the numbers of the whole corpus."""
 
     unigrams: Integers  # (V,) adjusted counts
     histograms: Integers  # (O, 6) of adjusted counts 0 to 4, and 5 or more; unigrams have none
@@ -195,9 +195,9 @@ def _estimate_unigrams(
     """Return the discounts (O, 4) of adjusted counts 0, 1, 2 and 3 or more of each order that
     occurs, and the probabilities (V,) of unigrams."""
     counts_V = np.sum([report.unigrams for report in reports], axis=0)
-    seen = np.flatnonzero(counts_V)
-    counts = counts_V[seen]
-    if not len(seen):
+    words = np.flatnonzero(counts_V)
+    counts = counts_V[words]
+    if not len(words):
         raise DataError("expected n-grams to estimate a model from, found an empty corpus")
     histograms = np.sum([report.histograms for report in reports], axis=0)
     histograms[0] = np.bincount(np.minimum(counts, 5), minlength=6)
@@ -208,7 +208,7 @@ def _estimate_unigrams(
     )
     removed = discounts[0][np.minimum(counts, 3)]
     probability_V = np.full(len(counts_V), removed.sum() / counts.sum() / (len(counts_V) - 1))
-    probability_V[seen] += (counts - removed) / counts.sum()
+    probability_V[words] += (counts - removed) / counts.sum()
     probability_V[start_id] = 0
     return discounts, probability_V
 

@@ -171,7 +171,7 @@ class OnBody(nn.Module):
 
 
 class Blanks(OnBody):
-    """What fills in the masked tokens of a `MaskedHead`."""
+    """Fills in the masked tokens of a `MaskedHead`."""
 
     def __init__(self, model: "MaskedHead") -> None:
         super().__init__(model.body)
