@@ -73,13 +73,12 @@ def one_thread_and_a_seed() -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_tracking_address() -> Iterator[None]:
-    """Forget the address that a test gave MLflow, which keeps it in the environment."""
-    before = os.environ.get("MLFLOW_TRACKING_URI")
+def no_tracking_address() -> Iterator[None]:
+    """Forget the address that a run gave MLflow, which keeps it in the environment: of the test
+    itself, and of the fixture of a module."""
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
     yield
     os.environ.pop("MLFLOW_TRACKING_URI", None)
-    if before is not None:
-        os.environ["MLFLOW_TRACKING_URI"] = before
 
 
 def pytest_collection_finish() -> None:
