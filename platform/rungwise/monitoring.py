@@ -286,8 +286,8 @@ class Monitor:
             if valid:
                 self._set("checkpoint_timestamp_seconds", time.time(), stage=stage)
 
-    def _set_objectives(self, stage: str, shown: Mapping[str, float | str]) -> None:
-        for metric, value in shown.items():
+    def _set_objectives(self, stage: str, values: Mapping[str, float | str]) -> None:
+        for metric, value in values.items():
             if isinstance(value, int | float):
                 self._set("objective", value, stage=stage, metric=metric)
                 best = self._values.get(("best_objective", self.run, stage, metric), value)
@@ -320,14 +320,14 @@ class Monitor:
         deaths = {node["NodeID"]: node["DeathReason"] for node in nodes if not node["Alive"]}
         if self._initial_deaths is None:
             self._initial_deaths = set(deaths)
-        lost = Counter(
+        reasons = Counter(
             _DEATHS.get(reason, "unknown")
             for node, reason in deaths.items()
             if node not in self._initial_deaths
         )
         self._set("nodes", len(nodes) - len(deaths))
         for reason in _DEATHS.values():
-            self._set("nodes_lost_total", lost[reason], reason=reason)
+            self._set("nodes_lost_total", reasons[reason], reason=reason)
 
     def _set(self, name: str, value: float, **labels: str) -> None:
         from ray.util.metrics import Gauge

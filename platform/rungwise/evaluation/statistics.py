@@ -226,8 +226,8 @@ def paired_bootstrap(
             "expected two arrays (seeds, examples, sums) of one shape with at least one example, "
             f"found {first.shape} and {second.shape}"
         )
-    ours, theirs = draw_values([first, second], value, seed, resamples)
-    return paired_draws(ours, theirs, seed, within, pretrainings)
+    ours, others = draw_values([first, second], value, seed, resamples)
+    return paired_draws(ours, others, seed, within, pretrainings)
 
 
 @dataclass(frozen=True)

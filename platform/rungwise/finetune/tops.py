@@ -60,11 +60,11 @@ class Tagger(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        joined, below = (0, num_layers) if after is None else (width, after)
+        extra, below = (0, num_layers) if after is None else (width, after)
         self.embedding = nn.Embedding(vocab_size, embedding_size)
         self.dropout = nn.Dropout(dropout)
         self.below = BiLstm(embedding_size, hidden_size, below, dropout) if below else None
-        self.out = (2 * hidden_size if below else embedding_size) + joined
+        self.out = (2 * hidden_size if below else embedding_size) + extra
         self.joins = after is not None
         self.above = None
         if below < num_layers:

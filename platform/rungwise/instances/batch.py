@@ -269,10 +269,10 @@ class MaskedBatch(Batch[ArrayT]):
         by_length = np.argsort(self.lengths, kind="stable")
         for rows in np.array_split(by_length, bins):
             lengths, weights = self.lengths[rows], self.masked_weights[rows]
-            width, used = self.segments.shape[1], weights.shape[1]
+            width, slots = self.segments.shape[1], weights.shape[1]
             if not fixed_shapes:
                 width = padded_length(lengths, width)
-                used = int(weights.sum(axis=1).max())
+                slots = int(weights.sum(axis=1).max())
             document = positions = starts = None
             if self.document is not None and self.positions is not None:
                 document, positions = self.document[rows, :width], self.positions[rows, :width]
@@ -282,9 +282,9 @@ class MaskedBatch(Batch[ArrayT]):
                 ids=self.ids[rows, :width],
                 segments=self.segments[rows, :width],
                 lengths=lengths if padded and document is None else None,
-                masked_positions=self.masked_positions[rows, :used],
-                masked_ids=self.masked_ids[rows, :used],
-                masked_weights=weights[:, :used],
+                masked_positions=self.masked_positions[rows, :slots],
+                masked_ids=self.masked_ids[rows, :slots],
+                masked_weights=weights[:, :slots],
                 label=self.label[rows],
                 document=document,
                 positions=positions,

@@ -74,7 +74,7 @@ class ShardStore:
         self._busy: dict[int, threading.Lock] = {}
         self._open: OrderedDict[int, _Open] = OrderedDict()
         self._verified: set[int] = set()
-        self._wanted: deque[int] = deque()
+        self._queue: deque[int] = deque()
         self._threads = 0
         self._stats = CacheStats()
         self._cache: CacheFolder | None = None
@@ -129,27 +129,27 @@ class ShardStore:
         Replaces shards of an earlier call that have not been started, and stops where the cache
         would be full. Errors are suppressed here; `get` raises them.
         """
-        wanted: deque[int] = deque()
+        queue: deque[int] = deque()
         room = self._cache.limit if self._cache else sum(self._sizes)
         for number in map(int, numbers):
             room -= self._sizes[number]
             if room < 0:
                 break
-            wanted.append(number)
+            queue.append(number)
         with self._lock:
-            self._wanted = wanted
-            starting = min(_PARALLEL_DOWNLOADS - self._threads, len(wanted))
+            self._queue = queue
+            starting = min(_PARALLEL_DOWNLOADS - self._threads, len(queue))
             self._threads += starting
         for _ in range(starting):
-            threading.Thread(target=self._fetch_wanted, name="shards", daemon=True).start()
+            threading.Thread(target=self._fetch_queue, name="shards", daemon=True).start()
 
-    def _fetch_wanted(self) -> None:
+    def _fetch_queue(self) -> None:
         while True:
             with self._lock:
-                if not self._wanted:
+                if not self._queue:
                     self._threads -= 1
                     return
-                number = self._wanted.popleft()
+                number = self._queue.popleft()
             if self._opened(number) is None:
                 # `get` will raise the error to its caller.
                 with (

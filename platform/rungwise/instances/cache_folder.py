@@ -93,13 +93,13 @@ class CacheFolder:
                         under_way += entry.stat().st_size
         if under_way + size > self.limit:
             return None
-        used = under_way + sum(status.st_size for status, _ in files)
+        total = under_way + sum(status.st_size for status, _ in files)
         evicted: set[str] = set()
         for status, path in sorted(files, key=lambda file: file[0].st_mtime_ns):
-            if used + size <= self.limit:
+            if total + size <= self.limit:
                 break
             os.unlink(path)
-            used -= status.st_size
+            total -= status.st_size
             evicted.add(Path(path).stem)
         return evicted
 

@@ -81,16 +81,16 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         )
         lengths, most = first + second - 1, self.masking.max_predictions  # the end is not read
         shape = (len(texts), self.length)
-        read, segments = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        ids_BT, segments = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         places, targets = (np.zeros((len(texts), 2 * most + 1), np.int64) for _ in range(2))
         for number, (source, target) in enumerate(texts):
-            read[number, : lengths[number]] = np.append(source, target[:-1])
+            ids_BT[number, : lengths[number]] = np.append(source, target[:-1])
             segments[number, first[number] : lengths[number]] = 1
             places[number, : len(target)] = first[number] - 1 + np.arange(len(target))
             targets[number, : len(target)] = target
         weights = (np.arange(places.shape[1]) < second[:, None]).astype(np.float32)
         label = np.ones(len(texts), np.int64)
-        return MaskedBatch(read, segments, lengths, places, targets, weights, label)
+        return MaskedBatch(ids_BT, segments, lengths, places, targets, weights, label)
 
     def random_batch(self, B: int, vocab_size: int) -> MaskedBatch[Any]:
         import dataclasses

@@ -53,18 +53,18 @@ def _order(allowed: NDArray[np.bool_], draws: Draws) -> tuple[NDArray[np.uint64]
 
 def select_tokens(
     maskable: NDArray[np.bool_],  # (B, T)
-    wanted: NDArray[np.int64],  # (B,) tokens, at most `most`
+    budget: NDArray[np.int64],  # (B,) tokens, at most `most`
     most: int,
     draws: Draws,
 ) -> NDArray[np.int64]:
-    """Flat positions (P,), ascending, of `wanted` random tokens of each row."""
+    """Flat positions (P,), ascending, of `budget` random tokens of each row."""
     order, position_bits = _order(maskable, draws)
     size, length = order.shape
     most = min(most, length)
     lowest = np.sort(np.partition(order, most - 1, axis=1)[:, :most], axis=1)
     flat = (lowest & np.uint64(2**position_bits - 1)).astype(np.int64)
     flat += np.arange(size)[:, None] * length
-    flat[np.arange(most) >= wanted[:, None]] = order.size
+    flat[np.arange(most) >= budget[:, None]] = order.size
     flat = np.sort(flat, axis=1)
     return flat[flat < order.size]
 
@@ -89,12 +89,12 @@ class _Units:
 def select_units(
     maskable: NDArray[np.bool_],  # (B, T)
     unit_starts: NDArray[np.bool_],  # (B, T)
-    wanted: NDArray[np.int64],  # (B,) tokens, at most `most`
+    budget: NDArray[np.int64],  # (B,) tokens, at most `most`
     most: int,
     draws: Draws,
     span_shares: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Select whole units, or with `span_shares` spans of them, up to `wanted` tokens per row.
+    """Select whole units, or with `span_shares` spans of them, up to `budget` tokens per row.
 
     `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1.
     Returns flat positions (P,) of the tokens, ascending, and where each one's unit or span begins.
@@ -108,9 +108,9 @@ def select_units(
     for ranks in (min(2 * most, all_ranks), all_ranks):
         ranked = _in_random_order(units, order, position_bits, ranks)
         if span_shares is None:
-            first_of, room = _take_units(units, ranked, wanted)
+            first_of, room = _take_units(units, ranked, budget)
         else:
-            first_of, room = _take_spans(units, ranked, wanted, draws, span_shares)
+            first_of, room = _take_spans(units, ranked, budget, draws, span_shares)
         if not ((room > 0) & (available > ranks)).any():
             break
     return _selected_tokens(units, first_of)
@@ -132,16 +132,16 @@ def _in_random_order(
 
 
 def _take_units(
-    units: _Units, ranked: NDArray[np.int32], wanted: NDArray[np.int64]
+    units: _Units, ranked: NDArray[np.int32], budget: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Take units in order, skipping those larger than the room left. Returns for each unit (U,) the
     first unit of the group it is selected with, or -1, and the room (B,) left over."""
     sizes = np.where(ranked < 0, units.first.size, units.sizes[ranked])  # (B, K)
     total = np.cumsum(sizes, axis=1)
-    fits = total <= wanted[:, None]
+    fits = total <= budget[:, None]
     parts = [ranked[fits]]
     rank = fits.sum(axis=1)  # of the first unit that is too large
-    room = wanted - np.where(fits, sizes, 0).sum(axis=1)
+    room = budget - np.where(fits, sizes, 0).sum(axis=1)
     row = np.flatnonzero(room)
     ranks = np.arange(ranked.shape[1])
     # Each pass takes one unit in every remaining row; the room left is below the largest unit.
@@ -162,14 +162,14 @@ def _take_units(
 def _take_spans(
     units: _Units,
     ranked: NDArray[np.int32],
-    wanted: NDArray[np.int64],
+    budget: NDArray[np.int64],
     draws: Draws,
     span_shares: NDArray[np.float64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Take spans that begin at units in random order; returns the same as `_take_units`.
 
     A span ends early, after a whole unit, at a special token, at an earlier span, or when the
-    wanted number of tokens is reached.
+    budget of tokens is reached.
     """
     length = units.first.shape[1]
     most = len(span_shares)
@@ -180,7 +180,7 @@ def _take_spans(
     begin = np.append(units.begin, beyond + units.first.size)
     free = np.append(units.first.reshape(-1)[units.begin], beyond.astype(bool))
     first_of = np.full(len(begin), -1, dtype=np.int32)
-    room = wanted.copy()
+    room = budget.copy()
     row = np.flatnonzero(room)
     span_sizes = np.empty((0, 0))
     for rank in range(ranked.shape[1]):

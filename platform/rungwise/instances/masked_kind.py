@@ -152,8 +152,8 @@ class MaskedKind(Kind):
         )
 
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        used, length = batch.masked_weights[row] > 0, int(batch.lengths[row])
-        positions, originals = batch.masked_positions[row][used], batch.masked_ids[row][used]
+        real, length = batch.masked_weights[row] > 0, int(batch.lengths[row])
+        positions, originals = batch.masked_positions[row][real], batch.masked_ids[row][real]
         masked = dict(zip(positions.tolist(), originals.tolist(), strict=True))
         pieces: list[Piece] = []
         for position in range(length):
@@ -326,16 +326,16 @@ def _masking_counts(
             vocabulary,
             masking,
         )
-        used = masked.weights > 0
-        now = np.take_along_axis(masked.ids, masked.positions, axis=1)[used]
-        before = masked.targets[used]
+        real = masked.weights > 0
+        now = np.take_along_axis(masked.ids, masked.positions, axis=1)[real]
+        before = masked.targets[real]
         candidates = ordinary[rows.ids].sum(axis=1)  # padding is special
         expected += float(expected_predictions(candidates, masking).sum())
         counts["candidates"] += int(candidates.sum())
-        counts["selected"] += int(used.sum())
+        counts["selected"] += int(real.sum())
         counts["to_mask"] += int((now == vocabulary.mask).sum())
         counts["to_random"] += int(((now != vocabulary.mask) & (now != before)).sum())
         counts["kept"] += int((now == before).sum())
-        most = int(used.sum(axis=1).max(initial=0))
+        most = int(real.sum(axis=1).max(initial=0))
         counts["most_predictions"] = max(counts["most_predictions"], most)
     return {**counts, "expected": round(expected)}

@@ -226,12 +226,12 @@ def _corrupt(
     replacement = extend(draws.replace[row[random]], position[random])
     flat_ids[flat[random]] = _random_ids(replacement, vocab)
 
-    used = np.arange(min(config.max_predictions, length)) < counts[:, None]
-    positions = np.zeros(used.shape, dtype=np.int64)
-    targets = np.zeros(used.shape, dtype=np.int64)
-    positions[used] = position
-    targets[used] = before
-    return Masked(masked, positions, targets, used.astype(np.float32))
+    real = np.arange(min(config.max_predictions, length)) < counts[:, None]
+    positions = np.zeros(real.shape, dtype=np.int64)
+    targets = np.zeros(real.shape, dtype=np.int64)
+    positions[real] = position
+    targets[real] = before
+    return Masked(masked, positions, targets, real.astype(np.float32))
 
 
 def _random_ids(draw: NDArray[np.uint64], vocab: Vocabulary) -> NDArray[np.int64]:

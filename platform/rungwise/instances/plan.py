@@ -45,11 +45,11 @@ class Pieces:
         return cls(starts, first, planned, int(starts[first[planned]]), document, end)
 
     def gathered(
-        self, begin: NDArray[np.int64], end: NDArray[np.int64], wanted: NDArray[np.int64]
+        self, begin: NDArray[np.int64], end: NDArray[np.int64], budget: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The end of the pieces from `begin` on, up to `end`, that hold at most `wanted` tokens. At
+        """The end of the pieces from `begin` on, up to `end`, that hold at most `budget` tokens. At
         least one piece is taken."""
-        last = np.searchsorted(self.starts, self.starts[begin] + wanted, side="right") - 1
+        last = np.searchsorted(self.starts, self.starts[begin] + budget, side="right") - 1
         return np.clip(last, begin + 1, end)
 
     def span(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Spans:

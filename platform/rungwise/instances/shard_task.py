@@ -66,11 +66,11 @@ class ShardTask:
         totals: Counter[str] = Counter()
         for text, planned in self._sections(order, rng):
             try:
-                built = config.build(text, self.special, rng, planned)
+                piece = config.build(text, self.special, rng, planned)
             except DataError as error:
                 raise DataError(f"{order.read}: {error}") from error
-            parts.append(built.shard)
-            totals.update(built.counts)
+            parts.append(piece.shard)
+            totals.update(piece.counts)
             totals.update(documents=planned)
         shard = shards.join_shards(parts)
         facts = Facts(
@@ -79,14 +79,14 @@ class ShardTask:
         counts = config.check(shard, facts)
         with self.output.staged(order.file) as path:
             shards.write_shard(shard, path)
-            written = path.stat().st_size
+            size = path.stat().st_size
             sha256 = file_digest(path)
         return {
             "file": order.file,
             "split": order.split,
             "source": order.source,
             "sha256": sha256,
-            "bytes": written,
+            "bytes": size,
             **totals,
             **counts,
         }

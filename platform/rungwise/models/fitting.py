@@ -52,8 +52,8 @@ HERE = Tasks()
 
 def merge_parts(parts: Parts, tasks: Tasks, merge: Callable[[Sequence[Any]], Any]) -> Any:
     """Return the sum of all tables; tasks merge each part."""
-    merged = [tasks.call(1, lambda *tables: [merge(tables)], *part)[0] for part in parts]
-    return merge([tasks.get(part) for part in merged])
+    sums = [tasks.call(1, lambda *tables: [merge(tables)], *part)[0] for part in parts]
+    return merge([tasks.get(part) for part in sums])
 
 
 def create_arrays(shapes: Shapes) -> Weights:

@@ -210,9 +210,9 @@ class Schedule:
             except RayActorError:
                 number = _ENDED
         if number != self._board_number and self._board_number:
-            lost = "no more reports come" if number == _ENDED else "the last reports are lost"
+            loss = "no more reports come" if number == _ENDED else "the last reports are lost"
             for name in self._running:
-                self._build.display.note(name, f"{lost}: the process that carries them was killed")
+                self._build.display.note(name, f"{loss}: the process that carries them was killed")
         self._board_number = number
         for event in events:
             if job := self._running.get(event["stage"]):

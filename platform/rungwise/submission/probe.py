@@ -50,8 +50,8 @@ def query_head(client: Client) -> Head:
     """Query the head. Raises UserError if the job does not end or prints something unexpected."""
     for earlier in client.list_jobs():
         probe = earlier.submission_id if METADATA in (earlier.metadata or {}) else None
-        ended = earlier.end_time
-        if probe and ended and time.time() - ended / 1000 > _WATCHED_SECONDS:
+        end_ms = earlier.end_time
+        if probe and end_ms and time.time() - end_ms / 1000 > _WATCHED_SECONDS:
             with contextlib.suppress(UserError):  # another client may have been first
                 client.delete_job(probe)
     job = client.submit_job(entrypoint=f"python -c {shlex.quote(_CODE)}", metadata={METADATA: "1"})

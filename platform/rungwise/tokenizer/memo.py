@@ -181,9 +181,9 @@ class _PieceTokenizer:
         starts: list[NDArray[np.bool_]] = []
         for begin in range(0, len(pieces), _PIECES_A_CALL):
             batch = pieces[begin : begin + _PIECES_A_CALL]
-            joined = self._separator.join(batch)
-            if joined.count(self._separator) == len(batch) - 1:
-                encoding = self._tokenizer.encode(joined, add_special_tokens=False)
+            text = self._separator.join(batch)
+            if text.count(self._separator) == len(batch) - 1:
+                encoding = self._tokenizer.encode(text, add_special_tokens=False)
                 piece_ids = np.array(encoding.ids, np.int64)
                 cuts = piece_ids == self._cut
                 places = np.concatenate([[-1], np.flatnonzero(cuts), [len(piece_ids)]])

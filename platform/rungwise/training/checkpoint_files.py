@@ -199,13 +199,13 @@ class CheckpointFiles:
             if each.attempt == self.attempt
             or (self.resumed is not None and each <= self.resumed and each not in self.damaged)
         ]
-        kept = [
+        files = [
             each
             for each in sound[: -rules.keep]
             if each.step == rules.keep_step
             or (rules.keep_every is not None and each.step % rules.keep_every == 0)
         ]
-        return sorted(set(past) - {*sound[-rules.keep :], *kept})
+        return sorted(set(past) - {*sound[-rules.keep :], *files})
 
     def _all(self) -> list[Checkpoint]:
         """Every checkpoint, finished or not, the latest last."""

@@ -190,9 +190,9 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
         )
 
     def validation() -> list[Batch[Tensor]]:
-        read = held_out_in_streams if carries_state else held_out_batches
+        read_batches = held_out_in_streams if carries_state else held_out_batches
         count = settings.validation_instances
-        return read(validation_source, count, share, micro_batch_size, settings.seed)
+        return read_batches(validation_source, count, share, micro_batch_size, settings.seed)
 
     return Phase(
         lambda number: turn.first_step <= number and turn.count(number + 1) > turn.count(number),

@@ -102,8 +102,8 @@ class Outliers:
         enough = self._before[-ENOUGH].isfinite().all()
         above = (values_2 > self._factors_2 * median_2).any()
         finite = values_2.isfinite().all()
-        moved = torch.cat((self._before[1:], values_2[None]))
-        self._before = torch.where(finite, moved, self._before)
+        window = torch.cat((self._before[1:], values_2[None]))
+        self._before = torch.where(finite, window, self._before)
         return above & enough & finite
 
 

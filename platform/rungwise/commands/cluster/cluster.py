@@ -63,18 +63,18 @@ def _create(options: argparse.Namespace, console: Console) -> None:
 
     file = options.folder / "terraform.tfvars.json"
     try:
-        stored = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        settings = json.loads(file.read_text("utf-8")) if file.exists() else {}
     except ValueError as error:
         raise UserError(f"{file} is not JSON ({error}); mend or delete it") from error
     arguments = _parse_variables(options)
-    if "alert_emails" not in stored | arguments:
+    if "alert_emails" not in settings | arguments:
         raise UserError("budget alerts have no address; give --email ADDRESS")
     default = _session().get_config_variable("region") or "us-east-1"
-    region = arguments.get("region") or stored.get("region") or default
+    region = arguments.get("region") or settings.get("region") or default
     console.print(f"account {_account(region)}, region {region}")
-    if stored.get("region") != region:
-        stored |= _find_image_and_zones(region)
-    values = stored | arguments | {"region": region}
+    if settings.get("region") != region:
+        settings |= _find_image_and_zones(region)
+    values = settings | arguments | {"region": region}
     path = Path(values.setdefault("package_path", str(_PACKAGE.absolute())))
     if not path.exists():
         _make_package(path, console)

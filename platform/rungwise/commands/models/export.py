@@ -171,9 +171,9 @@ def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Expor
     from rungwise.pretraining.pretrained import load_word_vectors
     from rungwise.serving import word_vectors as formats
 
-    loaded = tokenizers.load_tokenizer(tokenizer.folder)
+    vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        formats.export_vectors(load_word_vectors(pretrain), loaded, Path(scratch))
+        formats.export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
         files = _put(scratch, to)
     loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
     return Export(files, loader)
@@ -186,9 +186,9 @@ def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> E
     from rungwise.models.families import arpa
 
     _check_empty(to, (ARPA,))
-    loaded = tokenizers.load_tokenizer(tokenizer.folder)
-    special = tokenizers.special_ids(loaded)
-    words = [loaded.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
+    vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
+    special = tokenizers.special_ids(vocabulary)
+    words = [vocabulary.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
     (end,) = special.require("end")
     words[model.start_id], words[end] = arpa.START, arpa.END
     if special.unk is not None and arpa.UNKNOWN not in words:
@@ -205,11 +205,11 @@ def _write_paths(model: ClassModel, tokenizer: Artifact, to: Folder) -> Export:
     from rungwise import tokenizer as tokenizers
 
     _check_empty(to, (PATHS,))
-    loaded = tokenizers.load_tokenizer(tokenizer.folder)
+    vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
     with to.staged(PATHS) as path, path.open("w", encoding="utf-8") as stream:
         for number in np.lexsort((-model.log_words, model.classes)):
             if (cluster := model.classes[number]) < len(model.paths):
-                stream.write(f"{model.paths[cluster]}\t{loaded.id_to_token(int(number))}\n")
+                stream.write(f"{model.paths[cluster]}\t{vocabulary.id_to_token(int(number))}\n")
     return Export((PATHS,), "any program that reads the paths of Brown clusters")
 
 

@@ -111,11 +111,11 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
 
 
-def _ask(wanted: dict[str, PublicSet], agreed: bool) -> None:
+def _ask(sets: dict[str, PublicSet], agreed: bool) -> None:
     """Ask for consent to the licences that need it. Raises UserError without it."""
     from rungwise.core.errors import UserError
 
-    limited = {name: public.licence for name, public in wanted.items() if public.consent}
+    limited = {name: public.licence for name, public in sets.items() if public.consent}
     if not limited or agreed:
         return
     say = plain_console().print

@@ -60,8 +60,8 @@ def describe_data(path: str, guess: Guess) -> str:
         *(f"# {_clip(note)}" for note in guess.notes),
     ]
     step = max(1, len(examples) // _EXAMPLES)  # from all over, since a file may be sorted
-    shown = examples[::step][:_EXAMPLES]
-    rows = (line for each in shown for line in _describe_example(asdict(each)))
+    samples = examples[::step][:_EXAMPLES]
+    rows = (line for each in samples for line in _describe_example(asdict(each)))
     return "\n".join([*lines, *(f"# {line}".rstrip() for line in rows)])
 
 

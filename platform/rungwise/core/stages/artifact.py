@@ -157,9 +157,13 @@ def delete(folder: Folder) -> None:
 def list_artifacts(root: Folder, stage: str) -> list[Artifact]:
     """Every finished artifact of a stage, newest first. The copy of a registered model is none: its
     record has no time."""
-    loaded = (load(root / stage / name) for name in (root / stage).subfolders())
+    results = (load(root / stage / name) for name in (root / stage).subfolders())
     return sorted(
-        (artifact for artifact in loaded if artifact is not None and "finished" in artifact.record),
+        (
+            artifact
+            for artifact in results
+            if artifact is not None and "finished" in artifact.record
+        ),
         key=lambda artifact: artifact.record["finished"],
         reverse=True,
     )
@@ -171,14 +175,14 @@ def below(root: Folder) -> list[Artifact]:
     return sorted(artifacts, key=lambda artifact: artifact.record["finished"])
 
 
-def needed(kept: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
-    """The `kept` fingerprints and those of everything they were built from."""
+def needed(fingerprints: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
+    """The fingerprints and those of everything they were built from."""
     inputs = {
         each.fingerprint: [of["fingerprint"] for of in each.record["inputs"].values()]
         for each in artifacts
     }
     result: set[str] = set()
-    queue = list(kept)
+    queue = list(fingerprints)
     while queue:
         if (name := queue.pop()) not in result:
             result.add(name)

@@ -61,10 +61,10 @@ Place = Literal["task", "driver"]
 
 @dataclass(frozen=True)
 class Earlier:
-    """The finished artifact whose work a stage would continue. `told` is a line for people."""
+    """The finished artifact whose work a stage would continue. `line` says so to people."""
 
     fingerprint: str
-    told: str
+    line: str
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
             reason = GOES_ON
         else:
             own = [each for each in finished if each.label == label]
-            reason = earlier.told if earlier else _reason(stage, own, rows)
+            reason = earlier.line if earlier else _reason(stage, own, rows)
         rows.append(Planned(stage, folder, None, reason, earlier))
     return rows
 

@@ -97,9 +97,9 @@ def find_files(pattern: str) -> list[SourceFile]:
         return []
     matching = re.compile(glob_translate(below or "**"))
     files = []
-    for name, listed in sorted(matches.items()):
+    for name, entry in sorted(matches.items()):
         # A listing gives the type of a link, not that of the file it leads to.
-        info = fs.info(name) if listed.get("islink") and fs.exists(name) else listed
+        info = fs.info(name) if entry.get("islink") and fs.exists(name) else entry
         relative = str(name)[len(base) :].lstrip("/")
         hidden = any(part.startswith(".") for part in relative.split("/"))
         if info["type"] == "file" and not hidden and matching.match(relative):

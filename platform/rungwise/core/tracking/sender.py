@@ -252,7 +252,7 @@ class Sender:
         params = [Param(name, text) for name, text in texts.items() if name not in present]
         self._log(run_id, "params", params)
 
-    def _datasets(self, run_id: str, read: Mapping[str, Sequence[str]]) -> None:
+    def _datasets(self, run_id: str, inputs: Mapping[str, Sequence[str]]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         datasets = [
@@ -266,7 +266,7 @@ class Sender:
                 ),
                 [InputTag("mlflow.data.context", "read")],
             )
-            for name, (digest, place) in read.items()
+            for name, (digest, place) in inputs.items()
         ]
         self._client.log_inputs(run_id, datasets=datasets)
 

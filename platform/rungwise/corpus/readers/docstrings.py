@@ -61,7 +61,7 @@ def prose(docstring: str) -> list[str]:
     """Return the paragraphs of a docstring (dedented by `inspect.cleandoc`), none empty."""
     paragraphs = []
     for block in _blocks(docstring.split("\n")):
-        sentences = [kept for line in _logical_lines(block) if (kept := _readable(line))]
+        sentences = [sentence for line in _logical_lines(block) if (sentence := _readable(line))]
         if sentences:
             paragraphs.append("\n".join(sentences))
     return paragraphs

@@ -184,15 +184,15 @@ def _pair_differences(
         runs = min(len(by_variant[first]), len(by_variant[second]))
         pretrainings = runs // settings.num_seeds
         bootstrap = paired_draws(draws[first], draws[second], seed, bounds, pretrainings)
-        ours, theirs = (
+        ours, others = (
             independent_scores(scores[name][:runs], pretrainings) for name in (first, second)
         )
-        old, new = float(np.mean(theirs)), float(np.mean(ours))
+        old, new = float(np.mean(others)), float(np.mean(ours))
         differences.append(
             PairedDifference(
                 first=first,
                 second=second,
-                seeds=paired_difference(ours, theirs, bounds),
+                seeds=paired_difference(ours, others, bounds),
                 bootstrap=bootstrap,
                 error_reduction=error_reduction(old, new) if old < 1 else None,
             )

@@ -23,14 +23,14 @@ _BINS, _LENGTHS, _EXAMPLES = 10, 4, 12
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Scores of a label or span type, with its counts in gold and in predictions (`said`)."""
+    """Scores of a label or span type, with its counts in gold and in predictions."""
 
     name: str
     precision: float
     recall: float
     f1: float
     gold: int
-    said: int
+    predicted: int
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ErrorExample:
     where: str
     text: str
     gold: str
-    said: str
+    prediction: str
     confidence: float | None
     other: str | None = None
 
@@ -206,7 +206,7 @@ def _class_scores(
             recall=right[name] / gold[name] if gold[name] else 0.0,
             f1=2 * right[name] / (gold[name] + predicted[name]),
             gold=gold[name],
-            said=predicted[name],
+            predicted=predicted[name],
         )
         for name in names
     )
@@ -243,12 +243,12 @@ def _number_examples(
 ) -> list[tuple[int, PredictionRow]]:
     """The rows of a variant, each with the number of its example, the same for each seed."""
     next_number = Counter[int]()
-    numbered = []
+    samples = []
     for row in rows:
         if row["variant"] == variant:
-            numbered.append((next_number[row["seed"]], row))
+            samples.append((next_number[row["seed"]], row))
             next_number[row["seed"]] += 1
-    return numbered
+    return samples
 
 
 def input_text(row: PredictionRow) -> str:

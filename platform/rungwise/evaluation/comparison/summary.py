@@ -124,10 +124,10 @@ class EvaluateSummary(Summary):
     def pair_scores(self, first: str, second: str) -> tuple[list[float], list[float]]:
         """The independent scores of two variants, one per pretraining that both have; one per seed
         if they have one in common."""
-        ours, theirs = self.scores(first), self.scores(second)
+        ours, others = self.scores(first), self.scores(second)
         both = min(self.pretrainings(first), self.pretrainings(second))
-        runs = min(len(ours), len(theirs))
-        return independent_scores(ours[:runs], both), independent_scores(theirs[:runs], both)
+        runs = min(len(ours), len(others))
+        return independent_scores(ours[:runs], both), independent_scores(others[:runs], both)
 
     def trivial(self) -> dict[str, float]:
         """The scores of the trivial baselines that have the judged metric."""

@@ -105,9 +105,9 @@ def surprise_by_context(model: TargetLogits, reader: InstanceReader) -> list[Con
     count = np.zeros(64, dtype=np.int64)
     for batch, nats in _block_nats(model, reader):
         assert batch.positions is not None
-        used = batch.weights > 0
-        place = np.frexp(batch.positions[used] + 1)[1] - 1  # 0 of 1, 1 of 2 and 3, 2 of 4 to 7
-        total += np.bincount(place, nats[used], minlength=64)
+        real = batch.weights > 0
+        place = np.frexp(batch.positions[real] + 1)[1] - 1  # 0 of 1, 1 of 2 and 3, 2 of 4 to 7
+        total += np.bincount(place, nats[real], minlength=64)
         count += np.bincount(place, minlength=64)
     longest = reader.config.length
     return [

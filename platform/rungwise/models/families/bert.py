@@ -283,10 +283,10 @@ class MaskedOutput(OnBody):
     def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         """Return the logits of the masked tokens and of the pair; see `TransformerBody.encode`."""
         body: Any = self.body
-        read, read_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions
+        inputs, read_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions
         if self.nsp is not None:
             read_BM = functional.pad(read_BM, (1, 0))  # [CLS] in front, at position 0
-        return self.heads(body.encode(*read, boundaries(rows), read_BM))
+        return self.heads(body.encode(*inputs, boundaries(rows), read_BM))
 
     def word_bias(self) -> Tensor:
         return self.mlm.bias

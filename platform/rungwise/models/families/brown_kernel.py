@@ -81,8 +81,8 @@ def _cheapest(in_view: NDArray[np.bool_], pairs: Integers, losses: Floats, logs:
     best, first, last = np.inf, -1, -1
     for place, a in enumerate(slots):
         for b in slots[place + 1 :]:
-            merged = (out[a] + out[b]) * logs[0, a, b] + (into[a] + into[b]) * logs[1, a, b]
-            loss = losses[a, b] + merged - apart[a] - apart[b]
+            own = (out[a] + out[b]) * logs[0, a, b] + (into[a] + into[b]) * logs[1, a, b]
+            loss = losses[a, b] + own - apart[a] - apart[b]
             if loss < best:
                 best, first, last = loss, a, b
     return first, last

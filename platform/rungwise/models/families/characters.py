@@ -103,8 +103,8 @@ class CharacterEncoder(nn.Module):
     @torch.no_grad()
     def _write(self, first: int, rows: Sequence[Sequence[int]]) -> None:
         C = self.characters.shape[1]
-        written = [(BEGIN_WORD, *row[: C - 2], END_WORD) for row in rows]
-        filled = [(*row, *[PADDING] * (C - len(row))) for row in written]
+        words = [(BEGIN_WORD, *row[: C - 2], END_WORD) for row in rows]
+        filled = [(*row, *[PADDING] * (C - len(row))) for row in words]
         self.characters[first : first + len(rows)] = torch.tensor(filled, dtype=torch.int32)
 
 

@@ -188,9 +188,9 @@ class SennaModel:
         senna, V = self.module.senna, self.vocab_size
         every_VD = senna.middle(senna.token_embedding.weight[:V])
         at_once = max(1, _MOST_UNITS // every_VD.numel())
-        for text, wanted in zip(texts, places, strict=True):
+        for text, positions in zip(texts, places, strict=True):
             ids_1T = torch.tensor([[self.end, *text]], device=every_VD.device)
-            place_X = torch.tensor(list(wanted), device=every_VD.device, dtype=torch.int64) + 1
+            place_X = torch.tensor(list(positions), device=every_VD.device, dtype=torch.int64) + 1
             hidden_TD = self.module.hidden(ids_1T, (ids_1T == self.end).cumsum(1))[0]
             ranks = [np.zeros(0)]
             for part_X in place_X.split(at_once):

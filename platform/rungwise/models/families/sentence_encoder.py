@@ -333,16 +333,16 @@ class SentenceModel(OnBody):
     def write(self, rows: SentenceRuns[Tensor], offsets: Sequence[int]) -> TokenSums:
         """Sum the losses of the words of the sentences at each offset of every sentence."""
         vectors_BRD = _vectors(self.body, rows)
-        written = []
+        pieces = []
         for offset in offsets:
             chosen_BR = paired(rows.document, offset)
             places = ((vectors_BRD, -offset), (rows.ids, offset), (rows.lengths, offset))
             parts = [targets(values, place)[chosen_BR] for values, place in places]
             if len(parts[0]):
-                written.append(self._written(str(offset), *parts))
-        if not written:  # no sentence has a neighbour
+                pieces.append(self._written(str(offset), *parts))
+        if not pieces:  # no sentence has a neighbour
             return TokenSums(0 * vectors_BRD.sum(), vectors_BRD.new_zeros(()))
-        return self._sums(written)
+        return self._sums(pieces)
 
     def translate(self, pairs: TextPairs[Tensor]) -> TokenSums:
         """Sum the losses of the words of the second text of pairs, given the first."""
@@ -357,8 +357,8 @@ class SentenceModel(OnBody):
         states_NLD = self.writers[writer](self.body.token_embedding(ids_NL), from_ND)
         return states_NLD[real_NL], ids_NL[real_NL]
 
-    def _sums(self, written: Sequence[tuple[Tensor, Tensor]]) -> TokenSums:
-        states_XD, words_X = (torch.cat(parts) for parts in zip(*written, strict=True))
+    def _sums(self, pieces: Sequence[tuple[Tensor, Tensor]]) -> TokenSums:
+        states_XD, words_X = (torch.cat(parts) for parts in zip(*pieces, strict=True))
         return token_sums(
             states_XD,
             self.output.weight,

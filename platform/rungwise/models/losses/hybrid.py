@@ -56,8 +56,8 @@ class HybridModel(MaskedHead, TokenOutput):
         """Return the states (B, M, D) before the masked tokens; the first token of a row has no
         state before it, and is never masked."""
         body: Any = self.body
-        read, before_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions - 1
-        return body.encode(*read, boundaries(rows), before_BM.clamp(min=0))
+        inputs, before_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions - 1
+        return body.encode(*inputs, boundaries(rows), before_BM.clamp(min=0))
 
     def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         return self.heads(self.before(rows))

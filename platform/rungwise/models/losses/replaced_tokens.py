@@ -159,15 +159,15 @@ def _outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Detected:
     return model(batch)
 
 
-def _losses(found: Detected, batch: MaskedBatch[Tensor]) -> Losses:
-    masked = MLM.losses(PretrainingLogits(found.mlm, None), batch)
-    logits_BT, real_BT = at_least_float32(found.logits), real_tokens(batch)
+def _losses(outputs: Detected, batch: MaskedBatch[Tensor]) -> Losses:
+    masked = MLM.losses(PretrainingLogits(outputs.mlm, None), batch)
+    logits_BT, real_BT = at_least_float32(outputs.logits), real_tokens(batch)
     losses_BT = functional.binary_cross_entropy_with_logits(
-        logits_BT, found.replaced.to(logits_BT.dtype), reduction="none"
+        logits_BT, outputs.replaced.to(logits_BT.dtype), reduction="none"
     )
     total = (losses_BT * real_BT).sum()
     total = total.detach() + _WEIGHT * (total - total.detach())  # the factor is the gradient's
-    correct = (((logits_BT > 0) == found.replaced) & real_BT).sum().to(masked.correct.dtype)
+    correct = (((logits_BT > 0) == outputs.replaced) & real_BT).sum().to(masked.correct.dtype)
     return Losses(
         torch.cat((masked.total, total[None].to(masked.total.dtype))),
         torch.cat((masked.correct, correct[None])),

@@ -107,15 +107,15 @@ class LsaConfig(VectorFamily):
         amounts = cells.amounts.astype(np.float64)
         table: Any = csr_array((amounts, place), (len(counts_V), contexts))
         importance_V = self._weigh(table)
-        words, used = np.flatnonzero(table.sum(axis=1)), np.flatnonzero(table.sum(axis=0))
-        rank = min(len(words), len(used))
+        words, columns = np.flatnonzero(table.sum(axis=1)), np.flatnonzero(table.sum(axis=0))
+        rank = min(len(words), len(columns))
         if rank < self.size:
             raise DataError(
                 f"expected at least model.size {self.size} words and {self.contexts}, found "
-                f"{len(words)} words with weight and {len(used)} of {self.contexts}; lower it, or "
-                "add text"
+                f"{len(words)} words with weight and {len(columns)} of {self.contexts}; lower it, "
+                "or add text"
             )
-        left, values, right = decompose(table[words][:, used], self.size, seed)
+        left, values, right = decompose(table[words][:, columns], self.size, seed)
         total = float((table.data**2).sum())
         vectors = np.zeros((len(counts_V), self.size))
         vectors[words] = left * values**self.exponent
@@ -124,7 +124,7 @@ class LsaConfig(VectorFamily):
         rows = None
         if self.contexts == "documents":
             rows = np.zeros((contexts, self.size), np.float32)
-            rows[used] = right * values
+            rows[columns] = right * values
         arrays = (array.astype(np.float32) for array in (vectors, values, importance_V))
         model = LsaModel(*arrays, config=self)
         return Solution(model, max(0.0, 1 - float((values**2).sum()) / total), rows)

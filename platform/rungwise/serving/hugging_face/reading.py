@@ -120,21 +120,21 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Known]:
     data = _read_json(path)
     _check_settings(data, path)
     kind = data["model_type"]
-    stored = FORMATS[kind]
-    missing = [key for key in (*stored.sizes.values(), "vocab_size") if key not in data]
+    layout = FORMATS[kind]
+    missing = [key for key in (*layout.sizes.values(), "vocab_size") if key not in data]
     if missing:
         raise DataError(f"{path}: the key {missing[0]} is missing")
     if not isinstance(data["vocab_size"], int) or data["vocab_size"] < 1:
         size = json.dumps(data["vocab_size"])
         raise DataError(f"{path}: vocab_size must be a number above 0, found {size}")
-    rates = {name: data.get(name, stored.usual_dropout) for name in stored.dropouts}
+    rates = {name: data.get(name, layout.usual_dropout) for name in layout.dropouts}
     if len(set(rates.values())) > 1:
         raise DataError(
             f"{path}: {' and '.join(rates)} must be the same, found "
             f"{', '.join(str(rate) for rate in rates.values())}; rungwise has one dropout, change "
             f"the file to the one you want"
         )
-    values: dict[str, Any] = {name: data[key] for name, key in stored.sizes.items()}
+    values: dict[str, Any] = {name: data[key] for name, key in layout.sizes.items()}
     values["dropout"] = next(iter(rates.values()))
     values["initializer_range"] = data.get("initializer_range", 0.02)
     match kind:
@@ -149,7 +149,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Known]:
             inner = data.get("n_inner") if kind == "gpt2" else None
             values["intermediate_size"] = 4 * data["n_embd"] if inner is None else inner
             values["norm"] = "pre" if kind == "gpt2" else "post"
-    return data, validate(stored.config, values, source=str(path))
+    return data, validate(layout.config, values, source=str(path))
 
 
 def _check_settings(data: dict[str, Any], path: Path) -> None:
@@ -171,14 +171,14 @@ def _check_settings(data: dict[str, Any], path: Path) -> None:
 
 def _read_weights(paths: list[Path], kind: str, config: Known) -> dict[str, Tensor]:
     """The tensors under current names of transformers, tied ones once."""
-    stored: dict[str, Tensor] = {}
+    originals: dict[str, Tensor] = {}
     for path in paths:
         if not path.name.endswith(INDEX):
-            stored |= _read_tensors(path)
+            originals |= _read_tensors(path)
     prefix = FORMATS[kind].prefix
-    prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
+    prefix = "" if any(name.startswith(prefix) for name in originals) else prefix
     tensors: dict[str, Tensor] = {}
-    for name, tensor in stored.items():
+    for name, tensor in originals.items():
         if name.endswith(BUFFERS):
             continue
         # Checkpoints converted from TensorFlow still have its LayerNorm names.
@@ -202,13 +202,13 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        stored = torch.load(path, map_location="cpu", weights_only=True)
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         first = str(error).partition("\n")[0]
         raise DataError(f"{path}: expected {kind}, found {first}") from error
-    if not isinstance(stored, dict) or not all(isinstance(t, Tensor) for t in stored.values()):
+    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
         raise DataError(f"{path}: expected {kind}, found other objects")
-    return stored
+    return tensors
 
 
 def _check_shapes(

@@ -79,7 +79,7 @@ def export_model(
         return ""
     config, vocab_size, architecture = _find_counterpart(model, config)
     kind = _KINDS.get(architecture) or model_type(config)
-    stored = EXPORTED[kind]
+    layout = EXPORTED[kind]
     is_masked = isinstance(config, BertConfig | ModernBertConfig)
     tokenizer, roles = read_tokenizer(tokenizer_file, vocab_size, is_masked)
     if is_masked and tokenizer.post_processor is None:
@@ -89,10 +89,10 @@ def export_model(
         "model_type": kind,
         "vocab_size": vocab_size,
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        **{key: getattr(config, name) for name, key in stored.sizes.items()},
-        **dict.fromkeys(stored.dropouts, config.dropout),
+        **{key: getattr(config, name) for name, key in layout.sizes.items()},
+        **dict.fromkeys(layout.dropouts, config.dropout),
         "initializer_range": config.initializer_range,
-        **{key: allowed[0] for key, allowed in stored.settings.items() if allowed[0]},
+        **{key: allowed[0] for key, allowed in layout.settings.items() if allowed[0]},
         **{
             f"{role}_id": tokenizer.token_to_id(roles[role]) if role in roles else None
             for role in ("pad_token", "bos_token", "eos_token")

@@ -100,12 +100,12 @@ def _lost(cuts: Sequence[Cut], tokenizer: Tokenizer) -> list[int]:
     texts = list(dict.fromkeys(cut.text for cut in cuts))
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
     offsets_of = {text: each.offsets for text, each in zip(texts, encodings, strict=True)}
-    lost = []
+    counts = []
     for cut in cuts:
         offsets = offsets_of[cut.text]
         begin = offsets[cut.begin][0] if cut.begin < len(offsets) else len(cut.text)
         end = offsets[cut.end][0] if cut.end < len(offsets) else len(cut.text)
         first = 0 if cut.begin == 0 else begin
         words = WORD.finditer(cut.text)
-        lost.append(sum(word.start() < first or word.end() > end for word in words))
-    return lost
+        counts.append(sum(word.start() < first or word.end() > end for word in words))
+    return counts

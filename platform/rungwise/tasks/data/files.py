@@ -254,8 +254,8 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
         return
     for split, examples in splits.items():
         for example in examples:
-            if found := odd.intersection(example.labels):
-                tag = min(found)
+            if unknown := odd.intersection(example.labels):
+                tag = min(unknown)
                 raise DataError(
                     f"data.{split}: {example.where}: the sentence that begins here has the tag "
                     f"{quote(tag)}, which marks no span{suggest(tag, spans)}, while the others do "

@@ -65,8 +65,8 @@ def _misspelled(example: Example, rate: float, seed: int) -> Example:
     ]
     copy = example.replace_parts([*map(_apply, example.parts, edits)])
     if isinstance(copy, Question) and answers:
-        moved = tuple(Answer(each.text, _shift(each.start, edits[1])) for each in answers)
-        return replace(copy, answers=moved)
+        shifted = tuple(Answer(each.text, _shift(each.start, edits[1])) for each in answers)
+        return replace(copy, answers=shifted)
     return copy
 
 

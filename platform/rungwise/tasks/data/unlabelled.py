@@ -57,8 +57,9 @@ def read_lines(
                         f"{where}: expected one JSON object a line, found {error}"
                     ) from error
                 if not isinstance(values, dict):
-                    found = type(values).__name__
-                    raise DataError(f"{where}: expected a JSON object, found {found}")
+                    raise DataError(
+                        f"{where}: expected a JSON object, found {type(values).__name__}"
+                    )
                 yield parse_example(values, info, where)
         case "tsv":
             yield from _table(read_cells(lines, "\t", quoting=False), info, source)

@@ -67,13 +67,13 @@ class FoldersFormat(FormatConfig):
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
         *_, folder, name = file.uri.split("/")
         name = name.removesuffix(compression_suffix(name)).removesuffix(".txt")
-        written = folder if self.label == "folder" else name
-        if written in self.skip_labels:
+        label_text = folder if self.label == "folder" else name
+        if label_text in self.skip_labels:
             counts["files_left_out_for_their_label"] += 1
             return
         text = read_text(file, self.encoding)
         with self.skip_damage(counts, text):
-            label = label_name(written, self.labels, file.uri)
+            label = label_name(label_text, self.labels, file.uri)
             if self.example == "file":
                 yield Text(file.name, words(text.strip(), file.uri, "the text"), None, label)
                 return

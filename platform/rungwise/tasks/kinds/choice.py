@@ -122,14 +122,14 @@ class Choice(TaskKind):
 def _options(record: Record) -> tuple[str, ...]:
     options = record.values.get("options")
     if options is None:
-        numbered = {n: v for n, v in record.values.items() if _NUMBERED.fullmatch(str(n))}
-        present = {name for name in numbered if name in record}
+        columns = {n: v for n, v in record.values.items() if _NUMBERED.fullmatch(str(n))}
+        present = {name for name in columns if name in record}
         names = [f"{_OPTION}{number}" for number in range(len(present))]
         if missing := [name for name in names if name not in present]:
             raise DataError(
                 f"{record.where}: {missing[0]} is missing, but there is {max(present - {*names})}"
             )
-        options = [numbered[name] for name in names]
+        options = [columns[name] for name in names]
     if not isinstance(options, list | tuple) or len(options) < 2:
         raise DataError(
             f"{record.where}: expected options, a list of 2 or more, or {_OPTION}0, {_OPTION}1 and "

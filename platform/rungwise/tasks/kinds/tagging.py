@@ -251,10 +251,10 @@ def _blank_is_part_of_word(tokenizer: Tokenizer) -> bool:
 def _cuts(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
     """[first, end) of the words of each item; a sentence without words gives one empty item."""
     cuts = []
-    first, used = 0, 0
+    first, total = 0, 0
     for word, length in enumerate(lengths):
-        if used + length > room:
+        if total + length > room:
             cuts.append((first, word))
-            first, used = word, 0
-        used += length
+            first, total = word, 0
+        total += length
     return [*cuts, (first, len(lengths))]

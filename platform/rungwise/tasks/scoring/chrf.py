@@ -25,10 +25,10 @@ def counts(text: str, gold: str) -> list[int]:
 def value(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the score (...) of summed counts (..., 18)."""
     own, gold, both = np.split(totals, 3, axis=-1)
-    counted = (own > 0) & (gold > 0)
+    orders = (own > 0) & (gold > 0)
     precision, recall = (
-        np.divide(both, side, out=np.zeros_like(both), where=counted).sum(axis=-1)
-        / np.maximum(1, counted.sum(axis=-1))
+        np.divide(both, side, out=np.zeros_like(both), where=orders).sum(axis=-1)
+        / np.maximum(1, orders.sum(axis=-1))
         for side in (own, gold)
     )
     below = _BETA_SQUARED * precision + recall

@@ -38,10 +38,12 @@ def score_answer(predicted: str, example: Question) -> tuple[float, float]:
     assert example.answers is not None, "an example without known answers has no score"
     chinese = is_chinese(example.context)
     bare = normalise_chinese if chinese else normalise
-    said, golds = bare(predicted), [bare(answer.text) for answer in example.answers]
+    prediction, golds = bare(predicted), [bare(answer.text) for answer in example.answers]
     golds = [gold for gold in golds if gold] or [""]
-    f1 = max(_chinese_f1(gold, said) if chinese else _word_f1(gold, said) for gold in golds)
-    return float(said in golds), f1
+    f1 = max(
+        _chinese_f1(gold, prediction) if chinese else _word_f1(gold, prediction) for gold in golds
+    )
+    return float(prediction in golds), f1
 
 
 def normalise(text: str) -> str:
