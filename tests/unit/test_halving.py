@@ -10,7 +10,7 @@ import pytest
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.sweep.draws import draw_trials, resolve_settings
-from rungwise.sweep.halving import Legs
+from rungwise.sweep.legs import Legs
 from rungwise.sweep.record import read_record, read_records, trial_name, write_record
 from rungwise.sweep.trial import Job, new_record, train
 from tests.toy_sweeps import score_of, stage_config

@@ -113,10 +113,7 @@ def draw_plots(content: Content) -> dict[str, bytes]:
             if task.against_first:
                 differences = comparison.draw_differences(task, results.looks)
                 plots[f"differences-{task.name}"] = differences
-        if results.has_budgets:
-            plots["budgets"] = budgets.draw_budgets(results)
-        if budgets.layer_weights(results):
-            plots["mix"] = budgets.draw_layer_weights(results)
+        plots |= budgets.draw_all(results)
     for each in content.errors:
         if each.analysis.reliability:
             plots[f"reliability-{each.task}"] = comparison.draw_reliability(each)

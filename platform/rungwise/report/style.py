@@ -116,6 +116,41 @@ def draw_estimates(
     )
 
 
+def draw_bars(
+    axes: Axes,
+    place: int,
+    count: int,
+    heights: Sequence[float],
+    look: Series,
+    label: str,
+    **more: Any,
+) -> None:
+    """Draw the bars of a series, the number `place` of `count` that share each whole number."""
+    width = BAR_GROUP / count
+    x = np.arange(len(heights)) + width * (place - (count - 1) / 2)
+    axes.bar(x, heights, width=0.92 * width, color=look.colour, label=label, **more)
+
+
+def draw_trial(
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    look: Series,
+    label: str,
+    wins: bool,
+    stopped: bool,
+    **options: Any,
+) -> None:
+    """Draw the scores of a trial as it learnt: thick if it wins, with a cross where it was
+    stopped."""
+    x, y = zip(*points, strict=True)
+    weight = {"linewidth": 2.6} if wins else {"linewidth": 1.1, "alpha": 0.6}
+    order = 3 if wins else 2
+    axes.plot(x, y, color=look.colour, zorder=order, label=label, **weight | options)
+    if stopped:
+        cross: dict[str, Any] = {"marker": "x", "linewidth": 1.8, "label": "stopped early"}
+        axes.scatter(x[-1], y[-1], 46, color=look.colour, zorder=4, **cross)
+
+
 def add_legend(axes: Axes, place: Place = "best", **options: Any) -> None:
     axes.legend(
         loc=place,

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from ray import tune
 from ray.tune import Callback, Stopper
-from ray.tune.search import BasicVariantGenerator, Searcher
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.sweep.config import HalvingScheduler, OptunaSearch
-from rungwise.sweep.draws import Values, draw_trials, propose, resolve_settings
+from rungwise.sweep.config import OptunaSearch
+from rungwise.sweep.draws import Values, draw_trials, resolve_settings
 from rungwise.sweep.effective import difference
-from rungwise.sweep.halving import Legs, StatelessSearcher
+from rungwise.sweep.legs import Legs
 from rungwise.sweep.record import (
     TrialRecord,
     list_points,
@@ -63,9 +62,9 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
     records = read_records(job.output)
     ended = [trial for trial in records if trial.ended]
     values = None if isinstance(sweep.search, OptunaSearch) else draw_trials(sweep)
-    total = sweep.trials if values is None else len(values)
-    assert total is not None
-    remaining = sorted(set(range(total)) - {trial.number for trial in ended})
+    for each in values or ():
+        resolve_settings(job.config, each)
+    watch = _Watch(job, values, len(ended))
     # Report earlier attempts' trials again, since their last reports may have been lost. Tracking
     # accepts each point of a run once, so nothing is duplicated.
     for trial in records:
@@ -75,82 +74,45 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
                 job.report.metrics(list_points(row), row["epoch"], run=trial.name)
             if trial.ended:
                 job.report.nested(trial.name, {}, "FINISHED")
-    if not remaining:
+    if not watch.legs.decide():
         return
-    for each in values or ():
-        resolve_settings(job.config, each)
-    watch = _Watch(job, len(ended), total)
-    space: dict[str, Any] = {}
-    if values is None:
-        search, samples = _Proposals(job, remaining), len(remaining)
-    elif isinstance(sweep.scheduler, HalvingScheduler):
-        search = watch.legs = Legs(job, values, watch.close)
-        if not search.decide():
-            return
-        samples = search.most_legs  # an upper bound; the searcher ends the search itself
-    else:
-        search, samples = BasicVariantGenerator(max_concurrent=concurrent), 1
-        trials = [{"number": number, "values": values[number]} for number in remaining]
-        space = {"trial": tune.grid_search(trials)}
     tune.Tuner(
         tune.with_resources(
             functools.partial(run_trial, job=job, cpus=compute.cpus_per_trial),
             {"cpu": compute.cpus_per_trial, "gpu": compute.gpus_per_trial},
         ),
-        param_space=space,
         tune_config=tune.TuneConfig(
-            num_samples=samples,
-            search_alg=search,
-            # Tune refuses both for its own generator, which has the limit already.
-            max_concurrent_trials=None if space else concurrent,
+            num_samples=watch.legs.most_legs,  # the searcher ends the search itself
+            search_alg=watch.legs,
+            max_concurrent_trials=concurrent,
             # Saves starting a process per trial; safe because training seeds all its generators.
             reuse_actors=True,
             trial_name_creator=lambda trial: trial_name(trial.config["trial"]["number"]),
-            trial_dirname_creator=lambda trial: f"{trial}-{trial.config.get('until', 'end')}",
+            trial_dirname_creator=lambda trial: f"{trial}-{trial.config['until']}",
         ),
         run_config=tune.RunConfig(
-            name="sweep", storage_path=scratch, verbose=0, callbacks=[watch], stop=_Stop(watch)
+            name="sweep", storage_path=scratch, verbose=0, callbacks=[watch], stop=watch
         ),
     ).fit()
     if watch.wrong:
         raise watch.wrong
 
 
-class _Proposals(StatelessSearcher):
-    """Trials as Optuna proposes them from the scores of those that have ended; interrupted ones
-    come first, as they were."""
+class _Watch(Callback, Stopper):
+    """Compares measured with drawn values, and stops the sweep as soon as one was not in force;
+    completes records and reports progress."""
 
-    def __init__(self, job: Job, remaining: Sequence[int]) -> None:
-        super().__init__()
-        records = read_records(job.output)
-        self._interrupted = {trial.number: trial.values for trial in records if not trial.ended}
-        self._numbers = sorted(remaining, key=lambda number: number not in self._interrupted)
-        self._job = job
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        if not self._numbers:
-            return Searcher.FINISHED  # pyright: ignore[reportReturnType]
-        number, sweep = self._numbers.pop(0), self._job.config.sweep
-        values = self._interrupted.get(number)
-        if values is None:
-            scored = [
-                (trial.values, trial.history[-1]["score"])
-                for trial in read_records(self._job.output)
-                if trial.ended
-            ]
-            values = propose(sweep, number, scored)
-        return {"trial": {"number": number, "values": values}}
-
-
-class _Watch(Callback):
-    """Compares measured with drawn values, completes records and reports progress."""
-
-    def __init__(self, job: Job, ended: int, total: int) -> None:
+    def __init__(self, job: Job, values: Sequence[Values] | None, ended: int) -> None:
         self.wrong: UserError | None = None
-        self.legs: Legs | None = None
+        self.legs = Legs(job, values, self.close)
         self._job = job
         self._ended = ended
-        self._total = total
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.wrong is not None
 
     def on_trial_result(
         self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any
@@ -160,8 +122,7 @@ class _Watch(Callback):
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         record = self._record(trial)
         self._compare(record.name, record.values, record.effective)
-        if self.legs:
-            self.legs.end_leg(record.name, failed=False)
+        self.legs.end_leg(record.name, failed=False)
         if self.wrong or record.state == "waiting":
             return  # the sweep is being aborted, or the trial may continue
         if record.state == "running":
@@ -174,8 +135,7 @@ class _Watch(Callback):
         if record.state != "failed":
             record.state, record.error = "failed", "its process died"
             write_record(record, self._job.output)
-        if self.legs:
-            self.legs.end_leg(record.name, failed=True)
+        self.legs.end_leg(record.name, failed=True)
         self.close(record, "FAILED")
 
     def _compare(self, name: str, values: Values, measured: dict[str, float]) -> None:
@@ -191,17 +151,4 @@ class _Watch(Callback):
         self._ended += 1
         self._job.report.nested(record.name, {}, status)
         score = {self._job.metric: record.history[-1]["score"]} if record.history else {}
-        self._job.report.progress(self._ended, self._total, trial=record.name, **score)
-
-
-class _Stop(Stopper):
-    """Stops the sweep as soon as a drawn value was not in force."""
-
-    def __init__(self, watch: _Watch) -> None:
-        self._watch = watch
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        return self._watch.wrong is not None
+        self._job.report.progress(self._ended, self.legs.trials, trial=record.name, **score)

@@ -6,6 +6,7 @@ skipped, and the page says so.
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,18 +15,20 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from rungwise.core.configuration.config import Config
+from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import reached
 from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks.formats.base import read_text, split_lines
+from rungwise.tasks.formats.base import FormatConfig, read_text, split_lines
+from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import CLEAN_UP, Encoded, cached_encoder, load_reader
 from rungwise.tokens.summary import TokensSummary
 
@@ -143,6 +146,25 @@ class FileSuite(Suite):
     reads: ClassVar[tuple[str, ...]] = ("path",)
 
     path: Paths  # files, folders or globs with the data
+
+
+def read_texts(
+    paths: Paths, form: FormatConfig, split: str, key: str, counts: Counter[str]
+) -> list[Text]:
+    """Read the texts of all files in a format of tasks, each named by file and line; `key` names
+    the paths in errors, beside the format. Raises DataError for data that cannot be used."""
+    texts: list[Text] = []
+    names: dict[str, str] = {}
+    for file in outside.matching(paths, key):
+        names[file.uri] = file.name
+        with reached(file.uri, key):
+            try:
+                rows = form.read(file, split, counts)
+                texts += [row for row in rows if isinstance(row, Text)]
+            except DataError as error:  # in the words of a task
+                block = f"{key.rpartition('.')[0]}.format"
+                raise DataError(str(error).replace("data.format", block)) from None
+    return [replace(text, where=place_by_name(text.where, names)) for text in texts]
 
 
 def read_lines(

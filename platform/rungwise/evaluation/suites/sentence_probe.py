@@ -26,12 +26,10 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.outside import Paths, matching
-from rungwise.core.storage.source_files import place_by_name
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.outside import Paths
 from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_texts
 from rungwise.evaluation.suites.floors import (
     UNTRAINED,
     VECTORS,
@@ -169,21 +167,14 @@ class SentenceProbeSuite(_ProbeOfVectors):
         return _result(rung, items)
 
     def _read(self, split: str, name: str) -> list[tuple[str, Text]]:
-        key, counts = f"measure.{name}.{split}", Counter[str]()
-        files = matching(getattr(self, split), key)
-        rows: list[Text] = []
-        for file in files:
-            with reached(file.uri, key):
-                examples = self.format.read(file, split, counts)
-                rows += [
-                    row for row in examples if isinstance(row, Text) and row.target is not None
-                ]
+        key = f"measure.{name}.{split}"
+        rows = read_texts(getattr(self, split), self.format, split, key, Counter())
+        rows = [row for row in rows if row.target is not None]
         if not rows:
             raise DataError(f"{key}: expected texts with a class or a score, found none")
         if self.examples is not None:
             rows = [rows[place] for place in evenly(len(rows), self.examples)]
-        names = {file.uri: file.name for file in files}
-        return [(f"{split} {place_by_name(row.where, names)}", row) for row in rows]
+        return [(f"{split} {row.where}", row) for row in rows]
 
 
 def _features(rung: Rung, texts: Sequence[Text], name: str) -> Mapping[str, classifiers.Vectors]:

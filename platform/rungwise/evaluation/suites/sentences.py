@@ -23,9 +23,7 @@ from pydantic import Field, field_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import matching
-from rungwise.core.storage.source_files import place_by_name
-from rungwise.core.storage.store_errors import reached
-from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
+from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult, read_texts
 from rungwise.evaluation.suites.floors import floor_vectors, has_sentence_vectors, vectors_by_part
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.words import cosines
@@ -57,15 +55,15 @@ class SentencesSuite(FileSuite):
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         counts: Counter[str] = Counter()
-        pairs = self._pairs(f"measure.{name}.path", counts)
+        key = f"measure.{name}.path"
+        pairs = self._pairs(key, counts)
         for reason, number in counts.items():
             rung.report.note(f"{name}: {reason.replace('_', ' ')}: {number:,}")
         texts = [text for pair in pairs for text in (pair.text, str(pair.second))]
         gold = np.array([float(str(pair.target)) for pair in pairs])
-        files = {file.uri: file.name for file in matching(self.path, f"measure.{name}.path")}
-        names = [place_by_name(pair.where, files) for pair in pairs]
-        sets = [place.rpartition(":")[0] if len(files) > 1 else "" for place in names]
-        metrics = ("correlation", "pearson", *(["weighted_pearson"] if len(files) > 1 else []))
+        names, several = [pair.where for pair in pairs], len(matching(self.path, key)) > 1
+        sets = [place.rpartition(":")[0] if several else "" for place in names]
+        metrics = ("correlation", "pearson", *(["weighted_pearson"] if several else []))
         items = []
         for part, vectors in (vectors_by_part(rung, texts) | floor_vectors(rung, texts)).items():
             numbers = np.stack([gold, cosines(vectors[0::2], vectors[1::2])], axis=1)
@@ -73,15 +71,7 @@ class SentencesSuite(FileSuite):
         return SuiteResult(items)
 
     def _pairs(self, key: str, counts: Counter[str]) -> list[Text]:
-        pairs: list[Text] = []
-        for file in matching(self.path, key):
-            with reached(file.uri, key):
-                rows = self.format.read(file, "test", counts)
-                try:
-                    pairs += [row for row in rows if isinstance(row, Text)]
-                except DataError as error:  # in the words of a task
-                    form = key.removesuffix("path") + "format"
-                    raise DataError(str(error).replace("data.format", form)) from None
+        pairs = read_texts(self.path, self.format, "test", key, counts)
         if not pairs or any(pair.second is None or pair.target is None for pair in pairs):
             raise DataError(
                 f"{key}: expected pairs of sentences with scores, found {len(pairs)} rows, not all "

@@ -160,10 +160,8 @@ def draw_plots(content: Content) -> dict[str, bytes]:
         plots["layers"] = ladder_plots.draw_layers(content.layers, rungs)
     if content.mixes:
         plots["layer_mixes"] = ladder_plots.draw_mixes(content.mixes, rungs)
-    if comparison and comparison.has_budgets:
-        plots["budgets"] = budgets.draw_budgets(comparison)
-    if comparison and budgets.layer_weights(comparison):
-        plots["mix"] = budgets.draw_layer_weights(comparison)
+    if comparison:
+        plots |= budgets.draw_all(comparison)
     if content.searches:
         plots |= draw_searches(content.searches)
     return {f"{name}.png": plot for name, plot in plots.items() if plot is not None}

@@ -147,16 +147,9 @@ def draw_mixes(rows: Sequence[LayerShare], rungs: Sequence[Rung]) -> bytes:
         suite_rows = [row for row in rows if row.suite == suite]
         names = {row.rung for row in suite_rows}
         suite_rungs = [rung for rung in rungs if rung.name in names]
-        bar = style.BAR_GROUP / len(suite_rungs)
         for place, rung in enumerate(suite_rungs):
-            shares = [row for row in suite_rows if row.rung == rung.name]
-            axes.bar(
-                [row.layer + bar * (place - (len(suite_rungs) - 1) / 2) for row in shares],
-                [100 * row.share for row in shares],
-                width=0.92 * bar,
-                color=rung.look.colour,
-                label=rung.name,
-            )
+            shares = [100 * row.share for row in suite_rows if row.rung == rung.name]
+            style.draw_bars(axes, place, len(suite_rungs), shares, rung.look, rung.name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         style.dress(axes, suite, "layer", "share of the mix (%)")
     style.add_legend_below(figure, panels)

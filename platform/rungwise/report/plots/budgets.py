@@ -19,6 +19,16 @@ _UNIFORM = "uniform weights"
 _LABEL = 0.13  # fraction of the axis that a tick label takes
 
 
+def draw_all(comparison: Comparison) -> dict[str, bytes]:
+    """Both plots by name, as far as there is something to draw."""
+    plots = {}
+    if comparison.has_budgets:
+        plots["budgets"] = draw_budgets(comparison)
+    if layer_weights(comparison):
+        plots["mix"] = draw_layer_weights(comparison)
+    return plots
+
+
 def draw_budgets(comparison: Comparison) -> bytes:
     """Score of every variant against the number of labelled examples, one panel per task."""
     tasks = [task for task in comparison.tasks if len(task.by_budget) > 1]
@@ -83,16 +93,12 @@ def draw_layer_weights(comparison: Comparison) -> bytes:
     figure, panels = style.new_panels(len(tasks), 2, 3.0, 0.7)
     for axes, (task, variants) in zip(panels, tasks, strict=True):
         layers = max(weights.shape[1] for weights in variants.values())
-        bar = style.BAR_GROUP / len(variants)
         for place, (name, weights) in enumerate(variants.items()):
-            axes.bar(
-                np.arange(weights.shape[1]) + bar * (place - (len(variants) - 1) / 2),
-                100 * weights.mean(axis=0),
+            style.draw_bars(
+                *(axes, place, len(variants), 100 * weights.mean(axis=0)),
+                *(comparison.looks[name], name),
                 yerr=100 * weights.std(axis=0, ddof=1) if len(weights) > 1 else None,
-                width=0.92 * bar,
-                color=comparison.looks[name].colour,
                 error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2},
-                label=name,
             )
         axes.axhline(
             100 / layers, color=palette.MUTED, linestyle=style.DASHED, linewidth=1.2, label=_UNIFORM

@@ -37,25 +37,15 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
             )
         for sweep in task_sweeps:
             for trial in sweep.summary.scored:
-                winner = trial.name == sweep.summary.best.name
-                epochs = [row.epoch for row in trial.history]
-                values = [100 * row.score for row in trial.history]
-                axes.plot(
-                    epochs,
-                    values,
-                    color=sweep.look.colour,
+                points = [(row.epoch, 100 * row.score) for row in trial.history]
+                style.draw_trial(
+                    *(axes, points, sweep.look, sweep.variant),
+                    wins=trial.name == sweep.summary.best.name,
+                    stopped=trial.stopped_early,
                     linestyle=sweep.look.line,
-                    linewidth=2.6 if winner else 1.1,
-                    alpha=1.0 if winner else 0.6,
-                    label=sweep.variant,
-                    zorder=3 if winner else 2,
                 )
-                if len(epochs) == 1:
-                    axes.scatter(epochs, values, s=12, color=sweep.look.colour, zorder=2)
-                point: Any = {"color": sweep.look.colour, "zorder": 4}
-                if trial.stopped_early:
-                    point |= {"marker": "x", "linewidth": 1.8, "label": "stopped early"}
-                    axes.scatter(epochs[-1], values[-1], 46, **point)
+                if len(points) == 1:
+                    axes.scatter(*points[0], s=12, color=sweep.look.colour, zorder=2)
         ran = sum(s.summary.epochs_run for s in task_sweeps)
         title = f"{ran} of {sum(s.summary.grid_epochs for s in task_sweeps)} epochs run"
         title = f"{task}: {title}" if task and task != "sweep" else title

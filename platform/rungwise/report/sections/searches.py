@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
 
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rungwise.core.plural import list_first
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import ClaimsSummary
-from rungwise.evaluation.search.record import SearchSummary, Trial
+from rungwise.evaluation.search.record import SearchSummary
 from rungwise.evaluation.search.running import describe_values, format_score, table
 from rungwise.report import palette, style
 from rungwise.report.palette import Series
@@ -152,32 +151,17 @@ def draw_trials(searches: Sequence[Tuned]) -> bytes | None:
         return None
     figure, panels = style.new_panels(len(curves), _COLUMNS, 3.2, 0.6)
     for axes, each in zip(panels, curves, strict=True):
+        best = each.summary.best
         for trial in each.summary.trials:
-            _draw_trial(axes, each, trial)
+            if points := [point for run in trial.runs[-1:] for point in run.curve if point[0]]:
+                wins = trial.number == best.number
+                style.draw_trial(
+                    *(axes, points, each.look, "the best" if wins else "other trials"),
+                    wins=wins,
+                    stopped=len(trial.runs) < len(best.runs),
+                    marker=".",
+                )
         style.dress(axes, each.rung, "tokens", each.summary.label)
         axes.xaxis.set_major_formatter(EngFormatter())
     style.add_legend_below(figure, panels, last=["stopped early"])
     return style.png(figure)
-
-
-def _draw_trial(axes: Any, search: Tuned, trial: Trial) -> None:
-    best = search.summary.best
-    points = [point for run in trial.runs[-1:] for point in run.curve if point[0]]
-    if not points:
-        return
-    wins = trial.number == best.number
-    tokens, losses = zip(*points, strict=True)
-    axes.plot(
-        tokens,
-        losses,
-        color=search.look.colour,
-        marker=".",
-        linewidth=2.6 if wins else 1.1,
-        alpha=1.0 if wins else 0.6,
-        zorder=3 if wins else 2,
-        label="the best" if wins else "other trials",
-    )
-    if len(trial.runs) < len(best.runs):
-        axes.scatter(
-            tokens[-1], losses[-1], 46, marker="x", color=search.look.colour, label="stopped early"
-        )
