@@ -5,6 +5,7 @@ import tomllib
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -44,14 +45,38 @@ def test_it_is_that_of_pyproject() -> None:
     [own] = [each for each in read("uv.lock")["package"] if each["name"] == project["name"]]
     extras = {"": project["dependencies"], **project["optional-dependencies"]}
     wanted = {
-        (canonical(each.name), each.specifier, f"extra == '{extra}'" * bool(extra))
+        (
+            canonical(each.name),
+            each.specifier,
+            str(each.marker or f'extra == "{extra}"' * bool(extra)),
+        )
         for extra, lines in extras.items()
         for each in map(Requirement, lines)
         if each.name != project["name"]
     }
     locked = {
-        (each["name"], SpecifierSet(each.get("specifier", "")), each.get("marker", ""))
+        (
+            each["name"],
+            SpecifierSet(each.get("specifier", "")),
+            each.get("marker", "").replace("'", '"'),
+        )
         for each in own["metadata"]["requires-dist"]
         if each["name"] != project["name"]
     }
     assert locked == wanted, "lock them: make lock"
+
+
+MACHINES = ("x86_64", "AMD64", "aarch64", "arm64", "ppc64le", "s390x", "riscv64", "armv7l", "i686")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("encoder", ["nanotoken", "gigatoken"])
+def test_an_encoder_is_wanted_where_it_has_a_wheel(encoder: str, machine: str) -> None:
+    lines = map(Requirement, read("pyproject.toml")["project"]["dependencies"])
+    [marker] = [each.marker for each in lines if each.name == encoder]
+    [package] = [each for each in read("uv.lock")["package"] if each["name"] == encoder]
+    wheels = [each["url"] for each in package["wheels"] if "-abi3-" in each["url"]]
+    assert marker is not None
+    assert marker.evaluate({"platform_machine": machine}) == any(
+        url.endswith(f"_{machine.lower()}.whl") for url in wheels
+    )

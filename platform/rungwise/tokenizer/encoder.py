@@ -1,8 +1,8 @@
 """The encoder of a tokenizer: the fastest that is proved on the text at hand.
 
 All backends give the same ids. `memo` looks up known words (memo.py) and serves every tokenizer;
-`nanotoken` and `gigatoken` are optional packages (packages.py), used only if their ids and word
-starts equal those of the `tokenizers` library on a megabyte of the text and on 2,000 hard texts.
+`nanotoken` and `gigatoken` (packages.py) are used only if their ids and word starts equal those of
+the `tokenizers` library on a megabyte of the text and on 2,000 hard texts.
 `[MASK]` and the like in a text never become special tokens. An encoder uses one core.
 """
 
@@ -99,8 +99,7 @@ def choose_encoder(
     except UserError:
         if backend != "auto":
             raise
-        problem = f"{package}, which is several times faster, is not installed; run pip install "
-        problem += "'rungwise[fast]'"
+        problem = f"{package}, which is several times faster, is not installed"
     except Exception as error:  # another version of a package may raise anything
         problem = f"{name} fails: {error}"
     else:

@@ -1,4 +1,4 @@
-"""Encoders from optional packages: nanotoken for WordPiece, gigatoken for byte-level BPE.
+"""Encoders from other packages: nanotoken for WordPiece, gigatoken for byte-level BPE.
 
 Both are many times faster than the memo, but young: encoder.py proves them against the reference
 before use. They get no special tokens, so they recognise none in a text.
@@ -44,8 +44,7 @@ def _import_package(package: Package) -> ModuleType:
         return import_module(package)
     except ImportError as error:
         raise UserError(
-            f"the encoder '{package}' needs a package that is not installed; run "
-            "pip install 'rungwise[fast]', or choose 'memo'"
+            f"the encoder '{package}' is not installed; run pip install {package}, or choose 'memo'"
         ) from error
 
 
