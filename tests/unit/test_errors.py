@@ -224,7 +224,10 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
     predictions.write_predictions(rows, Folder.at(tmp_path))
     written = TaskInfo("generation", (), False, "chrf")
     found = analyse_errors(predictions.read_predictions(Folder.at(tmp_path)), "a", written)
-    assert (found.by_length[0].score, [each.prediction for each in found.wrong]) == (0.5, ["明天", ""])
+    assert (found.by_length[0].score, [each.prediction for each in found.wrong]) == (
+        0.5,
+        ["明天", ""],
+    )
     numbers = predictions.prediction_rows("a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}])
     found = analyse_errors(numbers, "a", TaskInfo("regression", (), True, "pearson"))
     assert found.by_length[0].score == 0.5

@@ -62,8 +62,7 @@ class Head:
 
 
 def main(settings: str) -> None:
-    """Start Ray at a line of stdin, print its address or the error as a line of JSON, end it when
-    stdin ends."""
+    """Start Ray at a line of stdin, print its address or error as JSON, end it with stdin."""
     is_told = threading.Event()
     threading.Thread(target=_follow_stdin, args=[is_told], daemon=True).start()
     from rungwise import ray_private
@@ -91,8 +90,7 @@ def main(settings: str) -> None:
 
 
 def _follow_stdin(is_told: threading.Event) -> NoReturn:
-    """Set the event at the first line of stdin; at its end, end all that this process has started,
-    and itself."""
+    """Set the event at the first line of stdin; at its end, end this process and all it started."""
     if sys.stdin.buffer.readline() == _START:
         is_told.set()
         sys.stdin.buffer.read()

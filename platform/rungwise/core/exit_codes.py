@@ -22,8 +22,7 @@ OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
 def guarded(command: Callable[[], int | None]) -> int:
-    """Run `command`, whose None means success. A UserError prints one line without a traceback and
-    gives status 2."""
+    """Run `command`; None means success. A UserError prints one line and gives status 2."""
     errors = Console(stderr=True, soft_wrap=True)
     try:
         status = command()

@@ -422,8 +422,7 @@ def _choose_documents(group: FileGroup, layout: str, texts: Sequence[str], scale
 
 
 def _note_drops(group: FileGroup, samples: Sequence[str]) -> None:
-    """Note how many documents will be dropped and why, from a sample of them or of their
-    beginnings."""
+    """Note how many documents will be dropped and why, from samples of them or their beginnings."""
     least = Rules().minimum_characters
     short = [text for text in samples if text_length(" ".join(text.split())) < least]
     if short:

@@ -35,8 +35,7 @@ class FrozenAdaptation(Config):
 
 
 class DiscriminativeAdaptation(Config):
-    """The highest layer learns at `learning_rate`, lower ones more slowly, embeddings as the
-    lowest."""
+    """The highest layer learns at `learning_rate`, lower ones slower, embeddings as the lowest."""
 
     kind: Literal["discriminative"] = "discriminative"
     # Rate of a layer over that of the one above. Howard & Ruder: 1/2.6 for an LSTM of three layers;

@@ -119,8 +119,7 @@ class Kind(Config):
         return False
 
     def at(self, progress: float) -> Self:
-        """The kind as rows are read after this share of a run's steps. Held-out rows are read as at
-        the beginning."""
+        """The kind as read after this share of a run's steps; held-out rows as at the beginning."""
         return self
 
     @property

@@ -127,8 +127,7 @@ class Order(ABC):
         the group of each shard."""
 
     def upcoming_shards(self, step: int, steps_ahead: int, share: Share) -> NDArray[np.int64]:
-        """The shards that a worker reads in steps [step, step + steps_ahead), by first use, each
-        once."""
+        """The shards that a worker reads in `steps_ahead` steps from `step`, by first use."""
         positions = [self.positions(number, share) for number in range(step, step + steps_ahead)]
         shards = self.locate(np.concatenate([np.empty(0, dtype=np.int64), *positions])).shards
         return _by_first_use(shards)

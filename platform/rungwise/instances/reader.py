@@ -59,8 +59,7 @@ class InstanceReader:
         seed: int,
         progress: float = 0.0,
     ) -> Batch[NDArray[Any]]:
-        """The rows with these indices (B,), as read in these epochs (B,) after a share `progress`
-        of a run."""
+        """The rows of these indices (B,), read in these epochs (B,) after a share `progress`."""
         return self.config.at(progress).batch(self.rows(instances), epochs, seed, self.vocabulary)
 
     def rows(self, instances: NDArray[np.int64]) -> PaddedRows:

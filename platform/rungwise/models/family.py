@@ -194,8 +194,7 @@ class LayeredFamily(Family):
 
 
 class StatefulFamily(LayeredFamily):
-    """A family that goes on where the row before has ended: its modules are `CarriesState`, in
-    objectives.py."""
+    """A family that goes on where the row before has ended; its modules are `CarriesState`."""
 
     @property
     def compiles(self) -> bool:

@@ -19,7 +19,7 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.inputs import input_name
-from rungwise.evaluation.comparison.stage import EVALUATE
+from rungwise.evaluation.comparison.summary import EVALUATE
 from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tracking.sender import EXPERIMENT_ID, RUN_ID
 from rungwise.corpus.summary import CORPUS
-from rungwise.evaluation.comparison.stage import EVALUATE
-from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.evaluation.comparison.summary import EVALUATE, EvaluateSummary
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.sections import findings

@@ -19,14 +19,14 @@ from rungwise.core.stages.stage import Stage, StageType, imported
 from rungwise.core.stages.title import Title
 from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.claims import CLAIMS
-from rungwise.evaluation.comparison.stage import EVALUATE
+from rungwise.evaluation.comparison.summary import EVALUATE
 from rungwise.evaluation.comparison.table import TABLE
 from rungwise.evaluation.suites.measure import MEASURE
 from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
-from rungwise.sweep.stage import SWEEP
+from rungwise.sweep.record import SWEEP
 from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS
 from rungwise.tokenizer.stage import TOKENIZER
 from rungwise.tokens.summary import TOKENS

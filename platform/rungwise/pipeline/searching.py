@@ -21,9 +21,8 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.evaluation.search.config import HalvingRounds, WordList
-from rungwise.evaluation.search.record import RunPlan, SearchStageConfig, TrialPlan
+from rungwise.evaluation.search.record import SEARCH, RunPlan, SearchStageConfig, TrialPlan
 from rungwise.evaluation.search.scoring import LIST, count_cost, score_run
-from rungwise.evaluation.search.stage import SEARCH
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.suites.similarity import SimilaritySuite
 from rungwise.models.fitting import SolvedFamily

@@ -155,8 +155,7 @@ def pretrain_config(recipe: Recipe) -> PretrainStageConfig:
 def _checked_config(
     recipe: Recipe, pretrain: PretrainConfig, rows: Mapping[str, InstancesConfig | None]
 ) -> PretrainStageConfig:
-    """A pretraining of the recipe's model. Raises the ConfigErrors of the stage early, before
-    anything is built."""
+    """A pretraining of the recipe's model. Raises the stage's ConfigErrors before any building."""
     assert recipe.model
     pretrain.check(recipe.model, recipe.compute)
     if isinstance(pretrain, GradientConfig):  # initial weights are an input of the stage instead

@@ -113,8 +113,7 @@ def _count_pretrainings(recipe: Recipe) -> int:
 
 
 def _reseed(recipe: Recipe, name: str) -> list[Recipe]:
-    """The recipe with each seed of pretraining after the first, in the steps of continued
-    pretraining too."""
+    """The recipe with each further seed of pretraining, in continued pretraining too."""
     blocks = {"pretrain": recipe.pretrain} | {
         f"continued_pretraining.{step}.pretrain": recipe.continued_pretraining[step].pretrain
         for step in recipe.continue_with

@@ -25,9 +25,10 @@ from rungwise.models.fitting import (
     Solution,
     SolvedFamily,
     Weights,
+    merge_parts,
 )
 from rungwise.pretraining.config import CooccurrenceConfig, FitConfig
-from rungwise.pretraining.counts import count_split
+from rungwise.pretraining.counts import count_parts
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.pretrained import load_word_vectors
 from rungwise.pretraining.rounds import Rounds, copy_arrays, count_tokens, finish, fit, run_threads
@@ -56,7 +57,8 @@ def pretrain_by_cooccurrence(
     def count(text: TokenisedText) -> Any:
         return family.count(text, counts_V)
 
-    table = count_split(artifact, count, family.split, family.merge, context)
+    parts, tasks = count_parts(artifact, count, family.split, family.merge, context)
+    table = merge_parts(parts, tasks, family.merge)
     cells = ray.put(family.cells(table, tokens.vocab_size))
     del table
     if isinstance(family, SolvedFamily | RefiningFamily):

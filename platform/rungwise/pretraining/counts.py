@@ -22,7 +22,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.fitting import HERE, CountedFamily, Tasks, merge_parts
+from rungwise.models.fitting import HERE, CountedFamily, Tasks
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.models.trained.perplexity import perplexity
 from rungwise.pretraining.config import CountsConfig, FitConfig
@@ -116,18 +116,6 @@ def count_parts(
         tasks.wait(pieces[0])
         context.report.progress(number, len(tables))
     return [list(pieces) for pieces in zip(*tables, strict=True)], tasks
-
-
-def count_split(
-    artifact: Artifact,
-    count: Callable[[TokenisedText], Table],
-    split: Callable[[Table, int], Sequence[Table]],
-    merge: Callable[[Sequence[Table]], Table],
-    context: Context,
-) -> Table:
-    """Count the whole training split, and merge all."""
-    parts, tasks = count_parts(artifact, count, split, merge, context)
-    return merge_parts(parts, tasks, merge)
 
 
 class RayTasks(Tasks):

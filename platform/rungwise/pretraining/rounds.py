@@ -22,11 +22,11 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.fitting import Losses, Solution, WeightedFamily, Weights
+from rungwise.models.fitting import Losses, Solution, WeightedFamily, Weights, merge_parts
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig, FitConfig
-from rungwise.pretraining.counts import count_split
+from rungwise.pretraining.counts import count_parts
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
 from rungwise.training.tensor_files import MODEL
@@ -47,7 +47,9 @@ def count_tokens(
         counts = np.bincount(text.ids)
         return SparseSums(np.flatnonzero(counts), counts[counts > 0])
 
-    table = count_split(artifact, count, sparse_sums.split_sums, sparse_sums.merge_sums, context)
+    merge = sparse_sums.merge_sums
+    parts, tasks = count_parts(artifact, count, sparse_sums.split_sums, merge, context)
+    table = merge_parts(parts, tasks, merge)
     counts_V = np.zeros(tokens.vocab_size, np.int64)
     counts_V[table.keys] = table.sums
     counts_V[list(tokens.special.ids)] = 0

@@ -50,8 +50,7 @@ def new_axes(size: tuple[float, float] = HALF) -> tuple[Figure, Axes]:
 def new_panels(
     count: int, columns: int, row_inches: float, margin_inches: float
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels in rows of at most `columns`; `margin_inches` is the height above
-    and below them."""
+    """A figure of `count` panels, in rows of `columns`; `margin_inches` high above and below."""
     columns = min(count, columns)
     rows = -(-count // columns)
     width = WIDE[0] if columns > 1 else MIDDLE[0]
@@ -140,8 +139,7 @@ def draw_trial(
     stopped: bool,
     **options: Any,
 ) -> None:
-    """Draw the scores of a trial as it learnt: thick if it wins, with a cross where it was
-    stopped."""
+    """Draw the scores of a trial as it learnt: thick if it wins, a cross where it was stopped."""
     x, y = zip(*points, strict=True)
     weight = {"linewidth": 2.6} if wins else {"linewidth": 1.1, "alpha": 0.6}
     order = 3 if wins else 2
@@ -166,8 +164,7 @@ def add_legend(axes: Axes, place: Place = "best", **options: Any) -> None:
 def add_legend_below(
     figure: Figure, panels: Sequence[Axes], title: str = "", last: Sequence[str] = ()
 ) -> None:
-    """One legend below all panels, each name once, those in `last` after the others in that
-    order."""
+    """One legend below all panels, each name once; those in `last` come last, in that order."""
     handles_by_name: dict[str, Any] = {}
     for axes in panels:
         handles, names = axes.get_legend_handles_labels()

@@ -64,8 +64,7 @@ _BINARY_KEY = re.compile(
 
 @dataclass(frozen=True)
 class Upload:
-    """The bytes of each file, by its path relative to the folder. Paths of empty folders end with
-    a slash."""
+    """The bytes of each file by its path below the folder; that of an empty folder ends in /."""
 
     sizes: Mapping[str, int]
 

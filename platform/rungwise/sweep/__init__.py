@@ -8,8 +8,8 @@ override function as the command line. One stage sweeps one variant.
 
 from rungwise.sweep.config import SweepConfig, SweepStageConfig
 from rungwise.sweep.draws import check_values, upstream_values
+from rungwise.sweep.record import SWEEP
 from rungwise.sweep.space import check_space
-from rungwise.sweep.stage import SWEEP
 
 __all__ = [
     "SWEEP",

@@ -31,8 +31,7 @@ from rungwise.sweep.trial import DECISIONS, Job
 def select_survivors(
     trials: Iterable[TrialRecord], milestone: int, scheduler: HalvingScheduler
 ) -> list[str]:
-    """The names of trials that continue from a milestone. Ties are broken by smaller loss, then by
-    number."""
+    """The names of trials that continue from a milestone; ties: smaller loss, then number."""
     ranked = sorted(
         (-row["score"], float("inf") if row["loss"] is None else row["loss"], trial.number)
         for trial in trials
@@ -84,8 +83,7 @@ class Legs(Searcher):
         return self.trials * len(self._ends)
 
     def decide(self) -> bool:
-        """Decide the milestones that all trials have reached; return whether anything is left to
-        do."""
+        """Decide the milestones that all trials have reached; return whether anything is left."""
         while not self._legs and not self._running and self._round < len(self._ends) - 1:
             self._close_round()
             self._round += 1
@@ -109,8 +107,7 @@ class Legs(Searcher):
             self._failed.add(name)
 
     def _open_round(self) -> list[int]:
-        """The numbers of surviving trials that have not reached the end of this round, those that
-        have begun first."""
+        """The surviving trials that have not reached the end of this round, begun ones first."""
         if str(self._ends[self._round]) in self._survivors:
             return []  # decided by an earlier attempt; failures until then are final
         begun = {trial.number: trial for trial in read_records(self._job.output)}
@@ -141,8 +138,7 @@ class Legs(Searcher):
         return not self._round or name in self._survivors[str(self._ends[self._round - 1])]
 
     def _close_round(self) -> None:
-        """Decide this round's milestone, unless an earlier attempt has, and stop the other
-        trials."""
+        """Decide this milestone, unless an earlier attempt has, and stop the other trials."""
         milestone, output = self._ends[self._round], self._job.output
         assert isinstance(self._scheduler, HalvingScheduler)
         trials = [each for each in read_records(output) if self._survived(each.name)]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.stages.checked import seal, unseal
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
@@ -138,6 +139,11 @@ class SweepSummary(Summary):
     @property
     def scored(self) -> list[ScoredTrial]:
         return [trial for trial in self.trials if isinstance(trial, ScoredTrial)]
+
+
+SWEEP = StageType(
+    "sweep", 10, Later("rungwise.sweep.running:run_sweep"), SweepSummary, resumes=True
+)
 
 
 def trial_name(number: int) -> str:

@@ -111,8 +111,7 @@ class TokensFile:
         return len(self._ids)
 
     def text(self, first: int = 0, end: int | None = None, units: bool = False) -> TokenisedText:
-        """Return documents `first` to `end`; with `units` (if in the file) also where units
-        begin."""
+        """Return documents `first` to `end`; with `units`, if there, where units begin."""
         end = len(self) if end is None else end
         first_sentence = self._first_sentence[first : end + 1].astype(np.int64)
         starts = self._starts[first_sentence[0] : first_sentence[-1] + 1].astype(np.int64)

@@ -89,8 +89,7 @@ class CheckpointFiles:
         self.damaged: set[Checkpoint] = set()  # used by the leader
 
     def begin_attempt(self) -> None:
-        """Become the latest attempt, and remove what a killed save left: this run may not save at
-        that step again."""
+        """Become the latest attempt, and remove what a killed save left: it may not save again."""
         number = (self._latest_attempt() >> _RANDOM_BITS) + 1
         self.attempt = (number << _RANDOM_BITS) + secrets.randbits(_RANDOM_BITS)
         self.folder.write_bytes(f".attempt-{self.attempt:016x}", b"")

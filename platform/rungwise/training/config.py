@@ -297,8 +297,7 @@ FittingT_co = TypeVar("FittingT_co", bound=Fitting, covariant=True)
 
 @dataclass(frozen=True)
 class FitConfig(Generic[FittingT_co]):
-    """A model and the way its weights are fitted, which is known to be of one kind: what a fitter
-    takes."""
+    """A model and how its weights are fitted, known to be of one kind: what a fitter takes."""
 
     model: ModelConfig
     pretrain: FittingT_co

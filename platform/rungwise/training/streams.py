@@ -60,8 +60,7 @@ class StreamStates:
 
 
 def _in_streams(batch: Batch[Tensor]) -> tuple[CausalBatch[Tensor], Tensor, Tensor]:
-    """The batch as the blocks that only models with a state read, each row's stream, and whether it
-    continues it."""
+    """The batch as blocks that stateful models read, each row's stream, whether it goes on."""
     rows: CausalBatch[Tensor] = cast(Any, batch)
     assert rows.streams is not None
     assert rows.continues is not None

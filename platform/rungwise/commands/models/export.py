@@ -128,8 +128,7 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
 
 
 def write_task_model(predictor: Predictor, to: Folder, card: str = "") -> Export:
-    """Export a fine-tuned model, its tokenizer and its card for transformers. Raises like
-    `write_pretrained`."""
+    """Export a fine-tuned model, tokenizer and card for transformers; see `write_pretrained`."""
     model = predictor.model.cpu()
     longest, labels = predictor.frame.sequence_length, predictor.info.labels
     family, reader = model.pretrained.family, predictor.tokenizer

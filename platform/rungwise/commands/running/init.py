@@ -133,8 +133,7 @@ def derive_name(path: str) -> str:
 
 
 def write_task(name: str, data: dict[str, Any]) -> str:
-    """The YAML that fine-tunes on a task, compares pretrained with random weights, and registers
-    the model."""
+    """The YAML that fine-tunes on a task, compares with random weights, and registers the model."""
     return f"""
 tasks: # the validation part chooses the epoch, the test part gives the score; labels as in the file
   {name}: {{data: {flow(data)}}}
@@ -258,8 +257,7 @@ def _read_blocks(kind: str) -> list[dict[str, Any]]:
 def suggest(
     model: dict[str, Any], pretrain: dict[str, Any], size: Size
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the blocks with what the family suggests for the size, in no larger batches than a
-    tenth of the rows."""
+    """The blocks with what the family suggests; no batch is larger than a tenth of the rows."""
     from rungwise.core.configuration.overrides import with_overrides
     from rungwise.models.config import model_config
 

@@ -37,8 +37,7 @@ def tasks(options: argparse.Namespace) -> None:
 
 
 def describe_data(path: str, guess: Guess) -> str:
-    """The block as YAML in its place in a recipe, then in comments what it reads: notes, labels and
-    examples."""
+    """The block as YAML of a recipe, then as comments what it reads: notes, labels, examples."""
     from rungwise.tasks.formats.base import WORDS_DROPPED
 
     examples, labels = guess.examples, guess.labels

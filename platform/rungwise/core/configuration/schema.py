@@ -19,8 +19,7 @@ def find_types(model: type[BaseModel], parts: Sequence[str]) -> list[Any]:
 def find_blocks(
     model: type[BaseModel], location: tuple[int | str, ...]
 ) -> tuple[list[int | str], list[type[BaseModel]]]:
-    """Follow pydantic's location of an error: its keys without the tags of unions, and the blocks
-    there."""
+    """Follow pydantic's location of an error: its keys without tags of unions, the blocks there."""
     path: list[int | str] = []
     types_here: list[Any] = [model]
     for part in location:

@@ -32,8 +32,7 @@ from rungwise.core.storage.folder import Folder
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished stage: its folder and record. `Summary.of` reads the summary and caches it in
-    `parsed`."""
+    """A finished stage: its folder and record. `Summary.of` caches the summary in `parsed`."""
 
     stage: str
     fingerprint: str

@@ -90,8 +90,7 @@ class Lease:
         needs: Iterable[str] = (),
         driver: str = "",
     ) -> None:
-        """`folder` is the stage's; `job` is this driver's Ray job, shown to people, and `driver`
-        its id."""
+        """`folder` is the stage's; `job` is this driver's Ray job, for people; `driver` its id."""
         self.holder = ""  # description of the holder, after a failed `take`
         self.needs = frozenset(needs)  # those of the holder, after a failed `take`
         self.lost = False  # another driver took over; noticed within BEAT_SECONDS

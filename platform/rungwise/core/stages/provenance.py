@@ -39,8 +39,7 @@ def command() -> str:
 
 
 def commit(folder: Path | None = None) -> str | None:
-    """The commit of the source tree or of `folder`, with `-dirty` if it has changes; None outside a
-    checkout."""
+    """The commit of the source tree or of `folder`, `-dirty` if changed; None without checkout."""
     options = ("--always", "--dirty", "--abbrev=12")
     return _git(folder or Path(__file__).parent, "describe", *options) or None
 

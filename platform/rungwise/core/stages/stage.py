@@ -154,8 +154,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Planned:
-    """One row of a plan. `artifact` is None unless the stage is done; building it would continue
-    `earlier`."""
+    """A row of a plan. `artifact` is None unless it is done; building would continue `earlier`."""
 
     stage: Stage
     folder: Folder

@@ -55,8 +55,7 @@ class Summary(Part):
 
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
-        """Parse the summary of a finished stage. Raises DataError if the record's summary does not
-        fit this class."""
+        """Parse the summary of a finished stage. Raises DataError if it does not fit this class."""
         summary = artifact.parsed.get(cls)
         if summary is None:
             try:

@@ -142,8 +142,7 @@ def add_buckets(counts: Iterable[Sequence[Sequence[int]]]) -> list[Bucket]:
 
 
 def split_documents(table: pa.Table, split: Split, rules: Rules) -> tuple[pa.Table, np.ndarray]:
-    """Return the documents of a table of `RangeBuilder`, with long ones cut, and a mask, (N,), of
-    those held out."""
+    """The documents of a table of `RangeBuilder`, long ones cut; and which (N,) are held out."""
     keys = table["split"].to_numpy()
     held_out = keys <= np.uint64(split.threshold)
     if split.longest is None:

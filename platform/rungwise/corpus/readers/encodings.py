@@ -72,8 +72,7 @@ def wide_encoding(head: bytes) -> str:
 
 
 def detect_encoding(content: bytes) -> str | None:
-    """Return the encoding of a file or its beginning, which may end within a character; None if
-    nothing fits."""
+    """The encoding of a file or its beginning, which may cut a character; None if nothing fits."""
     if wide := wide_encoding(content):
         return wide
     try:

@@ -44,8 +44,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class LengthRange:
-    """Examples of similar length in words, of which a Han character is one: bounds, number of rows,
-    mean score."""
+    """Examples of similar length in words (a Han character is one): bounds, rows, mean score."""
 
     shortest: int
     longest: int

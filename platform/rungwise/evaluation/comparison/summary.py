@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.stages.summary import Part, StoredModel, Summary
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
@@ -174,3 +175,12 @@ class EvaluateSummary(Summary):
 
     def best_trivial(self) -> tuple[str, float] | None:
         return max(self.trivial().items(), key=lambda item: item[1], default=None)
+
+
+EVALUATE = StageType(
+    "evaluate",
+    12,
+    Later("rungwise.evaluation.comparison.compare:compare_variants"),
+    EvaluateSummary,
+    resumes=True,
+)

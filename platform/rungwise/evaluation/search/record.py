@@ -3,6 +3,7 @@
 from typing import Any
 
 from rungwise.core.configuration.config import Config
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.evaluation.search.config import SearchConfig
 from rungwise.evaluation.search.expected import best_so_far, expected_best
@@ -37,8 +38,7 @@ class SearchStageConfig(Config):
 
 
 class Run(Part):
-    """A finished pretraining. Seconds and tokens are its own, without those of a shorter run that
-    it continues."""
+    """A finished pretraining; seconds and tokens are without a shorter run that it continues."""
 
     pretrain: str  # the title of its stage
     fingerprint: str
@@ -102,3 +102,8 @@ class SearchSummary(Summary):
         """The scores of the best with each seed, the first included."""
         assert self.best.score is not None
         return [self.best.score, *(run.score for run in self.seeds)]
+
+
+SEARCH = StageType(
+    "search", 1, Later("rungwise.evaluation.search.running:run_search"), SearchSummary
+)

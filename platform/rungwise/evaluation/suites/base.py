@@ -101,8 +101,7 @@ def _split_by_text(values: list[Any], encoded: Encoded) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """The result of a suite: items, and data of named JSON files for the page (a map, a list of
-    neighbours)."""
+    """Items, and data of named JSON files for the page, such as a map or lists of neighbours."""
 
     items: list[Items]
     files: dict[str, Any] = field(default_factory=dict)

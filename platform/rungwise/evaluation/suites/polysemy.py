@@ -126,8 +126,7 @@ def _nearest_occurrences(
 def _nearest_words(
     rung: Rung, words: Sequence[str], count: int
 ) -> dict[str, list[tuple[str, float]]] | None:
-    """The vocabulary words with the nearest static vectors, of words that have one; None without a
-    table."""
+    """The words with the nearest static vectors, of words that have one; None without a table."""
     if not isinstance(rung.model, WordVectors):
         return None
     near, nearest = Neighbourhood(rung.model, rung.splitter), {}

@@ -127,8 +127,7 @@ class SensesSuite(_Senses, FileSuite):
 
 
 class PseudoWordsSuite(_Senses):
-    """Pairs of words, one of which stands for both in held-out sentences: do its vectors tell
-    which was there?"""
+    """Pairs of words, the first of which stands for both: do its vectors tell which was there?"""
 
     kind: Literal["pseudo_words"] = "pseudo_words"
     pairs: int = Field(default=20, ge=1)  # of words, evenly spread over their frequencies

@@ -67,8 +67,7 @@ NOT_NEXT, IS_NEXT = 0, 1
 
 
 class EncoderFamily(TransformerFamily):
-    """Encoders, trained by masking; by an objective that does not mask they read from left to
-    right."""
+    """Encoders, trained by masking; by other objectives they read from left to right."""
 
     suggested_steps: ClassVar[Steps | None] = Steps(4e-3, rows=32)
 

@@ -272,8 +272,7 @@ def _interpolate_row(
     orders: int,
     *cells: tuple[Floats, Floats],
 ) -> list[Floats]:
-    """Return the probabilities of the n-grams of each column and, in it, each of the `orders` from
-    2."""
+    """The probabilities of n-grams by column and, in it, by order from 2 of `orders`."""
     probability, results = probability_V, []
     for n, (order, suffixes) in enumerate(joins[:orders]):
         shares, weights = zip(*cells[n::orders], strict=True)

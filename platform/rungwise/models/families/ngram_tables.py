@@ -53,8 +53,7 @@ def count_ngrams(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: i
 
 
 def merge_tables(tables: Sequence[Table]) -> Table:
-    """Sum tables of one order, whose rows may repeat in any order; any grouping of merges gives the
-    same bytes."""
+    """Sum tables of one order, rows in any order; however merges are grouped, the same bytes."""
     ngrams = np.concatenate([table.ngrams for table in tables])
     counts = np.concatenate([table.counts for table in tables])
     order, is_first = sort_rows(ngrams.T[::-1])

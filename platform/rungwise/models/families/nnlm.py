@@ -110,8 +110,7 @@ class NnlmConfig(ContextFamily):
 
 
 class ContextBody(Body):
-    """The vectors of the words at `offsets` from each one, joined; a learnt one stands for each
-    that is missing."""
+    """The vectors of the words at `offsets` from each, joined; a learnt one where none is."""
 
     def __init__(
         self,

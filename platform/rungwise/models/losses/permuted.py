@@ -54,8 +54,7 @@ class PermutedModel(MaskedHead):
 
 
 def order(rows: MaskedBatch[Tensor]) -> Tensor:
-    """Return the places 1 to M of the masked tokens in a random order, (B, M); unused slots come
-    last."""
+    """The places 1 to M of the masked tokens in a random order, (B, M); unused slots last."""
     numbers_BM = torch.where(rows.masked_weights > 0, row_numbers(rows), 2.0)
     return 1 + numbers_BM.argsort(dim=1).argsort(dim=1)
 

@@ -53,8 +53,7 @@ class GloveConfig(VectorFamily):
         return f"vectors of {self.size}, window {self.window}"
 
     def suggest(self, size: Size) -> dict[str, Any]:
-        """The paper's `x_max` is for billions of words, where a pair that counts occurs a hundred
-        times."""
+        """The paper's `x_max` is for billions of words, where such a pair occurs 100 times."""
         return {
             "model.x_max": min(100.0, max(1.0, round(size.tokens / 7e5, 1))),
             "pretrain.epochs": suggest_passes(size, 300_000, 25),

@@ -66,8 +66,7 @@ def _exact(column: Column, rung: Rung) -> Cell | None:
 
 
 def _draw_panel(axes: Axes, column: Column, rungs: Sequence[Rung]) -> None:
-    """One score: a bar per rung from the worst end, its interval, its value, and a line through the
-    best so far."""
+    """One score: a bar per rung from the worst end, interval, value, a line through the best."""
     higher, scale = column.metric != _BITS, 1 if column.metric == _BITS else 100
     cells = {place: cell for place, rung in enumerate(rungs) if (cell := _exact(column, rung))}
     ends = [

@@ -41,8 +41,7 @@ def minimal_pairs(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, float]]:
-    """Published accuracies: {model: {phenomenon: mean over its paradigms}}, humans last; {} if the
-    suite has none."""
+    """Published accuracies {model: {phenomenon: mean of its paradigms}}, humans last; or {}."""
     table = {
         model: {phenomenon: fmean(values) for phenomenon, values in phenomena.items()}
         for model, phenomena in _published_paradigms(rungs, suite).items()

@@ -69,8 +69,7 @@ class Rung:
         return [read_items(each)[key] for each in self.measured]
 
     def file(self, suite: str, name: str) -> Any:
-        """The JSON file that a suite wrote for the page, of the first seed of pretraining; None if
-        there is none."""
+        """A JSON file that a suite wrote for the page, of the first seed; None if there is none."""
         path = f"{suite}/{name}"
         folder = self.measured[0].folder
         return json.loads(folder.read_bytes(path)) if folder.exists(path) else None

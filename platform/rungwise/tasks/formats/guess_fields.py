@@ -31,8 +31,7 @@ _MOST_VALUES = 12  # of a column that names splits
 
 
 def name_split(name: str) -> str | None:
-    """Return the split that a name such as `wnut17train.conll` or `DEV` tells, None if it tells
-    none or several."""
+    """The split that a name such as `wnut17train.conll` or `DEV` tells; None if not one."""
     splits = {_SPLITS.get(word) for word in re.findall("[a-z]+", name.lower())} - {None}
     return splits.pop() if len(splits) == 1 else None
 

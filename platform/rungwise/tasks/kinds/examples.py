@@ -128,8 +128,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question(_Inputs):
-    """A question about a context. Several annotators may have given `answers`; () means that it
-    has no answer."""
+    """A question about a context; `answers` are of several people, () if it has no answer."""
 
     inputs = ("question", "context")
     target_field = "answers"

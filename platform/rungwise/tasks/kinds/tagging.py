@@ -102,8 +102,7 @@ _BEGINS_HAN = re.compile(f"[{HAN}]")
 
 
 def marks_spans(labels: Sequence[str]) -> bool:
-    """Whether all labels of a task are span tags, so that spans can be scored: O, or B-, I-, E- or
-    S- and a type."""
+    """Whether all labels mark spans, which can be scored: O, or B-, I-, E- or S- and a type."""
     return {*labels} != {"O"} and all(map(_SPAN_TAG.fullmatch, labels)) and bool(labels)
 
 
