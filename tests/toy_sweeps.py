@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import SilentReporter
 from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, Split, finetune
 from rungwise.sweep import SweepStageConfig
-from rungwise.sweep.draws import draw_trials, grid_epochs, resolve_settings
-from rungwise.sweep.record import ScoredTrial, SweepSummary, Trial
-from rungwise.sweep.trial import Train, new_record
+from rungwise.sweep.draws import draw_trials, resolve_settings
+from rungwise.sweep.record import write_record
+from rungwise.sweep.running import summarise
+from rungwise.sweep.trial import Job, Train, new_record
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text
 from tests.summaries import standing
 
@@ -124,11 +127,10 @@ def swept(
 ) -> Artifact:
     """A sweep artifact as the stage would leave it, its trials scored by the formula less `shift`;
     under halving every third is stopped at the first milestone, the last `failed` have failed."""
-    config = stage_config(finetune, **sweep)
-    rows: list[Trial] = []
-    drawn = draw_trials(config.sweep)
-    scheduler = config.sweep.scheduler
-    for number, values in enumerate(drawn):
+    config, output = stage_config(finetune, **sweep), Folder.at(folder / "sweep-records")
+    draws, scheduler = draw_trials(config.sweep), config.sweep.scheduler
+    output.remove()
+    for number, values in enumerate(draws):
         settings = resolve_settings(config, values)
         epochs = settings.epochs
         if scheduler.kind == "halving" and number % 3 == 2:
@@ -140,25 +142,11 @@ def swept(
             row = {"epoch": epoch, "score": score, "loss": 1 / epoch, "seconds": 1.0 * epoch}
             row["metrics"] = {"accuracy": score}
             trial.history.append(row)
-        if number >= len(drawn) - failed:
+        if number >= len(draws) - failed:
             trial.state, trial.error, trial.history = "failed", "it broke", []
-        rows.append(trial.trial())
-    whole = [row for row in rows if isinstance(row, ScoredTrial) and row.state == "finished"]
-    ran = sum(row.epochs_run for row in rows)
-    asked = sum(row.epochs_asked for row in rows)
-    summary = SweepSummary(
-        trials=tuple(rows),
-        best=max(whole, key=lambda row: row.score),
-        metric="accuracy",
-        upstream_values=(),
-        stopped_early=sum(row.stopped_early for row in rows),
-        failed=failed,
-        epochs_run=ran,
-        epochs_asked=asked,
-        grid_epochs=grid_epochs(config, asked),
-        seconds=1.0,
-        headline="sweep",
-    )
+        write_record(trial, output)
+    summary = summarise(Job(config, {}, output, "accuracy", SilentReporter(), toy()), [])
+    summary = summary.model_copy(update={"seconds": 1.0, "headline": "sweep"})
     return artifact(folder, "sweep", config.model_dump(mode="json"), summary)
 
 

@@ -240,7 +240,10 @@ class ShardStore:
                     stream.truncate()  # an earlier attempt may have been longer
                     return
                 if attempt == _ATTEMPTS:
-                    raise DataError(_changed(uri, expected, digest.hexdigest()))
+                    raise DataError(
+                        f"{uri} has changed since it was written: expected sha256 {expected}, "
+                        f"found {digest.hexdigest()}; {_MEND}"
+                    )
             time.sleep(_RETRY_SECONDS * 4 ** (attempt - 1))
 
     def _count(self, **more: int) -> None:
@@ -273,10 +276,3 @@ def _mapped(path: Path) -> Shard:
     except DataError:
         path.stat()
         raise
-
-
-def _changed(name: str, expected: str, actual: str) -> str:
-    return (
-        f"{name} has changed since it was written: expected sha256 {expected}, found {actual}; "
-        f"{_MEND}"
-    )

@@ -92,6 +92,14 @@ def propose(sweep: Draws, number: int, scored: Sequence[tuple[Values, float]]) -
     }
 
 
+def describe_values(values: Values) -> str:
+    """The values of a trial by the last words of their keys."""
+    return ", ".join(
+        f"{key.rpartition('.')[2]} {f'{value:.3g}' if isinstance(value, float) else value}"
+        for key, value in values.items()
+    )
+
+
 def upstream_values(sweep: SweepConfig) -> list[Values]:
     """The distinct values of keys of blocks before `finetune`, each needing its own artifacts;
     their indices number the titles of the stage's inputs."""

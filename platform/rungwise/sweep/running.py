@@ -18,7 +18,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.sweep import tune
 from rungwise.sweep.config import SweepStageConfig
-from rungwise.sweep.draws import check_values, grid_epochs, upstream_values
+from rungwise.sweep.draws import check_values, describe_values, grid_epochs, upstream_values
 from rungwise.sweep.effective import check_inputs
 from rungwise.sweep.record import STATES, ScoredTrial, SweepSummary, read_records, table
 from rungwise.sweep.trial import DECISIONS, Job, Train, train
@@ -71,10 +71,6 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
     epochs_asked = sum(trial.epochs_asked for trial in trials)
     stopped = sum(trial.stopped_early for trial in trials)
     failed = sum(trial.state == "failed" for trial in trials)
-    best_values = ", ".join(
-        f"{key.rpartition('.')[2]} {f'{value:.3g}' if isinstance(value, float) else value}"
-        for key, value in best.values.items()
-    )
     summary = SweepSummary(
         trials=tuple(trials),
         best=best,
@@ -87,7 +83,8 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
         grid_epochs=grid_epochs(job.config, epochs_asked),
         seconds=round(sum(trial.seconds for trial in trials), 3),
         headline=f"{counted(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
-        f"best validation {job.metric} {format_metric(best.score, job.metric)} ({best_values})",
+        f"best validation {job.metric} {format_metric(best.score, job.metric)} "
+        f"({describe_values(best.values)})",
     )
     job.output.write_bytes(TABLE, csv_bytes(table(trials)))
     whole_record = {

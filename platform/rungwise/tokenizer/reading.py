@@ -41,11 +41,7 @@ _BEFORE = "a"  # a word of its own in every vocabulary
 
 def load_reader(folder: Folder) -> Tokenizer:
     """Return the tokenizer of an artifact for text from outside the corpus: it cleans up first."""
-    return add_clean_up(load_tokenizer(folder))
-
-
-def add_clean_up(tokenizer: Tokenizer) -> Tokenizer:
-    """Put the clean-up before the normalizer of `tokenizer`, and return it."""
+    tokenizer = load_tokenizer(folder)
     own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([*_STEPS, *own])  # pyright: ignore[reportAttributeAccessIssue]
     return tokenizer

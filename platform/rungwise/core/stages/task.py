@@ -16,17 +16,13 @@ def run_stage(
     function: Any, config: Any, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> Summary:
     function = imported(function)
-    _reset_threads()
+    # Ray puts the threads of the task's CPUs into the environment; PyTorch may have read those of
+    # an earlier stage of this process.
+    threads, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")
+    if threads and torch is not None:
+        torch.set_num_threads(int(threads))
     context.report.began()
     try:
         return function(config, inputs, output, context)
     finally:
         context.report.flush()
-
-
-def _reset_threads() -> None:
-    """Give PyTorch the threads of this task's CPUs, which Ray puts into the environment. PyTorch
-    read those of an earlier stage if this process has run one."""
-    threads, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")
-    if threads and torch is not None:
-        torch.set_num_threads(int(threads))

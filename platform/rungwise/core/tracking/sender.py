@@ -39,11 +39,6 @@ def acceptable_name(name: str) -> str:
     return f"{cleaned[: _NAME_CHARACTERS - len(digest) - 1]}-{digest}"
 
 
-def acceptable_model_name(name: str) -> str:
-    """The name of a logged model as MLflow takes it; other models may have the same one."""
-    return re.sub(r"[/:.%\"']", "-", acceptable_text(name, _NAME_CHARACTERS)) or "-"
-
-
 def acceptable_text(text: str, characters: int) -> str:
     """A value as databases take it: without NUL and half surrogate pairs, and cut to a length."""
     text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
@@ -283,7 +278,7 @@ class Sender:
             } | {KEY_TAG: acceptable_name(event["model"])}
             model = client.create_logged_model(
                 self._experiment_id,
-                acceptable_model_name(event["name"]),
+                re.sub(r"[/:.%\"']", "-", acceptable_text(event["name"], _NAME_CHARACTERS)) or "-",
                 run_id,
                 tags,
                 model_type=event["kind"],

@@ -23,6 +23,7 @@ from rungwise.evaluation.search.record import (
 from rungwise.evaluation.search.scoring import count_cost, loss_key, name_measure, score_run
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.sweep.config import OptunaSearch
+from rungwise.sweep.draws import describe_values
 from rungwise.tasks.scoring.metrics import format_metric
 
 TABLE = "trials.csv"
@@ -42,7 +43,13 @@ def run_search(
     best = trials[config.best]
     measure = search.measure.kind
     scores = [run.score for run in (*best.runs[-1:], *seeds)]
-    spread = f", {len(scores)} seeds {describe_spread(scores, measure)}" if len(scores) > 1 else ""
+    spread = ""
+    if len(scores) > 1:
+        deviation = format_score(stdev(scores), measure)
+        spread = f", {len(scores)} seeds {format_score(fmean(scores), measure)} ± {deviation}"
+    budget = f"{search.seconds:g} s" if search.seconds else None
+    if search.tokens:
+        budget = f"{search.tokens:,} tokens"
     output.write_bytes(TABLE, csv_bytes(table(trials, config.best)))
     assert best.score is not None, "the best did not fail"
     failed = sum(trial.score is None for trial in trials)
@@ -56,7 +63,7 @@ def run_search(
         trials=tuple(trials),
         best=best,
         seeds=tuple(seeds),
-        budget=describe_budget(search.seconds, search.tokens),
+        budget=budget,
         seconds=round(sum(trial.seconds for trial in trials), 3),
         tokens=sum(trial.tokens for trial in trials),
         show=(TABLE,),
@@ -66,27 +73,9 @@ def run_search(
     )
 
 
-def describe_budget(seconds: float | None, tokens: int | None) -> str | None:
-    """`600 s` or `2,000,000 tokens`; None without a budget."""
-    return f"{seconds:g} s" if seconds else f"{tokens:,} tokens" if tokens else None
-
-
-def describe_spread(scores: list[float], measure: str) -> str:
-    """The mean of several scores and their standard deviation."""
-    return f"{format_score(fmean(scores), measure)} ± {format_score(stdev(scores), measure)}"
-
-
 def format_score(score: float, measure: str) -> str:
     """A loss with three decimals, a correlation as points."""
     return format_metric(score, "correlation") if measure == "word_list" else f"{score:.3f}"
-
-
-def describe_values(values: Mapping[str, Any]) -> str:
-    """The values of a trial by the last words of their keys."""
-    return ", ".join(
-        f"{key.rpartition('.')[2]} {f'{value:.3g}' if isinstance(value, float) else value}"
-        for key, value in values.items()
-    )
 
 
 def table(trials: list[Trial], best: int) -> list[dict[str, Any]]:

@@ -84,12 +84,9 @@ class Ranking:
         elif metric == "bits_per_byte":
             size = f"{signed(gap.mean)} [{signed(gap.low)}, {signed(gap.high)}]"
         else:
-            size = f"{points(-gap.mean)} points {points_interval(_negative(gap))}"
+            ahead = Estimate(-gap.mean, -gap.high, -gap.low, gap.count)
+            size = f"{points(ahead.mean)} points {points_interval(ahead)}"
         return size if gap.low > 0 else f"{size}, which may be luck"
-
-
-def _negative(gap: Estimate) -> Estimate:
-    return Estimate(-gap.mean, -gap.high, -gap.low, gap.count)
 
 
 def rank_rungs(

@@ -210,17 +210,13 @@ def _column(
         for each in (part, _PSEUDO) if metric in _LIKELIHOODS else (part,):
             score = rung.measure.value(suite, metric, each)
             if score is not None:
-                cells[rung.name] = Cell(score_estimate(score), each != _PSEUDO)
+                value = Estimate(score.value, score.low, score.high, score.count)
+                cells[rung.name] = Cell(value, each != _PSEUDO)
     best = _best(cells, metric) if ranked else frozenset[str]()
     return Column(name, part, metric, cells, best, suite)
 
 
 _LIKELIHOODS = ("perplexity", "bits_per_byte")
-
-
-def score_estimate(score: SuiteScore) -> Estimate:
-    """The value of a suite with its interval."""
-    return Estimate(score.value, score.low, score.high, score.count)
 
 
 def _largest_part(rungs: Sequence[Rung], suite: str) -> str:

@@ -11,11 +11,12 @@ from rungwise.core.plural import list_first
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.search.record import SearchSummary
-from rungwise.evaluation.search.running import describe_values, format_score, table
+from rungwise.evaluation.search.running import format_score, table
 from rungwise.report import palette, style
 from rungwise.report.palette import Series
 from rungwise.report.sections.tables import Row
 from rungwise.report.sections.variants import select_stage
+from rungwise.sweep.draws import describe_values
 
 _COLUMNS = 2
 _NAMED = 8
