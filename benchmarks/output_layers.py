@@ -2,14 +2,16 @@
 
     python -m benchmarks.output_layers                     all, one pass, a quarter of an hour
     python -m benchmarks.output_layers --only huffman --epochs 5
-    python -m benchmarks.output_layers --epochs 0          speed alone, a minute
-    python -m benchmarks.output_layers --share 0.1 --seeds 0,1,2 --only softmax,tree
+    python -m benchmarks.output_layers --epochs 0          speed alone, two minutes
+    python -m benchmarks.output_layers --epochs 0 --threads 2 --only softmax,classes
+    python -m benchmarks.output_layers --share 0.5 --seeds 0,1,2,3,4 --only balanced,adaptive
 
 A log-bilinear model of 100 units that reads five words (Mnih & Hinton 2007) learns the words of the
 Penn Treebank as Mikolov prepared it with each output layer, by the platform's loop without Ray.
 Rows are those of the output that a token multiplies, in the mean over the words of the training
-text. Speed is words a CPU second of the output layer alone, forward and backward, and of the whole
-step with its optimizer; layers take turns in one process with one thread. Perplexity is that of the
+text. Speed is words a second of the output layer alone, forward and backward, and of the whole step
+with its optimizer: CPU seconds of one thread, seconds of the clock with more. Layers take turns in
+one process. Perplexity is that of the
 test words after so many passes of AdamW, over the share of the training words that comes first; of
 several seeds, the mean with Student's 95 % interval.
 
@@ -22,7 +24,7 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -82,15 +84,18 @@ def settings(layer: str, epochs: float, words: int) -> GradientFit:
 
 
 class Timed:
-    """A model with one output layer, and its CPU seconds a batch."""
+    """A model with one output layer, and its seconds a batch by a clock."""
 
-    def __init__(self, layer: str, words: np.ndarray[Any, Any], vocab_size: int) -> None:
+    def __init__(
+        self, layer: str, words: np.ndarray[Any, Any], vocab_size: int, clock: Callable[[], float]
+    ) -> None:
         torch.manual_seed(0)
         fit = settings(layer, 1, len(words))
-        began = time.process_time()
+        self.clock = clock
+        began = clock()
         self.model: Any = fit.model.build(vocab_size, CAUSAL)
         self.model.read_text(lambda: [words])
-        self.arranged = time.process_time() - began
+        self.arranged = clock() - began
         self.rows = mean_rows(self.model.factors, np.bincount(words, minlength=vocab_size))
         self.optimizers = build_optimizers(self.model, fit.pretrain.optimizer)
         self.layer: list[float] = []
@@ -98,15 +103,15 @@ class Timed:
 
     def measure(self, batch: CausalBatch[torch.Tensor]) -> None:
         states = self.model.states(batch.ids).detach().requires_grad_()
-        began = time.process_time()
+        began = self.clock()
         self.model.sums(states, batch.targets, batch.weights).total.backward()
-        self.layer.append(time.process_time() - began)
-        began = time.process_time()
+        self.layer.append(self.clock() - began)
+        began = self.clock()
         self.model.zero_grad()
         CAUSAL(self.model, batch).loss().backward()
         for optimizer in self.optimizers:
             optimizer.step()
-        self.step.append(time.process_time() - began)
+        self.step.append(self.clock() - began)
 
     def row(self) -> dict[str, float]:
         words = BATCH * LENGTH
@@ -140,18 +145,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--share", type=float, default=1.0, help="of the training words")
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     data = real_data()
     if data is None:
         print("no real data: set RUNGWISE_DATA to the folder with corpora/en", file=sys.stderr)
         return 2
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
+    clock = time.process_time if options.threads == 1 else time.perf_counter
     asked = options.only.split(",")
     layers = [name for name in LAYERS if any(each in name for each in asked)]
     splits = penn_treebank(data / "corpora" / "en")
     words = np.array(splits["train"], dtype=np.uint16)
     vocab_size = int(words.max()) + 2
-    timed = {name: Timed(name, words, vocab_size) for name in layers}
+    timed = {name: Timed(name, words, vocab_size, clock) for name in layers}
     size = BATCH * LENGTH
     for turn, name in take_turns(layers, options.rounds):
         part = torch.from_numpy(words[turn * size : (turn + 1) * size + 1].astype(np.int64))
@@ -159,8 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         timed[name].measure(CausalBatch(ids, targets, torch.ones(BATCH, LENGTH)))
     speeds = {name: timed[name].row() for name in layers}
     timed.clear()
-    made_by = {"python": platform.python_version(), "torch": torch.__version__, "threads": 1}
-    add_results("output-layers", made_by, dict(speeds))
+    made_by = {"python": platform.python_version(), "torch": torch.__version__}
+    threads = f", {options.threads} threads" if options.threads > 1 else ""
+    add_results("output-layers", made_by, {name + threads: row for name, row in speeds.items()})
     splits["train"] = splits["train"][: round(options.share * len(words))]
     read = f"{options.epochs:g} passes" + (f" of {options.share:g}" if options.share < 1 else "")
     perplexities: dict[str, list[float]] = {}
@@ -185,14 +193,15 @@ def as_interval(values: Sequence[float]) -> str:
 
 
 def show(speeds: dict[str, dict[str, float]], perplexities: dict[str, str]) -> None:
-    heads = ("rows a word", "words/s, layer", "times", "words/s, step", "times", "perplexity")
-    table = Table("output layer", *heads, box=None, pad_edge=False)
+    heads = ("rows a word", "words/s, layer", "times", "words/s, step", "times")
+    table = Table("output layer", *heads, "of a step", "perplexity", box=None, pad_edge=False)
     plain = speeds.get("softmax")
     for name, row in speeds.items():
         cells = [f"{row['rows']:,.1f}"]
         for key in ("layer_words_a_second", "step_words_a_second"):
             times = f"{row[key] / plain[key]:.1f}" if plain else ""
             cells += [f"{row[key]:,.0f}", times]
+        cells.append(f"{row['step_words_a_second'] / row['layer_words_a_second']:.0%}")
         table.add_row(name, *cells, perplexities.get(name, ""))
     Console(width=120).print(table)
 
