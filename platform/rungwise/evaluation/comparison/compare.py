@@ -39,7 +39,7 @@ from rungwise.evaluation.statistics import (
 )
 from rungwise.finetune import DESCRIPTION
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, read_examples
+from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.scoring.metrics import format_metric, metric_range
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.tokenizer import load_reader
@@ -95,12 +95,13 @@ def compare_variants(
         key=lambda seed: (-seed.validation[metric], seed.validation["loss"], seed.seed),
     )
     examples = read_examples(inputs["task"], "test")
+    kind, rows, sums_by_seed = task_kind(task.info), [], {name: [] for name in variants}
+    for seed in seeds:
+        predictions = load_predictions(scratch, seed)
+        rows += prediction_rows(seed.variant, seed.seed, examples, predictions)
+        sums_by_seed[seed.variant].append(kind.sums(predictions, examples))
     # (S, N, k): the contribution of each test example to the metric, per seed
-    kind = task_kind(task.info)
-    sums = {
-        name: np.stack([kind.sums(load_predictions(scratch, seed), examples) for seed in each])
-        for name, each in by_variant.items()
-    }
+    sums = {name: np.stack(each) for name, each in sums_by_seed.items()}
     if config.budget is None:
         for name, (overlap, fresh) in find_met(variants, inputs["task"], examples).items():
             if fresh.any():
@@ -108,7 +109,7 @@ def compare_variants(
                 overlap = overlap.model_copy(update={"score": float(kind.value(totals).mean())})
             results[name] = results[name].model_copy(update={"overlap": overlap})
     differences = _pair_differences(by_variant, sums, task.info, settings)
-    _keep_results(seeds, examples, output)
+    write_predictions(rows, output)
     _keep_model(best, variants[best.variant].tokenizer, output)
     scratch.remove()
     for name, result in results.items():
@@ -198,17 +199,6 @@ def _pair_differences(
             )
         )
     return tuple(differences)
-
-
-def _keep_results(seeds: Sequence[SeedResult], examples: Sequence[Example], output: Folder) -> None:
-    rows = [
-        row
-        for seed in seeds
-        for row in prediction_rows(
-            seed.variant, seed.seed, examples, load_predictions(output / _SCRATCH, seed)
-        )
-    ]
-    write_predictions(rows, output)
 
 
 def _keep_model(best: SeedResult, tokenizer: Artifact, output: Folder) -> None:

@@ -18,6 +18,7 @@ V vocabulary, D size of a vector, N occurrences, W neighbours, K prototypes, M w
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -69,17 +70,23 @@ class PrototypesConfig(Family):
         numbers = document[places]
         draws = randomness.bits(text.documents[numbers], places - bounds[numbers])
         ids = text.ids.astype(np.int32)
+        order = self._sample(ids[places], draws)  # the neighbours of all would be twenty texts
+        places, numbers = places[order], numbers[order]
         near = _neighbours(ids, places, bounds[numbers], bounds[numbers + 1], self.window)
-        return self.merge([Contexts(ids[places], draws, near)])
+        return Contexts(ids[places], draws[order], near)
 
     def merge(self, tables: "Sequence[Contexts]") -> "Contexts":
         """Join tables; the first `samples` of a word by their draws remain."""
         words, draws, near = (np.concatenate(each) for each in zip(*tables, strict=True))
+        order = self._sample(words, draws)
+        return Contexts(words[order], draws[order], near[order])
+
+    def _sample(self, words: NDArray[np.int32], draws: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the places of occurrences that remain, by word and draw."""
         order = np.lexsort((draws, words))
         ordered = words[order]
         rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-        order = order[rank < self.samples]
-        return Contexts(words[order], draws[order], near[order])
+        return order[rank < self.samples]
 
     def split(self, table: "Contexts", parts: int) -> "list[Contexts]":
         """Split by word."""
@@ -102,9 +109,10 @@ class PrototypesConfig(Family):
         weights_V = np.where(has_vector, _COMMON / (_COMMON + counts_V / counts_V.sum()), 0.0)
         words, starts = np.unique(cells.words, return_index=True)
         centres, means, rows_V = [], [], np.full(len(vectors), -1)
+        unit_vectors = _unit(vectors)
         loss, total = 0.0, 0
         for word, near in zip(words, np.split(cells.neighbours, starts[1:]), strict=False):
-            contexts_ND = _contexts(vectors, weights_V, near)
+            contexts_ND = _contexts(unit_vectors, weights_V, near)
             contexts_ND = contexts_ND[contexts_ND.any(axis=1)]
             if len(contexts_ND) < self.prototypes or not has_vector[word]:
                 continue
@@ -174,6 +182,14 @@ class PrototypesModel(TableModel):
         arrays = (self.table, self.centres, self.means, self.rows, self.weights)
         return dict(zip(_TENSORS, arrays, strict=True))
 
+    @cached_property
+    def _unit_table(self) -> Vectors:
+        return _unit(self.table)
+
+    @cached_property
+    def _unit_centres(self) -> Vectors:
+        return _unit(self.centres)
+
     def prototypes(self, word: int) -> Vectors:
         """Return the vectors (K, D) of a word; (1, D) if it has one."""
         vector, row = self.table[word], self.rows[word]
@@ -196,12 +212,12 @@ class PrototypesModel(TableModel):
         """Return the vectors (2, n, D) of the tokens at these places."""
         bounds = np.zeros_like(places), np.full_like(places, len(ids))
         near = _neighbours(ids, places, *bounds, self.window)
-        contexts = _contexts(self.table, self.weights, near)
+        contexts = _contexts(self._unit_table, self.weights, near)
         static = self.table[ids[places]]
         vectors = static.copy()
         for vector, word, context in zip(vectors, ids[places], contexts, strict=True):
             if (row := self.rows[word]) >= 0 and context.any():
-                nearest = int((_unit(self.centres[row]) @ context).argmax())
+                nearest = int((self._unit_centres[row] @ context).argmax())
                 vector[:] = self.prototypes(word)[nearest]
         return np.stack([static, vectors])
 
@@ -221,11 +237,11 @@ def _neighbours(
 
 
 def _contexts(
-    vectors: Vectors, weights_V: NDArray[np.floating], near: NDArray[np.int32]
+    unit_vectors: NDArray[np.floating], weights_V: NDArray[np.floating], near: NDArray[np.int32]
 ) -> Vectors:
     """Return the weighted means (n, D) of neighbours, at length 1; zeros if none is known."""
     weights = np.where(near >= 0, weights_V[near], 0.0)
-    return _unit(np.einsum("nw,nwd->nd", weights, _unit(vectors[near]))).astype(np.float32)
+    return _unit(np.einsum("nw,nwd->nd", weights, unit_vectors[near])).astype(np.float32)
 
 
 def _unit(rows: NDArray[np.floating]) -> NDArray[np.floating]:
