@@ -15,10 +15,11 @@ from rungwise.core.stages.stage import Stage
 from rungwise.pipeline.experiment import experiment_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage
+from rungwise.pipeline.variants import resolve_variants
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    before = experiment_stages(recipe)
+    before = experiment_stages(recipe, resolve_variants(recipe))
     return [*before.values(), report_stage(recipe, before)]
 
 

@@ -12,10 +12,10 @@ from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.config import CompareConfig
-from rungwise.pipeline.experiment import experiment_stages, plan_experiment
+from rungwise.pipeline.experiment import Experiment, plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage
-from rungwise.pipeline.variants import replaced_settings
+from rungwise.pipeline.variants import replaced_settings, resolve_variants
 from rungwise.report.sections.origin import recipe_text
 from tests.conftest import small_recipe, write_corpus
 
@@ -48,7 +48,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def built(plain: dict[str, Any], **changes: Any) -> dict[str, Stage]:
-    return experiment_stages(recipe(plain, **changes))
+    return plan(recipe(plain, **changes)).stages
+
+
+def plan(recipe: Recipe) -> Experiment:
+    return plan_experiment(recipe, resolve_variants(recipe))
 
 
 def recipe(plain: dict[str, Any], **changes: Any) -> Recipe:
@@ -79,7 +83,7 @@ def test_what_a_variant_of_another_kind_does_not_give_follows_that_kind(
     variants = {"gpt": {"model.kind": "gpt", "tokenizer.kind": "byte_bpe", "instances": CAUSAL}}
     for own, expected in (({}, ("pre", False)), ({"model.norm": "post"}, ("post", False))):
         first = recipe(plain, **own, variants=variants, tasks={})
-        stages = experiment_stages(first)
+        stages = plan(first).stages
         model, tokenizer = stages["pretrain"].config.model, stages["tokenizer"].config  # pyright: ignore[reportAttributeAccessIssue]
         assert (model.norm, tokenizer.lowercase) == expected  # pyright: ignore[reportAttributeAccessIssue]
         assert model.num_layers == plain["model"]["num_layers"]
@@ -91,7 +95,7 @@ def test_a_swept_kind_has_its_own_objective_and_defaults(plain: dict[str, Any]) 
     kinds = {"kind": "choice", "values": ["bert", "modern_bert"]}
     sweep = {"trials": 2, "space": {"model.kind": kinds}}
     first = recipe(plain, sweep=sweep)
-    stages = experiment_stages(first)
+    stages = plan(first).stages
     made = [stages[title].config for title in titles(stages, "pretrain")]
     assert {(each.model.norm, each.pretrain.objective) for each in made} == {  # pyright: ignore[reportAttributeAccessIssue]
         ("post", "mlm_nsp"),
@@ -337,7 +341,7 @@ def test_without_tasks_every_variant_is_pretrained_and_has_a_page(plain: dict[st
         variants=variants,
         continued_pretraining={"more": step},
     )
-    stages = experiment_stages(only)
+    stages = plan(only).stages
     assert titles(stages, "pretrain") == ["pretrain", "pretrain/b", "pretrain/more/c"]
     assert {stage.name for stage in stages.values()} == {
         *("corpus", "tokenizer", "tokens", "instances", "pretrain")
@@ -359,7 +363,7 @@ def test_every_seed_of_pretraining_is_measured_and_fine_tuned(plain: dict[str, A
         "measure": {"perplexity": {"kind": "perplexity"}},
         "tasks.files.variants": ["a", "once", "more"],
     }
-    experiment = plan_experiment(recipe(plain, **several))
+    experiment = plan(recipe(plain, **several))
     stages = experiment.stages
     seeds = {
         title: stages[title].config.pretrain.seed  # pyright: ignore[reportAttributeAccessIssue]
@@ -422,6 +426,6 @@ def test_the_recipe_that_is_kept_builds_the_same_fingerprints(
 
 
 def _fingerprints(of: Recipe) -> dict[str, str]:
-    stages = experiment_stages(of)
+    stages = plan(of).stages
     stages["report"] = report_stage(of, stages)
     return {title: stage.fingerprint for title, stage in stages.items()}

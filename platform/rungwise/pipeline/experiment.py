@@ -24,7 +24,7 @@ from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import measure_stage, pretrain_stages, register_stage
-from rungwise.pipeline.variants import Variant, resolve_variants
+from rungwise.pipeline.variants import Variant
 from rungwise.sweep import SWEEP, SweepStageConfig
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
@@ -110,24 +110,21 @@ class Comparison:
     evaluated: list[Stage]
 
 
-def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
+def experiment_stages(recipe: Recipe, variants: Sequence[Variant]) -> dict[str, Stage]:
     """Every stage from the corpus to the registered models and the table, by title. Raises
-    ConfigError if a block is missing, there is nothing to compare or a variant does not fit."""
+    ConfigError if a block is missing or there is nothing to compare."""
     if not recipe.tasks and not recipe.measure and [*recipe.variants.values()] == [{}]:
         raise ConfigError(
             f"this workflow fine-tunes and compares, but {recipe.name} has no tasks to fine-tune "
             "on, nor other variants or suites to measure; the workflow pretrain takes it as it "
             "is, and rungwise tasks FILE writes the block tasks for labelled data"
         )
-    return plan_experiment(recipe).stages
+    return plan_experiment(recipe, variants).stages
 
 
-def plan_experiment(recipe: Recipe) -> Experiment:
-    """Plan every stage. Raises ConfigError if a block is missing or a variant does not fit."""
-    recipe.require("pretrains and compares", "model", "pretrain", "variants")
-    if recipe.tasks:
-        recipe.require("fine-tunes", "finetune", "evaluate")
-    variants = resolve_variants(recipe)
+def plan_experiment(recipe: Recipe, variants: Sequence[Variant]) -> Experiment:
+    """Plan every stage of a recipe's `variants`; the first gives its corpus to tasks that are made
+    from text."""
     graph = Graph()
     # Before any training, so that mistakes in files are found at once.
     budgets = {

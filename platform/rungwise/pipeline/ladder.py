@@ -11,7 +11,7 @@ from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
 from rungwise.pipeline.experiment import Graph, plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import measure_stage, pretrain_stages
-from rungwise.pipeline.variants import change_recipe
+from rungwise.pipeline.variants import change_recipe, resolve_variants
 from rungwise.report.stage import LADDER, LadderConfig
 
 ALL_TRIALS = "all trials"
@@ -21,7 +21,7 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     """Every stage from the corpus to the page of the ladder, by title. Raises ConfigError if a
     block is missing or a rung does not fit."""
     recipe.require("compares rungs", "measure")
-    experiment = plan_experiment(recipe)
+    experiment = plan_experiment(recipe, resolve_variants(recipe))
     measured = {
         rung: tuple(stage.display_name for stage in stages)
         for rung, stages in experiment.measured.items()

@@ -55,7 +55,11 @@ class Variant:
 
 def resolve_variants(recipe: Recipe) -> list[Variant]:
     """Resolve every variant of a recipe. Unless a task names its variants, those without an
-    encoder, such as n-grams, are left out of it. Raises ConfigError if one does not fit."""
+    encoder, such as n-grams, are left out of it. Raises ConfigError if a block is missing or one
+    does not fit."""
+    recipe.require("pretrains and compares", "model", "pretrain", "variants")
+    if recipe.tasks:
+        recipe.require("fine-tunes", "finetune", "evaluate")
     recipes = {name: change_recipe(recipe, name) for name in recipe.variants}
     configs: dict[str, PretrainStageConfig] = {}
     for name, each in recipes.items():
