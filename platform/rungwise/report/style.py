@@ -141,9 +141,8 @@ def draw_trial(
 ) -> None:
     """Draw the scores of a trial as it learnt: thick if it wins, a cross where it was stopped."""
     x, y = zip(*points, strict=True)
-    weight = {"linewidth": 2.6} if wins else {"linewidth": 1.1, "alpha": 0.6}
-    order = 3 if wins else 2
-    axes.plot(x, y, color=look.colour, zorder=order, label=label, **weight | options)
+    options |= {"linewidth": 2.6} if wins else {"linewidth": 1.1, "alpha": 0.6}
+    axes.plot(x, y, color=look.colour, zorder=3 if wins else 2, label=label, **options)
     if stopped:
         cross: dict[str, Any] = {"marker": "x", "linewidth": 1.8, "label": "stopped early"}
         axes.scatter(x[-1], y[-1], 46, color=look.colour, zorder=4, **cross)

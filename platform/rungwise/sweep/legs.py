@@ -56,8 +56,7 @@ class Legs(Searcher):
             milestones = self._scheduler.milestones(self._last_epoch)
         self._ends = [*milestones, self._last_epoch]
         self._job, self._values, self._stop = job, values, stop
-        self.trials = sweep.trials if values is None else len(values)
-        assert self.trials is not None
+        self.trials = sweep.trials or 0 if values is None else len(values)
         self._survivors: dict[str, list[str]] = {}  # by milestone: the trials that continue
         if note := read_note(job.output, DECISIONS):
             self._survivors = note

@@ -117,6 +117,9 @@ class TreeOutput(Config):
 OutputConfig = Annotated[SoftmaxOutput | ClassesOutput | TreeOutput, Field(discriminator="kind")]
 
 
+Words = tuple[Tensor, Tensor | None]  # the rows (P, D) and biases (V,) of the softmax
+
+
 class FactoredOutput(nn.Module, ABC):
     """Replaces the softmax over all words."""
 
@@ -131,19 +134,12 @@ class FactoredOutput(nn.Module, ABC):
 
     @abstractmethod
     def sums(
-        self,
-        states_XD: Tensor,
-        table_PD: Tensor,
-        bias_V: Tensor | None,
-        targets_X: Tensor,
-        weights_X: Tensor,
+        self, states_XD: Tensor, words: Words, targets_X: Tensor, weights_X: Tensor
     ) -> TokenSums:
         """Sum the losses of the targets, and the targets that the likeliest choices lead to."""
 
     @abstractmethod
-    def log_probabilities(
-        self, states_XD: Tensor, table_PD: Tensor, bias_V: Tensor | None
-    ) -> Tensor:
+    def log_probabilities(self, states_XD: Tensor, words: Words) -> Tensor:
         """Return the log-probabilities of all words, (X, V)."""
 
 
@@ -187,13 +183,9 @@ class WordClasses(FactoredOutput):
         self.bias.copy_(torch.stack([part.sum() for part in parts]).log())
 
     def sums(
-        self,
-        states_XD: Tensor,
-        table_PD: Tensor,
-        bias_V: Tensor | None,
-        targets_X: Tensor,
-        weights_X: Tensor,
+        self, states_XD: Tensor, words: Words, targets_X: Tensor, weights_X: Tensor
     ) -> TokenSums:
+        table_PD, bias_V = words
         assert bias_V is not None
         numbers_C = torch.arange(len(self.sizes), device=self.order.device)
         class_V = torch.empty_like(self.order)
@@ -225,10 +217,8 @@ class WordClasses(FactoredOutput):
         right_X = right_X & torch.cat([right for _, right in within])
         return TokenSums((losses_X * weights_X).sum(), (right_X * weights_X).sum())
 
-    def log_probabilities(
-        self, states_XD: Tensor, table_PD: Tensor, bias_V: Tensor | None
-    ) -> Tensor:
-        logits_XV = output_logits(states_XD, table_PD, bias_V, len(self.order))
+    def log_probabilities(self, states_XD: Tensor, words: Words) -> Tensor:
+        logits_XV = output_logits(states_XD, *words, len(self.order))
         class_XC = functional.linear(states_XD, self.table, self.bias)
         log_XC = at_least_float32(class_XC).log_softmax(-1)
         parts = at_least_float32(logits_XV[:, self.order]).split(self.sizes.tolist(), dim=1)
@@ -304,12 +294,7 @@ class WordTree(FactoredOutput):
         return leaf_P, self.paths[leaf_P, place_P].long()
 
     def sums(
-        self,
-        states_XD: Tensor,
-        table_PD: Tensor,
-        bias_V: Tensor | None,
-        targets_X: Tensor,
-        weights_X: Tensor,
+        self, states_XD: Tensor, words: Words, targets_X: Tensor, weights_X: Tensor
     ) -> TokenSums:
         leaves_V = self.words.bincount(minlength=self._vocab_size)
         first_V = leaves_V.cumsum(0) - leaves_V
@@ -330,9 +315,7 @@ class WordTree(FactoredOutput):
         right = (right_R * weights_X[token_R]).sum()
         return TokenSums(-(log_X * weights_X).sum(), right)
 
-    def log_probabilities(
-        self, states_XD: Tensor, table_PD: Tensor, bias_V: Tensor | None
-    ) -> Tensor:
+    def log_probabilities(self, states_XD: Tensor, words: Words) -> Tensor:
         logits_XN = at_least_float32(functional.linear(states_XD, self.table, self.bias))
         both_X2N = functional.logsigmoid(torch.cat((logits_XN, -logits_XN), dim=1))
         leaf_P, side_P = self._steps()

@@ -233,31 +233,20 @@ class TokenOutput(OnBody):
 
     def sums(self, states_BTD: Tensor, targets_BT: Tensor, weights_BT: Tensor) -> TokenSums:
         """Sum the cross entropy of the targets, given the input of the output matrix."""
+        states_XD = states_BTD.flatten(0, 1)  # (B, T, D) -> (B·T, D)
+        words, targets = (self.output_table(), self.word_bias()), targets_BT.flatten()
         if self.factors is not None:
-            return self.factors.sums(
-                states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
-                self.output_table(),
-                self.word_bias(),
-                targets_BT.flatten(),
-                weights_BT.flatten(),
-            )
-        return token_sums(
-            states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
-            self.output_table(),
-            self.word_bias(),
-            targets_BT.flatten(),
-            weights_BT.flatten(),
-            self.body.vocab_size,
-            self.most_logits,
-        )
+            return self.factors.sums(states_XD, words, targets, weights_BT.flatten())
+        limits = self.body.vocab_size, self.most_logits
+        return token_sums(states_XD, *words, targets, weights_BT.flatten(), *limits)
 
     def to_logits(self, states_BTD: Tensor) -> Tensor:
         """Return the logits (B, T, V), given the input of the output matrix."""
-        table_PD, bias_V = self.output_table(), self.word_bias()
+        words = self.output_table(), self.word_bias()
         if self.factors is not None:
-            log_XV = self.factors.log_probabilities(states_BTD.flatten(0, -2), table_PD, bias_V)
+            log_XV = self.factors.log_probabilities(states_BTD.flatten(0, -2), words)
             return log_XV.unflatten(0, states_BTD.shape[:-1])
-        return output_logits(states_BTD, table_PD, bias_V, self.body.vocab_size)
+        return output_logits(states_BTD, *words, self.body.vocab_size)
 
 
 class NextTokenModel(TokenOutput):
