@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from rungwise.core.errors import DataError
 from rungwise.models.families import ngram_tables
 from rungwise.models.families.brown import BrownConfig
-from rungwise.models.families.brown_clusters import (
-    Clusters,
-    Integers,
-    cluster_words,
-    mutual_information,
-)
+from rungwise.models.families.brown_clusters import Clusters, Integers, cluster_words
 from rungwise.tokens.text import TokenisedText
 from tests.conftest import SPECIAL_IDS
 
@@ -29,6 +24,20 @@ def adjacent(ids: list[int]) -> Pairs:
     pairs = Counter(itertools.pairwise(ids))
     columns = np.array([(*pair, count) for pair, count in pairs.items()], np.int64)
     return columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def mutual_information(
+    left_N: Integers, right_N: Integers, count_N: Integers, class_V: Integers
+) -> float:
+    """The average mutual information of the classes of adjacent words, in nats."""
+    left, right = class_V[left_N], class_V[right_N]
+    inside = (left >= 0) & (right >= 0)
+    joint = np.zeros((class_V.max() + 1,) * 2)
+    np.add.at(joint, (left[inside], right[inside]), count_N[inside])
+    joint /= joint.sum()
+    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
+    positive = joint > 0
+    return float((joint[positive] * np.log(joint[positive] / independent[positive])).sum())
 
 
 def by_brute_force(pairs: Pairs, counts_V: Integers, classes: int) -> list[tuple[int, ...]]:

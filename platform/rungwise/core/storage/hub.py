@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsspec import AbstractFileSystem
+from fsspec.archive import AbstractArchiveFileSystem
 
 from rungwise.core.errors import ConfigError, UserError
 
@@ -84,7 +84,7 @@ def local_copy(uri: str) -> Path:
         )
 
 
-class HubFiles(AbstractFileSystem):
+class HubFiles(AbstractArchiveFileSystem):
     """The listing of a repository at a commit, for `find_files`. Raises UserError if neither the
     hub nor the cache has it."""
 
@@ -96,42 +96,18 @@ class HubFiles(AbstractFileSystem):
         with _explained(uri):
             place = _parse(uri)
             root = uri.removeprefix(SCHEME).removesuffix(place.path_in_repo).rstrip("/")
-            sizes = _sizes(place)
-        self._entries: dict[str, dict[str, Any]] = {
-            root: {"name": root, "size": 0, "type": "directory"}
+            sizes = {f"{root}/{path}": size for path, size in _sizes(place).items()}
+        folders = dict.fromkeys((root, *self._all_dirnames(sizes)), 0)
+        self.dir_cache = {
+            name: {"name": name, "size": size, "type": kind}
+            for names, kind in ((folders, "directory"), (sizes, "file"))
+            for name, size in names.items()
         }
-        self._below: dict[str, list[str]] = {root: []}
-        for path, size in sizes.items():
-            self._add(f"{root}/{path}", size, "file")
 
-    def _add(self, name: str, size: int, kind: str) -> None:
-        if name in self._entries:
-            return
-        self._entries[name] = {"name": name, "size": size, "type": kind}
-        parent = name.rpartition("/")[0]
-        self._add(parent, 0, "directory")
-        self._below.setdefault(parent, []).append(name)
+    def _get_dirs(self) -> None:
+        """Does nothing: all is listed from the start."""
 
-    def info(self, path: str, **options: Any) -> dict[str, Any]:
-        name = self._strip_protocol(path)
-        if name not in self._entries:
-            raise FileNotFoundError(errno.ENOENT, "no such file on the hub", path)
-        return self._entries[name]
-
-    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        entry = self.info(path)
-        names = self._below[entry["name"]] if entry["type"] == "directory" else [entry["name"]]
-        return [self._entries[name] if detail else name for name in names]
-
-    def _open(
-        self,
-        path: str,
-        mode: str = "rb",
-        block_size: int | None = None,
-        autocommit: bool = True,
-        cache_options: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> Any:
+    def _open(self, path: str, mode: str = "rb", *others: Any, **options: Any) -> Any:
         uri = self.unstrip_protocol(path)
         if mode != "rb":
             raise UserError(f"{uri}: the hub is read, and cannot be written; choose another place")

@@ -71,20 +71,6 @@ def cluster_words(
     return Clusters(class_V, tuple(paths[slot] for slot in slots))
 
 
-def mutual_information(
-    left_N: Integers, right_N: Integers, count_N: Integers, class_V: Integers
-) -> float:
-    """Return the average mutual information of the classes of adjacent words, in nats."""
-    left, right = class_V[left_N], class_V[right_N]
-    inside = (left >= 0) & (right >= 0)
-    joint = np.zeros((class_V.max() + 1,) * 2)
-    np.add.at(joint, (left[inside], right[inside]), count_N[inside])
-    joint /= joint.sum()
-    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
-    positive = joint > 0
-    return float((joint[positive] * np.log(joint[positive] / independent[positive])).sum())
-
-
 @dataclass(frozen=True, eq=False)
 class ClassModel:
     """An exact language model: P(word | before) = P(class | classes before) P(word | class). The
