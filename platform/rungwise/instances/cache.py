@@ -20,8 +20,9 @@ import fsspec.asyn
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.storage.store_errors import DISK_IS_FULL
 from rungwise.instances import shards
-from rungwise.instances.cache_folder import DISK_IS_FULL, CacheFolder, default_folder
+from rungwise.instances.cache_folder import CacheFolder, default_folder
 from rungwise.instances.shards import Shard
 
 _OPEN_SHARDS = 128  # mappings, each with a file descriptor and its offsets in memory

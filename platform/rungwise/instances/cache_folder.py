@@ -9,7 +9,6 @@ while others wait. Locks and claims end with their process.
 """
 
 import contextlib
-import errno
 import fcntl
 import os
 import stat
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rungwise.core.errors import UserError
+from rungwise.core.storage.store_errors import disk_explained
 
-DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _WAIT_SECONDS = 0.05
 _LOCKS = 256  # a digest maps to one of them; a collision only costs waiting
 
@@ -32,7 +31,7 @@ class CacheFolder:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self.limit = folder, limit
-        with explained(folder):
+        with _explained(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def path(self, digest: str) -> Path:
@@ -58,7 +57,7 @@ class CacheFolder:
         """Yield a file of `size` allocated bytes to write, and the digests evicted for it. On a
         clean exit it becomes the file of `digest`, otherwise it is removed."""
         part = self._folder / f"{digest}.part"
-        with explained(self._folder):
+        with _explained(self._folder):
             while (claim := self._claim(part, size)) is None:
                 time.sleep(_WAIT_SECONDS)  # downloads fill the cache; one must end first
             stream, evicted = claim
@@ -140,7 +139,7 @@ def _abandoned(part: str) -> bool:
 def default_folder() -> Path:
     """The default cache folder, a temporary one; UserError if others could access it."""
     folder = Path(tempfile.gettempdir()) / f"rungwise-shards-{os.getuid()}"
-    with explained(folder):
+    with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     closed = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
@@ -152,20 +151,5 @@ def default_folder() -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Turn a full disk or a refused write into a UserError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in DISK_IS_FULL:
-            raise UserError(
-                f"no room left on the disk of the shard cache {folder}; free some space, lower "
-                "cache_bytes, or choose another cache folder"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
-            raise UserError(
-                f"cannot write to the shard cache {folder} ({error.strerror}); choose another "
-                "cache folder"
-            ) from error
-        raise
+def _explained(folder: Path) -> contextlib.AbstractContextManager[None]:
+    return disk_explained(f"the shard cache {folder}", "cache folder", "lower cache_bytes, ")

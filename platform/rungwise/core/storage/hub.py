@@ -11,7 +11,6 @@ a later run needs no network. huggingface_hub takes the token from the environme
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fsspec.archive import AbstractArchiveFileSystem
 
 from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.storage.store_errors import DISK_IS_FULL
 
 if TYPE_CHECKING:
     from huggingface_hub import HfUri
@@ -189,7 +189,7 @@ def _explained(uri: str) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         raise fault(f"the hub answers {error.response.status_code}; try again later") from error
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in DISK_IS_FULL:
             raise
         raise fault("no room left for the hub's cache; free some, or set HF_HOME") from error
     except ValueError as error:

@@ -7,21 +7,31 @@ from collections.abc import Iterator
 
 from rungwise.core.errors import UserError
 
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 @contextlib.contextmanager
 def explained(uri: str) -> Iterator[None]:
     """Turn a full disk, a refused write or an unreachable store into a UserError."""
+    with disk_explained(uri), reached(uri):
+        yield
+
+
+@contextlib.contextmanager
+def disk_explained(place: str, what: str = "root", remedy: str = "") -> Iterator[None]:
+    """Turn a full disk or a refused write into a UserError: free space, `remedy`, or choose another
+    `what`."""
     try:
-        with reached(uri):
-            yield
+        yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in DISK_IS_FULL:
             raise UserError(
-                f"no room left on the disk of {uri}; free some space, or choose another root"
+                f"no room left on the disk of {place}; free some space, {remedy}or choose another "
+                f"{what}"
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
             raise UserError(
-                f"cannot write to {uri} ({error.strerror}); choose another root"
+                f"cannot write to {place} ({error.strerror}); choose another {what}"
             ) from error
         raise
 
