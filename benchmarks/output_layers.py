@@ -4,7 +4,7 @@
     python -m benchmarks.output_layers --only huffman --epochs 5
     python -m benchmarks.output_layers --epochs 0          speed alone, two minutes
     python -m benchmarks.output_layers --epochs 0 --threads 2 --only softmax,classes
-    python -m benchmarks.output_layers --share 0.5 --seeds 0,1,2,3,4 --only balanced,adaptive
+    python -m benchmarks.output_layers --rounds 0 --share 0.5 --seeds 0,1,2 --only balanced,adaptive
 
 A log-bilinear model of 100 units that reads five words (Mnih & Hinton 2007) learns the words of the
 Penn Treebank as Mikolov prepared it with each output layer, by the platform's loop without Ray.
@@ -123,6 +123,22 @@ class Timed:
         }
 
 
+def measure_speeds(
+    layers: Sequence[str],
+    words: np.ndarray[Any, Any],
+    vocab_size: int,
+    rounds: int,
+    clock: Callable[[], float],
+) -> dict[str, dict[str, float]]:
+    timed = {name: Timed(name, words, vocab_size, clock) for name in layers}
+    size = BATCH * LENGTH
+    for turn, name in take_turns(layers, rounds):
+        part = torch.from_numpy(words[turn * size : (turn + 1) * size + 1].astype(np.int64))
+        ids, targets = (each.view(BATCH, LENGTH) for each in (part[:-1], part[1:]))
+        timed[name].measure(CausalBatch(ids, targets, torch.ones(BATCH, LENGTH)))
+    return {name: each.row() for name, each in timed.items()}
+
+
 def mean_rows(factors: nn.Module | None, counts_V: np.ndarray[Any, Any]) -> float:
     """The rows of the output that a word of the text multiplies."""
     match factors:
@@ -158,14 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     splits = penn_treebank(data / "corpora" / "en")
     words = np.array(splits["train"], dtype=np.uint16)
     vocab_size = int(words.max()) + 2
-    timed = {name: Timed(name, words, vocab_size, clock) for name in layers}
-    size = BATCH * LENGTH
-    for turn, name in take_turns(layers, options.rounds):
-        part = torch.from_numpy(words[turn * size : (turn + 1) * size + 1].astype(np.int64))
-        ids, targets = (each.view(BATCH, LENGTH) for each in (part[:-1], part[1:]))
-        timed[name].measure(CausalBatch(ids, targets, torch.ones(BATCH, LENGTH)))
-    speeds = {name: timed[name].row() for name in layers}
-    timed.clear()
+    speeds: dict[str, dict[str, float]] = {}
+    if options.rounds:
+        speeds = measure_speeds(layers, words, vocab_size, options.rounds, clock)
     made_by = {"python": platform.python_version(), "torch": torch.__version__}
     threads = f", {options.threads} threads" if options.threads > 1 else ""
     add_results("output-layers", made_by, {name + threads: row for name, row in speeds.items()})
@@ -196,7 +207,11 @@ def show(speeds: dict[str, dict[str, float]], perplexities: dict[str, str]) -> N
     heads = ("rows a word", "words/s, layer", "times", "words/s, step", "times")
     table = Table("output layer", *heads, "of a step", "perplexity", box=None, pad_edge=False)
     plain = speeds.get("softmax")
-    for name, row in speeds.items():
+    for name in speeds or perplexities:
+        if not speeds:
+            table.add_row(name, *[""] * 6, perplexities[name])
+            continue
+        row = speeds[name]
         cells = [f"{row['rows']:,.1f}"]
         for key in ("layer_words_a_second", "step_words_a_second"):
             times = f"{row[key] / plain[key]:.1f}" if plain else ""
