@@ -12,6 +12,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.families import kneser_ney, ngram_model, ngram_tables
 from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.suggestion import Size
 
 START, END = 0, 1
 HALVES = kneser_ney.Smoothing((0.5, 1.0, 1.5))
@@ -188,6 +189,14 @@ def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
         DataError, match=f"from 0 to 8 other than the start symbol 0, found {token}"
     ):
         model.log_probabilities([[2], [3, token]])
+
+
+def test_the_discounts_suggested_for_a_little_text_give_a_model() -> None:
+    """The same text is refused below without them."""
+    keys = NgramConfig(order=2).suggest(Size(tokens=30_000, vocabulary=9, seconds=60))
+    smoothing = kneser_ney.Smoothing(tuple(keys["model.fallback_discounts"]))
+    model = kneser_ney.estimate_model(table_of([[2]], 2), 9, START, smoothing)
+    assert np.isfinite(np.concatenate(model.log_probabilities([[2], [3]]))).all()
 
 
 def test_a_corpus_that_gives_no_model_is_refused() -> None:

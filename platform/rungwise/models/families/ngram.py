@@ -23,6 +23,9 @@ from rungwise.models.families.ngram_tables import Table
 from rungwise.models.family import Family
 from rungwise.models.fitting import Create, Parts, Tasks, Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.suggestion import Size
+
+_LITTLE = 1_000_000  # tokens, of which the counts may give no discounts
 
 
 class NgramConfig(Family):
@@ -70,6 +73,10 @@ class NgramConfig(Family):
 
     def page_name(self, objective: Objective) -> str:
         return f"{self.order}-gram model"
+
+    def suggest(self, size: Size) -> dict[str, Any]:
+        little = size.tokens < _LITTLE
+        return {"model.fallback_discounts": [0.5, 1.0, 1.5]} if little else {}
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
         """Count the n-grams of one shard of documents, each closed by the end symbol."""
