@@ -1,5 +1,6 @@
 """What families suggest: keys of a recipe, that follow text and time."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -52,6 +53,18 @@ def test_a_pair_of_words_counts_for_more_in_a_little_text() -> None:
     assert weights == sorted(weights)
     assert weights[0] < 2
     assert weights[-1] == 100  # the paper's
+
+
+def test_few_documents_give_few_vectors() -> None:
+    """A table of so many documents has no higher rank."""
+    sizes = {
+        (contexts, documents): model_config({"kind": "lsa", "size": 128, "contexts": contexts})
+        .suggest(SIZE._replace(documents=documents))
+        .get("model.size", 128)
+        for contexts, documents in itertools.product(("documents", "window"), (1, 44, 7000))
+    }
+    assert all(size <= documents for (kind, documents), size in sizes.items() if kind != "window")
+    assert [sizes["documents", 7000], sizes["window", 1]] == [128, 128]
 
 
 def test_what_has_nothing_to_choose_suggests_nothing() -> None:

@@ -20,12 +20,14 @@ ROW, MASKED = 64, 0.3  # tokens of a row, and the share of them that is masked
 
 
 class Size(NamedTuple):
-    """The tokens to train on, those of the vocabulary, and the seconds on so many cores."""
+    """The tokens to train on, those of the vocabulary, the seconds on so many cores, and the
+    documents, if known."""
 
     tokens: int
     vocabulary: int
     seconds: float
     workers: int = 1
+    documents: int | None = None
 
 
 class Steps(NamedTuple):

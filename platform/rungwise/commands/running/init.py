@@ -186,7 +186,7 @@ def write_recipe(
     reason = "all that is measured is made of them" if workflow == "ladder" else ""
     reason = reason or ("there are few documents" if documents < _FEW else "")
     held_out = _HELD_OUT if reason else Rules().held_out_fraction
-    size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES)
+    size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES, documents)
     languages = ", ".join(dict.fromkeys(each.language for each in sources))
     amount = format_amount([(each.words, each.characters) for each in sources])
     lines = [

@@ -29,6 +29,7 @@ from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.fitting import Solution
 from rungwise.models.losses.objectives import Objective
+from rungwise.models.suggestion import Size
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.models.word_vectors.vector_family import (
@@ -75,6 +76,13 @@ class LsaConfig(VectorFamily):
 
     def page_name(self, objective: Objective) -> str:
         return "PPMI-SVD model" if self.weighting == "ppmi" else "latent semantic model"
+
+    def suggest(self, size: Size) -> dict[str, Any]:
+        """Few documents give few vectors."""
+        if self.contexts != "documents" or size.documents is None:
+            return {}
+        most = max(1, size.documents // 2)
+        return {"model.size": most} if most < self.size else {}
 
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
         """Count the cells of one shard, by key context·V + word; of pairs one of two is counted.
