@@ -538,7 +538,7 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
     if text == "books":
         books(folder, 3)
     else:
-        (folder / "a.txt").write_text("\n\n".join([CHINESE * 9] * 300), encoding="utf-8")
+        (folder / "a.txt").write_text("\n\n".join([CHINESE * 9] * 600), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert main(["init", "--ladder", text]) == 0
     assert f"rungwise run ladder {text}.yaml" in capsys.readouterr().out
@@ -550,6 +550,16 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
     assert make_stages("ladder", recipe)
     assert main(["init", "--ladder", text, "--model", "gpt"]) == 2
     assert "leave out --labels and --model" in capsys.readouterr().err
+
+
+def test_a_ladder_holds_more_of_a_little_text_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of the text gives its tasks too few test examples."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.txt").write_text("It was late, and the sea was calm. " * 3000)
+    assert main(["init", "--ladder", "one.txt"]) == 0
+    assert load_recipe("one.yaml").corpus.held_out_fraction == 0.25
 
 
 @pytest.mark.parametrize("kind", KINDS)

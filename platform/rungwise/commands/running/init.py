@@ -26,6 +26,7 @@ _SECONDS, _CORES = 120.0, 2  # that a model is to take
 _RUNG_SECONDS = 120.0  # of one core, that a rung is to take
 _FEW = 40  # documents
 _HELD_OUT = 0.1  # of the words of few documents, and for a ladder
+_LADDER_WORDS, _MOST_HELD_OUT = 6000, 0.3  # held out for the test examples of its tasks; at most
 _FEWEST_CHARACTERS = 500
 _FEWEST_OF_ONE = 4000  # whose held-out tenth is twice as long as a long sentence (held_out.py)
 _TABLES = (".csv", ".tsv")
@@ -186,6 +187,9 @@ def write_recipe(
     reason = "all that is measured is made of them" if workflow == "ladder" else ""
     reason = reason or ("there are few documents" if documents < _FEW else "")
     held_out = _HELD_OUT if reason else Rules().held_out_fraction
+    if workflow == "ladder":
+        words = characters if chinese else sum(each.words for each in sources)
+        held_out = min(_MOST_HELD_OUT, max(held_out, round(_LADDER_WORDS / max(1, words), 2)))
     size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES, documents)
     languages = ", ".join(dict.fromkeys(each.language for each in sources))
     amount = format_amount([(each.words, each.characters) for each in sources])
