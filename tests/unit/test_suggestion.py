@@ -42,7 +42,8 @@ def test_suggestions_are_keys_of_a_recipe_and_follow_text_and_time(model: dict[s
     little = family.suggest(SIZE._replace(tokens=20_000, seconds=1e6))
     if "pretrain.steps" in little:
         rows = little["pretrain.global_batch_size"]
-        assert little["pretrain.steps"] == max(300, round(20 * 20_000 / 64 / rows / 100) * 100)
+        most = 20 if "bert" in model["kind"] else 4  # masks hide a part of a pass
+        assert little["pretrain.steps"] == max(300, round(most * 20_000 / 64 / rows / 100) * 100)
 
 
 def test_a_pair_of_words_counts_for_more_in_a_little_text() -> None:

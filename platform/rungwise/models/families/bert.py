@@ -69,7 +69,7 @@ NOT_NEXT, IS_NEXT = 0, 1
 class EncoderFamily(TransformerFamily):
     """Encoders, trained by masking; by other objectives they read from left to right."""
 
-    suggested_steps: ClassVar[Steps | None] = Steps(4e-3, rows=32)
+    suggested_steps: ClassVar[Steps | None] = Steps(4e-3, rows=32, passes=20)
 
     @abstractmethod
     def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> TransformerBody:
