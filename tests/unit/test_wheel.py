@@ -86,7 +86,7 @@ def test_recipes_of_the_package_are_planned_by_name(run: Run) -> None:
     assert planned.returncode == 2
     assert "no file matches 'data/" in planned.stderr
     missing = run("plan", "ladder", "lader-quick")
-    assert "did you mean ladder-quick" in missing.stderr
+    assert "did you mean ladder-quick or search-quick?" in missing.stderr
 
 
 def test_the_ladder_of_the_package_runs_on_the_text_of_the_environment(

@@ -106,13 +106,13 @@ class Legs(Searcher):
             self._failed.add(name)
 
     def _open_round(self) -> list[int]:
-        """The surviving trials that have not reached the end of this round, begun ones first."""
+        """The survivors short of the end of this round, those with records first."""
         if str(self._ends[self._round]) in self._survivors:
             return []  # decided by an earlier attempt; failures until then are final
-        begun = {trial.number: trial for trial in read_records(self._job.output)}
+        records = {trial.number: trial for trial in read_records(self._job.output)}
         legs: list[int] = []
-        for number in sorted(range(self.trials), key=lambda number: number not in begun):
-            name, trial = trial_name(number), begun.get(number)
+        for number in sorted(range(self.trials), key=lambda number: number not in records):
+            name, trial = trial_name(number), records.get(number)
             if name in self._failed or not self._survived(name):
                 continue
             reached = trial.saved_epoch or 0 if trial else 0
