@@ -6,7 +6,7 @@
 
     step     the bare step beside transformers and a nanoGPT-style step (training_step.py)
     ray      the loop on Ray Train beside the same loop on torch.distributed, one worker and two
-    workers  one worker beside two, the same rows a worker
+    workers  one worker beside two, the same rows a worker, bare and on Ray Train
     growth   seconds and memory of a step as length, width and the number of workers grow
 
 Competitors take turns, round after round, each in a process of its own, and every ratio is the
@@ -119,11 +119,16 @@ def ray(bench: Bench) -> Section:
 
 def workers(bench: Bench) -> Section:
     """Two workers read twice the rows a step; without any loss the ratio is 2."""
-    measured = _take_turns(bench, {"one": ("bare", 1, 64), "two": ("bare", 2, 64)})
+    rows: list[Row] = []
+    names = {f"{kind} {count}": (kind, count, 64) for kind in ("bare", "ray") for count in (1, 2)}
+    measured = _take_turns(bench, names)
     rates = {name: [run["tokens_per_second"] for run in runs] for name, runs in measured.items()}
-    ratio = median_ratio(rates["two"], rates["one"])
-    absolute = f"{median(rates['two']):,.0f} over {median(rates['one']):,.0f} tokens/s"
-    return [Row("two workers over one, tokens/s", f"{ratio:.2f}", absolute)], measured
+    for kind, title in (("bare", "bare torch.distributed"), ("ray", "Ray Train")):
+        one, two = rates[f"{kind} 1"], rates[f"{kind} 2"]
+        absolute = f"{median(two):,.0f} over {median(one):,.0f} tokens/s"
+        label = f"two workers over one, tokens/s, {title}"
+        rows.append(Row(label, f"{median_ratio(two, one):.2f}", absolute))
+    return rows, measured
 
 
 def growth(bench: Bench) -> Section:

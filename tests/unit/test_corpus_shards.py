@@ -18,7 +18,7 @@ from rungwise.corpus.building import range_builder as build
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.building.range_builder import RangeBuilder
-from rungwise.corpus.config import Rules
+from rungwise.corpus.config import Rules, identity
 from rungwise.corpus.deduplication import documents as duplicates
 from rungwise.corpus.document import Damage, RawDocument, text_digest
 from rungwise.corpus.summary import CorpusSummary, RangeReport
@@ -196,6 +196,32 @@ def test_a_doubled_id_is_an_error_unless_its_documents_are_copies(tmp_path: Path
         write([[one, *drafts(3)], [again]], tmp_path / "two")
     with pytest.raises(DataError, match="two documents of x have the id 'a'"):
         write([[one, *drafts(3)], [one]], tmp_path / "kept", deduplicate=False)
+
+
+def test_a_smaller_share_is_a_part_of_a_larger_one() -> None:
+    everything = [*drafts(2000), RawDocument("broken", "x", (), damage=damage("f", 9, "cut off"))]
+    names: dict[float, list[str]] = {}
+    for share in (0.01, 0.3, 0.31, 1.0):
+        builder = RangeBuilder(rules_of(), "x", share=share)
+        names[share] = [
+            row["id"] for table in builder.tables(everything) for row in table.to_pylist()
+        ]
+        missing = builder.report.dropped
+        assert missing["not drawn (share)"] == 2000 - len(names[share])
+        assert missing["cut off"] == 1  # what cannot be read is never out of sight
+        assert abs(len(names[share]) - 2000 * share) <= 5 * (2000 * share * (1 - share)) ** 0.5
+    assert {*names[0.01]} < {*names[0.3]} < {*names[0.31]} < {*names[1.0]}
+    other = RangeBuilder(rules_of(), "y", share=0.3)
+    ids = [row["id"] for table in other.tables(everything) for row in table.to_pylist()]
+    assert 0.2 < len({*ids} & {*names[0.3]}) / len(ids) < 0.4  # another source, another draw
+
+
+def test_a_source_that_is_read_whole_has_the_identity_from_before_shares() -> None:
+    sources = [{"kind": "pydocs"}, {"kind": "pydocs", "name": "half", "share": 0.5}]
+    config = validate(CorpusConfig, {"sources": sources})
+    whole, half = identity(config)["sources"]
+    assert "share" not in whole
+    assert half["share"] == 0.5
 
 
 @pytest.mark.parametrize("num_partitions", [1, 5])

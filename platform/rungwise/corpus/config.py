@@ -52,6 +52,8 @@ class _Source(Config):
     # unique name of the source; null: its kind, with its index (text-0) if several share the kind
     name: str | None = Field(default=None, min_length=1)
     licence: str | None = None  # of the text, in any words, for model cards; changes no text
+    # of its documents to read, drawn by their ids; a smaller share is a part of a larger one
+    share: float = Field(default=1.0, gt=0, le=1)
 
 
 class _Files(_Source):
@@ -216,6 +218,8 @@ def identity(config: CorpusConfig) -> dict[str, Any]:
     for source in plain["sources"]:
         source.pop("paths", None)
         source.pop("licence")
+        if source["share"] == 1:
+            del source["share"]  # recipes from before it have the same corpus
         if source.get("documents") != "chunk":
             source.pop("chunk_kilobytes", None)  # has no effect
     if plain["decontaminate"]:

@@ -46,7 +46,8 @@ KEYS_SCHEMA = pa.schema(
         ("signature", pa.binary()),  # its low bytes
     ]
 )
-BOILERPLATE, TEST_TEXT = "boilerplate", "test text"
+BOILERPLATE, TEST_TEXT, NOT_DRAWN = "boilerplate", "test text", "not drawn (share)"
+_NAMES = 1 << 128
 # Small enough for processor caches, large enough to batch many documents.
 _CHARACTERS_AT_ONCE = 1 << 18
 _TABLE_BYTES = 8 << 20
@@ -55,9 +56,12 @@ _TABLE_BYTES = 8 << 20
 class RangeBuilder:
     """Builds the tables of one range; `keys` and `report` are complete afterwards."""
 
-    def __init__(self, rules: Rules, source: str, tests: NgramHashes | None = None) -> None:
+    def __init__(
+        self, rules: Rules, source: str, tests: NgramHashes | None = None, share: float = 1.0
+    ) -> None:
         self._rules = rules
         self._tests = tests
+        self._share = share
         self._keys: list[pa.Table] = [KEYS_SCHEMA.empty_table()]
         self.report = RangeReport(source=source)
 
@@ -65,7 +69,7 @@ class RangeBuilder:
         """Yield tables of a few megabytes with a row per document that stays, in order."""
         table: list[_CleanDocument] = []
         table_bytes = 0
-        for batch in _batches(documents):
+        for batch in _batches(self._draw(documents)):
             for document in self._clean(batch):
                 if reason := document.raw.reason or self._fault(document):
                     self.report.drop(reason, document.id, document.sentences)
@@ -82,6 +86,19 @@ class RangeBuilder:
                 table, table_bytes = [], 0
         if table:
             yield self._table(table)
+
+    def _draw(self, documents: Iterable[RawDocument]) -> Iterator[RawDocument]:
+        """Yield the source's share of the documents, and what could not be read."""
+        if self._share == 1:
+            yield from documents
+            return
+        for document in documents:
+            id_ = clean(document.id).text
+            place = int.from_bytes(_hash_name(self.report.source, id_)) / _NAMES
+            if document.damage or place < self._share:
+                yield document
+            else:
+                self.report.drop(NOT_DRAWN, id_, ())
 
     @property
     def keys(self) -> pa.Table:
@@ -131,8 +148,7 @@ class RangeBuilder:
             banding = near_duplicates.choose_banding(rules.near_duplicates)
             bands = _binary(near_duplicates.band_keys(signed, banding).astype("<u8"))
             signature = _binary(near_duplicates.low_bytes(signed))
-        names = [f"{self.report.source}\0{one.id}".encode() for one in documents]
-        hashes = [hashlib.blake2b(name, digest_size=16).digest() for name in names]
+        hashes = [_hash_name(self.report.source, one.id) for one in documents]
         name = pa.array(hashes, pa.binary(16))
         self._keys.append(
             pa.Table.from_arrays([digest, name, *splits, bands, signature], schema=KEYS_SCHEMA)
@@ -181,6 +197,10 @@ class _CleanDocument:
     @property
     def words(self) -> int:
         return count_units(self.text.count(" ") + len(self.sentences), len(self.text))[0]
+
+
+def _hash_name(source: str, id_: str) -> bytes:
+    return hashlib.blake2b(f"{source}\0{id_}".encode(), digest_size=16).digest()
 
 
 def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:

@@ -112,7 +112,8 @@ class RangeTask:
         marker = f"{STAGING}/{range.number:05d}.read.json"
         if (report := read_note(self.output, marker)) is not None:
             return RangeReport.from_plain(report)
-        builder = RangeBuilder(self.config, self._source(range), self._tests)
+        share = self.config.sources[range.source].share
+        builder = RangeBuilder(self.config, self._source(range), self._tests, share)
         tables = builder.tables(read_range(range, self.config))
         text, keys = (name.format(range.number) for name in (_TEXT_FILE, _KEYS_FILE))
         files = {text: write_tables(self.output, text, TEXT_SCHEMA, tables)}
