@@ -1,7 +1,7 @@
 """What a task needs to estimate an n-gram model: memory, processor time, and the same bits as one.
 
     python -m benchmarks.ngrams                          8 M tokens of order 5, minutes of a core
-    python -m benchmarks.ngrams --millions 20 --parts 4
+    python -m benchmarks.ngrams --millions 100 --parts 4,8   without a single task of everything
 
 The text is real English (texts.py) as words and marks, the 29,990 most frequent with an id; copies
 of it, if more is asked for, have every tenth token replaced by another of the text, so that 41 % of
@@ -84,7 +84,7 @@ def _run_task(function: Any, arguments: Sequence[Any], handles: Sequence[Path], 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--millions", type=float, default=8.0, help="of tokens")
-    parser.add_argument("--parts", type=int, default=2, help="rows and columns of the grid")
+    parser.add_argument("--parts", default="1,2", help="rows and columns of the grid, with commas")
     options = parser.parse_args(given)
     if texts.real_data() is None:
         print("no real data: set RUNGWISE_DATA to the folder of corpora", file=sys.stderr)
@@ -95,7 +95,7 @@ def main(given: Sequence[str] | None = None) -> int:
         arguments = (Path(scratch), int(options.millions * 1e6))
         with multiprocessing.get_context("fork").Pool(1) as pool:
             shards = pool.apply(write_shards, arguments)
-        for parts in sorted({1, options.parts}):
+        for parts in map(int, options.parts.split(",")):
             results[f"{options.millions:g} M tokens, {parts} x {parts}"] = result = measure(
                 Path(scratch), shards, parts
             )

@@ -4,6 +4,10 @@
     python -m benchmarks.tuning --only word2vec,glove --texts brown_and_wiki --seeds 0,1,2
     python -m benchmarks.tuning --only gpt,lstm --texts quick_ladder --settings suggested \\
         --seconds 30,60,120,300,600 --seeds 0
+    python -m benchmarks.tuning --only gpt,lstm,nnlm,bert --texts 0.3,1,10 --seeds 0
+
+Texts for vectors are named in TEXTS. Networks read that of the quick ladder, or so many million
+words of ten-million-words.yaml, with the quick ladder's tokenizer and models.
 
 The first setting of a family is what it suggests for the text and the seconds; the others change
 some of its keys. Everything runs in this process on `--threads`.
@@ -22,7 +26,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -35,9 +39,9 @@ from scipy import stats
 from benchmarks import texts
 from benchmarks.common import add_results
 from benchmarks.learning import build, find_fit, pretrain_here
+from benchmarks.text_sizes import read_part
 from benchmarks.word_vectors import count_sentences, encoded, passes, train_glove
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import Stage
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import model_config
 from rungwise.models.suggestion import Size
@@ -55,15 +59,18 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "books_and_news": ("brown", "wiki", "reuters", "gutenberg"),
 }
 MOST_WORDS = {"brown_300k": 300_000}
-QUICK_LADDER = "quick_ladder"  # the rows of that recipe
+QUICK_LADDER = "quick_ladder"
+PARTS = ("0.3", "1", "10")  # of ten million words
 _MOST_STEPS = 10_000_000  # where seconds end the run
 Runs = dict[tuple[str, str, float], list[dict[str, Any]]]  # by kind, setting and seconds
 # Changes of what the family suggests.
 NETWORKS: dict[str, dict[str, Any]] = {
     "suggested": {},
-    "rows of 32": {"pretrain.global_batch_size": 32},
+    "8 rows": {"pretrain.global_batch_size": 8},
+    "32 rows": {"pretrain.global_batch_size": 32},
+    "half the rate": {"rate": 0.5},
     "twice the rate": {"rate": 2.0},
-    "zeros": {"pretrain.output_bias": "zeros"},
+    "other bias": {"other_bias": True},
 }
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "word2vec": {
@@ -79,8 +86,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "half x_max": {"factor": 0.5},
     },
     "lsa": {"ppmi": {"model.contexts": "window", "model.weighting": "ppmi"}},
-    "gpt": NETWORKS,
-    "lstm": NETWORKS,
+    **dict.fromkeys(("nnlm", "rnn", "lstm", "gpt", "bidirectional", "bert"), NETWORKS),
 }
 
 
@@ -155,26 +161,36 @@ def train_vectors(
     return result | similarity(words[1:], model.table[1:], data)
 
 
-def build_rows(recipe: Recipe) -> tuple[Artifact, float]:
-    """The rows of the quick ladder, and the nats a token of Kneser-Ney of order 4."""
+def read_recipe(text: str, overrides: Sequence[str]) -> Recipe:
+    """The quick ladder, on its own text or on so many million words."""
+    recipe = load_recipe("ladder-quick", overrides)
+    if text == QUICK_LADDER:
+        return recipe
+    corpus = read_part(float(text), (), ()).corpus
+    assert corpus
+    changes = {"corpus": corpus.model_dump(mode="json"), "name": f"tuning-{text}"}
+    return recipe.with_changes(changes, "tuning")
+
+
+def build_counted(recipe: Recipe) -> float:
+    """The nats a token of Kneser-Ney of order 4."""
     counted = pretrain_stages(change_recipe(recipe, "ngram4"))["pretrain"]
-
-    def stages(first: dict[str, Stage]) -> dict[str, Stage]:
-        return {"instances": first["instances"], "counted": counted}
-
-    built = build(recipe, stages)
-    return built["instances"], float(PretrainSummary.of(built["counted"]).final["loss"])
+    built = build(recipe, lambda _: {"counted": counted})
+    return float(PretrainSummary.of(built["counted"]).final["loss"])
 
 
 def train_network(
-    recipe: Recipe, instances: Artifact, kind: str, size: Size, changes: dict[str, Any], seed: int
+    rung: Recipe, instances: Artifact, size: Size, changes: dict[str, Any], seed: int
 ) -> dict[str, Any]:
     """The nats a token of held-out rows that a rung reaches in the seconds, and what it read."""
-    rung, rows = change_recipe(recipe, kind), InstancesSummary.of(instances)
+    rows = InstancesSummary.of(instances)
     assert rung.model
     keys = rung.model.suggest(size._replace(tokens=rows.tokens, vocabulary=rows.vocab_size))
     keys["pretrain.optimizer.learning_rate"] *= changes.pop("rate", 1.0)
     suggested = keys.pop("pretrain.steps")
+    if changes.pop("other_bias", False):
+        is_zero = keys.get("pretrain.output_bias") == "zeros"
+        changes["pretrain.output_bias"] = "frequencies" if is_zero else "zeros"
     keys |= changes
     ends = {
         "pretrain.steps": _MOST_STEPS,
@@ -231,7 +247,7 @@ def _row(cells: Sequence[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default=",".join(SETTINGS), help="kinds of model, with commas")
-    parser.add_argument("--texts", default=",".join([*TEXTS, QUICK_LADDER]))
+    parser.add_argument("--texts", default=",".join([*TEXTS, QUICK_LADDER, *PARTS]))
     parser.add_argument("--settings", help="names with commas; default: all of a kind")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--seconds", default="60", help="of a run; several with commas")
@@ -241,41 +257,51 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data = texts.real_data()
     if data is None:
         parser.error("no real data: set RUNGWISE_DATA to the folder of corpora")
-    seeds = [int(seed) for seed in options.seeds.split(",")]
     torch.set_num_threads(options.threads)
     for name in options.texts.split(","):
-        with tempfile.TemporaryDirectory(prefix="rungwise-tuning-") as folder:
-            if name == QUICK_LADDER:
-                recipe = load_recipe("ladder-quick", options.overrides)
-                instances, counted = build_rows(recipe)
-                train = partial(train_network, recipe, instances)
-                add_results("tuning", {}, {f"{name}, Kneser-Ney of order 4": counted})
-            else:
-                file, counted = Path(folder) / name, None
-                file.write_text("".join(f"{each}\n" for each in read_sentences(name, data)))
-                train = partial(train_vectors, file, data)
-            runs: Runs = {}
-            for kind, setting in _settings(options, reads_rows=counted is not None):
-                for seconds in map(float, options.seconds.split(",")):
-                    size = Size(1, 1, seconds, options.threads)
-                    results = runs[kind, setting, seconds] = []
-                    for seed in seeds:
-                        results.append(train(kind, size, dict(SETTINGS[kind][setting]), seed))
-                        row = [name, kind, setting, seconds, seed, results[-1]]
-                        print(json.dumps(row), flush=True)
-                    title = f"{name}, {kind}, {setting}, {seconds:g} s"
-                    add_results("tuning", {}, {title: results})
-            if counted is not None:
-                print("\n".join(describe_networks(runs, counted)))
+        if name in TEXTS:
+            tune_vectors(name, data, options)
+        else:
+            tune_networks(name, options)
 
 
-def _settings(options: argparse.Namespace, reads_rows: bool) -> Iterator[tuple[str, str]]:
-    """Yield the kinds of model that learn from such a text, with their settings."""
+def tune_vectors(name: str, data: Path, options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="rungwise-tuning-") as folder:
+        file = Path(folder) / name
+        file.write_text("".join(f"{each}\n" for each in read_sentences(name, data)))
+        for kind in options.only.split(","):
+            if SETTINGS[kind] is not NETWORKS:
+                tune(name, kind, partial(train_vectors, file, data, kind), options)
+
+
+def tune_networks(name: str, options: argparse.Namespace) -> None:
+    recipe = read_recipe(name, options.overrides)
+    counted = build_counted(recipe)
+    add_results("tuning", {}, {f"{name}, Kneser-Ney of order 4": counted})
+    runs: Runs = {}
     for kind in options.only.split(","):
-        for setting in SETTINGS[kind]:
-            matches = options.settings is None or setting in options.settings.split(",")
-            if matches and (SETTINGS[kind] is NETWORKS) == reads_rows:
-                yield kind, setting
+        if SETTINGS[kind] is NETWORKS:
+            rung = change_recipe(recipe, kind)
+            instances = build(rung, lambda stages: stages)["instances"]
+            runs |= tune(name, kind, partial(train_network, rung, instances), options)
+    print("\n".join(describe_networks(runs, counted)))
+
+
+def tune(
+    name: str, kind: str, train: Callable[..., dict[str, Any]], options: argparse.Namespace
+) -> Runs:
+    """Run each setting of a kind for each number of seconds with each seed."""
+    runs: Runs = {}
+    chosen = options.settings.split(",") if options.settings else [*SETTINGS[kind]]
+    for setting in (each for each in SETTINGS[kind] if each in chosen):
+        for seconds in map(float, options.seconds.split(",")):
+            size = Size(1, 1, seconds, options.threads)
+            results = runs[kind, setting, seconds] = []
+            for seed in map(int, options.seeds.split(",")):
+                results.append(train(size, dict(SETTINGS[kind][setting]), seed))
+                print(json.dumps([name, kind, setting, seconds, seed, results[-1]]), flush=True)
+            add_results("tuning", {}, {f"{name}, {kind}, {setting}, {seconds:g} s": results})
+    return runs
 
 
 if __name__ == "__main__":
