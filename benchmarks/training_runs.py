@@ -2,7 +2,7 @@
 
     python -m benchmarks.training_runs JOB.json
 
-Both call the same `rungwise.pretraining.gradient.pretrain` on the same instances, with one thread a
+All call the same `rungwise.pretraining.gradient.pretrain` on the same instances, with one thread a
 worker and gloo between them; what differs is who starts and watches the workers. A run is a process
 of its own, and prints as JSON what the loop itself recorded: seconds a step, tokens a second, the
 share of waiting for data, and the peak memory of each worker.
@@ -86,7 +86,8 @@ def _text(seed: int, documents: int) -> TokenisedText:
 def measure(
     folder: Path, kind: str, workers: int, rows_a_worker: int, steps: int
 ) -> dict[str, Any]:
-    """One run in a process of its own; `kind` is `ray` or `bare`, `folder` has the instances."""
+    """One run in a process of its own; `kind` is `ray`, `bare`, or `apart`, whose workers are so
+    many runs of one worker side by side; `folder` has the instances."""
     with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as output:
         job = Path(output) / "job.json"
         job.write_text(
@@ -174,10 +175,16 @@ def _bare(job: dict[str, Any]) -> dict[str, Any]:
         json.loads((Path(job["output"]) / f"worker-{rank}.json").read_text())
         for rank in range(job["workers"])
     ]
-    return results[0] | {"peak_bytes": [worker["peak_bytes"] for worker in results]}
+    facts = results[0] | {"peak_bytes": [worker["peak_bytes"] for worker in results]}
+    if job["kind"] == "apart":
+        facts["tokens_per_second"] = sum(worker["tokens_per_second"] for worker in results)
+    return facts
 
 
 def _worker(rank: int, job: dict[str, Any], port: int) -> None:
+    folder = Path(job["output"])
+    if job["kind"] == "apart":
+        job |= {"workers": 1, "output": str(folder / str(rank))}
     world = job["workers"]
     torch.set_num_threads(1)
     if world > 1:
@@ -189,9 +196,9 @@ def _worker(rank: int, job: dict[str, Any], port: int) -> None:
     progress, costs = pretrain(config, run, worker)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     # The loop keeps its times on the leading worker alone.
-    facts = _facts(progress.timings, totals(progress, costs)) if rank == 0 else {}
+    facts = _facts(progress.timings, totals(progress, costs)) if worker.group.leads else {}
     result = json.dumps(facts | {"peak_bytes": peak})
-    (Path(job["output"]) / f"worker-{rank}.json").write_text(result)
+    (folder / f"worker-{rank}.json").write_text(result)
     if world > 1:
         dist.destroy_process_group()
 
