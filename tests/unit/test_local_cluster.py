@@ -365,9 +365,11 @@ def test_a_port_of_grafana_without_dashboards_is_refused(tmp_path: Path) -> None
 def test_a_cluster_keeps_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "300")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "90")
+    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # as for a run on this machine
     variables = ray_start.environment(Path("token"))
     assert variables["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] == "300"
     assert variables["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "15"  # docs/how-to/local-cluster.md
+    assert "RAY_ENABLE_UV_RUN_RUNTIME_ENV" not in variables
 
 
 def test_nothing_is_said_to_answer_where_nothing_listens(unused_port: int, tmp_path: Path) -> None:

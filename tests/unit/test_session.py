@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 import ray
+from ray.runtime_env import RuntimeEnv
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rungwise.cluster import expected_nodes
 from rungwise.cluster import session as sessions
@@ -143,8 +145,38 @@ def test_a_local_ray_keeps_idle_workers_in_a_sixteenth_of_the_free_memory(
     # With an environment of its own it could not use the workers that Ray starts in advance.
     assert given[0]["runtime_env"] is None
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    context = SimpleNamespace(runtime_env=RuntimeEnv())
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     with session(ComputeConfig()):
         assert given[1]["runtime_env"]
+
+
+@pytest.mark.parametrize(
+    ("started", "fault"),
+    [
+        (["a", "b"], None),
+        (["b"], r"no worker has started within 300 s on 10\.0\.0\.1: give every node uv"),
+        ([], r"on 10\.0\.0\.1, 10\.0\.0\.2: "),
+    ],
+)
+def test_a_node_where_uv_starts_no_worker_is_named(
+    started: list[str], fault: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def options(scheduling_strategy: NodeAffinitySchedulingStrategy) -> SimpleNamespace:
+        return SimpleNamespace(remote=lambda: scheduling_strategy.node_id[0])
+
+    names = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
+    nodes = [
+        {"NodeID": name * 56, "NodeManagerAddress": address, "Alive": name != "c"}
+        for name, address in names.items()
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "remote", lambda **_: lambda _: SimpleNamespace(options=options))
+    monkeypatch.setattr(
+        ray, "wait", lambda tasks, **_: (started, [task for task in tasks if task not in started])
+    )
+    with pytest.raises(UserError, match=fault) if fault else contextlib.nullcontext():
+        sessions._check_uv()
 
 
 @pytest.mark.parametrize("whose", ["our handler", "that of Ray"])

@@ -74,7 +74,8 @@ def environment(token_path: Path, **more: str) -> dict[str, str]:
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("RAY_ADDRESS", "RAY_AUTH", "MLFLOW_"))
+        # The third says that the workers have this process's environment; those of a job may not.
+        if not name.startswith(("RAY_ADDRESS", "RAY_AUTH", "RAY_ENABLE_UV_RUN", "MLFLOW_"))
     }
     binaries = str(Path(sys.executable).parent)  # a job's `python` is the first one on PATH
     path = os.pathsep.join([binaries, inherited.get("PATH", os.defpath)])
