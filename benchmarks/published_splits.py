@@ -53,7 +53,7 @@ from rungwise.tokens.building import unigram_loss
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.curriculum import Turn, open_phases
-from rungwise.training.loop import uses_bfloat16, validate
+from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import (
     AnyOptimizerConfig,
     MuonConfig,
@@ -63,6 +63,7 @@ from rungwise.training.optimizer import (
 from rungwise.training.parallel import Group, Worker, distribute
 from rungwise.training.step import Step
 from rungwise.training.tensor_files import MODEL, load_tensors
+from rungwise.training.validation import validate
 
 PUBLISHED = {
     "shakespeare": "1.8857 nats (nanoGPT with these settings, run elsewhere)",

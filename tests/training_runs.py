@@ -128,6 +128,7 @@ def run(
     mixed: dict[str, Artifact] | None = None,
     initial: Artifact | None = None,
     earlier: EarlierRun | None = None,
+    submit: Any = lambda work: None,
     **compute: Any,
 ) -> Progress:
     """The loop in this process."""
@@ -145,7 +146,7 @@ def run(
     inputs = {"instances": instances} | ({"longer_instances": longer} if longer else {})
     inputs |= {MIXED_INSTANCES + name: each for name, each in (mixed or {}).items()}
     turns = list_turns(inputs, settings.pretrain)
-    worker = Worker(group or Group.current(CPU), keys, report or SilentReporter(), notice)
+    worker = Worker(group or Group.current(CPU), keys, report or SilentReporter(), notice, submit)
     return pretrain(settings, Run(turns, initial, Folder.at(output), rules), worker)[0]
 
 
@@ -233,7 +234,7 @@ def together(
 ) -> Progress | None:
     """The same run on so many processes with gloo; None if it was to be killed at a step.
 
-    `compute` may hold `initial`, as in `run`.
+    `compute` may hold `initial` and `submit`, as in `run`.
     """
     output.mkdir(exist_ok=True)
     arguments = (world, port, str(output), settings, instances, killed_at, compute)

@@ -11,6 +11,7 @@ A run that differs from a finished one only in its length starts from what they 
 which replace the random draw (initial.py).
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import Turn, list_turns, open_phases, rows_per_epoch
+from rungwise.training.curriculum import Turn, list_turns, rows_per_epoch
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.progress import Progress
@@ -228,9 +229,13 @@ def _train(
 ) -> Outcome:
     import ray.train.torch
 
+    from rungwise.pretraining.validation_task import submit
+
     use_threads(context.compute.cpus_per_worker)
     group = Group.current(ray.train.torch.get_device())
-    worker = Worker(group, context.compute, context.report)
+    name = f"validation {run.output.uri}"
+    beside = functools.partial(submit, name, context.compute)
+    worker = Worker(group, context.compute, context.report, submit=beside)
     if watch is not None:
         worker = replace(worker, notice=watch(group))
     try:
@@ -257,14 +262,13 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
             f"{rest} of {count:,} instances are left out of every epoch, so that "
             f"{batch} streams are of equal length"
         )
-    phases = open_phases(config, run.turns, worker)
     # The others receive the leader's weights; a checkpoint of this run replaces them.
     initial = run.initial if worker.group.leads or fixes_vectors(run.initial) else None
     model, carried, first_loss = start_model(config, run.turns[0].instances, initial)
     checkpoints = Checkpoints(run.checkpoints, worker.group)
     if run.initial:
         first_loss = None
-    progress, costs = train(config, model, phases, checkpoints, worker, first_loss)
+    progress, costs = train(config, model, run.turns, checkpoints, worker, first_loss)
     if worker.group.leads:
         checkpoints.export_model(run.output, carried)
     return progress, costs

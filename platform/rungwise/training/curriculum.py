@@ -105,10 +105,12 @@ class Phase:
     sequence_length: int
     global_batch_size: int
     step: Callable[[int], StepBatch]  # takes the number of a step of the run
-    validation: Callable[[], list[Batch[Tensor]]]  # the same instances each time
+    # the part of the worker of a rank; the same instances each time
+    validation: Callable[[int], list[Batch[Tensor]]]
     tokens_per_byte: float | None = None  # of held-out text predicted token by token
     flops_per_token: float | None = None
-    streams: range | None = None  # this worker's, if the model carries a state (streams.py)
+    # those of the worker of a rank, if the model carries a state (streams.py)
+    streams: Callable[[int], range] | None = None
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
@@ -189,10 +191,10 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
             worker.parts_of_a_batch,
         )
 
-    def validation() -> list[Batch[Tensor]]:
+    def validation(rank: int) -> list[Batch[Tensor]]:
         read_batches = held_out_in_streams if carries_state else held_out_batches
-        count = settings.validation_instances
-        return read_batches(validation_source, count, share, micro_batch_size, settings.seed)
+        count, part = settings.validation_instances, replace(share, rank=rank)
+        return read_batches(validation_source, count, part, micro_batch_size, settings.seed)
 
     return Phase(
         lambda number: turn.first_step <= number and turn.count(number + 1) > turn.count(number),
@@ -208,7 +210,7 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
             config.objective,
             train_source.reader.config.masked_per_row,
         ),
-        share.rows if carries_state else None,
+        (lambda rank: replace(share, rank=rank).rows) if carries_state else None,
     )
 
 

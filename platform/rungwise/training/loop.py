@@ -12,39 +12,29 @@ gradient.
 P parts of the objective
 """
 
-import contextlib
-import math
+import copy
 import time
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import nn
 
 from rungwise.core.randomness import bits
 from rungwise.models.device import keep_freed_memory, multiplies_bfloat16
-from rungwise.models.losses.objectives import CarriesState, LossSum
 from rungwise.models.transformer.block import recompute_activations, set_stream
 from rungwise.training.average import WeightAverage
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import EarlyStopConfig, GradientConfig, GradientFit, Precision
-from rungwise.training.curriculum import Phase, phase_at
+from rungwise.training.curriculum import Turn, open_phases, phase_at
 from rungwise.training.feed import Prefetched, logical_ranks
 from rungwise.training.optimizer import build_optimizers, learning_rate_at
 from rungwise.training.parallel import Worker, distribute
-from rungwise.training.progress import (
-    Progress,
-    check_start,
-    log_saves,
-    log_step,
-    log_validation,
-    report_again,
-)
+from rungwise.training.progress import Progress, check_start, log_saves, log_step, report_again
 from rungwise.training.state import RunState
 from rungwise.training.step import Step
 from rungwise.training.step_metrics import StepMetrics, StepTotals
-from rungwise.training.streams import StreamStates
 from rungwise.training.throughput import Clock, Costs, group_matmul_rate
+from rungwise.training.validation import Replica, Validations, new_streams
 
 _NOTICE_SECONDS = 1.0  # between two checks for a notice that a machine will go away
 
@@ -52,7 +42,7 @@ _NOTICE_SECONDS = 1.0  # between two checks for a notice that a machine will go 
 def train(
     config: GradientFit,
     model: nn.Module,
-    phases: Sequence[Phase],
+    turns: Sequence[Turn],
     checkpoints: Checkpoints,
     worker: Worker,
     first_loss: float | None = None,
@@ -69,9 +59,14 @@ def train(
     group, compute, report = worker.group, worker.compute, worker.report
     keep_freed_memory()
     bfloat16 = uses_bfloat16(settings.precision, group.device)
-    streams = _new_streams(model, phases[0], group.device)
+    phases = open_phases(config, turns, worker)
+    streams = new_streams(model, phases[0], group.rank, group.device)
     # On a CPU, LayerNorm takes bfloat16 weights only if its input is bfloat16.
     narrow = bfloat16 and (settings.bfloat16_stream or group.device.type == "cuda")
+    replica = None
+    if compute.asynchronous_validation and settings.early_stop is None:
+        own = copy.deepcopy(model) if group.leads else None
+        replica = Replica(own, config, turns, compute, group.world_size, bfloat16, narrow)
     exchange = distribute(model, group, compute.parallel, compute.shard_workers, narrow)
     recompute_activations(model, compute.recompute_activations)
     set_stream(model, torch.bfloat16 if bfloat16 and settings.bfloat16_stream else None)
@@ -105,9 +100,12 @@ def train(
             f"compute.logical_workers is {compute.logical_workers}, which the "
             f"{group.world_size} workers left cannot share evenly: each computes one part"
         )
+    validations = Validations(config, step, phases, worker, progress, average, replica)
+    last = progress.validation[-1]["step"] if progress.validation else -1
+    if progress.step > last and progress.step % settings.validation_every_steps == 0:
+        validations.validate(now=True)
     if progress.step == 0:
-        first = validate(step, phases if objective.members else phases[:1])
-        log_validation(progress, first, report)
+        first = progress.validation[0]
         report.progress(0, settings.steps, loss=first["loss"])
         if first_loss is not None:
             check_start(first, objective, first_loss, report)
@@ -158,17 +156,14 @@ def train(
                 report.progress(*measure_progress(progress, settings), **newest)
             done = progress.step
             if done % settings.validation_every_steps == 0 or is_spent(progress, settings):
-                began_validation = time.perf_counter()
-                with average.swap_averages(done) if average else contextlib.nullcontext():
-                    values = validate(step, phases if objective.members else [phase])
-                log_validation(progress, values, report)
-                clock.validated += time.perf_counter() - began_validation
+                clock.validated += validations.validate(now=is_spent(progress, settings))
             ends = is_finished(progress, settings)
             log = done % settings.log_every_steps == 0 or ends
             # From the end of the plateau a longer run can continue.
             save = done % compute.checkpoint_every_steps == 0 or done == settings.shared_steps
             if log or save or must_leave:
                 step_metrics.gather()
+                clock.validated += validations.settle(done if save or must_leave else 0)
             if log:
                 values, logged = step_metrics.take(), True
                 straggler = clock.straggler(group)
@@ -187,47 +182,9 @@ def train(
                 log_saves(progress, checkpoints.settled, report)
     finally:
         feed.close()
+        validations.close()
         checkpoints.close()
     return progress, costs
-
-
-@torch.no_grad()
-def validate(step: Step, phases: Sequence[Phase]) -> dict[str, float]:
-    """Losses and accuracies over the validation instances of a phase, with the same masks each
-    time, or of all members of a mixture.
-
-    `perplexity` is that of the objective's first part, the one over tokens; `bits_per_byte` is
-    given if every token of the text is predicted and its bytes are known.
-    """
-    model, group, phase = step.model, step.group, phases[0]
-    model.eval()
-    objective = phase.objective
-    total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
-    for each in phases:
-        step.objective = each.objective
-        streams = _new_streams(model, each, group.device)  # separate from training's
-        batches = (batch.to(group.device) for batch in each.validation())
-        for part in step.with_vectors(batches):
-            if streams is not None:
-                part = streams.enter(part)
-            losses = step.losses(part)
-            if streams is not None:
-                streams.leave(part, losses.state)
-                streams.settle(torch.tensor(True, device=group.device))
-            total += losses.packed()
-    values = LossSum.unpacked(group.sum(total), objective.parts).metrics()
-    nats = values[f"{objective.parts[0]}_loss"]
-    values["perplexity"] = math.exp(min(nats, 700.0))
-    if phase.tokens_per_byte is not None:
-        values["bits_per_byte"] = nats / math.log(2) * phase.tokens_per_byte
-    return values | {"sequence_length": float(phase.sequence_length)}
-
-
-def _new_streams(model: nn.Module, phase: Phase, device: torch.device) -> StreamStates | None:
-    if phase.streams is None:
-        return None
-    shape = cast(CarriesState, model).state_shape
-    return StreamStates(shape, phase.streams, phase.global_batch_size, device)
 
 
 def measure_progress(progress: Progress, config: GradientConfig) -> tuple[float, float]:

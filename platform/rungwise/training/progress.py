@@ -79,14 +79,13 @@ def log_step(progress: Progress, values: Values, timing: Values, report: Reporte
     _report_row(report, "system/", timing)
 
 
-def log_validation(progress: Progress, values: Values, report: Reporter) -> None:
+def log_validation(progress: Progress, row: dict[str, float], report: Reporter) -> None:
     """Log a validation. Raises UserError if its loss is not finite."""
-    if not math.isfinite(values["loss"]):
+    if not math.isfinite(row["loss"]):
         raise UserError(
-            f"the validation loss is not finite at step {progress.step}; lower "
+            f"the validation loss is not finite at step {row['step']}; lower "
             "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction"
         )
-    row = {"step": progress.step, "tokens": progress.tokens, **values}
     progress.validation.append(row)
     _report_row(report, "validation/", row)
 
