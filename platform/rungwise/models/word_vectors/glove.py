@@ -56,7 +56,7 @@ class GloveConfig(VectorFamily):
         """The paper's `x_max` is for billions of words, where such a pair occurs 100 times."""
         return {
             "model.x_max": min(100.0, max(1.0, round(size.tokens / 7e5, 1))),
-            "pretrain.epochs": suggest_passes(size, 300_000, 25),
+            "pretrain.epochs": suggest_passes(size, 250_000, 25),
         }
 
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
