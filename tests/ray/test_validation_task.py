@@ -15,7 +15,7 @@ from rungwise.core.stages.artifact import Artifact, finish
 from rungwise.pretraining.validation_task import ValidationTask, submit
 from rungwise.training.parallel import Work
 from tests.faults.training_job import job
-from tests.training_runs import assert_same_weights, config, make_instances
+from tests.training_runs import assert_same_weights, config, make_instances, together
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -48,26 +48,27 @@ def test_a_task_has_the_resources_of_a_worker_or_there_is_none(ray_session: None
     assert start(cpus, count_cpus).result()["CPU"] == cpus
 
 
-def test_rows_of_two_workers_are_those_of_the_loop_to_the_bit(tmp_path: Path) -> None:
+def test_rows_of_two_workers_are_those_of_the_loop_to_the_bit(
+    tmp_path: Path, unused_port: int
+) -> None:
     made = make_instances(tmp_path / "instances", "masked_pairs")
     record = {"stage": "instances", "fingerprint": made.fingerprint, **made.record}
     instances: Artifact = finish(made.folder, record, {})
     settings = config(**{"pretrain.validation_every_steps": 5})
+    inside = together(2, settings, instances, tmp_path / "inside", unused_port)
     compute: dict[str, Any] = {
         "num_workers": 2,
         "cpus_per_worker": 0.5,
         "keep_checkpoint_every_steps": 5,
+        "asynchronous_validation": True,
     }
-    with job(tmp_path / "inside", settings, instances, compute=compute) as started:
-        inside = started.summary().gradient
-    compute["asynchronous_validation"] = True
     with job(tmp_path / "beside", settings, instances, compute=compute) as started:
         beside = started.summary().gradient
     assert inside
     assert beside
-    assert beside.validation == inside.validation
-    assert beside.history == inside.history
-    assert_same_weights(tmp_path / "inside" / "output", tmp_path / "beside" / "output")
+    assert list(beside.validation) == inside.validation
+    assert list(beside.history) == inside.history
+    assert_same_weights(tmp_path / "inside", tmp_path / "beside" / "output")
     # Checkpoints do not wait for the tasks of their steps, so some task ran.
     first = min((tmp_path / "beside").glob("output/checkpoints/*/checkpoint.json"))
     assert [row["step"] for row in json.loads(first.read_text())["progress"]["validation"]] == [0]
