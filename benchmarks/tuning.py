@@ -77,6 +77,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "suggested": {},
         "as the paper": {"pretrain.epochs": 5, "model.subsample": 1e-3},
         "half the passes": {"passes": 0.5},
+        "four times the passes": {"passes": 4},
         "subsample 1e-3": {"model.subsample": 1e-3},
     },
     "glove": {

@@ -52,8 +52,8 @@ class TaskModel(HeadedEncoder):
 
     def __init__(self, config: FinetuneConfig, info: TaskInfo, pretrained: Pretrained) -> None:
         family, objective = pretrained.family, pretrained.objective
-        added = count_marks(objective)
-        encoder = family.encoder(objective, pretrained.vocab_size, config.dropout, added)
+        new_tokens = count_marks(objective)
+        encoder = family.encoder(objective, pretrained.vocab_size, config.dropout, new_tokens)
         if info.kind == "generation":
             encoder.write()
         if config.word_dropout:
@@ -69,7 +69,7 @@ class TaskModel(HeadedEncoder):
             width = sum(widths)
             if config.adaptation.combine == "mix":
                 mix, width = ScalarMix(len(mixed), config.adaptation.layer_norm), widths[0]
-        top, num_tokens = None, pretrained.vocab_size + added
+        top, num_tokens = None, pretrained.vocab_size + new_tokens
         if isinstance(config.top, BilstmTop):
             own, shape = config.top, (config.top.hidden_size, config.top.num_layers)
             if own.embedding_size is None:

@@ -210,9 +210,9 @@ class LabelledPairsConfig(TextPairsKind):
                 "labelled_pairs need a task with one label for a pair of texts, found one with a "
                 "text to write; name another one in pretraining_task, or take aligned_lines"
             )
-        built = super().build(text, special, rng, planned)
-        columns = {**built.shard.columns, "label": text.labels[: len(built.shard)]}
-        return replace(built, shard=replace(built.shard, columns=columns))
+        result = super().build(text, special, rng, planned)
+        columns = {**result.shard.columns, "label": text.labels[: len(result.shard)]}
+        return replace(result, shard=replace(result.shard, columns=columns))
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         counts = super().check(shard, facts)

@@ -101,10 +101,10 @@ def find_texts(texts: Sequence[str], documents: Iterable[Sequence[str]], ngram: 
     present = np.zeros(len(unique), dtype=bool)
     for batch in _in_batches(documents):
         present |= np.isin(unique, _ngrams(batch, ngram)[0])
-    runs, found = (
+    runs, hits = (
         np.bincount(first // 2, weights, len(texts)) for weights in (None, present[place])
     )
-    return (runs > 0) & (found == runs)
+    return (runs > 0) & (hits == runs)
 
 
 def _in_batches(documents: Iterable[Sequence[str]]) -> Iterator[list[str]]:

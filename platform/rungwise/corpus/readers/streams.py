@@ -195,8 +195,8 @@ def transcode(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
             at += len(converted)
         yield decoder.decode(b"", final=True).encode()
     except UnicodeDecodeError as error:
-        lost = len(error.object) + sum(map(len, pieces))
-        raise UnsoundError(NOT_DECODED, f"not {encoding}: {error.reason}", at, lost) from None
+        size = len(error.object) + sum(map(len, pieces))
+        raise UnsoundError(NOT_DECODED, f"not {encoding}: {error.reason}", at, size) from None
 
 
 def split_lines(

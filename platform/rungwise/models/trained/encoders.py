@@ -139,8 +139,8 @@ class LayeredEncoder(OnBody):
         copies: list[tuple[Tensor, Tensor]] = []
         for tensor in (*buffers, *parameters):
             name = names[id(tensor)]
-            added = self.new_tokens if tensor is table else 0
-            target = tensor[: len(tensor) - added]
+            extra = self.new_tokens if tensor is table else 0
+            target = tensor[: len(tensor) - extra]
             source = pretrained.get(name)
             if source is None:
                 raise DataError(

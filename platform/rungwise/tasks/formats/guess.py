@@ -155,11 +155,11 @@ def _try(
     except (ConfigError, DataError):
         return None
     sound = count_words([each.parts for each in examples]) if counts[WORDS_DROPPED] else 0
-    for damaged, kept in (
+    for damaged, intact in (
         (FormatConfig.count_damaged(counts), len(examples)),
         (counts[WORDS_DROPPED], sound),
     ):
-        if damaged > _MOST_DAMAGED * (kept + damaged):
+        if damaged > _MOST_DAMAGED * (intact + damaged):
             return None
     return (examples, counts) if examples else None
 
@@ -234,8 +234,8 @@ class _Splits:
         return guess
 
     def _paths(self, files: Sequence[SourceFile]) -> str | list[str]:
-        given = is_remote(self.path) or os.path.isabs(self.path)
-        paths = [file.uri if given else os.path.relpath(file.uri) for file in files]
+        is_absolute = is_remote(self.path) or os.path.isabs(self.path)
+        paths = [file.uri if is_absolute else os.path.relpath(file.uri) for file in files]
         if self.form["kind"] == "folders":  # the folder of those of the classes
             paths = [*dict.fromkeys(path.rsplit("/", 2)[0] for path in paths)]
         return paths[0] if len(paths) == 1 else paths
@@ -273,8 +273,8 @@ class _Splits:
             splits["test"] = splits.pop("validation")
             self.notes.append("no other file with labels is named as a test; validation is taken")
         for files in splits.values():
-            if files and (read := _try(self.form, files, None)):
-                self._drop(read[1])
+            if files and (result := _try(self.form, files, None)):
+                self._drop(result[1])
         return {split: self._paths(splits[split]) for split in SPLITS if splits.get(split)}
 
     def _name_neighbours(self) -> None:
