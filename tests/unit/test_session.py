@@ -20,6 +20,7 @@ from ray.runtime_env import RuntimeEnv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rungwise.cluster import expected_nodes
+from rungwise.cluster import head as heads
 from rungwise.cluster import session as sessions
 from rungwise.cluster.session import local_head, session
 from rungwise.core.configuration.compute import ComputeConfig
@@ -149,6 +150,21 @@ def test_a_local_ray_keeps_idle_workers_in_a_sixteenth_of_the_free_memory(
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     with session(ComputeConfig()):
         assert given[1]["runtime_env"]
+
+
+def test_the_end_of_ray_does_not_stop_at_a_process_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that ended between the list of children and the look at its name left the process
+    that holds Ray, and the run that waits for it, forever."""
+    sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
+    with psutil.Popen(sleep) as gone, psutil.Popen(sleep) as living:
+        children = [psutil.Process(each.pid) for each in (gone, living)]
+        gone.kill()
+        gone.wait()
+        monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: children)
+        heads._end_children()
+        assert living.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

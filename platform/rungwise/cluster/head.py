@@ -91,17 +91,32 @@ def main(settings: str) -> None:
 
 def _follow_stdin(is_told: threading.Event) -> NoReturn:
     """Set the event at the first line of stdin; at its end, end this process and all it started."""
-    if sys.stdin.buffer.readline() == _START:
-        is_told.set()
-        sys.stdin.buffer.read()
-    started = psutil.Process().children(recursive=True)
-    raylets = [each for each in started if each.name() == "raylet"]
+    try:
+        if sys.stdin.buffer.readline() == _START:
+            is_told.set()
+            sys.stdin.buffer.read()
+        _end_children()
+    finally:
+        os._exit(0)  # the driver waits for it
+
+
+def _end_children() -> None:
+    """End all that Ray has started. Any of them may end by itself meanwhile."""
+    children = psutil.Process().children(recursive=True)
+    raylets = [each for each in children if _is_raylet(each)]
     for each in raylets:  # which ends its workers and agents
-        each.terminate()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.terminate()
     psutil.wait_procs(raylets, _END_SECONDS)
-    started += psutil.Process().children(recursive=True)
-    for each in started:
+    children += psutil.Process().children(recursive=True)
+    for each in children:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
-    psutil.wait_procs(started, _END_SECONDS)
-    os._exit(0)
+    psutil.wait_procs(children, _END_SECONDS)
+
+
+def _is_raylet(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "raylet"
+    except psutil.NoSuchProcess:
+        return False
