@@ -157,7 +157,7 @@ def test_the_end_of_ray_does_not_stop_at_a_process_that_is_gone(
 ) -> None:
     """A worker that ended between the list of children and the look at its name left the process
     that holds Ray, and the run that waits for it, forever."""
-    sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
+    sleep = [sys.executable, "-c", "import time; time.sleep(20)"]
     with psutil.Popen(sleep) as gone, psutil.Popen(sleep) as living:
         children = [psutil.Process(each.pid) for each in (gone, living)]
         gone.kill()
