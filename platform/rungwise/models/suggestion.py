@@ -8,13 +8,13 @@ steps, and a rare pair of words counts for more. The rules are rough ones of ben
 
 from typing import Any, NamedTuple
 
-LITTLE = 10_000_000  # tokens, up to which a step reads few
+LITTLE = 10_000_000  # tokens of a text or a run that are few
 _OPERATIONS = 4e10  # of a model, a second of a core with bfloat16
 _LEAST_OPERATIONS = (
     3e6  # a token: a model of fewer, with classes of words, spends its time elsewhere
 )
 _LEAST_STEPS = 300
-_ROWS_OF_MORE = 32  # at the least, of more text
+_ROWS_OF_MORE = 32  # at the least, of a longer run
 ROW, MASKED = 64, 0.3  # tokens of a row, and the share of them that is masked
 
 
@@ -42,9 +42,10 @@ class Steps(NamedTuple):
 def suggest_steps(size: Size, operations: float, steps: Steps) -> dict[str, Any]:
     """Suggest steps for a model of so many operations a token: as many as the seconds are enough
     for, and as its passes over the text."""
-    rows = steps.rows if size.tokens < LITTLE else max(steps.rows, _ROWS_OF_MORE)
     affordable = size.seconds * size.workers * _OPERATIONS / max(operations, _LEAST_OPERATIONS)
-    number = round(min(affordable, steps.passes * size.tokens) / (rows * ROW) / 100) * 100
+    read = min(affordable, steps.passes * size.tokens)
+    rows = steps.rows if read < LITTLE else max(steps.rows, _ROWS_OF_MORE)
+    number = round(read / (rows * ROW) / 100) * 100
     return {
         "pretrain.steps": max(_LEAST_STEPS, number),
         "pretrain.global_batch_size": rows,
