@@ -87,7 +87,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "half x_max": {"factor": 0.5},
     },
     "lsa": {"ppmi": {"model.contexts": "window", "model.weighting": "ppmi"}},
-    **dict.fromkeys(("nnlm", "rnn", "lstm", "gpt", "bidirectional", "bert"), NETWORKS),
+    **dict.fromkeys(("nnlm", "rnn", "lstm", "elmo", "gpt", "bidirectional", "bert"), NETWORKS),
 }
 
 
@@ -255,6 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("overrides", nargs="*", help="key=value of the quick ladder's recipe")
     options = parser.parse_args(arguments)
+    if unknown := {*options.only.split(",")} - {*SETTINGS}:
+        parser.error(f"--only: there is no {unknown.pop()}; there are {', '.join(SETTINGS)}")
     data = texts.real_data()
     if data is None:
         parser.error("no real data: set RUNGWISE_DATA to the folder of corpora")
