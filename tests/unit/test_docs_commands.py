@@ -132,16 +132,22 @@ def test_a_command_of_a_page_can_be_followed(
         assert (REPOSITORY / arguments[0]).is_dir()
     elif program == "ray":
         assert arguments[:2] == ["job", "submit"]
-        follow_python(arguments[arguments.index("--") + 2 :], request)
+        program, *arguments = arguments[arguments.index("--") + 1 :]
+        if program == "uv":
+            follow_rungwise(arguments[arguments.index("rungwise") + 1 :], command.page, request)
+        else:
+            follow_python(arguments, request)
     elif program == "python":
         follow_python(arguments, request)
     else:
-        options = _parsed(PARSER, arguments)
-        if config := getattr(options, "config", None) or recipe_of(options):
-            workflow = getattr(options, "workflow", "pretrain")
-            follow_recipe(
-                workflow, config, getattr(options, "overrides", []), command.page, request
-            )
+        follow_rungwise(arguments, command.page, request)
+
+
+def follow_rungwise(arguments: list[str], page: str, request: pytest.FixtureRequest) -> None:
+    options = _parsed(PARSER, arguments)
+    if config := getattr(options, "config", None) or recipe_of(options):
+        workflow = getattr(options, "workflow", "pretrain")
+        follow_recipe(workflow, config, getattr(options, "overrides", []), page, request)
 
 
 def recipe_of(options: argparse.Namespace) -> str | None:
