@@ -38,6 +38,8 @@ WORDS, CHANGED, ORDER = 29_990, 0.1, 5
 START, END, UNKNOWN, FIRST_WORD = 2, 3, 4, 5
 VOCAB_SIZE = WORDS + FIRST_WORD
 SHARD = 2_000_000  # tokens, about what a corpus shard of 8 MB has
+# Among many tokens no word of the vocabulary is rare, which leaves unigrams without discounts.
+SMOOTHING = Smoothing(fallback=(0.5, 1.0, 1.5))
 
 
 class Processes(Tasks):
@@ -115,7 +117,7 @@ def measure(scratch: Path, shards: Sequence[Path], parts: int) -> dict[str, Any]
         began = time.process_time()
         create = partial(create_arrays, model)
         rows = list(zip(*tables, strict=True))
-        arrays = estimate_tensors(rows, VOCAB_SIZE, START, Smoothing(), tasks, create)
+        arrays = estimate_tensors(rows, VOCAB_SIZE, START, SMOOTHING, tasks, create)
         seconds = dict(tasks.seconds) | {"write": time.process_time() - began}
         began = time.monotonic()
         map_arrays(model)

@@ -68,7 +68,7 @@ class RecurrentFamily(StatefulFamily):
     """The keys of both. The dropouts are 0 unless asked for: see BertConfig. Small corpora, which
     are read many times, need them."""
 
-    suggested_steps: ClassVar[Steps | None] = Steps(3e-3)
+    suggested_steps: ClassVar[Steps | None] = Steps(6e-3)
     objectives: ClassVar = (CAUSAL,)
     gates: ClassVar[int]  # of a cell, each with a matrix for its input and one for its state
 
