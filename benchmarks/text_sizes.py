@@ -116,12 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", help="key=value of the recipe")
     options = parser.parse_args(arguments)
     only = options.only.split(",") if options.only else []
-    read = partial(read_part, only=only, overrides=options.overrides)
+    part = partial(read_part, only=only, overrides=options.overrides)
     with tempfile.TemporaryDirectory(prefix="rungwise-text-sizes-") as folder:
         file = Path(folder) / "held-out.txt"
-        write_held_out(build_corpus(read(WHOLE)), file)
+        write_held_out(build_corpus(part(WHOLE)), file)
         for millions in map(float, options.millions.split(",")):
-            recipe = read(millions)
+            recipe = part(millions)
             words = CorpusSummary.of(build_corpus(recipe)).words.train
             suites = {"measure.perplexity": {"kind": "perplexity", "path": str(file)}}
             recipe = suggest_vectors(recipe.with_changes(suites, "text_sizes"), words)

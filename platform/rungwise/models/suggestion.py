@@ -43,9 +43,9 @@ def suggest_steps(size: Size, operations: float, steps: Steps) -> dict[str, Any]
     """Suggest steps for a model of so many operations a token: as many as the seconds are enough
     for, and as its passes over the text."""
     affordable = size.seconds * size.workers * _OPERATIONS / max(operations, _LEAST_OPERATIONS)
-    read = min(affordable, steps.passes * size.tokens)
-    rows = steps.rows if read < LITTLE else max(steps.rows, _ROWS_OF_MORE)
-    number = round(read / (rows * ROW) / 100) * 100
+    tokens = min(affordable, steps.passes * size.tokens)
+    rows = steps.rows if tokens < LITTLE else max(steps.rows, _ROWS_OF_MORE)
+    number = round(tokens / (rows * ROW) / 100) * 100
     return {
         "pretrain.steps": max(_LEAST_STEPS, number),
         "pretrain.global_batch_size": rows,

@@ -49,12 +49,12 @@ def submit(name: str, compute: ComputeConfig, work: Work) -> ValidationTask | No
     """Start `work` for the run `name`; None if no machine has the resources of a worker free."""
     with contextlib.suppress(ValueError):  # there is none, unless a process of the run was killed
         remove_placement_group(get_placement_group(name))
-    asked = {"CPU": compute.cpus_per_worker, "GPU": compute.gpus_per_worker}
-    asked = {resource: amount for resource, amount in asked.items() if amount}
+    worker = {"CPU": compute.cpus_per_worker, "GPU": compute.gpus_per_worker}
+    resources = {name: amount for name, amount in worker.items() if amount}
     free = ray.available_resources()
-    if any(free.get(resource, 0.0) < amount for resource, amount in asked.items()):
+    if any(free.get(each, 0.0) < amount for each, amount in resources.items()):
         return None
-    group = placement_group([asked], name=name)
+    group = placement_group([resources], name=name)
     if not group.wait(_PLACING_SECONDS):
         remove_placement_group(group)
         return None

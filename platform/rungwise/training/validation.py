@@ -218,7 +218,7 @@ class Validations:
         return group.from_leader(int(task is not None)) > 0
 
     def _finish(self, task: Task, done: int) -> dict[str, float]:
-        """What the task returns. If it fails, the leader validates the replica itself, and the
+        """Wait for the task's values. If it fails, the leader validates the replica itself, and the
         others wait for it at the next sum."""
         try:
             return task.result()
