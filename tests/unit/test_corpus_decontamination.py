@@ -18,8 +18,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import list_ranges
-from rungwise.corpus.cleaning import decontamination
 from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts
+from rungwise.corpus.cleaning.word_runs import hash_runs
 from rungwise.corpus.config import CorpusConfig, Rules, identity
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.files import list_test_files, outside
@@ -140,7 +140,7 @@ def test_as_found_in_strings(documents: list[list[str]], test: str, ngram: int) 
     runs = {" ".join(words[at : at + ngram]) for at in range(len(words) - ngram + 1)}
     if not runs:
         return
-    tests = NgramHashes(np.unique(decontamination._ngrams([test], ngram)[0]), ngram)
+    tests = NgramHashes(np.unique(hash_runs([test], ngram).hashes), ngram)
     left, _ = paragraphs_left(documents, tests)
     expected = {}
     for number, paragraphs in enumerate(documents):

@@ -31,18 +31,18 @@ from tests.conftest import made_up_sentences
 NOTHING = np.empty(0, np.int64)
 
 
-def choose(fraction: float, keys: list[int], words: list[int], can_be_cut: list[bool]) -> Split:
+def choose(fraction: float, keys: list[int], sizes: list[int], can_be_cut: list[bool]) -> Split:
     """The split of a corpus whose documents are spread over three ranges."""
     split = np.array(keys, np.uint64)
-    table = pa.table({"split": split, "words": words, "can_be_cut": can_be_cut})
+    table = pa.table({"split": split, "bytes": sizes, "can_be_cut": can_be_cut})
     parts = [table.take(np.arange(at, len(keys), 3)) for at in range(3)]
     decisions = [
         Decision(
             NOTHING,
             len(part),
-            sum(part["words"].to_pylist()),
+            sum(part["bytes"].to_pylist()),
             sum(
-                row["words"]
+                row["bytes"]
                 for row in part.to_pylist()
                 if row["split"] <= fraction_threshold(fraction)
             ),
@@ -130,7 +130,8 @@ def test_the_share_of_words_holds(tmp_path: Path, sentences: list[int], fraction
     """Every sentence is in one split, in its place, and long documents give a passage each."""
     raw = []
     for number, count in enumerate(sentences):
-        lines = made_up_sentences(number, count)
+        # No sentence stands in training too.
+        lines = [f"{line[:-1]} {at}." for at, line in enumerate(made_up_sentences(number, count))]
         paragraphs = [" ".join(lines[at : at + 6]) for at in range(0, count, 6)]
         raw.append(RawDocument(f"d{number}", "x", paragraphs))
     summary = write(raw, tmp_path, fraction)

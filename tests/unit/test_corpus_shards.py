@@ -158,7 +158,8 @@ def test_a_file_that_is_no_corpus_is_named(tmp_path: Path) -> None:
 
 def test_a_range_of_much_text_has_several_files(tmp_path: Path) -> None:
     some = [*drafts(100), RawDocument("long", "x", ["Long. " * 400]), *drafts(103)[100:]]
-    summary = write([some, drafts(106)[103:]], tmp_path, shard_megabytes=0.001)
+    rules = {"shard_megabytes": 0.001, "held_out_fraction": 0.01}
+    summary = write([some, drafts(106)[103:]], tmp_path, **rules)
     train = [file for file in summary.files if file.split == "train"]
     assert [file.file for file in train[:2]] == ["train-00000-00.parquet", "train-00000-01.parquet"]
     assert train[-1].file == "train-00001.parquet"
@@ -241,7 +242,7 @@ def test_a_verdict_is_that_of_a_plain_loop(num_partitions: int, deduplicate: boo
             duplicates.mark_rows(marks, num_partitions),
         ]
     )
-    lost, documents, words, held_out = [], 0, 0, 0
+    lost, documents, size, held_out = [], 0, 0, 0
     for part in range(num_partitions):
         of_part = rows.filter(pa.array(rows["partition"].to_numpy() == part))
         verdict = duplicates.decide(
@@ -250,8 +251,8 @@ def test_a_verdict_is_that_of_a_plain_loop(num_partitions: int, deduplicate: boo
         assert verdict.same_name is None
         lost += verdict.duplicates.tolist()
         documents += verdict.documents
-        words += verdict.words
-        held_out += verdict.held_out_words
+        size += verdict.bytes
+        held_out += verdict.held_out_bytes
     expected, seen = [], set()
     for number, some in enumerate(texts):
         for row, text in enumerate(some):
@@ -261,10 +262,16 @@ def test_a_verdict_is_that_of_a_plain_loop(num_partitions: int, deduplicate: boo
                 expected.append([number, row, 1])
             seen.add(text)
     assert sorted(lost) == expected
-    assert documents == words == sum(map(len, texts)) - len(expected)
     dropped = {(number, row) for number, row, _ in expected}
+    sizes = {
+        (number, row): len(text)
+        for number, some in enumerate(texts)
+        for row, text in enumerate(some)
+        if (number, row) not in dropped
+    }
+    assert (documents, size) == (len(sizes), sum(sizes.values()))
     assert held_out == sum(
-        key <= 1 << 62
+        sizes[number, row] * (key <= 1 << 62)
         for number, each in enumerate(keys)
         for row, key in enumerate(each["split"].to_pylist())
         if (number, row) not in dropped

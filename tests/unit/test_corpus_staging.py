@@ -38,10 +38,25 @@ def contents(folder: Folder) -> dict[str, bytes]:
 
 
 def build(task: RangeTask, range_: Range) -> list[Any]:
-    return [task.read(range_), task.write(range_, NOTHING, NOTHING, SPLIT)]
+    return [
+        task.read(range_),
+        task.write_training(range_, NOTHING, NOTHING, SPLIT),
+        task.write_held_out(range_, NOTHING, SPLIT),
+    ]
 
 
-@pytest.mark.parametrize("name", ["text.arrow", "keys.arrow", "read.json", "json", "parquet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "text.arrow",
+        "keys.arrow",
+        "held-out.arrow",
+        "read.json",
+        "train.json",
+        "validation.json",
+        "parquet",
+    ],
+)
 def test_what_changed_after_it_was_made_is_made_again(
     staged: tuple[RangeTask, Range], name: str
 ) -> None:

@@ -164,7 +164,7 @@ class Rules(Config):
     # drop documents that are nearly the same as another; null: keep them
     near_duplicates: NearDuplicateConfig | None = None
     quality: QualityConfig | None = None  # drop documents that break its rules; null: keep them
-    held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # share of the words, to validate on
+    held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # share of the bytes, to validate on
     # size of an output shard and of a read; up to the limit, building its instances takes less than
     # 1 GiB
     shard_megabytes: float = Field(default=8.0, gt=0, le=256)

@@ -23,6 +23,7 @@ _SAMPLES = 3  # dropped documents of each reason
 _SAMPLE_CHARACTERS = 80
 _MOST_LABELS = 100
 _MOST_SKIPPED = 20
+_SHARE_TOLERANCE = 0.2
 # Longest mean word with its blank (German: 7); above it, blanks do not separate words.
 _LONGEST_WORDS = 12
 _UNITS = ("documents", "sentences", "words", "characters", "bytes", "spans")
@@ -56,7 +57,8 @@ class CorpusSummary(Summary):
 
     `dropped_examples` are ids of a few documents, `dropped_samples` adds their text if known.
     `skipped` lists the first of `skipped_parts` parts (`skipped_bytes` in all), `labels` the most
-    frequent ones. `cut` is text removed from documents that stay. `encodings` counts documents by
+    frequent ones. `cut` is text removed from documents that stay, `repeated_characters` held-out
+    text left out because it stands in training. `encodings` counts documents by
     the detected encoding, other than UTF-8, in which they were read.
     """
 
@@ -79,6 +81,7 @@ class CorpusSummary(Summary):
     characters_removed: int
     characters_replaced: int
     encodings: dict[str, int] = Field(default_factory=dict)
+    repeated_characters: int = 0
 
     def file_names(self, split: str) -> list[str]:
         return [row.file for row in self.files if row.split == split]
@@ -114,6 +117,7 @@ class RangeReport:
     sha256: dict[str, str] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     spans_dropped: int = 0
+    repeated_characters: int = 0  # of held-out text that stands in training
 
     def drop(self, reason: str, id_: str, sentences: Sequence[str]) -> None:
         """Count a document that is dropped; keep the start of the first ones to show."""
@@ -181,8 +185,11 @@ def _format_size(files: Iterable[CorpusFile], number: Callable[[int], str]) -> s
     return format_amount([(size["words"], size["characters"]) for size in sizes.values()], number)
 
 
-def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
-    """Summarise a corpus from the reports of reading its ranges and, after all, of writing them."""
+def summarise_reports(
+    reports: Sequence[RangeReport], held_out_fraction: float | None = None
+) -> CorpusSummary:
+    """Summarise a corpus from the reports of reading its ranges and, after all, of writing them;
+    say if another share than `held_out_fraction` was held out."""
     files = [file for report in reports for file in report.files]
     files.sort(key=lambda row: SPLITS.index(row.split))
     totals: dict[str, Any] = {unit: PerSplit.sum_rows(files, unit) for unit in _UNITS}
@@ -213,6 +220,16 @@ def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
         ", ".join(sizes),
         f"{dropped.total():,} dropped" + (f" ({reasons})" if reasons else ""),
     ]
+    repeated = sum(report.repeated_characters for report in reports)
+    held_out = repeated + totals["characters"].validation
+    share = held_out / max(1, repeated + totals["characters"].total)
+    if held_out_fraction and abs(share - held_out_fraction) > _SHARE_TOLERANCE * held_out_fraction:
+        headline.append(
+            f"held out {share:.1%} and not {held_out_fraction:.1%}: too little text to cut"
+        )
+    if repeated:
+        share = repeated / held_out
+        headline.append(f"left out {share:.1%} of the held-out text: it stands in training")
     if skipped:
         headline.append(f"skipped {skipped_parts:,} unreadable, {skipped_bytes:,} bytes")
     if cuts:
@@ -254,6 +271,7 @@ def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
         characters_removed=removed,
         characters_replaced=replaced,
         encodings=dict(encodings.most_common()),
+        repeated_characters=repeated,
     )
 
 
@@ -281,7 +299,7 @@ def describe_sources(corpus: Artifact) -> list[str]:
 
 CORPUS = StageType(
     "corpus",
-    8,
+    9,
     Later("rungwise.corpus.building.stage:build_corpus"),
     CorpusSummary,
     identity=identity,

@@ -1,6 +1,7 @@
 """Compare the documents of all ranges on Ray Data: keys are shuffled by value into partitions.
 
-Digests, names, signature bands and paragraphs' digests are rows of some fifty bytes. One task
+Digests, names, signature bands, digests of paragraphs and hashes of held-out passages are rows of
+at most fifty bytes. One task
 decides each partition and writes the positions of what it found, for the tasks that write shards.
 """
 
@@ -16,12 +17,15 @@ from rungwise.cluster.shuffle import Rows, group_parts, list_rows, map_packs, un
 from rungwise.cluster.tasks import Packs
 from rungwise.corpus.building.held_out import fraction_threshold
 from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
-from rungwise.corpus.deduplication import documents, near_duplicates, paragraphs
+from rungwise.corpus.deduplication import documents, near_duplicates, overlap, paragraphs
 from rungwise.corpus.deduplication.documents import Decision, Position
 from rungwise.corpus.deduplication.near_duplicates import NearDuplicateConfig
+from rungwise.corpus.summary import RangeReport
 
 # A row of near-duplicate bands, without its signature.
 _BAND_ROW_BYTES = 32
+# Text of a word with its blank, or of a character of Chinese and its like: each begins a passage.
+_BYTES_A_PASSAGE = 3
 # Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
 # task reads from every partition.
 _PARTITION_BYTES = 64 << 20
@@ -63,9 +67,9 @@ class Comparison:
         empty = set(range(num_partitions))
         decided = group_parts(keys, "partition", num_partitions, moved_bytes, decide)
         for row in list_rows(decided):
-            count, words, held_out, smallest, same_name = json.loads(row["decision"])
+            count, size, held_out, smallest, same_name = json.loads(row["decision"])
             pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
-            decisions.append(Decision(NO_POSITIONS, count, words, held_out, smallest, pair))
+            decisions.append(Decision(NO_POSITIONS, count, size, held_out, smallest, pair))
             empty.remove(row["partition"])
         files.write_empty(empty)
         return decisions, files
@@ -103,6 +107,45 @@ class Comparison:
         partitions = {row["partition"] for row in list_rows(decided)}
         files.write_empty(set(range(num_partitions)) - partitions)
         return files
+
+    def find_overlap(self, reports: dict[int, RangeReport], num_bytes: int) -> PositionFiles:
+        """Return the files of the held-out passages that stand in training.
+
+        `reports` are those of writing the training split; `num_bytes` of text are held out.
+        """
+        passages = num_bytes // _BYTES_A_PASSAGE
+        filter_ = overlap.HashFilter(passages)
+        for number in reports:
+            filter_.add(self._held_out_hashes(number))
+        moved_bytes = 2 * passages * overlap.ROW_BYTES
+        num_partitions = choose_partitions(moved_bytes)
+        files = PositionFiles(self.task.output, "overlap", num_partitions, self.group_of)
+        names = {number: [file.file for file in report.files] for number, report in reports.items()}
+
+        def rows(numbers: list[int]) -> Iterator[pa.Table]:
+            for number in numbers:
+                documents = self.task.training_documents(names[number])
+                hashes = overlap.hash_training(documents, filter_)
+                yield overlap.passage_rows(hashes, overlap.TRAINING, num_partitions)
+                hashes = self._held_out_hashes(number)
+                yield overlap.passage_rows(hashes, number, num_partitions)
+
+        def decide(partition: pa.Table) -> pa.Table:
+            numbers = partition["partition"].to_pylist()[:1]
+            for number in numbers:
+                files.write(number, overlap.find_passages(partition))
+            return pa.table({"partition": pa.array(numbers, pa.int64())})
+
+        decided = group_parts(
+            map_packs(self.packs, rows), "partition", num_partitions, moved_bytes, decide
+        )
+        partitions = {row["partition"] for row in list_rows(decided)}
+        files.write_empty(set(range(num_partitions)) - partitions)
+        return files
+
+    def _held_out_hashes(self, number: int) -> np.ndarray:
+        table = self.task.held_out_documents(number)
+        return overlap.hash_passages(table["sentences"].to_pylist())
 
     def _marks(
         self, config: NearDuplicateConfig, num_documents: int, num_key_partitions: int

@@ -1,9 +1,10 @@
-"""Hold out a share of the words.
+"""Hold out a share of the text, in bytes, which are one unit for all languages.
 
 A document is held out if its split key, a hash of its text, is small. While that gives the share to
 within a fifth, as it does with many documents, text that is added moves no document. Otherwise
 
-    long documents   ──> a passage of the share of each is held out, the rest is trained on
+    long documents   ──> a passage of the share of each is held out, the rest is trained on: whole
+                         paragraphs, or else sentences, words or characters
     other documents  ──> those with the smallest keys are held out, up to the share; of the next,
                          a passage if the share would not hold otherwise
 """
@@ -16,12 +17,13 @@ import pyarrow as pa
 
 from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication.documents import Decision
-from rungwise.corpus.document import text_digest
+from rungwise.corpus.document import text_digest, text_length
 
 # The share holds if it is off by less than this part of itself.
 _TOLERANCE = 0.2
-# A passage has a size within this part of the one asked, or ends within a paragraph.
+# A passage has a size within this part of the one asked.
 _PASSAGE_TOLERANCE = 0.1
+_LEAST_CHARACTERS = 200
 # Held out of a corpus too small for its share; next-sentence pairs need two.
 _LEAST, _FEWEST = 2, 4
 _KEYS = 1 << 64
@@ -29,7 +31,7 @@ BUCKETS = 1 << 8
 
 
 class Split(NamedTuple):
-    """Documents of more words than `longest` are cut if they can be (None: no document is). Of the
+    """Documents of more bytes than `longest` are cut if they can be (None: no document is). Of the
     others, those with split keys up to `threshold` are held out, and of one with a key up to `edge`
     a passage of `edge_share`. If that one cannot be cut, it is held out if `hold_whole_edge`."""
 
@@ -44,17 +46,16 @@ class Bucket(NamedTuple):
     """Documents with split keys in one interval, and those among them that are cut."""
 
     documents: int
-    words: int
+    bytes: int
     cut_documents: int
-    cut_words: int
+    cut_bytes: int
 
 
-def can_be_cut(sentences: Sequence[str], fraction: float, minimum_characters: int) -> bool:
-    """Whether a passage of this fraction and its rest are twice as long as any sentence and as the
-    shortest document."""
-    lengths = [len(sentence) for sentence in sentences]
-    part = min(fraction, 1 - fraction) * sum(lengths)
-    return 2 * max(minimum_characters, *lengths) <= part
+def can_be_cut(text: str, fraction: float, minimum_characters: int) -> bool:
+    """Whether a passage of this fraction and its rest are some sentences long, and twice as long as
+    a document must be."""
+    least = max(2 * minimum_characters, _LEAST_CHARACTERS)
+    return least <= min(fraction, 1 - fraction) * text_length(text)
 
 
 def fraction_threshold(fraction: float) -> int:
@@ -65,42 +66,41 @@ def fraction_threshold(fraction: float) -> int:
 def choose_split(
     fraction: float, decisions: Sequence[Decision], count: Callable[[int, int, int], list[Bucket]]
 ) -> Split:
-    """Choose how to hold out `fraction` of the words of the documents that `decisions` keep.
+    """Choose how to hold out `fraction` of the bytes of the documents that `decisions` keep.
 
     `count(longest, begin, width)` counts documents by split key in BUCKETS intervals of `width`
-    from `begin`, with the documents cut that have more words than `longest`. At least two documents
+    from `begin`, with the documents cut that have more bytes than `longest`. At least two documents
     are held out, or one of fewer than four.
     """
     least = _LEAST if sum(one.documents for one in decisions) >= _FEWEST else 1
     smallest = sorted(key for one in decisions for key in one.smallest)[:least]
     threshold = fraction_threshold(fraction)
-    words = sum(one.words for one in decisions)
-    held_out = sum(one.held_out_words for one in decisions)
-    room = fraction * words
+    held_out = sum(one.held_out_bytes for one in decisions)
+    room = fraction * sum(one.bytes for one in decisions)
     tolerance = _TOLERANCE * room
     if smallest[-1:] <= [threshold] and abs(held_out - room) <= tolerance:
         return Split(threshold)
     longest = int(tolerance)
     begin, width = 0, _KEYS // BUCKETS
     buckets = count(longest, begin, width)
-    room -= fraction * sum(bucket.cut_words for bucket in buckets)
+    room -= fraction * sum(bucket.cut_bytes for bucket in buckets)
     cut_documents = sum(bucket.cut_documents for bucket in buckets)
-    below = 0  # words of uncut documents with smaller keys than `begin`
+    below = 0  # bytes of uncut documents with smaller keys than `begin`
     edge, edge_share = -1, 0.0
     while True:
         for bucket in buckets:
-            if below + bucket.words > room:
+            if below + bucket.bytes > room:
                 break
-            below += bucket.words
+            below += bucket.bytes
             begin += width
         else:
             threshold = begin - 1  # there is room for all
             break
         if bucket.documents == 1 or width == 1:
-            more, less = below + bucket.words - room, room - below
+            more, less = below + bucket.bytes - room, room - below
             threshold = begin + (width if more < less else 0) - 1
             if min(more, less) > tolerance:
-                threshold, edge, edge_share = begin - 1, begin + width - 1, less / bucket.words
+                threshold, edge, edge_share = begin - 1, begin + width - 1, less / bucket.bytes
             break
         width //= BUCKETS
         buckets = count(longest, begin, width)
@@ -116,19 +116,19 @@ def count_buckets(
     """Count the documents of a range, but for the rows `duplicates`, (N,); see `choose_split`."""
     stays = np.ones(keys.num_rows, bool)
     stays[duplicates] = False
-    split, words, can_cut = (
-        keys[name].to_numpy()[stays] for name in ("split", "words", "can_be_cut")
+    split, sizes, can_cut = (
+        keys[name].to_numpy()[stays] for name in ("split", "bytes", "can_be_cut")
     )
     bucket = (split - np.uint64(begin)) // np.uint64(width)
     here = (split >= np.uint64(begin)) & (bucket < BUCKETS)
-    bucket, words = bucket[here].astype(np.int64), words[here]
-    is_cut = can_cut[here] & (words > longest)
+    bucket, sizes = bucket[here].astype(np.int64), sizes[here]
+    is_cut = can_cut[here] & (sizes > longest)
 
     def add(weights: np.ndarray) -> list[int]:
-        # Exact: words are far below 2 ** 53.
+        # Exact: bytes are far below 2 ** 53.
         return np.bincount(bucket, weights, BUCKETS).astype(np.int64).tolist()
 
-    counts = [add(weights) for kind in (~is_cut, is_cut) for weights in (kind, kind * words)]
+    counts = [add(weights) for kind in (~is_cut, is_cut) for weights in (kind, kind * sizes)]
     return [Bucket(*row) for row in zip(*counts, strict=True)]
 
 
@@ -147,58 +147,106 @@ def split_documents(table: pa.Table, split: Split, rules: Rules) -> tuple[pa.Tab
     held_out = keys <= np.uint64(split.threshold)
     if split.longest is None:
         return table, held_out
-    is_long = table["can_be_cut"].to_numpy() & (table["words"].to_numpy() > split.longest)
+    is_long = table["can_be_cut"].to_numpy() & (table["bytes"].to_numpy() > split.longest)
     is_edge = ~held_out & ~is_long & (keys <= np.uint64(max(split.edge, 0)))
     tables, masks, begin = [table[:0]], [held_out[:0]], 0
     for row in np.flatnonzero(is_long | is_edge).tolist():
         document = table[row : row + 1].to_pylist()[0]
         fraction = split.edge_share if is_edge[row] else rules.held_out_fraction
-        if not can_be_cut(document["sentences"], fraction, rules.minimum_characters):
+        if not can_be_cut(" ".join(document["sentences"]), fraction, rules.minimum_characters):
             held_out[row] = split.hold_whole_edge
             continue
-        parts, mask = _cut(document, fraction)
+        parts, mask = _cut(document, fraction, rules.minimum_characters)
         tables += [table[begin:row], pa.Table.from_pylist(parts, schema=table.schema)]
         masks += [held_out[begin:row], np.array(mask)]
         begin = row + 1
     return pa.concat_tables([*tables, table[begin:]]), np.concatenate([*masks, held_out[begin:]])
 
 
-def _cut(document: dict[str, Any], fraction: float) -> tuple[list[dict[str, Any]], list[bool]]:
+def _cut(
+    document: dict[str, Any], fraction: float, minimum_characters: int
+) -> tuple[list[dict[str, Any]], list[bool]]:
     """Cut a document before and after its held-out passage, numbered from 1 in their ids."""
-    sentences, starts = document["sentences"], document["paragraph_starts"]
-    first, last = _find_passage(sentences, starts, document["split"], fraction)
+    text = " ".join(document["sentences"])
+    first, last = _find_passage(document, text, fraction, minimum_characters)
     parts, mask = [], []
-    for begin, end in ((0, first), (first, last), (last, len(sentences))):
-        if begin == end:
+    for begin, end in ((0, first), (first, last), (last, len(text))):
+        lines, starts, spans, spans_dropped = _slice(document, begin, end)
+        if not lines:
             continue
-        lines = sentences[begin:end]
-        inside = [start - begin for start in starts if begin < start < end]
         part = {
             "id": f"{document['id']}#{len(parts) + 1}",
             "digest": text_digest(lines),
             "sentences": lines,
-            "paragraph_starts": [0, *inside],
-            "spans": document["spans"][begin:end],
+            "paragraph_starts": starts,
+            "spans": spans,
             "bytes": len(" ".join(lines).encode()),
-            "spans_dropped": 0 if parts else document["spans_dropped"],
+            "spans_dropped": spans_dropped + (0 if parts else document["spans_dropped"]),
         }
         parts.append(document | part)
         mask.append(begin == first)
     return parts, mask
 
 
+def _slice(
+    document: dict[str, Any], begin: int, end: int
+) -> tuple[list[str], list[int], list[list[int]], int]:
+    """Return sentences, paragraph starts and spans of a document between two characters of its
+    text, and how many spans a cut went through."""
+    lines: list[str] = []
+    starts: list[int] = []
+    spans: list[list[int]] = []
+    spans_dropped = place = 0
+    opens = True
+    paragraph_starts = frozenset(document["paragraph_starts"])
+    for number, sentence in enumerate(document["sentences"]):
+        opens |= number in paragraph_starts
+        low, high = max(begin - place, 0), min(end - place, len(sentence))
+        place += len(sentence) + 1
+        if low >= high or not (line := sentence[low:high].strip()):
+            continue
+        low += len(sentence[low:high]) - len(sentence[low:high].lstrip())
+        if opens:
+            starts.append(len(lines))
+            opens = False
+        lines.append(line)
+        if document["spans"]:
+            pairs = np.array(document["spans"][number], np.int64).reshape(-1, 2) - low
+            begins_inside = (pairs[:, 0] >= 0) & (pairs[:, 0] < len(line))
+            whole = begins_inside & (pairs[:, 1] <= len(line))
+            spans.append(pairs[whole].ravel().tolist())
+            spans_dropped += int((begins_inside & ~whole).sum())
+    return lines, starts, spans, spans_dropped
+
+
 def _find_passage(
-    sentences: Sequence[str], starts: Sequence[int], key: int, fraction: float
+    document: dict[str, Any], text: str, fraction: float, minimum_characters: int
 ) -> tuple[int, int]:
-    """Return the sentences [first, last) to hold out: a share in one of the places, drawn by `key`,
-    into which the document can be divided."""
-    sizes = np.cumsum([0, *(len(sentence) + 1 for sentence in sentences)])
-    passage = fraction * sizes[-1]
-    place = key % max(1, int(1 / fraction)) * passage
-    # Whole paragraphs if they fit, or else sentences.
-    for bounds in (np.array([*starts, len(sentences)]), np.arange(len(sizes))):
-        first = bounds[np.abs(sizes[bounds] - place).argmin()]
-        last = bounds[np.abs(sizes[bounds] - sizes[first] - passage).argmin()]
-        if abs(sizes[last] - sizes[first] - passage) <= _PASSAGE_TOLERANCE * passage:
+    """Return the characters [first, last) of `text` to hold out: a share in one of the places,
+    drawn by the split key, into which the document can be divided."""
+    passage = fraction * len(text)
+    place = document["split"] % max(1, int(1 / fraction)) * passage
+    if len(text) - place - passage < minimum_characters:
+        place = len(text) - passage
+    sizes = np.cumsum([0, *(len(sentence) + 1 for sentence in document["sentences"])])
+    sizes[-1] = len(text)
+    blanks = (
+        np.flatnonzero(
+            np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32) == ord(" ")
+        )
+        + 1
+    )
+    # Whole paragraphs if they fit, or else sentences, words or characters.
+    for bounds in (
+        np.append(sizes[document["paragraph_starts"]], len(text)),
+        sizes,
+        np.concatenate([[0], blanks, [len(text)]]),
+        np.arange(len(text) + 1),
+    ):
+        first = int(bounds[np.abs(bounds - place).argmin()])
+        last = int(bounds[np.abs(bounds - first - passage).argmin()])
+        last = len(text) if len(text) - last < minimum_characters else last
+        first = 0 if first < minimum_characters else first
+        if abs(last - first - passage) <= _PASSAGE_TOLERANCE * passage:
             break
-    return int(first), int(last)
+    return first, last

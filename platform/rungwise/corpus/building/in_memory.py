@@ -11,8 +11,8 @@ from rungwise.corpus.building import held_out
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.shards import ShardWriter
 from rungwise.corpus.config import Rules
-from rungwise.corpus.deduplication import documents, near_duplicates
-from rungwise.corpus.document import RawDocument
+from rungwise.corpus.deduplication import documents, near_duplicates, overlap
+from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.summary import CorpusSummary, summarise_reports
 
 
@@ -53,8 +53,29 @@ def write_corpus(
         )
 
     writer = ShardWriter(rules, held_out.choose_split(fraction, [decision], count), output)
-    reports = [
-        writer.write(number, source, each, rows, no_repeats)
-        for number, (each, rows) in enumerate(zip(tables, duplicates, strict=True))
+    reports, parts = zip(
+        *(
+            writer.write_training(number, source, each, rows, no_repeats)
+            for number, (each, rows) in enumerate(zip(tables, duplicates, strict=True))
+        ),
+        strict=True,
+    )
+    passages = [overlap.hash_passages(part["sentences"].to_pylist()) for part in parts]
+    filter_ = overlap.HashFilter(sum(map(len, passages)))
+    for hashes in passages:
+        filter_.add(hashes)
+    training = (
+        document.sentences
+        for report in reports
+        for file in report.files
+        for document in read_documents(output, file.file)
+    )
+    rows = [overlap.passage_rows(overlap.hash_training(training, filter_), overlap.TRAINING, 1)]
+    rows += [overlap.passage_rows(hashes, number, 1) for number, hashes in enumerate(passages)]
+    repeats = overlap.find_passages(pa.concat_tables(rows))
+    validation = [
+        writer.write_held_out(number, source, part, repeats[repeats[:, 0] == number, 1])
+        for number, part in enumerate(parts)
     ]
-    return summarise_reports([*(builder.report for builder in builders), *reports])
+    written = [one for pair in zip(reports, validation, strict=True) for one in pair]
+    return summarise_reports([*(builder.report for builder in builders), *written], fraction)

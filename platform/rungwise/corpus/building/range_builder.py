@@ -23,14 +23,13 @@ from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication import near_duplicates
 from rungwise.corpus.deduplication.near_duplicates import mix
 from rungwise.corpus.document import SCHEMA, RawDocument, text_length
-from rungwise.corpus.summary import RangeReport, count_units
+from rungwise.corpus.summary import RangeReport
 
 TEXT_SCHEMA = pa.schema(
     [
         *SCHEMA,
         ("bytes", pa.int64()),  # of the sentences joined by blanks
         ("split", pa.uint64()),  # the smallest are held out
-        ("words", pa.int64()),  # see summary.count_units
         ("can_be_cut", pa.bool_()),
         ("spans_dropped", pa.int64()),
     ]
@@ -40,7 +39,7 @@ KEYS_SCHEMA = pa.schema(
         ("digest", pa.binary(16)),
         ("name", pa.binary(16)),  # a hash of the source and the id
         ("split", pa.uint64()),
-        ("words", pa.int64()),
+        ("bytes", pa.int64()),
         ("can_be_cut", pa.bool_()),
         ("bands", pa.binary()),  # keys, little-endian uint64; null without near_duplicates
         ("signature", pa.binary()),  # its low bytes
@@ -137,9 +136,8 @@ class RangeBuilder:
         digest = pa.array([one.digest() for one in digests], pa.binary(16))
         split = pa.array(split_keys(digest, rules.seed))
         limits = rules.held_out_fraction, rules.minimum_characters
-        words = pa.array([one.words for one in documents], pa.int64())
-        cut = [can_be_cut(one.sentences, *limits) for one in documents]
-        splits = [split, words, pa.array(cut, pa.bool_())]
+        sizes = pa.array([len(one.encoded) for one in documents], pa.int64())
+        cut = pa.array([can_be_cut(one.text, *limits) for one in documents], pa.bool_())
         bands = signature = pa.nulls(len(documents), pa.binary())
         if rules.near_duplicates is not None:
             # Sentence breaks do not count for similarity.
@@ -151,7 +149,9 @@ class RangeBuilder:
         hashes = [_hash_name(self.report.source, one.id) for one in documents]
         name = pa.array(hashes, pa.binary(16))
         self._keys.append(
-            pa.Table.from_arrays([digest, name, *splits, bands, signature], schema=KEYS_SCHEMA)
+            pa.Table.from_arrays(
+                [digest, name, split, sizes, cut, bands, signature], schema=KEYS_SCHEMA
+            )
         )
         # Removed text has shifted the positions of spans after it.
         spans = [
@@ -169,8 +169,9 @@ class RangeBuilder:
                 pa.ListArray.from_arrays(
                     _offsets([one.spans for one in spans]), _lists(sentence_spans, pa.int32())
                 ),
-                pa.array([len(one.encoded) for one in documents], pa.int64()),
-                *splits,
+                sizes,
+                split,
+                cut,
                 pa.array([one.dropped for one in spans], pa.int64()),
             ],
             schema=TEXT_SCHEMA,
@@ -193,10 +194,6 @@ class _CleanDocument:
         # The text of document.text_digest; as long as with blanks instead.
         self.text = "\n".join(sentences)
         self.encoded = self.text.encode()
-
-    @property
-    def words(self) -> int:
-        return count_units(self.text.count(" ") + len(self.sentences), len(self.text))[0]
 
 
 def _hash_name(source: str, id_: str) -> bytes:

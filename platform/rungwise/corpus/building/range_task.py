@@ -1,4 +1,5 @@
-"""Process one range: read it to staged files and report its keys, then write its shards.
+"""Process one range: read it to staged files and report its keys, then write its shards, those of
+the training split first.
 
 Text stays in its range; only keys are compared with other ranges (comparison.py). The passes leave
 files for each other in `{output}/staging`:
@@ -6,16 +7,19 @@ files for each other in `{output}/staging`:
     {range}.text.arrow            all documents of a range, uncompressed, in source order
     {range}.keys.arrow            their keys
     {range}.read.json             the report of reading, and digests of both: marks it as done
-    {range}.json                  the report of writing, and digests of its files: likewise
+    {range}.held-out.arrow        its held-out documents
+    {range}.train.json            the report of writing the others, and digests of all: likewise
+    {range}.validation.json       the report of writing those held out, and digests: likewise
     tests                         hashes of test texts
     duplicates-{partition}.arrow  rows of duplicate documents, a record batch per group of ranges
     repeats-{partition}.arrow     repeated paragraphs, likewise
+    overlap-{partition}.arrow     held-out passages that stand in training, likewise
 
 Every file appears whole or not at all, so a killed stage resumes where it stopped. What is marked
 as done and has changed since is made again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,6 +35,7 @@ from rungwise.corpus.building.ranges import Range, read_range
 from rungwise.corpus.building.shards import ShardWriter
 from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts
 from rungwise.corpus.config import CorpusConfig, source_names
+from rungwise.corpus.document import read_documents
 from rungwise.corpus.files import list_test_files
 from rungwise.corpus.summary import RangeReport
 
@@ -97,6 +102,7 @@ def open_tables(output: Folder, name: str) -> Any:
 
 
 _TESTS_FILE = f"{STAGING}/tests"
+_HELD_OUT_FILE = STAGING + "/{:05d}.held-out.arrow"
 _TEXT_FILE, _KEYS_FILE = STAGING + "/{:05d}.text.arrow", STAGING + "/{:05d}.keys.arrow"
 
 
@@ -139,25 +145,59 @@ class RangeTask:
             row -= table.num_rows
         raise IndexError(row)
 
-    def write(
+    def write_training(
         self, range: Range, duplicates: np.ndarray, repeats: np.ndarray, split: Split
     ) -> RangeReport:
-        """Write the shards of a range unless already written; return the report.
+        """Write the training files of a range unless already written, and stage its held-out
+        documents; return the report.
 
         `duplicates` and `repeats` are positions (`PositionFiles`), also of other ranges.
         """
-        marker = f"{STAGING}/{range.number:05d}.json"
+        marker = f"{STAGING}/{range.number:05d}.train.json"
         if (written := read_note(self.output, marker)) is not None:
             return RangeReport.from_plain(written)
-        report = ShardWriter(self.config, split, self.output).write(
+        report, table = self._writer(split).write_training(
             range.number,
             self._source(range),
             self.tables(range.number),
             duplicates[duplicates[:, 0] == range.number, 1:],
             repeats[repeats[:, 0] == range.number, 1:],
         )
+        name = _HELD_OUT_FILE.format(range.number)
+        sha256 = write_tables(self.output, name, TEXT_SCHEMA, [table])
+        write_note(self.output, marker, report.to_plain(), {**report.sha256, name: sha256})
+        return report
+
+    def held_out_documents(self, number: int) -> pa.Table:
+        """Return the staged held-out documents of a range."""
+        with open_tables(self.output, _HELD_OUT_FILE.format(number)) as reader:
+            return reader.read_all()
+
+    def training_documents(self, files: Iterable[str]) -> Iterator[Sequence[str]]:
+        """Yield the sentences of each document in training files."""
+        for file in files:
+            for document in read_documents(self.output, file):
+                yield document.sentences
+
+    def write_held_out(self, range: Range, passages: np.ndarray, split: Split) -> RangeReport:
+        """Write the validation files of a range unless already written; return the report.
+
+        `passages` are positions (`PositionFiles`) of what stands in training, of all ranges.
+        """
+        marker = f"{STAGING}/{range.number:05d}.validation.json"
+        if (written := read_note(self.output, marker)) is not None:
+            return RangeReport.from_plain(written)
+        report = self._writer(split).write_held_out(
+            range.number,
+            self._source(range),
+            self.held_out_documents(range.number),
+            passages[passages[:, 0] == range.number, 1],
+        )
         write_note(self.output, marker, report.to_plain(), report.sha256)
         return report
+
+    def _writer(self, split: Split) -> ShardWriter:
+        return ShardWriter(self.config, split, self.output)
 
     def stage_tests(self) -> None:
         """Stage the hashes of the test texts, if any, for `read`."""

@@ -1,4 +1,5 @@
-"""Write the documents of one range to its files: leave out duplicates, split, count.
+"""Write the documents of one range to its files: leave out duplicates, split, leave out held-out
+text that stands in training, count.
 
 Documents keep their order. The files of a split are `{split}-{range}.parquet`, or several ending in
 `-{part}` if the range holds more text than a shard may.
@@ -14,11 +15,15 @@ import pyarrow.parquet as pq
 
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.corpus.building.held_out import Split, split_documents
+from rungwise.corpus.building.range_builder import TEXT_SCHEMA
 from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication.documents import REASONS
-from rungwise.corpus.deduplication.paragraphs import remove_paragraphs
+from rungwise.corpus.deduplication.overlap import STANDS_IN_TRAINING, mark_sentences
+from rungwise.corpus.deduplication.paragraphs import keep_sentences, remove_paragraphs
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.summary import SPLITS, CorpusFile, RangeReport
+
+TRAIN, VALIDATION = SPLITS
 
 REPEATED = "duplicate paragraphs"
 _ROWS_A_GROUP = 4096
@@ -36,23 +41,23 @@ class ShardWriter:
         self._split = split
         self._output = output
 
-    def write(
+    def write_training(
         self,
         number: int,
         source: str,
         tables: Iterable[pa.Table],
         duplicates: np.ndarray,
         repeats: np.ndarray,
-    ) -> RangeReport:
-        """Write the files of range `number` and return its report.
+    ) -> tuple[RangeReport, pa.Table]:
+        """Write the training files of range `number`; return its report, and its held-out
+        documents.
 
         `tables` come from `RangeBuilder`; `duplicates`, (N, 2), holds row and index of the reason,
         `repeats`, (N, 2), row and paragraph, both sorted.
         """
         report = RangeReport(source=source)
-        limit_bytes = int(self._rules.shard_megabytes * 1e6)
-        files = [_SplitFiles(split, number, limit_bytes, self._output, report) for split in SPLITS]
-        labels: Counter[str] = Counter()
+        files = self._files(TRAIN, number, report)
+        parts = [TEXT_SCHEMA.empty_table()]
         begin = 0
         for whole in tables:
             repeats_here = _rows_between(repeats, begin, whole.num_rows)
@@ -69,15 +74,37 @@ class ShardWriter:
             begin += whole.num_rows
             table = table.filter(pa.array(stays))
             table, held_out = split_documents(table, self._split, self._rules)
-            for split, mask in zip(files, (~held_out, held_out), strict=True):
-                split.add(table.filter(pa.array(mask)))
-            report.spans_dropped += pc.sum(table["spans_dropped"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
-            for entry in pc.value_counts(table["label"]).to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
-                labels[entry["values"]] += entry["counts"]
-        for split in files:
-            split.close()
-        report.labels = dict(labels.most_common(_LABELS_OF_A_RANGE))
+            files.add(table.filter(pa.array(~held_out)))
+            parts.append(table.filter(pa.array(held_out)))
+        files.close()
+        return report, pa.concat_tables(parts)
+
+    def write_held_out(
+        self, number: int, source: str, table: pa.Table, passages: np.ndarray
+    ) -> RangeReport:
+        """Write the validation files of range `number`, without the sentences that stand in
+        training; `passages`, (N,), are indices into `hash_passages`."""
+        report = RangeReport(source=source)
+        files = self._files(VALIDATION, number, report)
+        if len(passages):
+            marks = mark_sentences(table, passages)
+            shorter = keep_sentences(table, ~marks, self._rules.minimum_characters)
+            stays = np.ones(table.num_rows, bool)
+            stays[shorter.too_short] = False
+            for row in shorter.too_short.tolist():
+                text = table["sentences"][row].as_py()
+                report.drop(STANDS_IN_TRAINING, table["id"][row].as_py(), text)
+            remainder = shorter.table.filter(pa.array(~stays))["sentences"].to_pylist()
+            lengths = [len(sentence) for sentences in remainder for sentence in sentences]
+            report.repeated_characters = shorter.characters + sum(lengths)
+            table = shorter.table.filter(pa.array(stays))
+        files.add(table)
+        files.close()
         return report
+
+    def _files(self, split: str, number: int, report: RangeReport) -> "_SplitFiles":
+        limit_bytes = int(self._rules.shard_megabytes * 1e6)
+        return _SplitFiles(split, number, limit_bytes, self._output, report)
 
 
 def _rows_between(positions: np.ndarray, begin: int, num_rows: int) -> np.ndarray:
@@ -98,8 +125,12 @@ class _SplitFiles:
         self._report = report
         self._tables: list[pa.Table] = []
         self._bytes = self._parts = 0
+        self._labels: Counter[str] = Counter()
 
     def add(self, table: pa.Table) -> None:
+        self._report.spans_dropped += pc.sum(table["spans_dropped"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+        for entry in pc.value_counts(table["label"]).to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
+            self._labels[entry["values"]] += entry["counts"]
         while table.num_rows:
             ends = np.cumsum(table["bytes"].to_numpy()) + self._bytes
             fits = int(np.searchsorted(ends, self._limit_bytes, side="right"))
@@ -116,6 +147,7 @@ class _SplitFiles:
         if self._tables:
             part = f"-{self._parts:02d}" if self._parts else ""
             self._flush(f"{self._stem}{part}.parquet")
+        self._report.labels = dict(self._labels.most_common(_LABELS_OF_A_RANGE))
 
     def _flush(self, name: str) -> None:
         table = pa.concat_tables(self._tables).select(SCHEMA.names).combine_chunks()

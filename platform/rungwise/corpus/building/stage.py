@@ -73,7 +73,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     documents = num_bytes = 0
     for number, report in _run(packs, lambda pack: map(task.read, pack)):
         by_number[number] = report
-        context.report.progress(len(by_number), 2 * len(ranges))
+        context.report.progress(len(by_number), 3 * len(ranges))
         documents += report.documents
         num_bytes += _text_bytes(ranges[number])
         metrics = {"read/documents": documents, "read/bytes": num_bytes}
@@ -101,16 +101,27 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
 
     split = choose_split(config.held_out_fraction, decisions, count)
 
-    def write(pack: list[Range]) -> Iterator[RangeReport]:
+    def write_training(pack: list[Range]) -> Iterator[RangeReport]:
         group = int(group_of[pack[0].number])
         positions = duplicates.read(group), repeats.read(group)
-        return (task.write(range, *positions, split) for range in pack)
+        return (task.write_training(range, *positions, split) for range in pack)
 
-    written: dict[int, RangeReport] = {}
-    for number, report in _run(packs, write):
-        written[number] = report
-        context.report.progress(len(ranges) + len(written), 2 * len(ranges))
-    summary = summarise_reports([*reports, *(written[range.number] for range in ranges)])
+    training: dict[int, RangeReport] = {}
+    for number, report in _run(packs, write_training):
+        training[number] = report
+        context.report.progress(len(ranges) + len(training), 3 * len(ranges))
+    overlap = comparison.find_overlap(training, int(config.held_out_fraction * num_bytes))
+
+    def write_held_out(pack: list[Range]) -> Iterator[RangeReport]:
+        passages = overlap.read(int(group_of[pack[0].number]))
+        return (task.write_held_out(range, passages, split) for range in pack)
+
+    held_out: dict[int, RangeReport] = {}
+    for number, report in _run(packs, write_held_out):
+        held_out[number] = report
+        context.report.progress(2 * len(ranges) + len(held_out), 3 * len(ranges))
+    written = [one for range in ranges for one in (training[range.number], held_out[range.number])]
+    summary = summarise_reports([*reports, *written], config.held_out_fraction)
     _refuse_too_few(config, summary)
     return summary
 
@@ -190,7 +201,7 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
         )
     if documents.total == 1:
         raise DataError(
-            "the corpus is one document, of too few sentences to hold a part of it out, and it "
+            "the corpus is one document, too short to hold a part of it out, and it "
             "takes one to train on and one held out, or two of each for instances of kind "
             "masked_pairs; add documents, or cut it into several with corpus.sources.N.documents "
             "(blank_line or line)"
@@ -202,6 +213,12 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
             "documents to corpus.sources"
         )
     if not documents.validation:
+        if summary.repeated_characters:
+            raise DataError(
+                "no document is left in validation: what was held out stands in training too; "
+                "raise corpus.held_out_fraction (now "
+                f"{config.held_out_fraction}), or add documents to corpus.sources"
+            )
         # Documents are held out before their repeated paragraphs go.
         raise DataError(
             "no document is left in validation: those held out were too short without their "

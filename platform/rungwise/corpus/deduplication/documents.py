@@ -30,14 +30,14 @@ class Decision(NamedTuple):
     """The outcome of one partition.
 
     `duplicates` is (N, 3) int64: range, row and index of the reason, sorted. `documents` and
-    `words` count those that stay, `held_out_words` those with split keys up to a threshold;
+    `bytes` count those that stay, `held_out_bytes` those with split keys up to a threshold;
     `smallest` are their two smallest split keys; `same_name` are two documents of one name, if any.
     """
 
     duplicates: np.ndarray
     documents: int
-    words: int
-    held_out_words: int
+    bytes: int
+    held_out_bytes: int
     smallest: list[int]
     same_name: tuple[Position, Position] | None
 
@@ -54,7 +54,7 @@ def key_rows(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
         np.full(2 * count, number, np.int64),
         np.tile(np.arange(count), 2),
         np.concatenate([keys["split"].to_numpy(), texts]),
-        np.concatenate([keys["words"].to_numpy(), np.zeros(count, np.int64)]),
+        np.concatenate([keys["bytes"].to_numpy(), np.zeros(count, np.int64)]),
         num_partitions,
     )
 
@@ -72,10 +72,10 @@ def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> Decision:
     `threshold` count as held out."""
     kind = rows["kind"].to_numpy()
     keys = _words(rows["key"].combine_chunks())
-    names = ("range", "row", "extra", "words")
-    range_, row, extra, words = (rows[name].to_numpy() for name in names)
+    names = ("range", "row", "extra", "bytes")
+    range_, row, extra, sizes = (rows[name].to_numpy() for name in names)
     order = np.lexsort((row, range_, keys["low"], keys["high"], kind))
-    kind, keys, extra, words = kind[order], keys[order], extra[order], words[order]
+    kind, keys, extra, sizes = kind[order], keys[order], extra[order], sizes[order]
     positions = np.stack([range_, row], axis=1)[order]
     is_text, is_name = kind == _TEXT, kind == _NAME
     texts, marks = keys[is_text], np.unique(keys[kind == _MARK])
@@ -87,7 +87,7 @@ def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> Decision:
         near = (marks[at] == texts) & ~copies
     reasons = np.where(copies, REASONS.index(DUPLICATE), REASONS.index(NEAR_DUPLICATE))
     duplicates = np.column_stack([positions[is_text], reasons])[copies | near]
-    split_keys, words = extra[is_text][~(copies | near)], words[is_text][~(copies | near)]
+    split_keys, sizes = extra[is_text][~(copies | near)], sizes[is_text][~(copies | near)]
     names, texts_of_names = keys[is_name], extra[is_name]
     same = names[1:] == names[:-1]
     if deduplicate:
@@ -97,8 +97,8 @@ def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> Decision:
     return Decision(
         duplicates[np.lexsort((duplicates[:, 1], duplicates[:, 0]))],
         len(split_keys),
-        int(words.sum()),
-        int(words[split_keys <= np.uint64(threshold)].sum()),
+        int(sizes.sum()),
+        int(sizes[split_keys <= np.uint64(threshold)].sum()),
         np.sort(split_keys)[:_SMALLEST].tolist(),
         pair and (Position(*pair[:2]), Position(*pair[2:])),
     )
@@ -110,7 +110,7 @@ def _table(
     ranges: np.ndarray,
     rows: np.ndarray,
     extra: np.ndarray,
-    words: np.ndarray,
+    sizes: np.ndarray,
     num_partitions: int,
 ) -> pa.Table:
     partition = _words(keys)["high"].astype(np.uint64) % np.uint64(num_partitions)
@@ -122,7 +122,7 @@ def _table(
             "range": ranges.astype(np.int32),
             "row": rows.astype(np.int32),
             "extra": extra,  # the split key, or a part of the digest
-            "words": words,
+            "bytes": sizes,
         }
     )
 

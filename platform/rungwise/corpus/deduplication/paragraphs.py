@@ -88,22 +88,31 @@ def remove_paragraphs(
     if not len(repeats):
         return ShorterTable(table, 0, np.empty(0, np.int64))
     table = table.combine_chunks()
+    sentences, starts = (table[name].chunk(0) for name in ("sentences", "paragraph_starts"))
+    bounds = _paragraph_bounds(sentences, starts)
+    stays = np.ones(len(bounds) - 1, bool)
+    start_offsets = starts.offsets.to_numpy()
+    stays[start_offsets[repeats[:, 0]] - start_offsets[0] + repeats[:, 1]] = False
+    return keep_sentences(table, np.repeat(stays, np.diff(bounds)), minimum_characters)
+
+
+def keep_sentences(
+    table: pa.Table, sentence_stays: np.ndarray, minimum_characters: int
+) -> ShorterTable:
+    """Keep the sentences (S,) of a table of `RangeBuilder`, and the paragraphs that have any."""
+    table = table.combine_chunks()
     sentences, starts, spans = (
         table[name].chunk(0) for name in ("sentences", "paragraph_starts", "spans")
     )
     row_offsets, start_offsets = sentences.offsets.to_numpy(), starts.offsets.to_numpy()
     rows = np.repeat(np.arange(len(table)), np.diff(start_offsets))
     row_begins = row_offsets - row_offsets[0]
-    # The first sentence of each paragraph, and the one after its last.
-    begins = starts.flatten().to_numpy() + row_begins[rows]
-    ends = np.append(begins[1:], row_begins[-1])
-    stays = np.ones(len(rows), bool)
-    stays[start_offsets[repeats[:, 0]] - start_offsets[0] + repeats[:, 1]] = False
-    sentence_stays = np.repeat(stays, ends - begins)
+    bounds = _paragraph_bounds(sentences, starts)
     before = np.append(0, np.cumsum(sentence_stays))
+    stays = before[bounds[1:]] > before[bounds[:-1]]
     flat = sentences.flatten()
     characters = pc.sum(pc.utf8_length(flat.filter(pa.array(~sentence_stays)))).as_py()  # pyright: ignore[reportAttributeAccessIssue]
-    new_starts = before[begins] - before[row_begins[rows]]
+    new_starts = before[bounds[:-1]] - before[row_begins[rows]]
     # Spans have an entry per sentence, or none for the whole document.
     has_spans = np.repeat(np.diff(spans.offsets.to_numpy()) > 0, np.diff(row_offsets))
     span_ends = np.append(0, np.cumsum(sentence_stays & has_spans))
@@ -119,7 +128,8 @@ def remove_paragraphs(
     }
     digests, sizes = table["digest"].to_pylist(), table["bytes"].to_pylist()
     too_short = []
-    for row in np.unique(repeats[:, 0]).tolist():
+    shorter = np.diff(before[row_begins]) < np.diff(row_begins)
+    for row in np.flatnonzero(shorter).tolist():
         remainder = columns["sentences"][row].as_py()
         text = " ".join(remainder)
         digests[row], sizes[row] = text_digest(remainder), len(text.encode())
@@ -128,7 +138,14 @@ def remove_paragraphs(
     columns |= {"digest": pa.array(digests), "bytes": pa.array(sizes, pa.int64())}
     for name, column in columns.items():
         table = table.set_column(table.schema.get_field_index(name), name, column)
-    return ShorterTable(table, characters, np.array(too_short, np.int64))
+    return ShorterTable(table, characters or 0, np.array(too_short, np.int64))
+
+
+def _paragraph_bounds(sentences: pa.ListArray, starts: pa.ListArray) -> np.ndarray:
+    """Return the first sentence of each paragraph of a table, and the number of sentences."""
+    row_offsets, start_offsets = sentences.offsets.to_numpy(), starts.offsets.to_numpy()
+    begins = np.repeat(row_offsets[:-1] - row_offsets[0], np.diff(start_offsets))
+    return np.append(starts.flatten().to_numpy() + begins, row_offsets[-1] - row_offsets[0])
 
 
 def _lists(offsets: np.ndarray, values: pa.Array) -> pa.ListArray:

@@ -1,0 +1,141 @@
+"""Find the passages of held-out documents that stand in training documents too.
+
+A held-out sentence stands in training if
+
+- a training sentence has all its words, five or more; or
+- it shares a word of a run of 13 words with a training document (Brown et al. 2020,
+  arXiv:2005.14165, appendix C); or
+- 70 % of the runs of 8 words in its paragraph do: the paragraph is a near-duplicate (the rule that
+  Chowdhery et al. 2022, arXiv:2204.02311, have for test examples).
+
+A run of 13 words is looked for as six runs of 8, each a word further.
+
+N passages: runs of words, then sentences
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rungwise.corpus.cleaning.characters import DOCUMENT
+from rungwise.corpus.cleaning.word_runs import WordRuns, batch_sentences, hash_lines, hash_runs
+
+STANDS_IN_TRAINING = "stands in training"
+TRAINING = -1  # in the place of a range
+_RUN_WORDS, _LONG_RUN_WORDS = 8, 13
+_SENTENCE_WORDS = 5
+_PARAGRAPH_SHARE = 0.7
+# Bytes shuffled per passage: a hash and a place.
+ROW_BYTES = 24
+
+
+class HashFilter:
+    """A set of hashes as bits, at least ten for each: of others, it takes a tenth for members."""
+
+    def __init__(self, num_hashes: int) -> None:
+        bits = min(max(16, (10 * num_hashes).bit_length()), 33)
+        self._bits = np.zeros(1 << (bits - 3), np.uint8)
+        self._mask = np.uint64((1 << bits) - 1)
+
+    def add(self, hashes: np.ndarray) -> None:
+        place = hashes & self._mask
+        bit = np.left_shift(np.uint8(1), (place & np.uint64(7)).astype(np.uint8))
+        np.bitwise_or.at(self._bits, (place >> np.uint64(3)).astype(np.int64), bit)
+
+    def may_hold(self, hashes: np.ndarray) -> np.ndarray:
+        place = hashes & self._mask
+        byte = self._bits[(place >> np.uint64(3)).astype(np.int64)]
+        return (byte >> (place & np.uint64(7)).astype(np.uint8)) & 1 == 1
+
+
+def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
+    """Hash the passages of documents, given by their sentences: (N,) uint64, in order."""
+    hashes = [np.empty(0, np.uint64)]
+    for lines in batch_sentences(documents):
+        hashes += [hash_runs(lines, _RUN_WORDS).hashes, hash_lines(lines, _SENTENCE_WORDS).hashes]
+    return np.concatenate(hashes)
+
+
+def hash_training(documents: Iterable[Sequence[str]], held_out: HashFilter) -> np.ndarray:
+    """Return the distinct hashes of passages that may stand in held-out documents too."""
+    hashes = [np.empty(0, np.uint64)]
+    for lines in batch_sentences(documents):
+        for passages in (hash_runs(lines, _RUN_WORDS), hash_lines(lines, _SENTENCE_WORDS)):
+            hashes.append(np.unique(passages.hashes[held_out.may_hold(passages.hashes)]))
+    return np.unique(np.concatenate(hashes))
+
+
+def passage_rows(hashes: np.ndarray, number: int, num_partitions: int) -> pa.Table:
+    """Return a row per passage of the held-out text of range `number`, or of TRAINING."""
+    return pa.table(
+        {
+            "partition": (hashes % np.uint64(num_partitions)).astype(np.int64),
+            "hash": hashes,
+            "range": np.full(len(hashes), number, np.int32),
+            "passage": np.arange(len(hashes), dtype=np.int32),
+        }
+    )
+
+
+def find_passages(rows: pa.Table) -> np.ndarray:
+    """Return the held-out passages of this partition that stand in training, (N, 3): range,
+    passage and 0, sorted."""
+    hashes, range_, passage = (rows[name].to_numpy() for name in ("hash", "range", "passage"))
+    held_out = range_ != TRAINING
+    hit = held_out & np.isin(hashes, hashes[~held_out])
+    places = np.column_stack([range_[hit], passage[hit], np.zeros(hit.sum())]).astype(np.int64)
+    return places[np.lexsort(places.T[::-1])]
+
+
+def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
+    """Mark the sentences (S,) of held-out documents that stand in training.
+
+    `passages`, (N,), are indices into `hash_passages` of the sentences of `table`.
+    """
+    hits = np.zeros(len(hash_passages(table["sentences"].to_pylist())), bool)
+    hits[passages] = True
+    begin = 0
+    marks = [np.empty(0, bool)]
+    columns = (table[name].to_pylist() for name in ("sentences", "paragraph_starts"))
+    starts_paragraph = [
+        index in starts
+        for sentences, paragraph_starts in zip(*columns, strict=True)
+        for starts in [frozenset(paragraph_starts)]
+        for index in [*range(len(sentences)), 0]  # the mark after a document
+    ]
+    paragraphs = np.cumsum(starts_paragraph)
+    line = 0
+    for lines in batch_sentences(table["sentences"].to_pylist()):
+        runs, whole = hash_runs(lines, _RUN_WORDS), hash_lines(lines, _SENTENCE_WORDS)
+        middle, end = begin + len(runs.hashes), begin + len(runs.hashes) + len(whole.hashes)
+        paragraph = paragraphs[line : line + len(lines)]
+        mark = _mark_runs(lines, paragraph, runs, hits[begin:middle])
+        mark[whole.first[hits[middle:end]]] = True
+        marks.append(mark[np.array([text != DOCUMENT for text in lines], bool)])
+        begin, line = end, line + len(lines)
+    return np.concatenate(marks)
+
+
+def _mark_runs(
+    lines: Sequence[str], paragraph: np.ndarray, runs: WordRuns, hits: np.ndarray
+) -> np.ndarray:
+    """Mark the lines that long runs touch, and those of near-duplicate paragraphs."""
+    span = _LONG_RUN_WORDS - _RUN_WORDS
+    mark = np.zeros(len(lines), bool)
+    if len(hits) > span:
+        document = np.cumsum([text == DOCUMENT for text in lines])[runs.first]
+        in_a_row = np.lib.stride_tricks.sliding_window_view(hits, span + 1).all(axis=1)
+        begin = np.flatnonzero(in_a_row & (document[:-span] == document[span:]))
+        change = np.zeros(len(lines) + 1, np.int64)
+        np.add.at(change, runs.first[begin], 1)
+        np.add.at(change, runs.last[begin + span] + 1, -1)
+        mark = np.cumsum(change)[:-1] > 0
+    if len(hits):
+        inside = paragraph[runs.first] == paragraph[runs.last]
+        owner = paragraph[runs.first[inside]] - paragraph[0]
+        size = int(paragraph[-1] - paragraph[0]) + 1
+        count, shared = (np.bincount(owner, weights, size) for weights in (None, hits[inside]))
+        near = (count > span) & (shared >= _PARAGRAPH_SHARE * count)
+        mark |= near[paragraph - paragraph[0]]
+    return mark
