@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rungwise.core.configuration.secrecy import without_passwords
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.predictions import kept_sums
@@ -108,11 +108,11 @@ def _join_card(
             ),
         ]
     sources = list_sources(inputs["pretrain"], licences)
-    items = [f"- {escape(line)}; licence: {escape(licence)}" for line, licence in sources]
-    command = f"rungwise rebuild {shlex.quote(model.folder.uri)} --into FOLDER"
+    items = [f"- {escape(redact(line))}; licence: {escape(licence)}" for line, licence in sources]
+    command = redact(f"rungwise rebuild {shlex.quote(model.folder.uri)} --into FOLDER")
     advice = f"Rebuild it and compare byte by byte: `{command}`"
     text = [f"# {escape(name)}", "", *lines, "", "Pretrained on", "", *items, "", advice, ""]
-    return without_passwords("\n".join(text))
+    return "\n".join(text)
 
 
 def recorded_licences(pretrain: Artifact) -> Licences:

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
@@ -208,7 +209,8 @@ def _follow(client: Client, job_id: str) -> int:
             errors.print(f"  rungwise {command} {job_id}{option}")
         return INTERRUPTED
     except UnreachableError as error:
-        errors.print(f"{error}\n{job_id} may go on; then: rungwise logs --follow {job_id}{option}")
+        errors.print(redact(str(error)))
+        errors.print(f"{job_id} may go on; then: rungwise logs --follow {job_id}{option}")
         return FAILED
     duration = _duration((details.end_time or 0) - (details.start_time or 0))
     end = (_ENDS[details.status], _STYLES[details.status])
@@ -216,7 +218,9 @@ def _follow(client: Client, job_id: str) -> int:
     if details.status is JobStatus.SUCCEEDED:
         return OK
     if details.driver_exit_code is None and details.message and details.status is JobStatus.FAILED:
-        console.print(details.message.strip())  # Ray's: the command never ran, or its node died
+        console.print(
+            redact(details.message.strip())
+        )  # Ray's: the command never ran, or its node died
     console.print(f"go on from its checkpoints: rungwise resume {job_id}{option}")
     return FAILED
 
@@ -260,5 +264,5 @@ def _duration(milliseconds: float) -> str:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(redact(text))
     sys.stdout.flush()

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.configuration.canonical import flatten
-from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.package_data import PACKAGE
 from rungwise.core.storage import archives
@@ -58,20 +56,13 @@ class Job:
 
 def load_job(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> Job:
     """Read the job and its recipe. Raises UserError if a file is missing or outside `folder`, or if
-    the recipe or an override is wrong or contains a password."""
+    the recipe or an override is wrong."""
     top = local_path(folder).resolve()
     if not top.is_dir():
         raise UserError(f"--working-dir: expected a folder, found {folder}")
     workflow = _relative_file(top, workflow, "workflows", ".py", "WORKFLOW")
     config = _relative_file(top, config, "workflows/configs", ".yaml", "CONFIG")
     recipe = load_recipe(top / config if Path(config).suffix else config, overrides)
-    for key, value in flatten(recipe).items():
-        if without_passwords(value) != value:
-            raise UserError(
-                f"{key} holds a password, and a job's recipe is uploaded, its command line shown "
-                "to all who look at the cluster; write it in the environment of the cluster "
-                "instead, such as MLFLOW_TRACKING_URI"
-            )
     return Job(top, workflow, config, tuple(overrides), recipe)
 
 

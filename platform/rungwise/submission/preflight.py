@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 from rungwise.core.plural import counted
@@ -37,10 +38,10 @@ class Report:
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in self.rows:
-            table.add_row(name, Text(value))
+            table.add_row(name, Text(redact(value)))
         console.print(table, soft_wrap=False)
         for note in self.notes:
-            console.print(f"note: {note}", style="yellow")
+            console.print(f"note: {redact(note)}", style="yellow")
 
 
 def check_job(job: local.Job, server: Server, any_version: bool) -> tuple[Client, Report]:

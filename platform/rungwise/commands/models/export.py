@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.console import plain_console
 from rungwise.core.errors import ConfigError, DataError, UserError
 
@@ -122,7 +123,7 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     try:
         card = write_pretrain_card(config.kind, {"pretrain": pretrain}, recorded_licences(pretrain))
     except DataError as error:
-        plain_console().print(f"the card lacks what the model was trained on: {error}")
+        plain_console().print(f"the card lacks what the model was trained on: {redact(str(error))}")
         card = ""
     return _write_for_transformers(load_module(pretrain), config, reader, to, card)
 

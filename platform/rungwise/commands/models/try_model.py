@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rungwise.commands.arguments import Commands, add_served_model, add_verb
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _ask(trial: Trial) -> None:
             try:
                 print(trial.answer(*texts), flush=True)  # noqa: T201
             except DataError as error:
-                print(error, file=sys.stderr, flush=True)  # noqa: T201
+                print(redact(str(error)), file=sys.stderr, flush=True)  # noqa: T201
     except EOFError:
         if is_terminal:
             print()  # noqa: T201

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     console = Console()
     if not console.is_terminal:
         console.print(f"reading {options.config}", markup=False, highlight=False, soft_wrap=True)
-    from rungwise.core.configuration.secrecy import without_password
+    from rungwise.core.configuration.secrecy import redact
     from rungwise.pipeline.places import recipe_file, root_folder, tracking_uri
 
     with terminate_as_interrupt():
@@ -57,13 +57,13 @@ def run(options: argparse.Namespace) -> None:
         outcome = workflow.run(options.workflow, recipe, console)
     uri = tracking_uri(recipe, root_folder(recipe.root))
     file = str(recipe_file(options.config))
-    command = without_password(shlex.join([file, *options.overrides]))
+    command = redact(shlex.join([file, *options.overrides]))
     _print_outcome(outcome, uri, command, recipe.root, console)
 
 
 def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: Console) -> None:
-    from rungwise.core.configuration.secrecy import without_password
     from rungwise.core.plural import counted
+    from rungwise.core.tracking.store import shown_address
     from rungwise.report.stage import LADDER, REPORT, ReportSummary
     from rungwise.serving.stage import REGISTER, RegisterSummary
 
@@ -102,7 +102,7 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
         model = RegisterSummary.of(registered).model_uri
         option = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
         commands["predict"] = f"rungwise predict {shlex.quote(model)}{option} --input FILE"
-    server = without_password(uri)
+    server = shown_address(uri)
     _say(console, "MLflow", server)
     if uri.startswith("sqlite"):
         commands["runs"] = f"rungwise ui {recipe}"
