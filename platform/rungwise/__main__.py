@@ -7,6 +7,7 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import NoReturn
 
 from rungwise.core.garbage import spare_collections
 
@@ -59,8 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded(lambda: options.command(options))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows a mistake without the secrets of what was typed."""
+
+    def error(self, message: str) -> NoReturn:
+        from rungwise.core.configuration.secrecy import redact
+
+        super().error(redact(message))
+
+
 def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rungwise",
         usage="rungwise COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -346,9 +346,9 @@ def test_a_job_on_two_nodes_leaves_the_bytes_that_a_run_here_leaves(
         "run", str(REPOSITORY / "workflows" / "pretrain.py"), str(here), folder=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    # What differs is where the run is written down, here with a password.
-    secretly = {"tracking": {"uri": f"http://somebody:{PASSWORD}@{place}"}}
-    there = write_recipe(tmp_path / "there.yaml", recipe | secretly)
+    # What differs is where the run is written down.
+    elsewhere = {"tracking": {"uri": f"http://{place}"}}
+    there = write_recipe(tmp_path / "there.yaml", recipe | elsewhere)
     done = subprocess.run(
         cluster.submit("--", "python", "workflows/pretrain.py", str(there)),
         env=cluster.environment,

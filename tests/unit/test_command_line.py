@@ -148,12 +148,12 @@ def test_doctor_finds_this_environment_well(capfd: pytest.CaptureFixture[str]) -
 def test_doctor_says_what_is_wrong_with_a_server_that_is_away(
     monkeypatch: pytest.MonkeyPatch, unused_port: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{unused_port}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:hunter2@127.0.0.1:{unused_port}")
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["doctor"]) == 1
     out = capfd.readouterr().out
     assert "does not answer" in out
-    assert "secret" not in out
+    assert "hunter2" not in out
     assert main(["doctor", "--json"]) == 1
     found = {row["what"]: row["state"] for row in json.loads(capfd.readouterr().out)}
     assert found["MLflow"] == "wrong"

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
 from rungwise.core.storage.source_files import SourceFile, data_files, find_files, is_glob
+from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.cleaning.accents import count_marked
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import text_length
@@ -184,7 +185,9 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     ignored: Counter[str] = Counter()
     advised: Counter[str] = Counter()
     for path in paths:
-        for file in data_files(find_files(path)):
+        with reached(path, "the path"):
+            files = data_files(find_files(path))
+        for file in files:
             parents[file.uri] = path
             name = PurePosixPath(file.name.removesuffix(streams.compression_suffix(file.name)))
             kind = _SUFFIXES.get(name.suffix.lower()) or _guess_kind(file)
