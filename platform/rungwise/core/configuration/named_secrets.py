@@ -18,7 +18,9 @@ _MOST = 300  # characters of a value that decide whether it is a secret
 _MOST_IN_BRACKETS = 10_000
 Span = tuple[int, int]
 
-_NAME = re.compile(r"[A-Za-z_](?:[\w-]|\.(?=\w))*")
+_NAME = re.compile(
+    r"(?i:api|access|private|secret|account) (?i:key|token)\b|[A-Za-z_](?:[\w-]|\.(?=\w))*"
+)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET = re.compile(
     r"[a-z]*(?:password|passwd|passphrase|passcode|secret|credential|apikey|secretkey|accesskey"
@@ -38,7 +40,7 @@ _PIECE_OF_TEXT = re.compile(
     r"additional|begin|blank|bos|class|cls|context|decoder|end|eod|eos|extra|first|image|last|mask"
     r"|next|pad|padding|prefix|prompt|sep|separator|special|start|stop|suffix|unk|unknown"
 )
-_AMBIGUOUS = re.compile(r"auth|hmac|jwt|pass|session|sessionid|sid|sig|signature")
+_AMBIGUOUS = re.compile(r"auth|hmac|jwt|pass|sessionid|sig|signature")
 _ONLY_IN_QUERY = re.compile(r"key|code|sas", re.IGNORECASE)
 _ENDING = re.compile(  # of SECRET_KEY_BASE, API_KEY_2
     r"b64|base|backup|current|new|old|prev|previous|dev|staging|test|prod|production|v|value|\d+"
@@ -73,7 +75,7 @@ _NEXT_WORD = re.compile(r"[ \t]*[A-Za-z]|[.:;)]?[ \t]+\w")
 
 # Expressions, placeholders, types and states: no values.
 _NO_VALUE = re.compile(
-    r"\$\w+|\$[{(].*|%\(?\w+\)?[s%]|[{\[(<].*|[*.x_-]+|[?!]+|your\b.*|(?i:your_.*)"
+    r"\$\w+|\$[{(].*|arn:.*|\d*\.\d+|%\(?\w+\)?[s%]|[{\[(<].*|[*.x_-]+|[?!]+|your\b.*|(?i:your_.*)"
     r"|[A-Za-z_][\w.]*[(\[].*|[a-z_]+(?:\.[a-z_]+)+|!\w+"
     r"|(?i:str|int|bytes|bool|any|object|string|number|boolean|secretstr|optional|required|none|null"
     r"|nil|true|false|undefined|unset|yes|no|on|off|ok|missing|unknown|invalid|valid|wrong|incorrect"
@@ -83,10 +85,11 @@ _NO_VALUE = re.compile(
     r"|option|flag|value|argument|instead)",
     re.DOTALL,
 )
-_RANDOM = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#$%^&*+=~?|])|(?=(?:[A-Z]*[a-z]+[A-Z]){2}).{10}")
-# Numbers with units, versions, paths, addresses and digests.
+_PLACEHOLDER = "{$<%"
+_RANDOM = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#%^&+=])")
+# Numbers with units, versions, names like aes-256, paths, addresses and digests.
 _ORDINARY = re.compile(
-    r"\d[\d.,:]*[-a-z%]*|v?\d+(?:\.\w+)+|[~.]{0,2}/.*|\w+://.*|(?:sha|md)\d+[:-].*|[a-z]+=\S*"
+    r"\d[\d.,:]*[-a-z%]*|v?\d+(?:\.\w+)+|[a-z]+(?:-(?:[a-z]+|\d{1,4}))+|[~.]{0,2}/.*|\w+://.*|(?:sha|md)\d+[:-].*|[a-z]+=\S*"
 )
 Strength = Literal["", "weak", "strong", "authorization", "cookie"]
 
@@ -168,13 +171,13 @@ def _find_value(text: str, key: _Key, start: int) -> Span | None:
         element = _ELEMENT.match(text, start) if key.before == "<" else None
         return element.span() if element and _is_secret(element[0], key, exact=True) else None
     is_item = key.is_compound or _begins_item(text, key.start)
-    if key.form == "wide" and is_item and (block := _find_block(text, key, start)):
+    if key.form in ("wide", "tight") and is_item and (block := _find_block(text, key, start)):
         return block
     is_flag = text.startswith("--", max(0, key.start - 2))
     if quoted := _QUOTED.match(text, start):
-        may_be = key.form != "word" or is_flag or key.name[0].isupper()
-        exact = key.form != "list" or is_flag
-        return quoted.span(2) if may_be and _is_secret(quoted[2], key, exact) else None
+        may_be = is_flag or (key.form == "word" and key.name[0].isupper())
+        may_be = may_be or key.form not in ("word", "list")
+        return quoted.span(2) if may_be and _is_secret(quoted[2], key, exact=True) else None
     if quote := _QUOTE.match(text, start):
         start = quote.end()  # which is not closed
     if header := _find_header(text, key, start):
@@ -206,20 +209,19 @@ def _find_header(text: str, key: _Key, start: int) -> Span | None:
     if key.strength != "authorization" or key.form == "word":
         return None
     header = _AUTHORIZATION.match(text, start)
-    if header is None:
+    if header is None or (value := header["value"] or header[0])[0] in _PLACEHOLDER:
         return None
-    value = header["value"]
-    in_sentence = value and not _is_random(value) and _NEXT_WORD.match(text, header.end())
+    in_sentence = not _is_random(value) and _NEXT_WORD.match(text, header.end())
     return None if in_sentence else header.span()
 
 
 def _find_block(text: str, key: _Key, start: int) -> Span | None:
     """Where the indented lines below a key are, or the mapping or list of a plural."""
-    is_plural = key.name.endswith("s")
+    is_plural = key.name.lower().endswith("s")
     if is_plural and text[start : start + 1] in ("{", "["):
         return _find_brackets(text, start)
     mark = _BLOCK_MARK.match(text, start)
-    if mark is None or not (mark[0].strip() or is_plural):
+    if mark is None or key.form == "tight" or not (mark[0].strip() or is_plural):
         return None
     before = text[text.rfind("\n", 0, key.start) + 1 : key.start]
     indent = len(before) - len(before.lstrip(" +-"))
@@ -247,8 +249,9 @@ def _is_secret(value: str, key: _Key, exact: bool, least: int = 3) -> bool:
     sentence; else a random one of at least so many characters is a secret."""
     if not _is_value(value):
         return False
-    header = {"authorization": _AUTHORIZATION, "cookie": _COOKIE}.get(key.strength)
-    if header is not None and header.match(value):
+    if key.strength == "authorization" and (header := _AUTHORIZATION.match(value)):
+        return (header["value"] or value)[0] not in _PLACEHOLDER
+    if key.strength == "cookie" and _COOKIE.match(value):
         return True
     if key.strength != "strong":
         return len(value) >= (8 if exact else 12) and " " not in value and _is_random(value)
