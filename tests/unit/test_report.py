@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from tokenizers import Tokenizer
 
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.page import fill_in, held_out, spelling
@@ -18,8 +20,10 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
+from rungwise.report.page import write_report
 from rungwise.report.sections.examples import choose_specimen
 from rungwise.report.sections.findings import describe_training
+from rungwise.report.stage import ReportConfig
 from rungwise.report.writing import ReportSummary
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, load_tokenizer, train
 from rungwise.training.tensor_files import save_tensors
@@ -152,6 +156,18 @@ def test_sections_of_absent_stages_are_left_out(
     assert "only <this>" in page.words
     assert summary.headline.startswith("validation mlm")
     assert "rungwise run pretrain recipe.yaml" in page.words
+
+
+def test_a_page_shows_the_recipe_without_secrets_and_the_file_beside_it_is_to_the_letter(
+    pretrained: dict[str, Artifact], tmp_path: Path
+) -> None:
+    recipe = {"note": "password=hunter2", "label": "Password: Reset"}
+    context = Context(recipe=recipe)
+    write_report(ReportConfig(fill_in_examples=0), pretrained, Folder.at(tmp_path), context)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "hunter2" not in page
+    assert "Password: Reset" in page
+    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text("utf-8")) == recipe
 
 
 def test_text_of_documents_and_labels_is_escaped(written: tuple[Page, ReportSummary, Path]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rungwise.__main__ import main
@@ -108,14 +108,14 @@ def _recipe(**keys: Any) -> Recipe:
     )
 
 
-def _corpus_stage(paths: list[str]) -> Any:
+def _corpus_stage(**source: Any) -> Any:
     """A stage of a corpus that looks at no file."""
-    config = _recipe(corpus={"sources": [{"kind": "text", "paths": paths}]}).corpus
+    config = _recipe(corpus={"sources": [{"kind": "jsonl", "paths": ["x.jsonl"]} | source]}).corpus
     return CORPUS.__class__("corpus", 1, CORPUS.run, CORPUS.summary).stage(config)
 
 
 def _finish(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
-    stage = _corpus_stage(["x.txt"])
+    stage = _corpus_stage()
     place = Folder.at(folder) / f"x-{stage.fingerprint}"
     place.write_bytes("data", b"")
     facts = {"facts": stage.facts, "inputs": {}, "stage": "corpus"}
@@ -129,9 +129,11 @@ FREE_TEXT = st.sampled_from([*LABELS, *TEXTS["innocent"]]) | st.text(min_size=1)
 FREE_TEXT = FREE_TEXT.filter(lambda text: "\0" not in text and text.isprintable())
 
 
+@pytest.mark.parametrize("key", ["text_field", "licence"])
 @given(texts=st.lists(FREE_TEXT, min_size=2, max_size=5, unique=True))
-def test_texts_that_differ_give_fingerprints_that_differ(texts: list[str]) -> None:
-    assert len({_corpus_stage([text]).fingerprint for text in texts}) == len(texts)
+@example(texts=["author:title@conf", "author:text@conf"])
+def test_texts_that_differ_give_fingerprints_that_differ(key: str, texts: list[str]) -> None:
+    assert len({_corpus_stage(**{key: text}).fingerprint for text in texts}) == len(texts)
 
 
 def test_a_record_keeps_every_text_to_the_letter(tmp_path: Path) -> None:
