@@ -97,6 +97,19 @@ def compared(
         texts = [" ".join(words[n] for n in rng.integers(5, 40, size=6)) for _ in range(count)]
         examples = [Text(f"{split}:{n}", t, None, target(n)) for n, t in enumerate(texts)]
         write_examples(examples, task.folder, split)
+    summary = evaluated(folder, task, words, variants, evaluate, seeds)
+    return summary, task, folder / "events"
+
+
+def evaluated(
+    folder: Path,
+    task: Artifact,
+    words: list[str],
+    variants: Setting,
+    evaluate: Setting,
+    seeds: Mapping[str, int] | None = None,
+) -> EvaluateSummary:
+    """The summary of an evaluation of models that know 46 `words`, in `folder`/out."""
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]
     splitter = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
     splitter.add_special_tokens(names[:4])
@@ -118,8 +131,7 @@ def compared(
         inputs |= {f"pretrain/{name}/seed-{n}": pretrain for n in range(1, count + 1)}
     context = Context(report=Events(folder / "events"))
     config = validate(CompareConfig, block)
-    summary = compare_variants(config, inputs, Folder.at(folder / "out"), context)
-    return summary, task, folder / "events"
+    return compare_variants(config, inputs, Folder.at(folder / "out"), context)
 
 
 def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ def kept(folder: Path, kind: str) -> tuple[TaskInfo, list[dict[str, Any]]]:
     written, info = [], None
     for number, (variant, seed) in enumerate([("a", 1), ("a", 2), ("b", 1), ("b", 2)]):
         info, examples, said = made(kind, number + 1)
-        written += predictions.prediction_rows(variant, seed, examples, said)
+        written += predictions.prediction_rows(
+            variant, seed, examples, said, task_kind(info).answer
+        )
     output = Folder.at(folder)
     predictions.write_predictions(written, output)
     assert info is not None
@@ -186,6 +188,7 @@ def test_the_length_of_a_chinese_text_is_its_characters() -> None:
         0,
         [Text(f"a:{n}", text, None, "no") for n, text in enumerate(texts)],
         [{"label": "no", "probabilities": [1.0, 0.0, 0.0]}] * 3,
+        "label",
     )
     info = TaskInfo("classification", LABELS, False, "accuracy")
     parts = analyse_errors(rows, "a", task_kind(info)).by_length
@@ -209,7 +212,7 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
         Question("a:2", "2", "Who?", "It rains.", ()),
     ]
     said = [{"text": "It rains", "start": 0, "no_answer_score": 0.0}] * 2
-    rows = predictions.prediction_rows("a", 0, asked, said)
+    rows = predictions.prediction_rows("a", 0, asked, said, "text")
     predictions.write_predictions(rows, Folder.at(tmp_path))
     found = analyse_errors(
         predictions.read_predictions(Folder.at(tmp_path)),
@@ -221,7 +224,7 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
     assert {each.gold for each in found.wrong} == {"rains", "no answer"}
     texts = [Text(f"a:{n}", "x", target="今 天") for n in range(4)]
     rows = predictions.prediction_rows(
-        "a", 0, texts, [{"text": each} for each in ("今天", "明天", "", "今 天")]
+        "a", 0, texts, [{"text": each} for each in ("今天", "明天", "", "今 天")], "text"
     )
     predictions.write_predictions(rows, Folder.at(tmp_path))
     written = TaskInfo("generation", (), False, "chrf")
@@ -232,7 +235,9 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
         0.5,
         ["明天", ""],
     )
-    numbers = predictions.prediction_rows("a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}])
+    numbers = predictions.prediction_rows(
+        "a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}], "score"
+    )
     found = analyse_errors(numbers, "a", task_kind(TaskInfo("regression", (), True, "pearson")))
     assert found.by_length[0].score == 0.5
 
