@@ -36,15 +36,12 @@ class Count(SentenceKind):
     name = "count"
     answer = "count"
     real_targets = numeric = True
+    words = "how many there are in {input}"
     score_name = "mean absolute error"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "exact_match": Metric(_exact, mean),
         "within_one": Metric(_near, mean),
     }
-
-    @property
-    def goal(self) -> str:
-        return f"how many there are in {self.input_words}"
 
     def target(self, example: Text) -> float:
         return example.number

@@ -130,7 +130,8 @@ class Step:
                 streams.leave(part, losses.state)
         self.computed_seconds = time.perf_counter() - began
         self._exchange.finish()
-        if self.objective.mixture_parts:  # what this step does not train keeps moving, on any worker
+        if self.objective.mixture_parts:
+            # Momentum moves also what this step does not train, on every worker alike.
             for parameter in self.model.parameters():
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)

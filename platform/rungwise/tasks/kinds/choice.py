@@ -59,13 +59,10 @@ class Choice(TaskKind):
     name = "choice"
     answer = "option"
     pools = True
+    words = "which of several options continues a text"
     score_name = "accuracy"
     columns = ("context", "options")
     metrics: ClassVar[Mapping[str, Metric]] = {"accuracy": Metric(_count_right, mean)}
-
-    @property
-    def goal(self) -> str:
-        return "which of several options continues a text"
 
     @property
     def fields(self) -> tuple[str, ...]:

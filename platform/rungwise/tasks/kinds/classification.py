@@ -60,6 +60,7 @@ class Classification(SentenceKind):
     answer = "label"
     labelled = one_label = confuses_labels = True
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
+    words = "one of {labels} labels for {input}"
     score_name = "accuracy"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "accuracy": Metric(_counts, _accuracy),
@@ -67,10 +68,6 @@ class Classification(SentenceKind):
         "f1": Metric(_counts, lambda totals: f1_scores(totals)[..., 1]),
         "matthews": Metric(_counts, _matthews),
     }
-
-    @property
-    def goal(self) -> str:
-        return f"one of {len(self.info.labels)} labels for {self.input_words}"
 
     @property
     def positive(self) -> str | None:

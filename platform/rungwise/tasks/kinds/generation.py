@@ -58,15 +58,12 @@ class Generation(TextKind):
     name = "generation"
     answer = "text"
     writes = target_per_place = True
+    words = "a text to write for another text"
     score_name = "share of texts equal to the reference"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "chrf": Metric(_count_runs, chrf.value),
         "exact_match": Metric(_count_exact, mean),
     }
-
-    @property
-    def goal(self) -> str:
-        return "a text to write for another text"
 
     @property
     def longest_answer(self) -> int:

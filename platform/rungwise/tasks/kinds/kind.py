@@ -146,6 +146,7 @@ class TaskKind(ABC):
     real_targets: ClassVar[bool] = False  # real numbers, instead of indices
     # Settings of fine-tuning that this kind has and not every other.
     finetune_keys: ClassVar[tuple[str, ...]] = ()
+    words: ClassVar[str]  # the task in words, with the places {labels} and {input}
     score_name: ClassVar[str]  # of the score of one example, for the page
     numeric: ClassVar[bool] = False  # whether an answer is a number, whose score is an error
     confuses_labels: ClassVar[bool] = False  # whether its decisions are between all labels
@@ -156,9 +157,10 @@ class TaskKind(ABC):
         self._numbers = {label: number for number, label in enumerate(info.labels)}
 
     @property
-    @abstractmethod
     def goal(self) -> str:
         """The task in words: `one of 3 labels for a text`."""
+        an_input = "a pair of texts" if self.info.pair else "a text"
+        return self.words.format(labels=len(self.info.labels), input=an_input)
 
     @property
     def positive(self) -> str | None:

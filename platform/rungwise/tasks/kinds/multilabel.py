@@ -75,16 +75,13 @@ class Multilabel(SentenceKind):
     answer = "labels"
     labelled = real_targets = True
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
+    words = "which of {labels} labels {input} has"
     score_name = "share of texts with exactly the right labels"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "micro_f1": Metric(_count, _micro_f1),
         "macro_f1": Metric(_count, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),
         "exact_match": Metric(_count, mean),
     }
-
-    @property
-    def goal(self) -> str:
-        return f"which of {len(self.info.labels)} labels {self.input_words} has"
 
     def target(self, example: Text) -> tuple[int, ...]:
         names = example.target if isinstance(example.target, tuple) else (example.target,)

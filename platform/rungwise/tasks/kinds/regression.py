@@ -67,16 +67,13 @@ class Regression(SentenceKind):
     name = "regression"
     answer = "score"
     real_targets = numeric = True
+    words = "a number for {input}"
     score_name = "mean absolute error"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "pearson": Metric(_count_numbers, _correlation),
         "spearman": Metric(_count_ranks, _correlation),
         "mean_squared_error": Metric(_count_errors, mean, selects=False),
     }
-
-    @property
-    def goal(self) -> str:
-        return f"a number for {self.input_words}"
 
     def target(self, example: Text) -> float:
         if isinstance(example.target, str | tuple):

@@ -46,11 +46,6 @@ class TextKind(TaskKind):
         self.is_one_text = not info.pair
 
     @property
-    def input_words(self) -> str:
-        """An input in words."""
-        return "a pair of texts" if self.info.pair else "a text"
-
-    @property
     def marks(self) -> int:
         return 3 if self.info.pair else 2
 

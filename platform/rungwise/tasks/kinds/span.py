@@ -107,6 +107,7 @@ class Span(TaskKind):
     name = "span"
     answer = "text"
     has_windows = True
+    words = "the place of the answer to a question in a context"
     score_name = "mean F1"
     columns = ("question", "context")
     metrics: ClassVar[Mapping[str, Metric]] = {
@@ -117,10 +118,6 @@ class Span(TaskKind):
             _count, lambda n: ratio(n[..., 3], n[..., 6]), selects=False
         ),
     }
-
-    @property
-    def goal(self) -> str:
-        return "the place of the answer to a question in a context"
 
     @property
     def marks(self) -> int:

@@ -146,6 +146,7 @@ class Tagging(TaskKind):
     answer = "tags"
     labelled = target_per_place = confuses_labels = True
     finetune_keys = ("crf", "legal_tags")
+    words = "one of {labels} tags for each word"
     score_name = "accuracy over words"
     columns = ("words",)
     is_one_text = True
@@ -155,10 +156,6 @@ class Tagging(TaskKind):
         "recall": Metric(_count_spans, lambda n: ratio(n[..., 0], n[..., 2])),
         "accuracy": Metric(_count_words, mean),
     }
-
-    @property
-    def goal(self) -> str:
-        return f"one of {len(self.info.labels)} tags for each word"
 
     def takes(self, key: str) -> bool:
         labels = self.info.labels
