@@ -179,7 +179,7 @@ class Models:
             save_file(weights, path)
         examples = read_examples(self._recorder.made["task"], "test")
         said = Predictor.load(artifact.folder)(TEXTS)
-        rows = predictions.prediction_rows("pretrained", 5, examples, said)
+        rows = predictions.prediction_rows("pretrained", 5, examples, said, "label")
         predictions.write_predictions(rows, artifact.folder)
         return self._finish(artifact)
 

@@ -315,7 +315,7 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
             {"label": ("no", "yes")[share > 0.5], "probabilities": [1 - share, share]}
             for share in shares
         ]
-        rows += predictions.prediction_rows(variant, seed, texts, said)
+        rows += predictions.prediction_rows(variant, seed, texts, said, "label")
     ((title, evaluate),) = select_stage(made, "evaluate").items()
     predictions.write_predictions(rows, evaluate.folder)
     summary, noise = EvaluateSummary.of(evaluate), {"0.1": Estimate(0.512, 0.401, 0.603, 2)}

@@ -48,11 +48,11 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     }
     trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluation.trivial().items()}
     examples = task.examples
-    one = info.positive if metric == "f1" else ""
+    one = kind.positive if metric == "f1" else ""
     positive = f"; f1 is that of {escape(one)}" if one else ""
     labels = f" ({', '.join(map(escape, info.labels))}{positive})" if info.labels else ""
     lines = [
-        f"Task {evaluation.task}: {info.goal}{labels}. Fine-tuned on {examples.train:,} examples, "
+        f"Task {evaluation.task}: {kind.goal}{labels}. Fine-tuned on {examples.train:,} examples, "
         f"selected on {examples.validation:,} validation examples. "
         "Intended use: text like that of the task; nothing was measured on other text.",
         "",

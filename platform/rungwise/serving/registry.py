@@ -43,6 +43,7 @@ from rungwise.serving.card import (
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import PretrainedPredictor, describe_model, load_predictor
 from rungwise.serving.stage import RegisterConfig, RegisterSummary
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.tensor_files import MODEL
@@ -201,7 +202,7 @@ def _make_task_entry(
         inputs=_input_example(examples, info),
         answers=Predictor.load(evaluation.folder, quiet=True)(examples),
         card=write_task_card(config.name, inputs, config.licences),
-        description=f"Models fine-tuned for the task {summary.task} ({info.goal}).",
+        description=f"Models fine-tuned for the task {summary.task} ({task_kind(info).goal}).",
         score=model.validation[metric],
         score_name=f"{metric} on the validation split",
         comparable_by=("rungwise.task",),
@@ -256,8 +257,8 @@ def _list_files(weights: Folder, tokenizer: Folder, description: Folder) -> dict
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:
     """Examples in a caller's form: bare texts where an example is one text."""
-    if info.kind in ("classification", "multilabel", "generation") and not info.pair:
-        return [example.text for example in examples if isinstance(example, Text)]
+    if task_kind(info).is_one_text and all(isinstance(each, Text) for each in examples):
+        return [example.parts[0] for example in examples]
     return pd.DataFrame([example.as_input() for example in examples])
 
 

@@ -76,20 +76,14 @@ def _try_pretrained(model: object, tokenizer: Tokenizer) -> Trial:
 
 
 def _try_task(predictor: Predictor) -> Trial:
-    info = predictor.info
-    kind = task_kind(info)
-    fields = tuple(kind.columns)
-    if info.kind == "choice":
-        fields = (fields[0], "option 1", "option 2")
+    kind = task_kind(predictor.info)
 
     def answer(*texts: str) -> str:
-        values: dict[str, Any] = dict(zip(kind.columns, texts, strict=False))
-        if info.kind == "choice":
-            values["options"] = list(texts[1:])
+        values = dict(zip(kind.fields, texts, strict=True))
         (prediction,) = predictor([kind.parse(Record(values, "the text", kind.columns))])
         return _describe(prediction)
 
-    return Trial(info.goal, fields, answer)
+    return Trial(kind.goal, kind.fields, answer)
 
 
 def _describe(prediction: dict[str, Any]) -> str:

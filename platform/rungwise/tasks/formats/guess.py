@@ -37,13 +37,13 @@ from rungwise.tasks.formats.guess_fields import ROWS, find_split_column, group_b
 from rungwise.tasks.formats.guess_json import guess_json, guess_parquet, list_parts
 from rungwise.tasks.formats.guess_lines import guess_lines
 from rungwise.tasks.formats.records import RecordsFormat, is_columnar
+from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import SPLITS, Example
 
 _SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block
 _MOST_DAMAGED = 0.3
 _FILES_TRIED = 3
 _TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet", ".arrow")  # one is no text of a class
-_WITH_LABELS = ("classification", "multilabel", "tagging")
 
 
 class _Block(Config):
@@ -227,7 +227,7 @@ class _Splits:
             if data.keys().isdisjoint(SPLITS[1:]):
                 self._name_neighbours()
         guess = Guess(data, examples, counts, self.notes)
-        if len(guess.labels) == 1 and _format(self.form).task_kind in _WITH_LABELS:
+        if len(guess.labels) == 1 and KINDS[_format(self.form).task_kind].labelled:
             self.notes.append(
                 f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two"
             )

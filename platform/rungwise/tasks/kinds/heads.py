@@ -1,6 +1,4 @@
-"""Heads, one for each kind of task, and encoder and head as one model.
-
-    ids ──> encoder ──> states (R, T, E) ──> top ──> head ──> logits
+"""The heads that kinds of tasks build: states (R, T, E) of an encoder become logits.
 
 The heads are those of Devlin et al. 2019 (arXiv:1810.04805, section 4): one linear layer after
 dropout. The sequence and choice heads read one vector per row (`FinetuneConfig.pooling`). BERT's
@@ -27,23 +25,18 @@ Shapes: R rows, B items, T sequence, E width of a state, C classes, W words, O o
 the longest row.
 """
 
-import contextlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from rungwise.finetune.tops import BiLstm, ScalarMix, Tagger
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import initialise
 from rungwise.models.transformer.rows import real_places
-from rungwise.tasks.kinds.kind import Pairs
+from rungwise.tasks.kinds.items import Pairs, Pooling
 
-Pooling = Literal["cls", "mean", "last", "last_max_mean"]
 INITIALIZER_RANGE = 0.02  # of the weights of a head, as in BERT and GPT, whatever the encoder's
 
 
@@ -178,63 +171,6 @@ class SpanHead(nn.Module):
         return logits_BT2.masked_fill(padding_BT[:, :, None], -math.inf)
 
 
-Head = SequenceHead | ChoiceHead | TokenHead | SpanHead
-
-
-class HeadedEncoder(nn.Module):
-    """An encoder, optionally a mix of its layers and a BiLSTM on top, and a head.
-
-    With `fixed` the encoder gets no gradient and never uses dropout. `mixed` are the layers that
-    are read, 0 the embeddings: weighed by `mix`, or else side by side. By default it is the last.
-    """
-
-    def __init__(
-        self,
-        encoder: LayeredEncoder,
-        head: Head,
-        *,
-        top: BiLstm | Tagger | None = None,
-        mix: ScalarMix | None = None,
-        mixed: Sequence[int] = (),
-        fixed: bool = False,
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.mix = mix
-        self.mixed = tuple(mixed)
-        self.top = top
-        self.head = head
-        self.fixed = fixed
-        encoder.requires_grad_(not fixed)
-
-    def forward(self, ids_RT: Tensor, segments_RT: Tensor | None, rows: Rows) -> Tensor:
-        return self.read(ids_RT, self.states(ids_RT, segments_RT, rows.lengths), rows)
-
-    def read(self, ids_RT: Tensor, states_RTE: Tensor, rows: Rows) -> Tensor:
-        """Return the logits of the head from the ids and the states of the encoder."""
-        if self.top is not None:
-            states_RTE = self.top(states_RTE, rows.lengths, ids_RT)
-        return self.head(states_RTE, rows)
-
-    def states(
-        self, ids_RT: Tensor, segments_RT: Tensor | None, lengths_R: Tensor | None
-    ) -> Tensor:
-        """Return the states (R, T, E) of the encoder, from its last layer or those to read."""
-        with torch.no_grad() if self.fixed else contextlib.nullcontext():
-            layers = self.encoder.layers(ids_RT, segments_RT, lengths_R)
-        if not self.mixed:
-            return layers[-1]
-        mixed = [layers[index] for index in self.mixed]
-        return torch.cat(mixed, dim=-1) if self.mix is None else self.mix(mixed)
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode as in PyTorch, but keep a fixed encoder in evaluation mode."""
-        super().train(mode)
-        if self.fixed:
-            self.encoder.eval()
-        return self
-
-
 def mean_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
     """Return the mean (R, E) over the real tokens of each row, marks included."""
     if lengths_R is None:
@@ -313,3 +249,6 @@ class CrfHead(TokenHead):
                 self.log_partition(emissions_WC, rows).sum(), emissions_WC
             )
         return shares_WC.clamp(min=torch.finfo(shares_WC.dtype).tiny).log()
+
+
+Head = SequenceHead | ChoiceHead | TokenHead | SpanHead
