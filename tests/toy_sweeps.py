@@ -16,12 +16,12 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, Split, finetune
-from rungwise.sweep import SweepStageConfig
-from rungwise.sweep.draws import draw_trials, resolve_settings
-from rungwise.sweep.record import write_record
-from rungwise.sweep.running import summarise
-from rungwise.sweep.trial import Job, Train, new_record
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text
+from rungwise.tuning import SweepStageConfig
+from rungwise.tuning.draws import draw_trials, resolve_settings
+from rungwise.tuning.record import write_record
+from rungwise.tuning.running import summarise
+from rungwise.tuning.trial import Job, Train, new_record
 from tests.summaries import standing
 
 BEST_RATE = 1e-3
@@ -128,13 +128,13 @@ def swept(
     """A sweep artifact as the stage would leave it, its trials scored by the formula less `shift`;
     under halving every third is stopped at the first milestone, the last `failed` have failed."""
     config, output = stage_config(finetune, **sweep), Folder.at(folder / "sweep-records")
-    draws, scheduler = draw_trials(config.sweep), config.sweep.scheduler
+    draws, first = draw_trials(config.sweep), config.rounds[0]
     output.remove()
     for number, values in enumerate(draws):
         settings = resolve_settings(config, values)
         epochs = settings.epochs
-        if scheduler.kind == "halving" and number % 3 == 2:
-            epochs = min(epochs, scheduler.grace_epochs)
+        if config.sweep.halving and number % 3 == 2:
+            epochs = min(epochs, first)
         trial = new_record(config, number, values)
         trial.state = "finished" if epochs == settings.epochs else "stopped_early"
         for epoch in range(1, epochs + 1):

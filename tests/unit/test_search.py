@@ -20,16 +20,15 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.search.expected import expected_best
-from rungwise.evaluation.search.record import SearchSummary
-from rungwise.evaluation.search.running import run_search
+from rungwise.evaluation.search.record import SearchSummary, run_search
 from rungwise.pipeline.growth import Grow
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.searching import grow_stages, tuned_recipe
+from rungwise.pipeline.search import apply_searches, grow_stages
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.training.config import GradientConfig
+from rungwise.tuning.expected import expected_best
 from tests.conftest import small_recipe, write_corpus
 
 RATE = "pretrain.optimizer.learning_rate"
@@ -39,10 +38,9 @@ SPACE = {
     SIZE: {"kind": "choice", "values": [8, 16, 32]},
 }
 PLATEAU = {"kind": "warmup_stable_decay", "warmup_steps": 2}
-OPTUNA = {"search.search": {"kind": "optuna"}}
 ORDERS = {"kind": "choice", "values": [1, 2, 3]}
 LIST = {"search.measure": {"kind": "word_list", "path": "nowhere.txt"}}
-HALVING = {"search.scheduler": {"kind": "halving"}, "pretrain.optimizer.schedule": PLATEAU}
+HALVING = {"search.halving": {}, "pretrain.optimizer.schedule": PLATEAU}
 SOURCES = {"word2vec": "asynchronous", "glove": "cooccurrence", "ngram": "counts"}
 TEXT_TOKENS = 10_000
 GRADIENT = {
@@ -209,15 +207,7 @@ def outcome(summary: SearchSummary) -> tuple[Any, ...]:
 
 CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "random": ("gpt", {}),
-    "grid": (
-        "gpt",
-        {
-            "search.search": {"kind": "grid"},
-            "search.trials": None,
-            "search.space": {SIZE: SPACE[SIZE]},
-        },
-    ),
-    "optuna": ("gpt", OPTUNA),
+    "grid": ("gpt", {"search.trials": None, "search.space": {SIZE: SPACE[SIZE]}}),
     "halving": ("gpt", HALVING),
     "halving tokens": ("gpt", {**HALVING, "search.tokens": 400_000}),
     "tokens": ("gpt", {"search.tokens": 400_000}),
@@ -286,10 +276,9 @@ def test_trials_spend_their_budget(
         ("glove", {"search.space": {"pretrain.learning_rate": SPACE[RATE]}}, "it learns from"),
         ("ngram", {"search.space": {"model.order": ORDERS}, **LIST}, "no vectors of words"),
         ("gpt", {"search.tokens": 10, "search.seconds": 10}, "both set"),
-        ("gpt", {"search.scheduler": {"kind": "halving"}}, "warmup_stable_decay"),
+        ("gpt", {"search.halving": {}}, "warmup_stable_decay"),
         ("gpt", {**HALVING, "search.seconds": 10}, "halving stops trials"),
-        ("gpt", {**HALVING, **OPTUNA}, "one after the other"),
-        ("gpt", {"search.trials": None}, "needs their number"),
+        ("gpt", {"search.trials": None}, "their number"),
         (
             "gpt",
             {
@@ -395,7 +384,7 @@ def test_what_is_finished_is_found_again(plain: dict[str, Any], tmp_path: Path) 
     """From the records alone: the plan of a driver that comes later, and the tuned recipe."""
     recipe = of(plain, root=str(tmp_path))
     with pytest.raises(ConfigError, match="its search has not ended"):
-        tuned_recipe(recipe)
+        apply_searches(recipe)
     cluster = Cluster(recipe)
     cluster.work(seed=0)
     stages = growing(recipe)(cluster.finished, {}).stages
@@ -419,4 +408,4 @@ def test_what_is_finished_is_found_again(plain: dict[str, Any], tmp_path: Path) 
     assert {row.stage.fingerprint: row.stage.display_name for row in rows} == titles
     assert all(row.artifact for row in rows)
     (best,) = (stage for stage in stages if stage.display_name == "pretrain")
-    assert pretrain_stages(tuned_recipe(recipe))["pretrain"].fingerprint == best.fingerprint
+    assert pretrain_stages(apply_searches(recipe))["pretrain"].fingerprint == best.fingerprint

@@ -3,6 +3,7 @@ for."""
 
 import csv
 import io
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,30 +19,27 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
-from rungwise.sweep.effective import check_inputs, difference, select_inputs, split_metrics
-from rungwise.sweep.record import (
-    ScoredTrial,
+from rungwise.tuning.check_applied import check_applied, check_inputs, select_inputs, split_metrics
+from rungwise.tuning.record import (
     State,
     TrialRecord,
     read_record,
     read_records,
-    table,
-    trial_name,
+    tabulate,
     write_record,
 )
-from rungwise.sweep.running import summarise
-from rungwise.sweep.trial import Job, run_trial
-from rungwise.sweep.tune import count_concurrent
+from rungwise.tuning.running import count_concurrent, summarise
+from rungwise.tuning.trial import Job, run_trial
 from tests.toy_sweeps import artifact, inputs, stage_config, toy
 
 RECORD = TrialRecord(
-    name="trial-003",
     number=3,
     values={"finetune.batch_size": 8, "model.num_layers": 2},
     upstream=1,
     settings=FinetuneConfig(batch_size=8).model_dump(mode="json"),
     seed=0,
 )
+SOUND = nullcontext()
 ROW: dict[str, Any] = {
     "epoch": 1,
     "score": 0.7,
@@ -75,7 +73,7 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)
     monkeypatch.setattr("ray.tune.report", told.append)
     space = {"finetune.best_epoch": {"kind": "choice", "values": [True]}}
-    config, output = stage_config(space=space, search={"kind": "grid"}), Folder.at(tmp_path)
+    config, output = stage_config(space=space), Folder.at(tmp_path)
     job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
     run_trial({"trial": {"number": 0, "values": {"finetune.best_epoch": True}}}, job=job, cpus=1)
     record = read_record("trial-000", output)
@@ -83,8 +81,7 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     assert [row["metrics"]["accuracy"] for row in record.history] == [0.4, 0.6, 0.5]
     assert [row["score"] for row in record.history] == pytest.approx([0.4, 0.6, 0.6])
     assert [each["score"] for each in told] == [row["score"] for row in record.history]
-    trial = record.trial()
-    assert isinstance(trial, ScoredTrial)
+    trial = record.end()
     assert (trial.score, trial.loss) == (pytest.approx(0.6), 0.25)
 
 
@@ -103,9 +100,9 @@ def test_a_trial_whose_driver_is_killed_has_not_failed(
     named = SimpleNamespace(get_trial_name=lambda: "trial-000")
     monkeypatch.setattr("ray.tune.get_context", lambda: named)
     monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)
-    block: dict[str, Any] = {"scheduler": {"kind": "halving"}} if until else {}
+    block: dict[str, Any] = {"halving": {}} if until else {}
     space = {"finetune.batch_size": {"kind": "choice", "values": [8]}}
-    config = stage_config({"epochs": epochs}, space=space, search={"kind": "grid"}, **block)
+    config = stage_config({"epochs": epochs}, space=space, **block)
     output = Folder.at(tmp_path)
     job = Job(config, inputs(tmp_path), output, "accuracy", Orphaned(), toy())
     drawn = {"number": 0, "values": {"finetune.batch_size": 8}}
@@ -113,15 +110,15 @@ def test_a_trial_whose_driver_is_killed_has_not_failed(
         run_trial({"trial": drawn, "until": until}, job=job, cpus=1)
     record = read_record("trial-000", output)
     assert record is not None
-    assert (record.state, record.error, len(record.history)) == (state, None, 1)
+    assert (record.state, record.error, len(record.history)) == (state, "", 1)
 
 
 def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Path) -> None:
     space = {"finetune.batch_size": {"kind": "choice", "values": [8, 16]}}
-    config, output = stage_config(space=space, search={"kind": "grid"}), Folder.at(tmp_path)
+    config, output = stage_config(space=space), Folder.at(tmp_path)
     job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), toy())
     for number in (999, 1000):
-        one = replace(RECORD, name=trial_name(number), number=number, history=[ROW])
+        one = replace(RECORD, number=number, history=[ROW])
         write_record(replace(one, state="finished"), output)
     assert summarise(job, []).best.name == "trial-999"
 
@@ -135,10 +132,8 @@ def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
 
 def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
     finished = replace(RECORD, history=[ROW], state="finished", effective={"batch_size": 8.0})
-    failed = replace(
-        RECORD, name="trial-004", history=[ROW], state="failed", error="it broke, twice"
-    )
-    rows = table([finished.trial(), failed.trial()])
+    failed = replace(RECORD, number=4, history=[ROW], state="failed", error="it broke, twice")
+    rows = tabulate([finished.end(), failed.end()])
     written = list(csv.DictReader(io.StringIO(csv_bytes(rows).decode())))
     assert [row["trial"] for row in written] == ["trial-003", "trial-004"]
     assert written[0]["finetune.batch_size"] == "8"
@@ -185,11 +180,8 @@ def test_a_drawn_value_that_was_not_in_force_is_found(
         "finetune.class_weights": "balanced",
         "model.num_layers": 2,
     }
-    error = difference("trial-000", values, measured)
-    assert (error is not None) == wrong
-    if wrong:
-        assert "trial-000: finetune." in str(error)
-        assert "in force" in str(error)
+    with pytest.raises(UserError, match=r"trial-000: finetune\..* in force") if wrong else SOUND:
+        check_applied("trial-000", values, measured)
 
 
 def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path: Path) -> None:

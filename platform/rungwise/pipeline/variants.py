@@ -12,8 +12,8 @@ from rungwise.pipeline.recipe import Recipe, TaskEntry
 from rungwise.pipeline.stages import pretrain_config
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.pretraining.estimate import Measures, training_cost
-from rungwise.sweep import SweepStageConfig, check_space, check_values, upstream_values
 from rungwise.tasks.kinds.examples import TaskInfo
+from rungwise.tuning import SweepStageConfig, check_space, check_values, upstream_values
 
 # Blocks that a variant may change; the rest is common to all variants.
 _BLOCKS = (

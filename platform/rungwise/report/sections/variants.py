@@ -13,8 +13,8 @@ from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
 from rungwise.report.palette import Series, series
-from rungwise.sweep.record import SweepSummary
 from rungwise.tasks.kinds.examples import TaskSummary
+from rungwise.tuning.record import SweepSummary
 
 
 @dataclass(frozen=True)

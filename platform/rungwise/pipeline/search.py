@@ -20,11 +20,15 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
-from rungwise.evaluation.search.config import HalvingRounds, WordList
-from rungwise.evaluation.search.record import SEARCH, RunPlan, SearchStageConfig, TrialPlan
-from rungwise.evaluation.search.scoring import LIST, count_cost, score_run
+from rungwise.evaluation.search.record import (
+    SEARCH,
+    RunPlan,
+    SearchStageConfig,
+    TrialPlan,
+    count_cost,
+    score_run,
+)
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.evaluation.suites.similarity import SimilaritySuite
 from rungwise.models.fitting import SolvedFamily
 from rungwise.pipeline.experiment import Graph
 from rungwise.pipeline.growth import Grow, Growth, Known
@@ -34,21 +38,21 @@ from rungwise.pipeline.search_space import check_search, complete_search
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig
-from rungwise.sweep import check_space
-from rungwise.sweep.config import OptunaSearch
-from rungwise.sweep.draws import Values, draw_trials, propose
 from rungwise.training.config import GradientConfig
+from rungwise.tuning import check_space
+from rungwise.tuning.config import Halving
+from rungwise.tuning.draws import Values, draw_trials
 
 ONLY = {"pretrained": {}}  # the variants of a recipe that names none
 FEWER = {"one trial": 0.0, "half of the trials": 0.5}  # after which a verdict is looked at too
-_GROUP = 4  # trials that Optuna proposes before it is told their scores
+_SUITE = "list"  # the name of the suite of the measure
 _MOST_STEPS = 10_000_000  # where a budget ends the run
 _MOST_COUNTING = 10  # one epoch takes at least so small a part of a run of one epoch
 
 
 @dataclass(frozen=True)
 class Run:
-    """A pretraining, with the measurement of the word list if that is the score. `changes` are the
+    """A pretraining, with the measurement that has the score if it has not. `changes` are the
     keys by which it differs from the recipe."""
 
     changes: Values
@@ -87,13 +91,6 @@ class Search:
         self._recipe, self._label, self._graph = recipe, label, graph
         self._config = complete_search(recipe)
         check_space(Recipe, recipe.raw, self._config.space, "search")
-        combinations = self._config.combinations()
-        if combinations is not None and self._config.trials is not None:
-            trials = min(self._config.trials, combinations)
-            self._config = self._config.model_copy(update={"trials": trials})
-        self._draws: list[Values] | None = None
-        if not isinstance(self._config.search, OptunaSearch):
-            self._draws = draw_trials(self._config)
         self._runs: dict[str, Run] = {}
         self._best: Values = {}
         self._ranked: list[_Trial] = []
@@ -132,27 +129,35 @@ class Search:
         all of these failed, those of the next one that did not."""
         count = max(1, math.floor(part * self._count))
         first = min(self._ranked, key=lambda trial: trial.number)
-        among = [trial for trial in self._ranked if trial.number < count] or [first]
-        return among[0].runs[-1].changes
+        best, *_ = [trial for trial in self._ranked if trial.number < count] or [first]
+        return best.runs[-1].changes
 
     def _end_trials(self) -> list[_Trial]:
         """Every trial with its runs, all of which have ended."""
-        scheduler = self._config.scheduler
-        trials = self._begin_trials()
-        if not isinstance(scheduler, HalvingRounds):
-            return trials
+        trials = [_Trial(*each) for each in enumerate(draw_trials(self._config))]
+        if self._config.halving:
+            self._halve(trials, self._config.halving)
+        elif self._takes_turns:
+            trials = self._spend(trials)
+        else:
+            length = self._share(len(trials))
+            for trial in trials:
+                trial.runs.append(self._run(trial, length))
+            self._await([trial.runs[-1] for trial in trials])
+        return trials
+
+    def _halve(self, trials: Sequence[_Trial], halving: Halving) -> None:
         alive = trials
-        for number, fraction in enumerate(scheduler.fractions(), start=1):
+        for number, fraction in enumerate(halving.fractions(), start=1):
             if number > 1:
-                alive = scheduler.select(self._rank(alive))
+                alive = halving.select(self._rank(alive))
             for trial in alive:
-                steps = self._whole_steps(trial, len(trials), scheduler)
+                steps = self._whole_steps(trial, len(trials), halving)
                 length = {"pretrain.steps": max(1, round(steps * fraction))}
                 trial.runs.append(self._run(trial, length, f"round-{number}"))
             self._await([trial.runs[-1] for trial in alive])
-        return trials
 
-    def _whole_steps(self, trial: _Trial, count: int, scheduler: HalvingRounds) -> float:
+    def _whole_steps(self, trial: _Trial, count: int, halving: Halving) -> float:
         """The steps of a trial that is never stopped: those of the recipe, or so many that all
         trials together read the budget of tokens, if rows are full."""
         recipe = self._change_recipe(trial.values)
@@ -161,38 +166,11 @@ class Search:
             return pretrain.steps
         plateau = pretrain.shared_steps / pretrain.steps
         whole, before = 0.0, 0.0  # what all trials read, in the tokens of one that is never stopped
-        for fraction in scheduler.fractions():
+        for fraction in halving.fractions():
             whole += count * (fraction - before)
-            count, before = len(scheduler.select(range(count))), plateau * fraction
+            count, before = len(halving.select(range(count))), plateau * fraction
         a_step = pretrain.global_batch_size * (recipe.instances.sequence_length or 1)
         return self._config.tokens / whole / a_step
-
-    def _begin_trials(self) -> list[_Trial]:
-        """The trials, with their only run unless they are halved."""
-        config, trials = self._config, list[_Trial]()
-        halves = isinstance(config.scheduler, HalvingRounds)
-        count = len(self._draws) if self._draws is not None else config.trials
-        assert count is not None
-        for number in range(count):
-            trials.append(_Trial(number, self._choose(number, trials)))
-            if not halves and not self._takes_turns:
-                length = self._share(count)
-                trials[-1].runs.append(self._run(trials[-1], length))
-        if not halves and self._takes_turns:
-            trials = self._spend(trials)
-        if not halves:
-            self._await([trial.runs[-1] for trial in trials])
-        return trials
-
-    def _choose(self, number: int, trials: Sequence[_Trial]) -> Values:
-        if self._draws is not None:
-            return self._draws[number]
-        before = trials[: number // _GROUP * _GROUP]
-        self._await([trial.runs[-1] for trial in before])
-        sign = 1 if isinstance(self._config.measure, WordList) else -1
-        scores = [(trial.values, self._score(trial.runs[-1])) for trial in before]
-        results = [(values, sign * score) for values, score in scores if score is not None]
-        return propose(self._config, number, results)
 
     @property
     def _takes_turns(self) -> bool:
@@ -252,7 +230,7 @@ class Search:
         artifact = run and self._finished.get(run.stages["pretrain"].fingerprint)
         if not artifact:
             return 0.0
-        seconds, tokens = count_cost(artifact, None)
+        seconds, tokens = count_cost(artifact)
         return seconds if self._config.budget == "seconds" else float(tokens)
 
     def _change_recipe(self, changes: Values) -> Any:
@@ -270,10 +248,9 @@ class Search:
             return self._runs[key]
         recipe = self._change_recipe(changes)
         stages = pretrain_stages(recipe)
-        if isinstance(self._config.measure, WordList):
-            suite = SimilaritySuite(path=self._config.measure.path)
+        if suite := self._config.measure.suite():
             inputs = {name: stages[name] for name in ("corpus", "tokenizer", "tokens", "pretrain")}
-            stages["measure"] = MEASURE.stage(MeasureConfig(suites={LIST: suite}), inputs)
+            stages["measure"] = MEASURE.stage(MeasureConfig(suites={_SUITE: suite}), inputs)
         common = Title("", variant=self._label)
         added = {
             name: self._graph.add(
@@ -303,7 +280,7 @@ class Search:
                 best.changes | {"pretrain.seed": seed + n},
                 Title("", variant=self._label, part="best", seed=n),
             )
-            for n in range(1, self._config.winner_seeds)
+            for n in range(1, self._config.seeds)
         ]
         self._await(runs)
         return runs
@@ -358,7 +335,7 @@ class Search:
 
     def _rank(self, trials: Sequence[_Trial]) -> list[_Trial]:
         """Those that came the farthest and did not fail, the best first; ties by number."""
-        sign = -1 if isinstance(self._config.measure, WordList) else 1
+        sign = -1 if self._config.measure.higher_is_better else 1
         farthest = max((len(trial.runs) for trial in trials), default=0)
         scored = [
             (sign * score, trial.number, trial)
@@ -421,7 +398,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
     return grow
 
 
-def tuned_recipe(recipe: Recipe) -> Recipe:
+def apply_searches(recipe: Recipe) -> Recipe:
     """The recipe with the best values of its searches, by what is finished below its root. Raises
     ConfigError if a search has not ended."""
     tuned = [recipe]

@@ -1,8 +1,8 @@
-"""Trial records: one small JSON file per trial, `trials/trial-003.json`, and the sweep's summary.
+"""Trial records: one small JSON file per trial, `trials/trial-003.json`, and the summary of all.
 
-The trial writes it after every epoch, before reporting the epoch to Ray Tune; the driver adds what
-only it knows (stopped early, failed) when the trial ends. Writes are atomic. After the driver is
-killed, the records alone tell which trials have ended; Tune's snapshots are infrequent and lag.
+A trial of a sweep writes it after every epoch, before reporting the epoch to Ray Tune; the driver
+adds what only it knows (stopped early, failed) when the trial ends. Writes are atomic. After the
+driver is killed, the records alone tell which trials have ended; Tune's snapshots lag.
 """
 
 import json
@@ -35,7 +35,6 @@ class TrialRecord:
     `effective` what training measured of it. `saved_epoch` is that of the state to resume from.
     """
 
-    name: str
     number: int
     values: dict[str, Any]
     upstream: int | None
@@ -46,7 +45,11 @@ class TrialRecord:
     effective: dict[str, float] = field(default_factory=dict)
     saved_epoch: int | None = None
     seconds: float = 0.0
-    error: str | None = None
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        return trial_name(self.number)
 
     @property
     def ended(self) -> bool:
@@ -62,14 +65,14 @@ class TrialRecord:
         others = {k: v for k, v in self.values.items() if not k.startswith("finetune.")}
         return flatten(self.settings, "finetune") | flatten(others)
 
-    def trial(self) -> "Trial":
+    def end(self) -> "SweepTrial":
+        """The trial as the summary has it."""
         fields = asdict(self)
-        del fields["saved_epoch"], fields["number"]
+        del fields["saved_epoch"]
         fields["finetune"] = fields.pop("settings")
-        if not self.history or self.state == "failed":
-            return Trial.model_validate(fields)
-        last = {name: self.history[-1][name] for name in ("score", "loss")}
-        return ScoredTrial.model_validate(fields | last)
+        scored = bool(self.history) and self.state != "failed"
+        last = {name: self.history[-1][name] if scored else None for name in ("score", "loss")}
+        return SweepTrial.model_validate(fields | last)
 
 
 def list_points(row: dict[str, Any]) -> dict[str, float]:
@@ -88,18 +91,37 @@ class Epoch(Part):
 
 
 class Trial(Part):
-    """A `TrialRecord` that has ended."""
+    """A trial that has ended, of a sweep or of a search; `score` is None if it failed."""
 
-    name: str
-    values: dict[str, Any]
+    number: int
+    values: dict[str, Any]  # by dotted key of the recipe
+    state: State
+    score: float | None
+    seconds: float
+    error: str
+
+    @property
+    def stopped_early(self) -> bool:
+        return self.state == "stopped_early"
+
+    @property
+    def name(self) -> str:
+        return trial_name(self.number)
+
+    def columns(self) -> dict[str, Any]:
+        """The cells of a table of trials besides those that every trial has."""
+        return {}
+
+
+class SweepTrial(Trial):
+    """A `TrialRecord` that has ended. Score and loss are those of its last epoch."""
+
     upstream: int | None
     finetune: FinetuneConfig
     seed: int
-    state: State
     history: tuple[Epoch, ...]
     effective: dict[str, float]
-    seconds: float
-    error: str | None
+    loss: float | None
 
     @property
     def epochs_run(self) -> int:
@@ -109,25 +131,23 @@ class Trial(Part):
     def epochs_asked(self) -> int:
         return self.finetune.epochs
 
-    @property
-    def stopped_early(self) -> bool:
-        return self.state == "stopped_early"
-
-
-class ScoredTrial(Trial):
-    """A trial that did not fail, with the score of its last epoch."""
-
-    score: float
-    loss: float | None
+    def columns(self) -> dict[str, Any]:
+        return {
+            "epochs_run": self.epochs_run,
+            "epochs_asked": self.epochs_asked,
+            "loss": self.loss,
+            **{f"effective/{key}": value for key, value in self.effective.items()},
+        }
 
 
 class SweepSummary(Summary):
     """All trials and the winner. `upstream_values` are values of keys before `finetune`, by number;
     `grid_epochs` is the cost of the full grid without stopping."""
 
-    trials: tuple[ScoredTrial | Trial, ...]
-    best: ScoredTrial
+    trials: tuple[SweepTrial, ...]
+    best: SweepTrial
     metric: str
+    milestones: tuple[int, ...]  # epochs after which trials are compared
     upstream_values: tuple[dict[str, Any], ...]
     stopped_early: int
     failed: int
@@ -137,12 +157,13 @@ class SweepSummary(Summary):
     seconds: float
 
     @property
-    def scored(self) -> list[ScoredTrial]:
-        return [trial for trial in self.trials if isinstance(trial, ScoredTrial)]
+    def best_score(self) -> float:
+        assert self.best.score is not None, "the best did not fail"
+        return self.best.score
 
 
 SWEEP = StageType(
-    "sweep", 10, Later("rungwise.sweep.running:run_sweep"), SweepSummary, resumes=True
+    "sweep", 11, Later("rungwise.tuning.running:run_sweep"), SweepSummary, resumes=True
 )
 
 
@@ -174,8 +195,8 @@ def read_records(output: Folder) -> list[TrialRecord]:
     return sorted((each for each in records if each), key=lambda record: record.number)
 
 
-def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:
-    """Trials as flat rows, with a column per swept key; measured values are `effective/<key>`."""
+def tabulate(trials: Iterable[Trial]) -> list[dict[str, Any]]:
+    """Trials as flat rows, with a column for each key of the space."""
 
     def cell(value: Any) -> Any:
         return json.dumps(value) if isinstance(value, dict | list | bool | None) else value
@@ -185,13 +206,10 @@ def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:
             "trial": trial.name,
             "state": trial.state,
             **{key: cell(value) for key, value in trial.values.items()},
-            "epochs_run": trial.epochs_run,
-            "epochs_asked": trial.epochs_asked,
-            "score": getattr(trial, "score", ""),
-            "loss": getattr(trial, "loss", ""),
+            "score": "" if trial.score is None else trial.score,
             "seconds": trial.seconds,
-            **{f"effective/{key}": value for key, value in trial.effective.items()},
-            "error": trial.error or "",
+            **trial.columns(),
+            "error": trial.error,
         }
         for trial in trials
     ]

@@ -15,10 +15,10 @@ from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.models.device import use_threads
-from rungwise.sweep.config import HalvingScheduler, SweepStageConfig
-from rungwise.sweep.draws import Values, find_upstream, resolve_settings
-from rungwise.sweep.effective import select_inputs, split_metrics
-from rungwise.sweep.record import TrialRecord, list_points, read_record, trial_name, write_record
+from rungwise.tuning.check_applied import select_inputs, split_metrics
+from rungwise.tuning.config import SweepStageConfig
+from rungwise.tuning.draws import Values, find_upstream, resolve_settings
+from rungwise.tuning.record import TrialRecord, list_points, read_record, write_record
 
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
 
@@ -78,7 +78,7 @@ def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
 
     use_threads(cpus)
     trial, start = new_record(job.config, **config["trial"]), None
-    if isinstance(job.config.sweep.scheduler, HalvingScheduler):
+    if job.config.sweep.halving:
         earlier = read_record(trial.name, job.output)
         if earlier is not None and earlier.saved_epoch is not None:
             file = earlier.state_file(earlier.saved_epoch)
@@ -88,7 +88,7 @@ def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
             trial = earlier
     # Epochs after the saved state run again.
     trial.history = [row for row in trial.history if row["epoch"] <= (trial.saved_epoch or 0)]
-    trial.state, trial.error = "running", None
+    trial.state, trial.error = "running", ""
     write_record(trial, job.output)
     settings = resolve_settings(job.config, trial.values)
     until = config.get("until")
@@ -158,7 +158,6 @@ def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
 def new_record(config: SweepStageConfig, number: int, values: Values) -> TrialRecord:
     """The record of a trial that has not begun."""
     return TrialRecord(
-        name=trial_name(number),
         number=number,
         values=values,
         upstream=find_upstream(config.sweep, values),
