@@ -19,7 +19,7 @@ from rungwise.finetune import FinetuneConfig, OnEpoch, Split, finetune
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text
 from rungwise.tuning import SweepStageConfig
 from rungwise.tuning.draws import draw_trials, resolve_settings
-from rungwise.tuning.record import write_record
+from rungwise.tuning.record import Epoch, write_record
 from rungwise.tuning.running import summarise
 from rungwise.tuning.trial import Job, Train, new_record
 from tests.summaries import standing
@@ -139,11 +139,17 @@ def swept(
         trial.state = "finished" if epochs == settings.epochs else "stopped_early"
         for epoch in range(1, epochs + 1):
             score = score_of(settings, epoch) - shift
-            row = {"epoch": epoch, "score": score, "loss": 1 / epoch, "seconds": 1.0 * epoch}
-            row["metrics"] = {"accuracy": score}
-            trial.history.append(row)
+            row = Epoch(
+                epoch=epoch,
+                score=score,
+                loss=1 / epoch,
+                seconds=1.0 * epoch,
+                metrics={"accuracy": score},
+            )
+            trial.history, trial.score, trial.loss = (*trial.history, row), row.score, row.loss
         if number >= len(draws) - failed:
-            trial.state, trial.error, trial.history = "failed", "it broke", []
+            trial.fail("it broke")
+            trial.history = ()
         write_record(trial, output)
     summary = summarise(Job(config, {}, output, "accuracy", SilentReporter(), toy()), [])
     summary = summary.model_copy(update={"seconds": 1.0, "headline": "sweep"})

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG
-from rungwise.tuning.record import TrialRecord, read_records
+from rungwise.tuning.record import SweepTrial, read_records
 from tests.conftest import REPOSITORY, s3_bucket
 from tests.toy_sweeps import BEST_RATE, marks
 from tests.waiting import wait_until
@@ -55,11 +55,11 @@ class Toy:
         said, _ = driver.communicate(timeout=280)
         assert driver.returncode == 0, said
 
-    def trials(self) -> list[TrialRecord]:
+    def trials(self) -> list[SweepTrial]:
         stage = Folder.at(self.root) / "sweep"
         return [trial for name in stage.subfolders() for trial in read_records(stage / name)]
 
-    def ended(self) -> dict[str, TrialRecord]:
+    def ended(self) -> dict[str, SweepTrial]:
         return {trial.name: trial for trial in self.trials() if trial.ended}
 
     def starts(self) -> list[float]:
@@ -72,7 +72,7 @@ class Toy:
         wait_until("trials", lambda: len(self.ended()) >= after, 250, driver.poll)
         driver.kill()
         driver.communicate()
-        before: list[TrialRecord] = []
+        before: list[SweepTrial] = []
         while before != (before := self.trials()):
             time.sleep(4)
 

@@ -11,7 +11,7 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tuning.draws import draw_trials, resolve_settings
 from rungwise.tuning.halving import Rounds
-from rungwise.tuning.record import read_record, read_records, trial_name, write_record
+from rungwise.tuning.record import Epoch, read_record, read_records, trial_name, write_record
 from rungwise.tuning.trial import Job, new_record, train
 from tests.toy_sweeps import score_of, stage_config
 
@@ -62,7 +62,9 @@ class Cluster:
         trial = read_record(name, self.job.output) or new_record(CONFIG, number, VALUES[number])
         trial.history = trial.history[: trial.saved_epoch or 0]
         for epoch in range(len(trial.history) + 1, until + (not cut_off)):
-            trial.history.append({"epoch": epoch, "score": score_of(settings, epoch), "loss": None})
+            score = score_of(settings, epoch)
+            row = Epoch(epoch=epoch, score=score, loss=None, seconds=0.0, metrics={})
+            trial.history = (*trial.history, row)
         if name == FAILS and until > 1:
             trial.state = "failed"
         elif cut_off:
@@ -79,7 +81,7 @@ class Cluster:
 
     def told(self) -> list[Any]:
         return [
-            (trial.name, trial.state, [(row["epoch"], row["score"]) for row in trial.history])
+            (trial.name, trial.state, [(row.epoch, row.score) for row in trial.history])
             for trial in read_records(self.job.output)
             if trial.state != "failed"
         ]

@@ -28,7 +28,7 @@ from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.training.config import GradientConfig
-from rungwise.tuning.expected import expected_best
+from rungwise.tuning.selection import expected_best
 from tests.conftest import small_recipe, write_corpus
 
 RATE = "pretrain.optimizer.learning_rate"

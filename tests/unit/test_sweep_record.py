@@ -4,7 +4,6 @@ for."""
 import csv
 import io
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +20,9 @@ from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.tuning.check_applied import check_applied, check_inputs, select_inputs, split_metrics
 from rungwise.tuning.record import (
+    Epoch,
     State,
-    TrialRecord,
+    SweepTrial,
     read_record,
     read_records,
     tabulate,
@@ -32,25 +32,23 @@ from rungwise.tuning.running import count_concurrent, summarise
 from rungwise.tuning.trial import Job, run_trial
 from tests.toy_sweeps import artifact, inputs, stage_config, toy
 
-RECORD = TrialRecord(
+RECORD = SweepTrial(
     number=3,
     values={"finetune.batch_size": 8, "model.num_layers": 2},
     upstream=1,
-    settings=FinetuneConfig(batch_size=8).model_dump(mode="json"),
+    finetune=FinetuneConfig(batch_size=8),
     seed=0,
 )
 SOUND = nullcontext()
-ROW: dict[str, Any] = {
-    "epoch": 1,
-    "score": 0.7,
-    "loss": None,
-    "seconds": 0.5,
-    "metrics": {"accuracy": 0.7},
-}
+ROW = Epoch(epoch=1, score=0.7, loss=None, seconds=0.5, metrics={"accuracy": 0.7})
+
+
+def change(**fields: Any) -> SweepTrial:
+    return RECORD.model_copy(update=fields)
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    full = replace(RECORD, history=[ROW], saved_epoch=2, effective={"batch_size": 8.0})
+    full = change(history=(ROW,), score=0.7, saved_epoch=2, effective={"batch_size": 8.0})
     folder = Folder.at(tmp_path)
     write_record(RECORD, folder)
     write_record(full, folder)
@@ -78,11 +76,10 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     run_trial({"trial": {"number": 0, "values": {"finetune.best_epoch": True}}}, job=job, cpus=1)
     record = read_record("trial-000", output)
     assert record is not None
-    assert [row["metrics"]["accuracy"] for row in record.history] == [0.4, 0.6, 0.5]
-    assert [row["score"] for row in record.history] == pytest.approx([0.4, 0.6, 0.6])
-    assert [each["score"] for each in told] == [row["score"] for row in record.history]
-    trial = record.end()
-    assert (trial.score, trial.loss) == (pytest.approx(0.6), 0.25)
+    assert [row.metrics["accuracy"] for row in record.history] == [0.4, 0.6, 0.5]
+    assert [row.score for row in record.history] == pytest.approx([0.4, 0.6, 0.6])
+    assert [each["score"] for each in told] == [row.score for row in record.history]
+    assert (record.score, record.loss) == (pytest.approx(0.6), 0.25)
 
 
 @pytest.mark.parametrize(
@@ -118,22 +115,22 @@ def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Pa
     config, output = stage_config(space=space), Folder.at(tmp_path)
     job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), toy())
     for number in (999, 1000):
-        one = replace(RECORD, number=number, history=[ROW])
-        write_record(replace(one, state="finished"), output)
+        one = change(number=number, history=(ROW,), score=0.7)
+        write_record(one.model_copy(update={"state": "finished"}), output)
     assert summarise(job, []).best.name == "trial-999"
 
 
 def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
-    states = {state: replace(RECORD, state=state).ended for state in State.__args__}
+    states = {state: change(state=state).ended for state in State.__args__}
     assert states.pop("finished")
     assert states.pop("stopped_early")
     assert states == {"running": False, "waiting": False, "failed": False}
 
 
 def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
-    finished = replace(RECORD, history=[ROW], state="finished", effective={"batch_size": 8.0})
-    failed = replace(RECORD, number=4, history=[ROW], state="failed", error="it broke, twice")
-    rows = tabulate([finished.end(), failed.end()])
+    finished = change(history=(ROW,), score=0.7, state="finished", effective={"batch_size": 8.0})
+    failed = change(number=4, history=(ROW,), state="failed", error="it broke, twice")
+    rows = tabulate([finished, failed])
     written = list(csv.DictReader(io.StringIO(csv_bytes(rows).decode())))
     assert [row["trial"] for row in written] == ["trial-003", "trial-004"]
     assert written[0]["finetune.batch_size"] == "8"

@@ -42,6 +42,7 @@ from rungwise.training.config import GradientConfig
 from rungwise.tuning import check_space
 from rungwise.tuning.config import Halving
 from rungwise.tuning.draws import Values, draw_trials
+from rungwise.tuning.selection import rank_trials
 
 ONLY = {"pretrained": {}}  # the variants of a recipe that names none
 FEWER = {"one trial": 0.0, "half of the trials": 0.5}  # after which a verdict is looked at too
@@ -335,14 +336,11 @@ class Search:
 
     def _rank(self, trials: Sequence[_Trial]) -> list[_Trial]:
         """Those that came the farthest and did not fail, the best first; ties by number."""
-        sign = -1 if self._config.measure.higher_is_better else 1
         farthest = max((len(trial.runs) for trial in trials), default=0)
-        scored = [
-            (sign * score, trial.number, trial)
-            for trial in trials
-            if len(trial.runs) == farthest and (score := self._score(trial.runs[-1])) is not None
-        ]
-        return [trial for *_, trial in sorted(scored, key=lambda each: each[:2])]
+        last = {trial.number: trial for trial in trials if len(trial.runs) == farthest}
+        rows = [(number, self._score(trial.runs[-1]), None) for number, trial in last.items()]
+        ranked = rank_trials(rows, self._config.measure.higher_is_better)
+        return [last[number] for number in ranked]
 
 
 class _AllFailed(Exception):

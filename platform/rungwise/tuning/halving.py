@@ -23,26 +23,27 @@ from ray.tune.search import Searcher
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.tuning.config import EPOCHS, Halving
 from rungwise.tuning.draws import Values, draw_trials
-from rungwise.tuning.record import TrialRecord, read_records, trial_name, write_record
+from rungwise.tuning.record import SweepTrial, read_records, trial_name, write_record
+from rungwise.tuning.selection import rank_trials
 from rungwise.tuning.trial import DECISIONS, Job
 
 
-def select_survivors(trials: Iterable[TrialRecord], milestone: int, halving: Halving) -> list[str]:
+def select_survivors(trials: Iterable[SweepTrial], milestone: int, halving: Halving) -> list[str]:
     """The names of trials that continue from a milestone; ties: smaller loss, then number."""
-    ranked = sorted(
-        (-row["score"], float("inf") if row["loss"] is None else row["loss"], trial.number)
+    rows = [
+        (trial.number, row.score, row.loss)
         for trial in trials
         for row in trial.history
-        if row["epoch"] == milestone and trial.state != "failed"
-    )
-    return [trial_name(number) for _, _, number in halving.select(ranked)]
+        if row.epoch == milestone and trial.state != "failed"
+    ]
+    return [trial_name(number) for number in halving.select(rank_trials(rows))]
 
 
 class Rounds(Searcher):
     """Hands out the next run, up to the next milestone, of each surviving trial; calls `stop` for
     each trial that is dropped. Its only state is in the records of trials."""
 
-    def __init__(self, job: Job, stop: Callable[[TrialRecord], None]) -> None:
+    def __init__(self, job: Job, stop: Callable[[SweepTrial], None]) -> None:
         super().__init__()
         self._ends = job.config.rounds
         self._job, self._stop = job, stop

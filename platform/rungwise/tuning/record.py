@@ -8,8 +8,9 @@ driver is killed, the records alone tell which trials have ended; Tune's snapsho
 import json
 import logging
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from pydantic import Field
 
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.stages.checked import seal, unseal
@@ -26,60 +27,6 @@ STATES = ".states"  # training states to resume from, in the artifact until the 
 State = Literal["running", "waiting", "finished", "stopped_early", "failed"]
 
 
-@dataclass
-class TrialRecord:
-    """One trial. `history` has a row per epoch: epoch, score, loss, seconds since the start and
-    metrics.
-
-    `values` are by dotted key of the recipe; `settings` is the resolved `finetune` block,
-    `effective` what training measured of it. `saved_epoch` is that of the state to resume from.
-    """
-
-    number: int
-    values: dict[str, Any]
-    upstream: int | None
-    settings: dict[str, Any]
-    seed: int
-    state: State = "running"
-    history: list[dict[str, Any]] = field(default_factory=list)
-    effective: dict[str, float] = field(default_factory=dict)
-    saved_epoch: int | None = None
-    seconds: float = 0.0
-    error: str = ""
-
-    @property
-    def name(self) -> str:
-        return trial_name(self.number)
-
-    @property
-    def ended(self) -> bool:
-        """True if it need not run again; failed trials are retried."""
-        return self.state in ("finished", "stopped_early")
-
-    def state_file(self, epoch: int) -> str:
-        """The file of its training state after an epoch."""
-        return f"{STATES}/{self.name}-{epoch:04d}"
-
-    def parameters(self) -> dict[str, Any]:
-        """Parameters for tracking: the whole `finetune` block and other drawn keys."""
-        others = {k: v for k, v in self.values.items() if not k.startswith("finetune.")}
-        return flatten(self.settings, "finetune") | flatten(others)
-
-    def end(self) -> "SweepTrial":
-        """The trial as the summary has it."""
-        fields = asdict(self)
-        del fields["saved_epoch"]
-        fields["finetune"] = fields.pop("settings")
-        scored = bool(self.history) and self.state != "failed"
-        last = {name: self.history[-1][name] if scored else None for name in ("score", "loss")}
-        return SweepTrial.model_validate(fields | last)
-
-
-def list_points(row: dict[str, Any]) -> dict[str, float]:
-    """The points of curves that a row of a trial's history has."""
-    return {f"validation/{key}": value for key, value in row["metrics"].items()}
-
-
 class Epoch(Part):
     """One epoch of a trial."""
 
@@ -89,9 +36,13 @@ class Epoch(Part):
     seconds: float  # since the start of the trial
     metrics: dict[str, float]
 
+    def points(self) -> dict[str, float]:
+        """The points of curves."""
+        return {f"validation/{key}": value for key, value in self.metrics.items()}
+
 
 class Trial(Part):
-    """A trial that has ended, of a sweep or of a search; `score` is None if it failed."""
+    """A trial of a sweep or of a search; `score` is None if it failed."""
 
     number: int
     values: dict[str, Any]  # by dotted key of the recipe
@@ -113,15 +64,29 @@ class Trial(Part):
         return {}
 
 
-class SweepTrial(Trial):
-    """A `TrialRecord` that has ended. Score and loss are those of its last epoch."""
+class SweepTrial(Trial, frozen=False):
+    """A trial of a sweep, which changes as it runs. Score and loss are those of its last epoch.
+
+    `finetune` is the resolved block, `effective` what training measured of it. `saved_epoch` is
+    that of the state to resume from.
+    """
 
     upstream: int | None
     finetune: FinetuneConfig
     seed: int
-    history: tuple[Epoch, ...]
-    effective: dict[str, float]
-    loss: float | None
+    state: State = "running"
+    history: tuple[Epoch, ...] = ()
+    effective: dict[str, float] = Field(default_factory=dict)
+    saved_epoch: int | None = None
+    score: float | None = None
+    loss: float | None = None
+    seconds: float = 0.0
+    error: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """True if it need not run again; failed trials are retried."""
+        return self.state in ("finished", "stopped_early")
 
     @property
     def epochs_run(self) -> int:
@@ -130,6 +95,18 @@ class SweepTrial(Trial):
     @property
     def epochs_asked(self) -> int:
         return self.finetune.epochs
+
+    def fail(self, error: str) -> None:
+        self.state, self.error, self.score, self.loss = "failed", error, None, None
+
+    def state_file(self, epoch: int) -> str:
+        """The file of its training state after an epoch."""
+        return f"{STATES}/{self.name}-{epoch:04d}"
+
+    def parameters(self) -> dict[str, Any]:
+        """Parameters for tracking: the whole `finetune` block and other drawn keys."""
+        others = {k: v for k, v in self.values.items() if not k.startswith("finetune.")}
+        return flatten(self.finetune.model_dump(mode="json"), "finetune") | flatten(others)
 
     def columns(self) -> dict[str, Any]:
         return {
@@ -171,24 +148,26 @@ def trial_name(number: int) -> str:
     return f"trial-{number:03d}"
 
 
-def write_record(record: TrialRecord, output: Folder) -> None:
-    text = json.dumps(seal(asdict(record)), indent=1, ensure_ascii=False, allow_nan=False)
+def write_record(record: SweepTrial, output: Folder) -> None:
+    text = json.dumps(
+        seal(record.model_dump(mode="json")), indent=1, ensure_ascii=False, allow_nan=False
+    )
     output.write_bytes(f"{FOLDER}/{record.name}.json", text.encode("utf-8"))
 
 
-def read_record(name: str, output: Folder) -> TrialRecord | None:
+def read_record(name: str, output: Folder) -> SweepTrial | None:
     """The record of one trial; None if it has not begun, or what is there was damaged or edited."""
     file = f"{FOLDER}/{name}.json"
     if not output.exists(file):
         return None
     try:
-        return TrialRecord(**unseal(json.loads(output.read_bytes(file))))
+        return SweepTrial.model_validate(unseal(json.loads(output.read_bytes(file))))
     except (ValueError, TypeError, AttributeError) as error:
         logger.warning("%s is damaged (%s): the trial runs again", output.path(file), error)
         return None
 
 
-def read_records(output: Folder) -> list[TrialRecord]:
+def read_records(output: Folder) -> list[SweepTrial]:
     """The records of all trials that have begun, by number."""
     files = [file for file in (output / FOLDER).names() if not file.startswith(".")]
     records = [read_record(file.removesuffix(".json"), output) for file in files]

@@ -12,7 +12,6 @@ an unbiased one, with new seeds on the test split.
 
 import functools
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,14 +44,14 @@ from rungwise.tuning.halving import Rounds
 from rungwise.tuning.record import (
     STATES,
     SweepSummary,
-    TrialRecord,
-    list_points,
+    SweepTrial,
     read_record,
     read_records,
     tabulate,
     trial_name,
     write_record,
 )
+from rungwise.tuning.selection import rank_trials
 from rungwise.tuning.trial import DECISIONS, Job, Train, new_record, run_trial, train
 
 TABLE, RECORD = "trials.csv", "sweep.json"
@@ -88,25 +87,16 @@ def run_sweep(
 
 
 def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
-    trials = [record.end() for record in read_records(job.output)]
+    trials = read_records(job.output)
     # Stopped trials were not trained as their settings say, so one wins only if all were stopped.
-    # Ties are broken by smaller loss, then by number, so that the winner is deterministic.
-    ranked = [
-        (
-            trial.stopped_early,
-            -trial.score,
-            math.inf if trial.loss is None else trial.loss,
-            trial.number,
-        )
-        for trial in trials
-        if trial.score is not None
-    ]
+    whole = [trial for trial in trials if not trial.stopped_early]
+    ranked = _rank(whole) or _rank(trials)
     if not ranked:
         raise UserError(
             f"all {len(trials)} trials of the sweep failed, the first with: {trials[0].error}"
         )
-    _, score, _, number = min(ranked)
-    best = next(trial for trial in trials if trial.number == number)
+    best = next(trial for trial in trials if trial.number == ranked[0])
+    assert best.score is not None
     epochs_asked = sum(trial.epochs_asked for trial in trials)
     stopped = sum(trial.stopped_early for trial in trials)
     failed = sum(trial.state == "failed" for trial in trials)
@@ -123,7 +113,7 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
         grid_epochs=grid_epochs(job.config, epochs_asked),
         seconds=round(sum(trial.seconds for trial in trials), 3),
         headline=f"{counted(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
-        f"best validation {job.metric} {format_metric(-score, job.metric)} "
+        f"best validation {job.metric} {format_metric(best.score, job.metric)} "
         f"({describe_values(best.values)})",
     )
     job.output.write_bytes(TABLE, csv_bytes(tabulate(trials)))
@@ -134,6 +124,10 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
     text = json.dumps(whole_record, indent=1, ensure_ascii=False, allow_nan=False)
     job.output.write_bytes(RECORD, text.encode("utf-8"))
     return summary
+
+
+def _rank(trials: Sequence[SweepTrial]) -> list[int]:
+    return rank_trials((trial.number, trial.score, trial.loss) for trial in trials)
 
 
 def count_concurrent(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) -> int:
@@ -174,7 +168,7 @@ def run_trials(
         if trial.ended or trial.saved_epoch is not None:
             job.report.nested(trial.name, trial.parameters())
             for row in trial.history:
-                job.report.metrics(list_points(row), row["epoch"], run=trial.name)
+                job.report.metrics(row.points(), row.epoch, run=trial.name)
             if trial.ended:
                 job.report.nested(trial.name, {}, "FINISHED")
     if not watch.rounds.decide():
@@ -236,7 +230,7 @@ class _Watch(Callback, Stopper):
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         record = self._record(trial)
         if record.state != "failed":
-            record.state, record.error = "failed", "its process died"
+            record.fail("its process died")
             write_record(record, self._job.output)
         self.rounds.end_run(record.name, failed=True)
         self.close(record, "FAILED")
@@ -247,14 +241,14 @@ class _Watch(Callback, Stopper):
         except UserError as error:
             self.wrong = self.wrong or error
 
-    def _record(self, trial: Any) -> TrialRecord:
+    def _record(self, trial: Any) -> SweepTrial:
         record = read_record(str(trial), self._job.output)
         # None if its process died before writing a record.
         return record or new_record(self._job.config, **trial.config["trial"])
 
-    def close(self, record: TrialRecord, status: str = "FINISHED") -> None:
+    def close(self, record: SweepTrial, status: str = "FINISHED") -> None:
         """End a finished trial's tracking run and report progress."""
         self._ended += 1
         self._job.report.nested(record.name, {}, status)
-        score = {self._job.metric: record.history[-1]["score"]} if record.history else {}
+        score = {self._job.metric: record.history[-1].score} if record.history else {}
         self._job.report.progress(self._ended, len(self.rounds.values), trial=record.name, **score)

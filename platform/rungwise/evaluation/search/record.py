@@ -19,8 +19,8 @@ from rungwise.evaluation.suites.measure import MeasureSummary
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.scoring.metrics import format_metric
 from rungwise.tuning.draws import describe_values
-from rungwise.tuning.expected import best_so_far, expected_best
 from rungwise.tuning.record import Trial, tabulate
+from rungwise.tuning.selection import best_so_far, expected_best
 
 TABLE = "trials.csv"
 
