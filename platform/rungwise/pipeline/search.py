@@ -89,6 +89,7 @@ class Search:
         assert recipe.model
         self.variant = variant
         self.stage: Stage | None = None  # its record, once all trials have ended
+        self.missing = ""  # why there is no best, if all of them failed
         self._recipe, self._label, self._graph = recipe, label, graph
         self._config = complete_search(recipe)
         check_space(Recipe, recipe.raw, self._config.space, "search")
@@ -102,25 +103,22 @@ class Search:
 
     def proceed(self, finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Values | None:
         """Add the stages that follow from those that are finished or have failed; return the
-        changes of the best once they are known. Raises ConfigError if settings do not fit, or if
-        every trial failed."""
+        changes of the best once they are known. Raises ConfigError if settings do not fit."""
         if self.stage is not None:
             return self._best
-        self._finished, self._failed = finished, failed
+        self._finished, self._failed, self.missing = finished, failed, ""
         try:
             trials = self._end_trials()
-            alive = self._rank(trials)
-            if not alive:
-                first = self._error(trials[0].runs[-1])
-                raise _AllFailed(
+            ranked = self._rank(trials)
+            if not ranked:
+                self.missing = (
                     f"search of {self.variant}: all {len(trials)} trials failed, the first with: "
-                    f"{first}"
+                    f"{self._error(trials[0].runs[-1])}"
                 )
-            best = alive[0]
-            seeds = self._repeat(best.runs[-1])
-            self.stage = self._record(trials, best.number, seeds)
-            self._ranked, self._count = alive, len(trials)
-            self._best = best.runs[-1].changes
+                return None
+            best = ranked[0].runs[-1]
+            self.stage = self._record(trials, ranked[0].number, self._repeat(best))
+            self._ranked, self._count, self._best = ranked, len(trials), best.changes
             return self._best
         except _Waits:
             return None
@@ -343,10 +341,6 @@ class Search:
         return [last[number] for number in ranked]
 
 
-class _AllFailed(Exception):
-    """No trial of a search has a score."""
-
-
 def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
     """Return a function that adds the stages of searches as they become known; None without one.
     `make` makes the stages of a recipe, `stages` are those of this one as it is."""
@@ -362,22 +356,16 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
     ]
     if not searches:
         return None
-    workflows: dict[str, list[Stage]] = {}
+    workflow: list[Stage] = []  # of the recipe with the best values, once they are known
 
     def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Known:
-        best: dict[str, Values] = {}
-        missing = ""
-        for search in searches:
-            try:
-                if (values := search.proceed(finished, failed)) is not None:
-                    best[search.variant] = values
-            except _AllFailed as error:
-                missing = str(error)
+        proceeded = {search.variant: search.proceed(finished, failed) for search in searches}
+        best = {name: values for name, values in proceeded.items() if values is not None}
+        missing = next((search.missing for search in searches if search.missing), "")
         union = dict(graph.stages)
         optional = frozenset(stage.fingerprint for stage in union.values())
         if len(best) == len(searches):
-            key = canonical_json(best)
-            if key not in workflows:
+            if not workflow:
                 records = {each.stage.display_name: each.stage for each in searches if each.stage}
                 fewer = {
                     name: _with_best(
@@ -386,11 +374,11 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
                     for name, part in FEWER.items()
                 }
                 tuned = _with_best(recipe, best, alone).with_searches(records, fewer)
-                workflows[key] = make(tuned)
-            for stage in workflows[key]:
+                workflow.extend(make(tuned))
+            for stage in workflow:
                 same = union.setdefault(stage.display_name, stage)
                 assert same.fingerprint == stage.fingerprint, f"two stages called {stage.title}"
-            optional -= {stage.fingerprint for stage in workflows[key]}
+            optional -= {stage.fingerprint for stage in workflow}
         return Known(list(union.values()), optional, missing)
 
     return grow
