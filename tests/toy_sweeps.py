@@ -65,13 +65,7 @@ def score_of(settings: FinetuneConfig, epoch: int) -> float:
 def toy(starts: Path | None = None, seconds: float = 0.0, ignores: str = "") -> Train:
     """A trainable that takes `seconds` an epoch, and forgets the key `ignores` of its settings."""
 
-    def train(
-        settings: FinetuneConfig,
-        inputs: dict[str, Artifact],
-        seed: int,
-        on_epoch: OnEpoch,
-        start: bytes | None,
-    ) -> None:
+    def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
         if starts is not None:
             mark(starts, settings.model_dump(mode="json"))
         if ignores:
@@ -90,25 +84,15 @@ def toy(starts: Path | None = None, seconds: float = 0.0, ignores: str = "") -> 
     return train
 
 
-def reads_layers(
-    settings: FinetuneConfig,
-    inputs: dict[str, Artifact],
-    seed: int,
-    on_epoch: OnEpoch,
-    start: bytes | None,
+def read_layers(
+    settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any
 ) -> None:
     """Scores by the layers of the model that it was given."""
     layers = inputs["pretrain"].record["config"]["model"]["num_layers"]
     on_epoch(1, {"accuracy": layers / 10, "loss": 1.0})
 
 
-def real(
-    settings: FinetuneConfig,
-    inputs: dict[str, Artifact],
-    seed: int,
-    on_epoch: OnEpoch,
-    start: bytes | None,
-) -> None:
+def real(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: OnEpoch, start: Any) -> None:
     """Real fine-tuning of a tiny model on the 24 examples of a toy task."""
     from tests.toy_tasks import toy_data
 

@@ -13,7 +13,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig, OnEpoch
+from rungwise.finetune import FinetuneConfig
 from rungwise.tuning.record import SweepSummary
 from rungwise.tuning.running import run_sweep
 from rungwise.tuning.trial import Train
@@ -23,7 +23,7 @@ from tests.toy_sweeps import (
     artifact,
     inputs,
     marks,
-    reads_layers,
+    read_layers,
     real,
     stage_config,
     toy,
@@ -47,13 +47,7 @@ def brittle(starts: Path) -> Train:
     """The toy, but for a learning rate at which it breaks."""
     sound = toy(starts)
 
-    def train(
-        settings: FinetuneConfig,
-        inputs: dict[str, Artifact],
-        seed: int,
-        on_epoch: OnEpoch,
-        start: bytes | None,
-    ) -> None:
+    def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
         if settings.learning_rate == BREAKS:
             raise UserError(f"a rate of {BREAKS} breaks it")
         sound(settings, inputs, seed, on_epoch, start)
@@ -191,7 +185,7 @@ def test_a_trial_reads_the_artifacts_of_its_variant(ray_session: None, tmp_path:
     config = stage_config({"epochs": 1}, space=space)
     context = Context(ComputeConfig())
     output = Folder.at(tmp_path / "sweep")
-    summary = run_sweep(config, at_variants(tmp_path), output, context, reads_layers)
+    summary = run_sweep(config, at_variants(tmp_path), output, context, read_layers)
     assert [row.upstream for row in summary.trials] == [0, 1]
     assert [row.score for row in summary.trials] == [0.1, 0.2]
     assert summary.upstream_values == ({"model.num_layers": 1}, {"model.num_layers": 2})

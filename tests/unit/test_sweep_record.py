@@ -5,7 +5,6 @@ import csv
 import io
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,9 +65,6 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
             on_epoch(epoch, {"accuracy": score, "loss": 1.0, **kept})
 
     told: list[dict[str, Any]] = []
-    named = SimpleNamespace(get_trial_name=lambda: "trial-000")
-    monkeypatch.setattr("ray.tune.get_context", lambda: named)
-    monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)
     monkeypatch.setattr("ray.tune.report", told.append)
     space = {"finetune.best_epoch": {"kind": "choice", "values": [True]}}
     config, output = stage_config(space=space), Folder.at(tmp_path)
@@ -86,7 +82,7 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     ("epochs", "until", "state"), [(2, 1, "waiting"), (1, None, "finished"), (2, None, "running")]
 )
 def test_a_trial_whose_driver_is_killed_has_not_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int, until: int | None, state: str
+    tmp_path: Path, epochs: int, until: int | None, state: str
 ) -> None:
     """Its board dies with the driver; a trial of a halving that failed would be out of the race."""
 
@@ -94,9 +90,6 @@ def test_a_trial_whose_driver_is_killed_has_not_failed(
         def flush(self) -> None:
             raise ActorDiedError
 
-    named = SimpleNamespace(get_trial_name=lambda: "trial-000")
-    monkeypatch.setattr("ray.tune.get_context", lambda: named)
-    monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)
     block: dict[str, Any] = {"halving": {}} if until else {}
     space = {"finetune.batch_size": {"kind": "choice", "values": [8]}}
     config = stage_config({"epochs": epochs}, space=space, **block)

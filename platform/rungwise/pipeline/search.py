@@ -22,8 +22,8 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.evaluation.search.record import (
     SEARCH,
-    RunPlan,
     SearchStageConfig,
+    Titles,
     TrialPlan,
     count_cost,
     score_run,
@@ -64,9 +64,9 @@ class Run:
         """The stages that hold its result."""
         return [self.stages[name] for name in ("pretrain", "measure") if name in self.stages]
 
-    def plan(self) -> RunPlan:
-        pretrain, *measured = (stage.display_name for stage in self.ends)
-        return RunPlan(pretrain=pretrain, measured=next(iter(measured), None))
+    @property
+    def titles(self) -> Titles:
+        return tuple(stage.display_name for stage in self.ends)
 
 
 @dataclass
@@ -293,13 +293,13 @@ class Search:
                 TrialPlan(
                     number=trial.number,
                     values=trial.values,
-                    runs=tuple(run.plan() for run in trial.runs),
-                    pilot=trial.pilot.plan() if trial.pilot else None,
+                    runs=tuple(run.titles for run in trial.runs),
+                    pilot=trial.pilot.titles if trial.pilot else None,
                     error=self._error(trial.runs[-1]),
                 )
                 for trial in trials
             ),
-            seeds=tuple(run.plan() for run in seeds),
+            seeds=tuple(run.titles for run in seeds),
         )
         runs = [run for trial in trials for run in (*trial.runs, trial.pilot) if run]
         inputs = {
@@ -329,8 +329,8 @@ class Search:
     def _score(self, run: Run) -> float | None:
         if not self._is_finished(run):
             return None
-        pretrain, *measured = (self._finished[stage.fingerprint] for stage in run.ends)
-        return score_run(self._config.measure, pretrain, next(iter(measured), None))
+        artifacts = (self._finished[stage.fingerprint] for stage in run.ends)
+        return score_run(self._config.measure, *artifacts)
 
     def _rank(self, trials: Sequence[_Trial]) -> list[_Trial]:
         """Those that came the farthest and did not fail, the best first; ties by number."""

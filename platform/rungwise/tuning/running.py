@@ -222,9 +222,6 @@ class _Watch(Callback, Stopper):
         self.rounds.end_run(record.name, failed=False)
         if self.wrong or record.state == "waiting":
             return  # the sweep is being aborted, or the trial may continue
-        if record.state == "running":
-            record.state = "stopped_early"
-            write_record(record, self._job.output)
         self.close(record)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
@@ -23,21 +23,10 @@ from rungwise.tuning.record import Epoch, SweepTrial, read_record, write_record
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
 
 
-class Train(Protocol):
-    """The training of a trial. `start` is a state that `on_epoch` received, or None.
-
-    Metrics named `effective/<key of the finetune block>` are settings as measured: the optimizer's
-    peak learning rate, the rows of the first batch.
-    """
-
-    def __call__(
-        self,
-        settings: FinetuneConfig,
-        inputs: dict[str, Artifact],
-        seed: int,
-        on_epoch: OnEpoch,
-        start: bytes | None,
-    ) -> None: ...
+# The training of a trial, by settings, inputs, seed, what to call after an epoch, and a state that
+# `on_epoch` received or None. Metrics named `effective/<key of the finetune block>` are settings as
+# measured: the optimizer's peak learning rate, the rows of the first batch.
+Train = Callable[[FinetuneConfig, dict[str, Artifact], int, OnEpoch, bytes | None], None]
 
 
 def train(

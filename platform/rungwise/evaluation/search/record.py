@@ -25,12 +25,9 @@ from rungwise.tuning.selection import best_so_far, expected_best
 TABLE = "trials.csv"
 
 
-class RunPlan(Config):
-    """A pretraining of a trial: the titles of its stages. `measured` is that of a suite by which
-    trials are chosen."""
-
-    pretrain: str
-    measured: str | None = None
+# The titles of the stages that hold the result of a pretraining: its own, and that of the suite by
+# which trials are chosen, if there is one.
+Titles = tuple[str, ...]
 
 
 class TrialPlan(Config):
@@ -39,8 +36,8 @@ class TrialPlan(Config):
 
     number: int
     values: dict[str, Any]
-    runs: tuple[RunPlan, ...]
-    pilot: RunPlan | None = None
+    runs: tuple[Titles, ...]
+    pilot: Titles | None = None
     error: str = ""
 
 
@@ -51,7 +48,7 @@ class SearchStageConfig(Config):
     search: SearchConfig
     trials: tuple[TrialPlan, ...]
     best: int
-    seeds: tuple[RunPlan, ...]  # of the best, with each further seed
+    seeds: tuple[Titles, ...]  # of the best, with each further seed
 
 
 class SearchRun(Part):
@@ -130,7 +127,7 @@ def run_search(
     trials = [_read_trial(measure, plan, rounds, inputs) for plan in config.trials]
     for trial in trials:
         _report(trial, context.report)
-    runs = [_read_run(measure, plan, inputs, None) for plan in config.seeds]
+    runs = [_read_run(measure, titles, inputs, None) for titles in config.seeds]
     seeds = [run for run in runs if run is not None]
     best = trials[config.best]
     scores = [run.score for run in (*best.runs[-1:], *seeds)]
@@ -193,14 +190,14 @@ def _read_trial(
 ) -> SearchTrial:
     runs: list[SearchRun] = []
     before = None
-    for run_plan in plan.runs:
-        if (run := _read_run(measure, run_plan, inputs, before)) is None:
+    for titles in plan.runs:
+        if (run := _read_run(measure, titles, inputs, before)) is None:
             break
         runs.append(run)
-        before = inputs[run_plan.pretrain]
+        before = inputs[run.pretrain]
     pilot = (0.0, 0)
-    if plan.pilot is not None and plan.pilot not in plan.runs and plan.pilot.pretrain in inputs:
-        pilot = count_cost(inputs[plan.pilot.pretrain])
+    if plan.pilot and plan.pilot not in plan.runs and plan.pilot[0] in inputs:
+        pilot = count_cost(inputs[plan.pilot[0]])
     failed = bool(plan.error) or not runs
     return SearchTrial(
         number=plan.number,
@@ -215,19 +212,17 @@ def _read_trial(
 
 
 def _read_run(
-    measure: Measure, plan: RunPlan, inputs: Mapping[str, Artifact], before: Artifact | None
+    measure: Measure, titles: Titles, inputs: Mapping[str, Artifact], before: Artifact | None
 ) -> SearchRun | None:
     """None if the run failed or has no score."""
-    pretrain = inputs.get(plan.pretrain)
-    measured = inputs.get(plan.measured) if plan.measured else None
-    if pretrain is None or (plan.measured and measured is None):
+    if not all(title in inputs for title in titles):
         return None
-    score = score_run(measure, pretrain, measured)
-    if score is None:
+    pretrain, *measured = (inputs[title] for title in titles)
+    if (score := score_run(measure, pretrain, *measured)) is None:
         return None
     seconds, tokens = count_cost(pretrain, before)
     return SearchRun(
-        pretrain=plan.pretrain,
+        pretrain=titles[0],
         fingerprint=pretrain.fingerprint,
         score=score,
         seconds=seconds,
