@@ -80,7 +80,7 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
     compared = _compared(made)
     assert compared.variants == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
     assert {f"task-{task.name}" for task in compared.tasks} <= page.ids
-    assert {"comparison", "table", "budgets", "mix", "sweep"} <= page.ids
+    assert {"comparison", "table", "budgets", "mix", "tuning"} <= page.ids
     for task in compared.tasks:
         assert {f"scores-{task.name}.png", f"differences-{task.name}.png"} <= set(summary.show)
         assert f"models:/small-{task.name}/1" in page.words
