@@ -21,7 +21,7 @@ from rungwise.tuning import SweepStageConfig
 from rungwise.tuning.draws import draw_trials, resolve_settings
 from rungwise.tuning.record import Epoch, write_record
 from rungwise.tuning.running import summarise
-from rungwise.tuning.trial import Job, Train, new_record
+from rungwise.tuning.trial import SweepJob, Train, new_record
 from tests.summaries import standing
 
 BEST_RATE = 1e-3
@@ -135,7 +135,7 @@ def swept(
             trial.fail("it broke")
             trial.history = ()
         write_record(trial, output)
-    summary = summarise(Job(config, {}, output, "accuracy", SilentReporter(), toy()), [])
+    summary = summarise(SweepJob(config, {}, output, "accuracy", SilentReporter(), toy()), [])
     summary = summary.model_copy(update={"seconds": 1.0, "headline": "sweep"})
     return artifact(folder, "sweep", config.model_dump(mode="json"), summary)
 

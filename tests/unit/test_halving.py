@@ -10,9 +10,9 @@ import pytest
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tuning.draws import draw_trials, resolve_settings
-from rungwise.tuning.halving import Rounds
+from rungwise.tuning.halving import RoundSearcher
 from rungwise.tuning.record import Epoch, read_record, read_records, trial_name, write_record
-from rungwise.tuning.trial import Job, new_record, train
+from rungwise.tuning.trial import SweepJob, new_record, train
 from tests.toy_sweeps import score_of, stage_config
 
 BLOCK = {
@@ -33,7 +33,7 @@ class Cluster:
     """Runs trials round by round, three at once; `seed` draws which ends next."""
 
     def __init__(self, output: Path, seed: int) -> None:
-        self.job = Job(CONFIG, {}, Folder.at(output), "accuracy", SilentReporter(), train)
+        self.job = SweepJob(CONFIG, {}, Folder.at(output), "accuracy", SilentReporter(), train)
         self.ended: Counter[tuple[str, int]] = Counter()
         self.order: list[str] = []
         self.stopped: list[str] = []
@@ -41,7 +41,7 @@ class Cluster:
 
     def work(self, most: int | None = None) -> bool:
         """Go on until the end, or until so many runs have ended: killed then, with some begun."""
-        rounds = Rounds(self.job, lambda trial: self.stopped.append(trial.name))
+        rounds = RoundSearcher(self.job, lambda trial: self.stopped.append(trial.name))
         begun: dict[str, dict[str, Any]] = {}
         while most is None or most > 0:
             while len(begun) < 3 and isinstance(given := rounds.suggest("id"), dict):

@@ -28,7 +28,7 @@ from rungwise.tuning.record import (
     write_record,
 )
 from rungwise.tuning.running import count_concurrent, summarise
-from rungwise.tuning.trial import Job, run_trial
+from rungwise.tuning.trial import SweepJob, run_trial
 from tests.toy_sweeps import artifact, inputs, stage_config, toy
 
 RECORD = SweepTrial(
@@ -68,7 +68,7 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     monkeypatch.setattr("ray.tune.report", told.append)
     space = {"finetune.best_epoch": {"kind": "choice", "values": [True]}}
     config, output = stage_config(space=space), Folder.at(tmp_path)
-    job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
+    job = SweepJob(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
     run_trial({"trial": {"number": 0, "values": {"finetune.best_epoch": True}}}, job=job, cpus=1)
     record = read_record("trial-000", output)
     assert record is not None
@@ -94,7 +94,7 @@ def test_a_trial_whose_driver_is_killed_has_not_failed(
     space = {"finetune.batch_size": {"kind": "choice", "values": [8]}}
     config = stage_config({"epochs": epochs}, space=space, **block)
     output = Folder.at(tmp_path)
-    job = Job(config, inputs(tmp_path), output, "accuracy", Orphaned(), toy())
+    job = SweepJob(config, inputs(tmp_path), output, "accuracy", Orphaned(), toy())
     drawn = {"number": 0, "values": {"finetune.batch_size": 8}}
     with pytest.raises(ActorDiedError):
         run_trial({"trial": drawn, "until": until}, job=job, cpus=1)
@@ -106,7 +106,7 @@ def test_a_trial_whose_driver_is_killed_has_not_failed(
 def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Path) -> None:
     space = {"finetune.batch_size": {"kind": "choice", "values": [8, 16]}}
     config, output = stage_config(space=space), Folder.at(tmp_path)
-    job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), toy())
+    job = SweepJob(config, inputs(tmp_path), output, "accuracy", SilentReporter(), toy())
     for number in (999, 1000):
         one = change(number=number, history=(ROW,), score=0.7)
         write_record(one.model_copy(update={"state": "finished"}), output)

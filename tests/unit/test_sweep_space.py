@@ -11,8 +11,8 @@ from scipy import stats
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning import SweepConfig, SweepStageConfig, check_space, upstream_values
-from rungwise.tuning.draws import draw_trials, find_upstream, grid_epochs, resolve_settings
+from rungwise.tuning import SweepConfig, SweepStageConfig, check_space, list_upstream
+from rungwise.tuning.draws import count_grid_epochs, draw_trials, find_upstream, resolve_settings
 from tests.toy_sweeps import stage_config
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
@@ -52,7 +52,7 @@ def test_the_papers_grid_has_its_18_draw_trials() -> None:
         (r, b, e) for r in (5e-5, 3e-5, 2e-5) for b in (16, 32) for e in (2, 3, 4)
     }
     assert len(draw_trials(config.sweep)) == config.sweep.size() == 18
-    assert grid_epochs(config, 0) == 6 * (2 + 3 + 4)
+    assert count_grid_epochs(config, 0) == 6 * (2 + 3 + 4)
     assert config.rounds == [4]
 
 
@@ -208,14 +208,14 @@ def test_only_variants_that_a_trial_needs_are_built() -> None:
         "pretrain.steps": choice(10, 20, 30),
     }
     sweep = stage_config(space=space, trials=4).sweep
-    upstream = upstream_values(sweep)
+    upstream = list_upstream(sweep)
     assert 1 <= len(upstream) <= 4
     for values in draw_trials(sweep):
         place = find_upstream(sweep, values)
         assert place is not None
         assert upstream[place] == {k: v for k, v in values.items() if not k.startswith("finetune")}
     assert (
-        upstream_values(stage_config(space={"finetune.learning_rate": RATES}, trials=4).sweep) == []
+        list_upstream(stage_config(space={"finetune.learning_rate": RATES}, trials=4).sweep) == []
     )
 
 
@@ -239,9 +239,9 @@ def test_trials_are_compared_at_milestones_below_their_last_epoch(
 def test_the_full_grid_counts_epochs_of_trials_that_were_not_drawn() -> None:
     space = {"finetune.batch_size": choice(8, 16, 32), "finetune.weight_decay": choice(0.0, 0.1)}
     config = stage_config({"epochs": 5}, space=space, trials=2)
-    assert grid_epochs(config, 10) == 3 * 2 * 5
+    assert count_grid_epochs(config, 10) == 3 * 2 * 5
     ranged = stage_config({"epochs": 5}, space=space | {"finetune.learning_rate": RATES}, trials=2)
-    assert grid_epochs(ranged, 10) == 10  # there is no full grid of a range
+    assert count_grid_epochs(ranged, 10) == 10  # there is no full grid of a range
 
 
 def test_a_number_that_yaml_takes_for_a_text_is_a_number() -> None:

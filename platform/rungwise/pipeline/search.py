@@ -52,7 +52,7 @@ _MOST_COUNTING = 10  # one epoch takes at least so small a part of a run of one 
 
 
 @dataclass(frozen=True)
-class Run:
+class TrialRun:
     """A pretraining, with the measurement that has the score if it has not. `changes` are the
     keys by which it differs from the recipe."""
 
@@ -73,8 +73,8 @@ class Run:
 class _Trial:
     number: int
     values: Values
-    runs: list[Run] = field(default_factory=list)
-    pilot: Run | None = None
+    runs: list[TrialRun] = field(default_factory=list)
+    pilot: TrialRun | None = None
 
 
 class _Waits(Exception):
@@ -93,7 +93,7 @@ class Search:
         self._recipe, self._label, self._graph = recipe, label, graph
         self._config = complete_search(recipe)
         check_space(Recipe, recipe.raw, self._config.space, "search")
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, TrialRun] = {}
         self._best: Values = {}
         self._ranked: list[_Trial] = []
         self._count = 0
@@ -224,7 +224,7 @@ class Search:
         kinds = (AsynchronousConfig, CooccurrenceConfig)
         return isinstance(self._recipe.pretrain, kinds) and not solved
 
-    def _cost(self, run: Run | None) -> float:
+    def _cost(self, run: TrialRun | None) -> float:
         """The part of the budget that a run took; 0 if it failed."""
         artifact = run and self._finished.get(run.stages["pretrain"].fingerprint)
         if not artifact:
@@ -235,11 +235,11 @@ class Search:
     def _change_recipe(self, changes: Values) -> Any:
         return self._recipe.with_changes(changes, f"search of {self.variant}")
 
-    def _run(self, trial: _Trial, length: Values, part: str | None = None) -> Run:
+    def _run(self, trial: _Trial, length: Values, part: str | None = None) -> TrialRun:
         title = Title("", variant=self._label, trial=trial.number, part=part)
         return self._build(trial.values | length, title)
 
-    def _build(self, changes: Values, title: Title) -> Run:
+    def _build(self, changes: Values, title: Title) -> TrialRun:
         """The stages of the recipe with these changes, under titles of their own where the space
         reaches them."""
         key = canonical_json(changes)
@@ -257,7 +257,7 @@ class Search:
             )
             for name, stage in stages.items()
         }
-        run = self._runs[key] = Run(changes, added)
+        run = self._runs[key] = TrialRun(changes, added)
         return run
 
     def _varies(self, stage: str) -> bool:
@@ -269,7 +269,7 @@ class Search:
             return "tokenizer" in blocks
         return stage not in ("corpus", "task") and bool(blocks & {"tokenizer", "instances"})
 
-    def _repeat(self, best: Run) -> list[Run]:
+    def _repeat(self, best: TrialRun) -> list[TrialRun]:
         """The best with further seeds; all of them have ended."""
         seed = getattr(self._change_recipe(best.changes).pretrain, "seed", None)
         if seed is None:
@@ -284,7 +284,7 @@ class Search:
         self._await(runs)
         return runs
 
-    def _record(self, trials: Sequence[_Trial], best: int, seeds: Sequence[Run]) -> Stage:
+    def _record(self, trials: Sequence[_Trial], best: int, seeds: Sequence[TrialRun]) -> Stage:
         config = SearchStageConfig(
             variant=self.variant,
             search=self._config,
@@ -310,15 +310,15 @@ class Search:
         }
         return self._graph.add(SEARCH.stage(config, inputs), Title("search", variant=self._label))
 
-    def _await(self, runs: Sequence[Run]) -> None:
+    def _await(self, runs: Sequence[TrialRun]) -> None:
         """Raise _Waits unless all have ended."""
         if not all(self._error(run) or self._is_finished(run) for run in runs):
             raise _Waits
 
-    def _is_finished(self, run: Run) -> bool:
+    def _is_finished(self, run: TrialRun) -> bool:
         return all(stage.fingerprint in self._finished for stage in run.ends)
 
-    def _error(self, run: Run) -> str:
+    def _error(self, run: TrialRun) -> str:
         """Why a run failed, "" if it did not."""
         errors = (self._failed.get(stage.fingerprint) for stage in run.ends)
         error = next((each for each in errors if each), "")
@@ -326,7 +326,7 @@ class Search:
             return f"it has no {self._config.measure.kind.replace('_', ' ')}"
         return error
 
-    def _score(self, run: Run) -> float | None:
+    def _score(self, run: TrialRun) -> float | None:
         if not self._is_finished(run):
             return None
         artifacts = (self._finished[stage.fingerprint] for stage in run.ends)

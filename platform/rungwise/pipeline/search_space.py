@@ -8,7 +8,7 @@ from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
 from rungwise.training.config import GradientConfig
-from rungwise.tuning.space import Choice, LogUniform, Space
+from rungwise.tuning.space import LogUniform, OneOf, Space
 
 _LENGTHS = ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens")
 _AROUND = 5.0  # how far from a suggested number it is searched, as a factor
@@ -52,7 +52,7 @@ def suggest_space(recipe: Recipe) -> dict[str, Space]:
         if isinstance(value, float):
             space[key] = LogUniform(low=value / _AROUND, high=value * _AROUND)
         elif isinstance(value, int):
-            space[key] = Choice(values=[*sorted({max(1, value // 2), value, 2 * value})])
+            space[key] = OneOf(values=[*sorted({max(1, value // 2), value, 2 * value})])
     return space
 
 

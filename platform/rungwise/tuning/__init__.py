@@ -8,7 +8,7 @@ one stage. The trials of a search over pretraining are stages themselves (pipeli
 """
 
 from rungwise.tuning.config import SweepConfig, SweepStageConfig
-from rungwise.tuning.draws import check_values, upstream_values
+from rungwise.tuning.draws import check_values, list_upstream
 from rungwise.tuning.record import SWEEP
 from rungwise.tuning.space import check_space
 
@@ -18,5 +18,5 @@ __all__ = [
     "SweepStageConfig",
     "check_space",
     "check_values",
-    "upstream_values",
+    "list_upstream",
 ]

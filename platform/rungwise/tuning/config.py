@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning.space import Choice, Grid, Space, check_space
+from rungwise.tuning.space import Grid, OneOf, Space, check_space
 
 T = TypeVar("T")
 FINETUNE = "finetune"
@@ -105,7 +105,7 @@ class SweepConfig(TuningConfig):
                 f"space.{key}: expected a dotted key of finetune or of a block before it, "
                 "such as finetune.learning_rate"
             )
-        if block != FINETUNE and not isinstance(allowed, Choice | Grid):
+        if block != FINETUNE and not isinstance(allowed, OneOf | Grid):
             raise ValueError(
                 f"space.{key}: every value of an earlier block is built before the sweep, so "
                 f"list them (kind choice or grid), found kind {allowed.kind}"

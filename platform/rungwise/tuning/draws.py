@@ -52,7 +52,7 @@ def describe_values(values: Values) -> str:
     )
 
 
-def upstream_values(sweep: SweepConfig) -> list[Values]:
+def list_upstream(sweep: SweepConfig) -> list[Values]:
     """The distinct values of keys of blocks before `finetune`, each needing its own artifacts;
     their indices number the titles of the stage's inputs."""
     upstream: list[Values] = []
@@ -64,9 +64,9 @@ def upstream_values(sweep: SweepConfig) -> list[Values]:
 
 
 def find_upstream(sweep: SweepConfig, values: Values) -> int | None:
-    """The index in `upstream_values` that matches a trial's values; None if there are none."""
+    """The index in `list_upstream` that matches a trial's values; None if there are none."""
     upstream = _upstream(values)
-    return upstream_values(sweep).index(upstream) if upstream else None
+    return list_upstream(sweep).index(upstream) if upstream else None
 
 
 def _upstream(values: Values) -> Values:
@@ -98,7 +98,7 @@ def check_values(config: SweepStageConfig, info: TaskInfo) -> None:
             check_task(resolve_settings(config, {key: value}), info)
 
 
-def grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
+def count_grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
     """Total epochs of the full grid without stopping; `epochs_asked` if a key has a range."""
     size = config.sweep.size()
     if size is None:

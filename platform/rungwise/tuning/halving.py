@@ -25,7 +25,7 @@ from rungwise.tuning.config import EPOCHS, Halving
 from rungwise.tuning.draws import Values, draw_trials
 from rungwise.tuning.record import SweepTrial, read_records, trial_name, write_record
 from rungwise.tuning.selection import rank_trials
-from rungwise.tuning.trial import DECISIONS, Job
+from rungwise.tuning.trial import DECISIONS, SweepJob
 
 
 def select_survivors(trials: Iterable[SweepTrial], milestone: int, halving: Halving) -> list[str]:
@@ -39,11 +39,11 @@ def select_survivors(trials: Iterable[SweepTrial], milestone: int, halving: Halv
     return [trial_name(number) for number in halving.select(rank_trials(rows))]
 
 
-class Rounds(Searcher):
+class RoundSearcher(Searcher):
     """Hands out the next run, up to the next milestone, of each surviving trial; calls `stop` for
     each trial that is dropped. Its only state is in the records of trials."""
 
-    def __init__(self, job: Job, stop: Callable[[SweepTrial], None]) -> None:
+    def __init__(self, job: SweepJob, stop: Callable[[SweepTrial], None]) -> None:
         super().__init__()
         self._ends = job.config.rounds
         self._job, self._stop = job, stop

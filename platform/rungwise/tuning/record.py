@@ -1,4 +1,4 @@
-"""Trial records: one small JSON file per trial, `trials/trial-003.json`, and the summary of all.
+"""Records of trials: one small JSON file per trial, `trials/trial-003.json`, and the summary of all.
 
 A trial of a sweep writes it after every epoch, before reporting the epoch to Ray Tune; the driver
 adds what only it knows (stopped early, failed) when the trial ends. Writes are atomic. After the
@@ -41,7 +41,7 @@ class Epoch(Part):
         return {f"validation/{key}": value for key, value in self.metrics.items()}
 
 
-class Trial(Part):
+class TrialRecord(Part):
     """A trial of a sweep or of a search; `score` is None if it failed."""
 
     number: int
@@ -64,7 +64,7 @@ class Trial(Part):
         return {}
 
 
-class SweepTrial(Trial, frozen=False):
+class SweepTrial(TrialRecord, frozen=False):
     """A trial of a sweep, which changes as it runs. Score and loss are those of its last epoch.
 
     `finetune` is the resolved block, `effective` what training measured of it. `saved_epoch` is
@@ -174,7 +174,7 @@ def read_records(output: Folder) -> list[SweepTrial]:
     return sorted((each for each in records if each), key=lambda record: record.number)
 
 
-def tabulate(trials: Iterable[Trial]) -> list[dict[str, Any]]:
+def tabulate(trials: Iterable[TrialRecord]) -> list[dict[str, Any]]:
     """Trials as flat rows, with a column for each key of the space."""
 
     def cell(value: Any) -> Any:

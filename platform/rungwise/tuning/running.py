@@ -35,12 +35,12 @@ from rungwise.tuning.config import SweepStageConfig
 from rungwise.tuning.draws import (
     Values,
     check_values,
+    count_grid_epochs,
     describe_values,
-    grid_epochs,
+    list_upstream,
     resolve_settings,
-    upstream_values,
 )
-from rungwise.tuning.halving import Rounds
+from rungwise.tuning.halving import RoundSearcher
 from rungwise.tuning.record import (
     STATES,
     SweepSummary,
@@ -52,7 +52,7 @@ from rungwise.tuning.record import (
     write_record,
 )
 from rungwise.tuning.selection import rank_trials
-from rungwise.tuning.trial import DECISIONS, Job, Train, new_record, run_trial, train
+from rungwise.tuning.trial import DECISIONS, SweepJob, Train, new_record, run_trial, train
 
 TABLE, RECORD = "trials.csv", "sweep.json"
 
@@ -71,11 +71,11 @@ def run_sweep(
     trials. Raises UserError if every trial failed, if a trial needs more than any node has, or if
     a value was not in force; ConfigError for a value that does not fit the task.
     """
-    upstream = upstream_values(config.sweep)
+    upstream = list_upstream(config.sweep)
     check_inputs(inputs, upstream)
     info = TaskSummary.of(inputs["task"]).info
     check_values(config, info)
-    job = Job(config, inputs, output, info.metric, context.report, train)
+    job = SweepJob(config, inputs, output, info.metric, context.report, train)
     # Tune's files from a killed attempt are of no use.
     (output / ".ray-tune").remove()
     with shared_scratch(output, "ray-tune") as scratch:
@@ -86,7 +86,7 @@ def run_sweep(
     return summary
 
 
-def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
+def summarise(job: SweepJob, upstream: list[dict[str, Any]]) -> SweepSummary:
     trials = read_records(job.output)
     # Stopped trials were not trained as their settings say, so one wins only if all were stopped.
     whole = [trial for trial in trials if not trial.stopped_early]
@@ -110,7 +110,7 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
         failed=failed,
         epochs_run=sum(trial.epochs_run for trial in trials),
         epochs_asked=epochs_asked,
-        grid_epochs=grid_epochs(job.config, epochs_asked),
+        grid_epochs=count_grid_epochs(job.config, epochs_asked),
         seconds=round(sum(trial.seconds for trial in trials), 3),
         headline=f"{counted(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
         f"best validation {job.metric} {format_metric(best.score, job.metric)} "
@@ -151,7 +151,7 @@ def count_concurrent(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) 
 
 
 def run_trials(
-    job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scratch: str
+    job: SweepJob, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scratch: str
 ) -> None:
     """Run every unfinished trial; results are in their records.
 
@@ -199,9 +199,9 @@ class _Watch(Callback, Stopper):
     """Compares measured with drawn values, and stops the sweep as soon as one was not in force;
     completes records and reports progress."""
 
-    def __init__(self, job: Job, ended: int) -> None:
+    def __init__(self, job: SweepJob, ended: int) -> None:
         self.wrong: UserError | None = None
-        self.rounds = Rounds(job, self.close)
+        self.rounds = RoundSearcher(job, self.close)
         self._job = job
         self._ended = ended
 

@@ -41,7 +41,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """The values that all trials of a sweep share, sent to their processes."""
 
     config: SweepStageConfig
@@ -56,7 +56,7 @@ class _AtMilestone(Exception):
     """Ends the training of a trial that waits at a milestone."""
 
 
-def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
+def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float) -> None:
     """Run a trial, `{"trial": {"number": ..., "values": {dotted key: value}}}`, for Ray Tune, with
     as many threads as it holds whole CPUs.
 

@@ -19,7 +19,7 @@ from rungwise.evaluation.suites.measure import MeasureSummary
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.scoring.metrics import format_metric
 from rungwise.tuning.draws import describe_values
-from rungwise.tuning.record import Trial, tabulate
+from rungwise.tuning.record import TrialRecord, tabulate
 from rungwise.tuning.selection import best_so_far, expected_best
 
 TABLE = "trials.csv"
@@ -62,7 +62,7 @@ class SearchRun(Part):
     curve: tuple[tuple[int, float], ...]  # the score by tokens; empty if it has none
 
 
-class SearchTrial(Trial):
+class SearchTrial(TrialRecord):
     """A trial with its pretrainings; seconds and tokens are with those of its pilot."""
 
     runs: tuple[SearchRun, ...]
