@@ -1,4 +1,4 @@
-"""Records of trials: one small JSON file per trial, `trials/trial-003.json`, and the summary of all.
+"""Records of trials: a small JSON file each, `trials/trial-003.json`, and the summary of all.
 
 A trial of a sweep writes it after every epoch, before reporting the epoch to Ray Tune; the driver
 adds what only it knows (stopped early, failed) when the trial ends. Writes are atomic. After the
