@@ -58,7 +58,7 @@ DOWNSTREAM: dict[str, Any] = {
     "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
     "sweep": {
         "trials": 3,
-        "scheduler": {"kind": "halving", "grace_epochs": 1},
+        "halving": {"grace_period": 0.5},
         "space": {
             "finetune.learning_rate": {"kind": "loguniform", "low": 0.001, "high": 0.01},
             "finetune.epochs": {"kind": "choice", "values": [1, 2]},

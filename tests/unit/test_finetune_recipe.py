@@ -1,6 +1,7 @@
 """Keys of the recipe of fine-tuning: the best epoch, class weights, parts of a batch; and whether
 they do anything."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +12,16 @@ from safetensors.torch import load
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.finetune import FinetuneConfig, Scores, Split, TaskData, finetune, loop
 from rungwise.finetune.batches import collate
 from rungwise.finetune.learning import measure_settings
 from rungwise.finetune.loop import add_gradients, build
 from rungwise.finetune.scoring import class_weights
-from rungwise.sweep.draws import check_values
-from rungwise.sweep.effective import difference, split_metrics
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind
+from rungwise.tuning.check_applied import check_applied, split_metrics
+from rungwise.tuning.draws import check_values
 from tests.toy_sweeps import stage_config
 from tests.toy_tasks import INFO, config_of, stand_in, toy_data
 
@@ -237,8 +238,9 @@ def test_a_swept_value_that_does_nothing_fails_the_sweep(
     )
     _, measured = split_metrics(told[-1])
     drawn = {f"finetune.{key}": value for key, value in keys.items() if key != "epochs"}
-    error = difference("trial-000", drawn, measured)
-    assert str(error).startswith(f"trial-000: {wrong}") if wrong else error is None
+    expected = pytest.raises(UserError, match=f"^trial-000: {wrong}") if wrong else nullcontext()
+    with expected:
+        check_applied("trial-000", drawn, measured)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +280,6 @@ def test_a_swept_value_that_makes_no_sense_for_the_task_is_refused(
 ) -> None:
     off = FinetuneConfig.model_fields[key].default
     space = {f"finetune.{key}": {"kind": "choice", "values": [off, value]}}
-    config = stage_config(space=space, search={"kind": "grid"})
+    config = stage_config(space=space)
     with pytest.raises(ConfigError, match=rf"finetune\.{key} is .* a task of {kind}; leave it out"):
         check_values(config, INFO[kind])

@@ -74,7 +74,7 @@ LAYERS = (
     "pretraining",
     "tasks",
     "finetune",
-    "sweep",
+    "tuning",
     "evaluation",
     "serving",
     "report",

@@ -49,7 +49,7 @@ SENTENCES = (
 )
 LENGTH = 48
 SECTIONS = (
-    *("result", "use", "comparison", "table", "sweep", "loss", "reads", "blanks", "speed", "time"),
+    *("result", "use", "comparison", "table", "tuning", "loss", "reads", "blanks", "speed", "time"),
     "origin",
 )
 EVIL = "<img src=x onerror=alert(1)>"
@@ -244,7 +244,7 @@ def test_one_system_and_no_next_sentence_still_make_a_page(
     made.task("rows", MadeTask("classification", {None: {"alone": [0.5, 0.6]}}), swept=False)
     made.table()
     page, summary = written_page(made.made, tmp_path)
-    assert set(SECTIONS) - {"sweep", "table"} <= page.ids
+    assert set(SECTIONS) - {"tuning", "table"} <= page.ids
     assert "verdict" not in page.words.lower()
     assert "minus" not in page.words.lower()
     assert summary.headline == "rows: test accuracy"

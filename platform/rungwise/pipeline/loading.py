@@ -19,7 +19,7 @@ from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.searching import tuned_recipe
+from rungwise.pipeline.search import apply_searches
 from rungwise.pipeline.stages import chained_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
@@ -50,7 +50,7 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
     """
     if isinstance(model, Recipe):
         return _pretrained(
-            _built(tuned_recipe(model), "rungwise.run with a workflow that pretrains")
+            _built(apply_searches(model), "rungwise.run with a workflow that pretrains")
         )
     result = find(model, root)
     return _pretrained(result) if isinstance(result, Artifact) else result
@@ -162,7 +162,7 @@ def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None
     below a folder; None for others."""
     file, _, variant = model.rpartition(_ALIAS) if _ALIAS in model else (model, "", "")
     if file.endswith(_RECIPES):
-        recipe = tuned_recipe(load_recipe(file, overrides))
+        recipe = apply_searches(load_recipe(file, overrides))
         workflow = "pretrain"
         if variant:
             recipe, workflow = change_recipe(recipe, variant), "ladder"

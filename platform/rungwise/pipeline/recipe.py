@@ -51,9 +51,9 @@ from rungwise.pretraining.initial import NOT_OF_WEIGHTS
 from rungwise.report.stage import ReportConfig
 from rungwise.serving.hugging_face import load_config, weights_folder
 from rungwise.serving.stage import RegistryConfig
-from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tokenizer import TokenizerConfig
+from rungwise.tuning import SweepConfig
 
 # Letters of any script; used in the names of folders, runs and metrics.
 Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]

@@ -13,10 +13,10 @@ from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
 from rungwise.report.palette import Series, series
-from rungwise.sweep.record import SweepSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.kinds.kind import TaskKind
+from rungwise.tuning.record import SweepSummary
 
 
 @dataclass(frozen=True)

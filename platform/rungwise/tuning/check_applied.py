@@ -2,7 +2,7 @@
 
 Three checks: the resolved `finetune` block holds each value (`draws.resolve_settings`); upstream
 artifacts were built with their values (`check_inputs`); what training measured on the objects it
-built equals what was drawn (`difference`).
+built equals what was drawn (`check_applied`).
 """
 
 import math
@@ -13,8 +13,8 @@ from rungwise.core.configuration.overrides import find_value
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.title import Title
-from rungwise.sweep.config import FINETUNE
-from rungwise.sweep.space import holds
+from rungwise.tuning.config import FINETUNE
+from rungwise.tuning.space import holds
 
 _INPUTS = ("pretrain", "task", "tokenizer")  # inputs of a trial
 PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
@@ -27,10 +27,8 @@ def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[
     return {k: v for k, v in metrics.items() if not k.startswith(PREFIX)}, measured
 
 
-def difference(
-    trial: str, values: Mapping[str, Any], measured: Mapping[str, float]
-) -> UserError | None:
-    """An error if a drawn value was not in force, else None; unmeasured keys are not checked."""
+def check_applied(trial: str, values: Mapping[str, Any], measured: Mapping[str, float]) -> None:
+    """Raise UserError if a drawn value was not in force; unmeasured keys are not checked."""
     for key, value in values.items():
         block, _, name = key.partition(".")
         if block != FINETUNE or name not in measured or value is None:
@@ -39,14 +37,13 @@ def difference(
         if not isinstance(expected, int | float) or not math.isclose(
             expected, measured[name], rel_tol=_PRECISION
         ):
-            return UserError(
+            raise UserError(
                 f"{trial}: {key} was drawn as {value!r}, but {measured[name]:g} was in force, so "
                 "its score is not that of its settings; take the key out of sweep.space, or mend "
                 "what it does not reach (a batch larger than the training split is cut to it; "
                 "windows need texts longer than a row, class weights classes of unlike size; a "
                 "stride is at most half a window)"
             )
-    return None
 
 
 def select_inputs(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:

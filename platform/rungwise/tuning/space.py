@@ -50,7 +50,7 @@ class Listed(Config):
         return self.values[int(rng.integers(len(self.values)))]
 
 
-class Choice(Listed):
+class OneOf(Listed):
     """One of `values`, all equally likely."""
 
     kind: Literal["choice"] = "choice"
@@ -130,7 +130,7 @@ class Integer(Config):
         return self.low + self.step * int(rng.integers((self.high - self.low) // self.step + 1))
 
 
-Space = Annotated[Choice | Grid | Uniform | LogUniform | Integer, Field(discriminator="kind")]
+Space = Annotated[OneOf | Grid | Uniform | LogUniform | Integer, Field(discriminator="kind")]
 
 
 def check_space(

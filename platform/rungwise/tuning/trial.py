@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
@@ -15,29 +15,18 @@ from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.models.device import use_threads
-from rungwise.sweep.config import HalvingScheduler, SweepStageConfig
-from rungwise.sweep.draws import Values, find_upstream, resolve_settings
-from rungwise.sweep.effective import select_inputs, split_metrics
-from rungwise.sweep.record import TrialRecord, list_points, read_record, trial_name, write_record
+from rungwise.tuning.check_applied import select_inputs, split_metrics
+from rungwise.tuning.config import SweepStageConfig
+from rungwise.tuning.draws import Values, find_upstream, resolve_settings
+from rungwise.tuning.record import Epoch, SweepTrial, read_record, write_record
 
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
 
 
-class Train(Protocol):
-    """The training of a trial. `start` is a state that `on_epoch` received, or None.
-
-    Metrics named `effective/<key of the finetune block>` are settings as measured: the optimizer's
-    peak learning rate, the rows of the first batch.
-    """
-
-    def __call__(
-        self,
-        settings: FinetuneConfig,
-        inputs: dict[str, Artifact],
-        seed: int,
-        on_epoch: OnEpoch,
-        start: bytes | None,
-    ) -> None: ...
+# The training of a trial, by settings, inputs, seed, what to call after an epoch, and a state that
+# `on_epoch` received or None. Metrics named `effective/<key of the finetune block>` are settings as
+# measured: the optimizer's peak learning rate, the rows of the first batch.
+Train = Callable[[FinetuneConfig, dict[str, Artifact], int, OnEpoch, bytes | None], None]
 
 
 def train(
@@ -52,7 +41,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """The values that all trials of a sweep share, sent to their processes."""
 
     config: SweepStageConfig
@@ -67,7 +56,7 @@ class _AtMilestone(Exception):
     """Ends the training of a trial that waits at a milestone."""
 
 
-def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
+def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float) -> None:
     """Run a trial, `{"trial": {"number": ..., "values": {dotted key: value}}}`, for Ray Tune, with
     as many threads as it holds whole CPUs.
 
@@ -78,7 +67,7 @@ def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
 
     use_threads(cpus)
     trial, start = new_record(job.config, **config["trial"]), None
-    if isinstance(job.config.sweep.scheduler, HalvingScheduler):
+    if job.config.sweep.halving:
         earlier = read_record(trial.name, job.output)
         if earlier is not None and earlier.saved_epoch is not None:
             file = earlier.state_file(earlier.saved_epoch)
@@ -87,10 +76,10 @@ def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
         if earlier is not None and (start is not None or earlier.saved_epoch is None):
             trial = earlier
     # Epochs after the saved state run again.
-    trial.history = [row for row in trial.history if row["epoch"] <= (trial.saved_epoch or 0)]
-    trial.state, trial.error = "running", None
+    trial.history = trial.history[: trial.saved_epoch or 0]
+    trial.state, trial.error = "running", ""
     write_record(trial, job.output)
-    settings = resolve_settings(job.config, trial.values)
+    settings = trial.finetune
     until = config.get("until")
     if not trial.history:
         job.report.nested(trial.name, trial.parameters())
@@ -107,14 +96,14 @@ def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
         trial.effective |= measured
         trial.seconds = before + time.monotonic() - start_time
         loss = scores.get("kept/loss", scores.get("loss", math.nan))
-        row = {
-            "epoch": epoch,
-            "score": score,
-            "loss": loss if math.isfinite(loss) else None,
-            "seconds": round(trial.seconds, 3),
-            "metrics": {key: value for key, value in scores.items() if math.isfinite(value)},
-        }
-        trial.history.append(row)
+        row = Epoch(
+            epoch=epoch,
+            score=score,
+            loss=loss if math.isfinite(loss) else None,
+            seconds=round(trial.seconds, 3),
+            metrics={key: value for key, value in scores.items() if math.isfinite(value)},
+        )
+        trial.history, trial.score, trial.loss = (*trial.history, row), row.score, row.loss
         # Mark the last epoch as the end: Tune may cut short whatever follows.
         trial.state = "finished" if epoch == settings.epochs else "running"
         if epoch == until and trial.state == "running":
@@ -129,7 +118,7 @@ def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
                 job.output.remove(trial.state_file(former))
         else:
             write_record(trial, job.output)
-        job.report.metrics(list_points(row), epoch, run=trial.name)
+        job.report.metrics(row.points(), epoch, run=trial.name)
         job.report.flush()
         tune.report({"score": score, "epoch": epoch, "values": trial.values, "measured": measured})
         if trial.state == "waiting":
@@ -140,13 +129,13 @@ def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
         if not trial.history:
             raise UserError(f"{trial.name}: its training ended without an epoch")
         trial.state = "finished"
-        trial.effective["epochs"] = float(trial.history[-1]["epoch"])
+        trial.effective["epochs"] = float(trial.history[-1].epoch)
     except _AtMilestone:
         pass
     except RayActorError:
         raise  # the board has died with the driver; the record says how far the trial came
     except Exception as error:
-        trial.state, trial.error = "failed", str(error) or type(error).__name__
+        trial.fail(str(error) or type(error).__name__)
         raise
     finally:
         # Tune stops a trial by SystemExit; the driver then writes its final state.
@@ -155,13 +144,12 @@ def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
         job.report.flush()
 
 
-def new_record(config: SweepStageConfig, number: int, values: Values) -> TrialRecord:
+def new_record(config: SweepStageConfig, number: int, values: Values) -> SweepTrial:
     """The record of a trial that has not begun."""
-    return TrialRecord(
-        name=trial_name(number),
+    return SweepTrial(
         number=number,
         values=values,
         upstream=find_upstream(config.sweep, values),
-        settings=resolve_settings(config, values).model_dump(mode="json"),
+        finetune=resolve_settings(config, values),
         seed=config.sweep.seed,
     )

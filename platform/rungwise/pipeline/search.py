@@ -20,11 +20,15 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
-from rungwise.evaluation.search.config import HalvingRounds, WordList
-from rungwise.evaluation.search.record import SEARCH, RunPlan, SearchStageConfig, TrialPlan
-from rungwise.evaluation.search.scoring import LIST, count_cost, score_run
+from rungwise.evaluation.search.record import (
+    SEARCH,
+    SearchStageConfig,
+    Titles,
+    TrialPlan,
+    count_cost,
+    score_run,
+)
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.evaluation.suites.similarity import SimilaritySuite
 from rungwise.models.fitting import SolvedFamily
 from rungwise.pipeline.experiment import Graph
 from rungwise.pipeline.growth import Grow, Growth, Known
@@ -34,21 +38,22 @@ from rungwise.pipeline.search_space import check_search, complete_search
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig
-from rungwise.sweep import check_space
-from rungwise.sweep.config import OptunaSearch
-from rungwise.sweep.draws import Values, draw_trials, propose
 from rungwise.training.config import GradientConfig
+from rungwise.tuning import check_space
+from rungwise.tuning.config import Halving
+from rungwise.tuning.draws import Values, draw_trials
+from rungwise.tuning.selection import rank_trials
 
 ONLY = {"pretrained": {}}  # the variants of a recipe that names none
 FEWER = {"one trial": 0.0, "half of the trials": 0.5}  # after which a verdict is looked at too
-_GROUP = 4  # trials that Optuna proposes before it is told their scores
+_SUITE = "list"  # the name of the suite of the measure
 _MOST_STEPS = 10_000_000  # where a budget ends the run
 _MOST_COUNTING = 10  # one epoch takes at least so small a part of a run of one epoch
 
 
 @dataclass(frozen=True)
-class Run:
-    """A pretraining, with the measurement of the word list if that is the score. `changes` are the
+class TrialRun:
+    """A pretraining, with the measurement that has the score if it has not. `changes` are the
     keys by which it differs from the recipe."""
 
     changes: Values
@@ -59,17 +64,17 @@ class Run:
         """The stages that hold its result."""
         return [self.stages[name] for name in ("pretrain", "measure") if name in self.stages]
 
-    def plan(self) -> RunPlan:
-        pretrain, *measured = (stage.display_name for stage in self.ends)
-        return RunPlan(pretrain=pretrain, measured=next(iter(measured), None))
+    @property
+    def titles(self) -> Titles:
+        return tuple(stage.display_name for stage in self.ends)
 
 
 @dataclass
 class _Trial:
     number: int
     values: Values
-    runs: list[Run] = field(default_factory=list)
-    pilot: Run | None = None
+    runs: list[TrialRun] = field(default_factory=list)
+    pilot: TrialRun | None = None
 
 
 class _Waits(Exception):
@@ -84,17 +89,11 @@ class Search:
         assert recipe.model
         self.variant = variant
         self.stage: Stage | None = None  # its record, once all trials have ended
+        self.missing = ""  # why there is no best, if all of them failed
         self._recipe, self._label, self._graph = recipe, label, graph
         self._config = complete_search(recipe)
         check_space(Recipe, recipe.raw, self._config.space, "search")
-        combinations = self._config.combinations()
-        if combinations is not None and self._config.trials is not None:
-            trials = min(self._config.trials, combinations)
-            self._config = self._config.model_copy(update={"trials": trials})
-        self._draws: list[Values] | None = None
-        if not isinstance(self._config.search, OptunaSearch):
-            self._draws = draw_trials(self._config)
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, TrialRun] = {}
         self._best: Values = {}
         self._ranked: list[_Trial] = []
         self._count = 0
@@ -104,25 +103,22 @@ class Search:
 
     def proceed(self, finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Values | None:
         """Add the stages that follow from those that are finished or have failed; return the
-        changes of the best once they are known. Raises ConfigError if settings do not fit, or if
-        every trial failed."""
+        changes of the best once they are known. Raises ConfigError if settings do not fit."""
         if self.stage is not None:
             return self._best
-        self._finished, self._failed = finished, failed
+        self._finished, self._failed, self.missing = finished, failed, ""
         try:
             trials = self._end_trials()
-            alive = self._rank(trials)
-            if not alive:
-                first = self._error(trials[0].runs[-1])
-                raise _AllFailed(
+            ranked = self._rank(trials)
+            if not ranked:
+                self.missing = (
                     f"search of {self.variant}: all {len(trials)} trials failed, the first with: "
-                    f"{first}"
+                    f"{self._error(trials[0].runs[-1])}"
                 )
-            best = alive[0]
-            seeds = self._repeat(best.runs[-1])
-            self.stage = self._record(trials, best.number, seeds)
-            self._ranked, self._count = alive, len(trials)
-            self._best = best.runs[-1].changes
+                return None
+            best = ranked[0].runs[-1]
+            self.stage = self._record(trials, ranked[0].number, self._repeat(best))
+            self._ranked, self._count, self._best = ranked, len(trials), best.changes
             return self._best
         except _Waits:
             return None
@@ -132,27 +128,35 @@ class Search:
         all of these failed, those of the next one that did not."""
         count = max(1, math.floor(part * self._count))
         first = min(self._ranked, key=lambda trial: trial.number)
-        among = [trial for trial in self._ranked if trial.number < count] or [first]
-        return among[0].runs[-1].changes
+        best, *_ = [trial for trial in self._ranked if trial.number < count] or [first]
+        return best.runs[-1].changes
 
     def _end_trials(self) -> list[_Trial]:
         """Every trial with its runs, all of which have ended."""
-        scheduler = self._config.scheduler
-        trials = self._begin_trials()
-        if not isinstance(scheduler, HalvingRounds):
-            return trials
+        trials = [_Trial(*each) for each in enumerate(draw_trials(self._config))]
+        if self._config.halving:
+            self._halve(trials, self._config.halving)
+        elif self._takes_turns:
+            trials = self._spend(trials)
+        else:
+            length = self._share(len(trials))
+            for trial in trials:
+                trial.runs.append(self._run(trial, length))
+            self._await([trial.runs[-1] for trial in trials])
+        return trials
+
+    def _halve(self, trials: Sequence[_Trial], halving: Halving) -> None:
         alive = trials
-        for number, fraction in enumerate(scheduler.fractions(), start=1):
+        for number, fraction in enumerate(halving.fractions(), start=1):
             if number > 1:
-                alive = scheduler.select(self._rank(alive))
+                alive = halving.select(self._rank(alive))
             for trial in alive:
-                steps = self._whole_steps(trial, len(trials), scheduler)
+                steps = self._whole_steps(trial, len(trials), halving)
                 length = {"pretrain.steps": max(1, round(steps * fraction))}
                 trial.runs.append(self._run(trial, length, f"round-{number}"))
             self._await([trial.runs[-1] for trial in alive])
-        return trials
 
-    def _whole_steps(self, trial: _Trial, count: int, scheduler: HalvingRounds) -> float:
+    def _whole_steps(self, trial: _Trial, count: int, halving: Halving) -> float:
         """The steps of a trial that is never stopped: those of the recipe, or so many that all
         trials together read the budget of tokens, if rows are full."""
         recipe = self._change_recipe(trial.values)
@@ -161,38 +165,11 @@ class Search:
             return pretrain.steps
         plateau = pretrain.shared_steps / pretrain.steps
         whole, before = 0.0, 0.0  # what all trials read, in the tokens of one that is never stopped
-        for fraction in scheduler.fractions():
+        for fraction in halving.fractions():
             whole += count * (fraction - before)
-            count, before = len(scheduler.select(range(count))), plateau * fraction
+            count, before = len(halving.select(range(count))), plateau * fraction
         a_step = pretrain.global_batch_size * (recipe.instances.sequence_length or 1)
         return self._config.tokens / whole / a_step
-
-    def _begin_trials(self) -> list[_Trial]:
-        """The trials, with their only run unless they are halved."""
-        config, trials = self._config, list[_Trial]()
-        halves = isinstance(config.scheduler, HalvingRounds)
-        count = len(self._draws) if self._draws is not None else config.trials
-        assert count is not None
-        for number in range(count):
-            trials.append(_Trial(number, self._choose(number, trials)))
-            if not halves and not self._takes_turns:
-                length = self._share(count)
-                trials[-1].runs.append(self._run(trials[-1], length))
-        if not halves and self._takes_turns:
-            trials = self._spend(trials)
-        if not halves:
-            self._await([trial.runs[-1] for trial in trials])
-        return trials
-
-    def _choose(self, number: int, trials: Sequence[_Trial]) -> Values:
-        if self._draws is not None:
-            return self._draws[number]
-        before = trials[: number // _GROUP * _GROUP]
-        self._await([trial.runs[-1] for trial in before])
-        sign = 1 if isinstance(self._config.measure, WordList) else -1
-        scores = [(trial.values, self._score(trial.runs[-1])) for trial in before]
-        results = [(values, sign * score) for values, score in scores if score is not None]
-        return propose(self._config, number, results)
 
     @property
     def _takes_turns(self) -> bool:
@@ -247,22 +224,22 @@ class Search:
         kinds = (AsynchronousConfig, CooccurrenceConfig)
         return isinstance(self._recipe.pretrain, kinds) and not solved
 
-    def _cost(self, run: Run | None) -> float:
+    def _cost(self, run: TrialRun | None) -> float:
         """The part of the budget that a run took; 0 if it failed."""
         artifact = run and self._finished.get(run.stages["pretrain"].fingerprint)
         if not artifact:
             return 0.0
-        seconds, tokens = count_cost(artifact, None)
+        seconds, tokens = count_cost(artifact)
         return seconds if self._config.budget == "seconds" else float(tokens)
 
     def _change_recipe(self, changes: Values) -> Any:
         return self._recipe.with_changes(changes, f"search of {self.variant}")
 
-    def _run(self, trial: _Trial, length: Values, part: str | None = None) -> Run:
+    def _run(self, trial: _Trial, length: Values, part: str | None = None) -> TrialRun:
         title = Title("", variant=self._label, trial=trial.number, part=part)
         return self._build(trial.values | length, title)
 
-    def _build(self, changes: Values, title: Title) -> Run:
+    def _build(self, changes: Values, title: Title) -> TrialRun:
         """The stages of the recipe with these changes, under titles of their own where the space
         reaches them."""
         key = canonical_json(changes)
@@ -270,10 +247,9 @@ class Search:
             return self._runs[key]
         recipe = self._change_recipe(changes)
         stages = pretrain_stages(recipe)
-        if isinstance(self._config.measure, WordList):
-            suite = SimilaritySuite(path=self._config.measure.path)
+        if suite := self._config.measure.suite():
             inputs = {name: stages[name] for name in ("corpus", "tokenizer", "tokens", "pretrain")}
-            stages["measure"] = MEASURE.stage(MeasureConfig(suites={LIST: suite}), inputs)
+            stages["measure"] = MEASURE.stage(MeasureConfig(suites={_SUITE: suite}), inputs)
         common = Title("", variant=self._label)
         added = {
             name: self._graph.add(
@@ -281,7 +257,7 @@ class Search:
             )
             for name, stage in stages.items()
         }
-        run = self._runs[key] = Run(changes, added)
+        run = self._runs[key] = TrialRun(changes, added)
         return run
 
     def _varies(self, stage: str) -> bool:
@@ -293,7 +269,7 @@ class Search:
             return "tokenizer" in blocks
         return stage not in ("corpus", "task") and bool(blocks & {"tokenizer", "instances"})
 
-    def _repeat(self, best: Run) -> list[Run]:
+    def _repeat(self, best: TrialRun) -> list[TrialRun]:
         """The best with further seeds; all of them have ended."""
         seed = getattr(self._change_recipe(best.changes).pretrain, "seed", None)
         if seed is None:
@@ -303,12 +279,12 @@ class Search:
                 best.changes | {"pretrain.seed": seed + n},
                 Title("", variant=self._label, part="best", seed=n),
             )
-            for n in range(1, self._config.winner_seeds)
+            for n in range(1, self._config.seeds)
         ]
         self._await(runs)
         return runs
 
-    def _record(self, trials: Sequence[_Trial], best: int, seeds: Sequence[Run]) -> Stage:
+    def _record(self, trials: Sequence[_Trial], best: int, seeds: Sequence[TrialRun]) -> Stage:
         config = SearchStageConfig(
             variant=self.variant,
             search=self._config,
@@ -317,13 +293,13 @@ class Search:
                 TrialPlan(
                     number=trial.number,
                     values=trial.values,
-                    runs=tuple(run.plan() for run in trial.runs),
-                    pilot=trial.pilot.plan() if trial.pilot else None,
+                    runs=tuple(run.titles for run in trial.runs),
+                    pilot=trial.pilot.titles if trial.pilot else None,
                     error=self._error(trial.runs[-1]),
                 )
                 for trial in trials
             ),
-            seeds=tuple(run.plan() for run in seeds),
+            seeds=tuple(run.titles for run in seeds),
         )
         runs = [run for trial in trials for run in (*trial.runs, trial.pilot) if run]
         inputs = {
@@ -334,15 +310,15 @@ class Search:
         }
         return self._graph.add(SEARCH.stage(config, inputs), Title("search", variant=self._label))
 
-    def _await(self, runs: Sequence[Run]) -> None:
+    def _await(self, runs: Sequence[TrialRun]) -> None:
         """Raise _Waits unless all have ended."""
         if not all(self._error(run) or self._is_finished(run) for run in runs):
             raise _Waits
 
-    def _is_finished(self, run: Run) -> bool:
+    def _is_finished(self, run: TrialRun) -> bool:
         return all(stage.fingerprint in self._finished for stage in run.ends)
 
-    def _error(self, run: Run) -> str:
+    def _error(self, run: TrialRun) -> str:
         """Why a run failed, "" if it did not."""
         errors = (self._failed.get(stage.fingerprint) for stage in run.ends)
         error = next((each for each in errors if each), "")
@@ -350,26 +326,19 @@ class Search:
             return f"it has no {self._config.measure.kind.replace('_', ' ')}"
         return error
 
-    def _score(self, run: Run) -> float | None:
+    def _score(self, run: TrialRun) -> float | None:
         if not self._is_finished(run):
             return None
-        pretrain, *measured = (self._finished[stage.fingerprint] for stage in run.ends)
-        return score_run(self._config.measure, pretrain, next(iter(measured), None))
+        artifacts = (self._finished[stage.fingerprint] for stage in run.ends)
+        return score_run(self._config.measure, *artifacts)
 
     def _rank(self, trials: Sequence[_Trial]) -> list[_Trial]:
         """Those that came the farthest and did not fail, the best first; ties by number."""
-        sign = -1 if isinstance(self._config.measure, WordList) else 1
         farthest = max((len(trial.runs) for trial in trials), default=0)
-        scored = [
-            (sign * score, trial.number, trial)
-            for trial in trials
-            if len(trial.runs) == farthest and (score := self._score(trial.runs[-1])) is not None
-        ]
-        return [trial for *_, trial in sorted(scored, key=lambda each: each[:2])]
-
-
-class _AllFailed(Exception):
-    """No trial of a search has a score."""
+        last = {trial.number: trial for trial in trials if len(trial.runs) == farthest}
+        rows = [(number, self._score(trial.runs[-1]), None) for number, trial in last.items()]
+        ranked = rank_trials(rows, self._config.measure.higher_is_better)
+        return [last[number] for number in ranked]
 
 
 def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
@@ -387,22 +356,16 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
     ]
     if not searches:
         return None
-    workflows: dict[str, list[Stage]] = {}
+    workflow: list[Stage] = []  # of the recipe with the best values, once they are known
 
     def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Known:
-        best: dict[str, Values] = {}
-        missing = ""
-        for search in searches:
-            try:
-                if (values := search.proceed(finished, failed)) is not None:
-                    best[search.variant] = values
-            except _AllFailed as error:
-                missing = str(error)
+        proceeded = {search.variant: search.proceed(finished, failed) for search in searches}
+        best = {name: values for name, values in proceeded.items() if values is not None}
+        missing = next((search.missing for search in searches if search.missing), "")
         union = dict(graph.stages)
         optional = frozenset(stage.fingerprint for stage in union.values())
         if len(best) == len(searches):
-            key = canonical_json(best)
-            if key not in workflows:
+            if not workflow:
                 records = {each.stage.display_name: each.stage for each in searches if each.stage}
                 fewer = {
                     name: _with_best(
@@ -411,17 +374,17 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
                     for name, part in FEWER.items()
                 }
                 tuned = _with_best(recipe, best, alone).with_searches(records, fewer)
-                workflows[key] = make(tuned)
-            for stage in workflows[key]:
+                workflow.extend(make(tuned))
+            for stage in workflow:
                 same = union.setdefault(stage.display_name, stage)
                 assert same.fingerprint == stage.fingerprint, f"two stages called {stage.title}"
-            optional -= {stage.fingerprint for stage in workflows[key]}
+            optional -= {stage.fingerprint for stage in workflow}
         return Known(list(union.values()), optional, missing)
 
     return grow
 
 
-def tuned_recipe(recipe: Recipe) -> Recipe:
+def apply_searches(recipe: Recipe) -> Recipe:
     """The recipe with the best values of its searches, by what is finished below its root. Raises
     ConfigError if a search has not ended."""
     tuned = [recipe]
