@@ -12,22 +12,10 @@ from rungwise.core.garbage import spare_collections
 
 # The verbs in each folder of commands/, in the groups that the help shows.
 VERBS = {
-    "running": (
-        *("init", "data", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor", "completion"),
-    ),
+    "running": ("init", "data", "tasks", "plan", "dry_run", "run", "doctor"),
     "models": (
-        *(
-            "try",
-            "inspect",
-            "predict",
-            "serve",
-            "neighbours",
-            "export",
-            "why",
-            "which_models",
-            "verify",
-        ),
-        *("rebuild", "ensemble", "promote", "prove_resume", "sync", "gc"),
+        *("try", "inspect", "predict", "export", "promote", "why", "verify", "rebuild"),
+        *("prove_resume", "gc"),
     ),
     "jobs": ("submit", "status", "jobs", "logs", "stop", "resume"),
     "cluster": ("up", "down", "cluster"),

@@ -95,13 +95,13 @@ def test_from_text_to_vectors_and_a_page(
     assert (summary.fitting, summary.epochs) == (pretrained["kind"], pretrained.get("epochs", 1))
     assert summary.final["loss"] > 0
 
-    assert main(["neighbours", "worker", "--pretrain", recipe, "--count", "4"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert main(["try", recipe, "worker", "--nearest", "4"]) == 0
+    lines = [pair.split() for pair in capsys.readouterr().out.strip().split("  ")]
     assert len(lines) == 4
     assert "worker" not in [word for word, _ in lines]
     cosines = [float(cosine) for _, cosine in lines]
     assert cosines == sorted(cosines, reverse=True)
-    assert main(["neighbours", "wroker", "--pretrain", recipe]) == 2
+    assert main(["try", recipe, "wroker", "--nearest", "4"]) == 2
     told = capsys.readouterr().err
     assert "found 'wroker'; spelled alike: worker" in told
 

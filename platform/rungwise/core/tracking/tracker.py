@@ -3,7 +3,7 @@
 Stages and workers report events. The driver's `Tracker` writes each to a spool file first, and a
 thread sends them in order. A server that is down, slow or broken never stops training: unsent
 events stay in the spool file, whose first line names the server, and are sent by the next run or by
-`rungwise sync`. Sending twice is harmless (sender.py). A server that comes back without what it had
+`rungwise gc`. Sending twice is harmless (sender.py). A server that comes back without what it had
 gets every event of the file again.
 """
 
