@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import add_results
-from rungwise.commands.models.export import ARPA, write_pretrained
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
@@ -55,6 +54,7 @@ from rungwise.models.trained.capabilities import (
 from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining.initial import find_tokens
 from rungwise.pretraining.pretrained import find_tokenizer
+from rungwise.serving.export import ARPA, write_pretrained
 from rungwise.tasks.formats.presets import StsFormat
 
 TOOLS = {"lm-eval": "lm_eval", **{name: name for name in ("minicons", "mteb", "kenlm", "gensim")}}

@@ -14,7 +14,6 @@ from safetensors.numpy import save
 from tokenizers import Tokenizer
 
 from rungwise.__main__ import main
-from rungwise.commands.models.export import write_pretrained
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
@@ -30,6 +29,7 @@ from rungwise.pipeline.loading import find_pretrain, load
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.serving.export import write_pretrained
 from rungwise.serving.hugging_face.hub_card import HUB_CARD
 from rungwise.serving.hugging_face.names import FILES
 from rungwise.tokenizer import (

@@ -25,6 +25,7 @@ def promote(options: argparse.Namespace) -> None:
     from rungwise.core.tracking.store import store_client
     from rungwise.pipeline import loading
     from rungwise.serving import promotion
+    from rungwise.serving.card import serve_command
 
     say = plain_console().print
     name, number = loading.name_and_version(options.model)
@@ -55,4 +56,4 @@ def promote(options: argparse.Namespace) -> None:
             title = f"{options.model} does not become {alias}, and nothing has changed:"
             raise UserError("\n".join([title, *faults]))
         promotion.set_alias(client, name, alias, number)
-        say(f"{alias} is {options.model}")
+        say(f"{alias} is {options.model}; over HTTP: {serve_command(f'models:/{name}@{alias}')}")
