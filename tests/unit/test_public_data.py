@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.public import fetch, sets
 from rungwise.core.public.fetch import RULES, fetch_set, missing_files
 from rungwise.core.public.sets import Download, PublicFile, PublicSet, public_sets, sets_with
+from rungwise.core.storage.bounded_file import BoundedFile
 from rungwise.core.storage.outside import matching
 from tests.conftest import REPOSITORY, mounted_disk
 from tests.file_server import FileServer, serving
@@ -100,6 +102,15 @@ def test_what_is_not_the_published_file_is_refused(
     with serving(FileServer(lambda path: content)) as server, refused:
         fetch_set(one_file(), tmp_path, server.url, lambda line: None)
     assert files_below(tmp_path) == []
+
+
+def test_a_server_that_drips_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with BoundedFile(tmp_path / "x", "wb", 100_000, "http://slow") as file:
+        file.write(b"some")
+        late = time.monotonic() + 620
+        monkeypatch.setattr("time.monotonic", lambda: late)
+        with pytest.raises(UserError, match="http://slow: 4 of 100,000 bytes have come, slower"):
+            file.write(b"more")
 
 
 def test_a_file_that_has_moved_and_a_server_that_is_gone(

@@ -1,12 +1,12 @@
 """Write a built model in a format that other software reads.
 
-    trained by gradient,   files for transformers
-    or fine-tuned          and, of encoders of sentences, for sentence-transformers
-    n-gram model           an ARPA file, for kenlm and SRILM
-    class n-gram model     the bits of each word's path in the tree of classes, a tab and the word
-    token vectors          the formats of word2vec.c, text and binary
-    encoder states,        ONNX, for onnxruntime
-    or answers of a task
+trained by gradient,   files for transformers
+or fine-tuned          and, of encoders of sentences, for sentence-transformers
+n-gram model           an ARPA file, for kenlm and SRILM
+class n-gram model     the bits of each word's path in the tree of classes, a tab and the word
+token vectors          the formats of word2vec.c, text and binary
+encoder states,        ONNX, for onnxruntime
+or answers of a task
 """
 
 import tempfile
