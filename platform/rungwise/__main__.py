@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(arguments[0], verbs, n=1, cutoff=0.5)
         meant = f"did you mean {near[0]!r}?" if near else "rungwise help lists the commands"
         parser.error(f"there is no command {arguments[0]!r}; {meant}")
-    options = _parsed(parser, arguments)
+    options = _parse(parser, arguments)
     from rungwise.cluster.environment import set_environment
     from rungwise.core.exit_codes import guarded
 
@@ -71,7 +71,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     return parser, list(commands.choices)
 
 
-def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse, and also accept overrides after an option, where argparse does not expect them."""
     options, rest = parser.parse_known_args(arguments)
     if strange := [item for item in rest if item.startswith("-") or "=" not in item]:

@@ -106,7 +106,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
             f"{model}: no artifact here; expected a recipe (.yaml), models:/NAME@ALIAS, or a "
             "folder such as artifacts/pretrain"
         )
-    place, version = root_folder(root), registered(model, root)
+    place, version = root_folder(root), find_version(model, root)
     stage = "evaluate" if "rungwise.evaluate" in version.tags else "pretrain"
     fingerprint = version.tags.get(f"rungwise.{stage}", "")
     artifact = artifacts.load(artifacts.find_folder(place, stage, "", fingerprint))
@@ -118,7 +118,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
     return artifact
 
 
-def registered(model: str, root: str) -> Any:
+def find_version(model: str, root: str) -> Any:
     """Find MLflow's version of models:/NAME/VERSION or models:/NAME@ALIAS. Raises UserError if
     there is none."""
     name, which = name_and_version(model)
@@ -143,7 +143,7 @@ def find_served(model: str, root: str) -> Folder:
     """Find the files of a servable model in a folder or the registry of `root`, for
     `load_predictor`. Raises UserError if there is none."""
     if model.startswith((REGISTERED, _RUN)):
-        return served_files(model, root)
+        return download_served(model, root)
     artifact = _find_artifact(model)
     if artifact is not None:
         return artifact.folder
@@ -189,7 +189,7 @@ def _pretrained(artifact: Artifact) -> Pretrained:
     return Pretrained(load_model(artifact), tokenizers.load_reader(tokenizer.folder))
 
 
-def served_files(model: str, root: str) -> Folder:
+def download_served(model: str, root: str) -> Folder:
     """Download the files of a registered model or of an MLflow run's model, runs:/ID/model.
     Raises UserError if there is none, DataError for files without a record to check them by."""
     import mlflow.artifacts

@@ -35,7 +35,7 @@ def export(options: argparse.Namespace) -> None:
     """Write the files to a folder or s3:// URL, and print how to load them."""
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.storage.folder import Folder
-    from rungwise.pipeline.loading import REGISTERED, find, served_files
+    from rungwise.pipeline.loading import REGISTERED, download_served, find
     from rungwise.serving.card import NAME as CARD
     from rungwise.serving.export import write_onnx, write_pretrained, write_task_model
     from rungwise.serving.hugging_face.hub_card import HUB_CARD
@@ -50,7 +50,7 @@ def export(options: argparse.Namespace) -> None:
     elif options.format is None:
         card = ""
         if options.model.startswith(REGISTERED):
-            card = served_files(options.model, options.root).read_bytes(CARD).decode("utf-8")
+            card = download_served(options.model, options.root).read_bytes(CARD).decode("utf-8")
         result = write_task_model(model, folder, card)
     else:
         raise UserError(f"{options.model} is fine-tuned; --format vectors takes a pretrained model")

@@ -41,7 +41,7 @@ def promote(options: argparse.Namespace) -> None:
             say(f"{alias} is models:/{name}/{before} again")
             return
         model = loading.find_built(options.model, options.root)
-        faults = promotion.find_faults(model, loading.served_files(options.model, options.root))
+        faults = promotion.find_faults(model, loading.download_served(options.model, options.root))
         holder = promotion.find_holder(client, name, alias)
         if not faults and holder not in (None, number):
             other = loading.find_built(f"models:/{name}/{holder}", options.root)

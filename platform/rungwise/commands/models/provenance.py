@@ -76,7 +76,7 @@ def _print_origin(options: argparse.Namespace) -> None:
     console = plain_console()
     artifacts = _trace(options)
     if options.model.startswith(loading.REGISTERED):
-        version = loading.registered(options.model, options.root)
+        version = loading.find_version(options.model, options.root)
         console.print(f"models:/{version.name}/{version.version}", style="bold")
         date = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
         console.print(f"  registered {date.isoformat(timespec='seconds')}")
@@ -181,7 +181,7 @@ def verify(options: argparse.Namespace) -> None:
             f"{megabytes:>10,.1f} MB  {state}"
         )
     if options.model.startswith(loading.REGISTERED):
-        served = loading.served_files(options.model, options.root)
+        served = loading.download_served(options.model, options.root)
         changes = promotion.find_changed_copies(artifacts[-1], served)
         faults += changes
         say(f"{options.model}  {'CHANGED' if changes else 'unchanged'}")

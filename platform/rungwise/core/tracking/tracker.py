@@ -158,12 +158,12 @@ class Tracker:
             file.remove()
         delivery = _Delivery(self._sender, self._file)
         while (event := self._events.get()) is not None:
-            for ready in self._merged(event):
+            for ready in self._merge_points(event):
                 if not self._deliver(delivery, ready):
                     return
         self._sent.set()
 
-    def _merged(self, event: Event) -> Iterator[Event]:
+    def _merge_points(self, event: Event) -> Iterator[Event]:
         """Yield `event`, merged with metric points queued behind it into one request."""
         while event["op"] == "metrics":
             points = event.setdefault("points", list_points(event))
