@@ -51,7 +51,7 @@ from rungwise.models.trained.capabilities import (
     SentenceVectors,
     WordVectors,
 )
-from rungwise.pipeline.loading import find_pretrain
+from rungwise.pipeline.loading import find_built
 from rungwise.pretraining.initial import find_tokens
 from rungwise.pretraining.pretrained import find_tokenizer
 from rungwise.serving.export import ARPA, write_pretrained
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tools = {name: version(name) for name in TOOLS if is_installed(name)}
     print("tools:", ", ".join(f"{name} {number}" for name, number in tools.items()) or "none")
     for model in options.models:
-        pretrain = find_pretrain(model)
+        pretrain = find_built(model, "artifacts")
         title = pretrain.record["config"]["model"]["kind"]
         scores = judge(pretrain, options.pairs)
         for measure, (ours, theirs) in scores.items():

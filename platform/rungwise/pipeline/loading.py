@@ -69,23 +69,6 @@ def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Pre
     return predictor
 
 
-def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
-    """Find the finished pretrain artifact of a recipe file with `overrides`, or the newest one in
-    or directly below a folder. Raises UserError if there is none."""
-    artifact = _find_artifact(model, overrides)
-    if artifact is None:
-        raise UserError(
-            f"{model}: no artifact here; expected a recipe (.yaml), the folder of a finished "
-            "pretraining, such as artifacts/pretrain/NAME-FINGERPRINT, or artifacts/pretrain "
-            "for the newest"
-        )
-    if artifact.stage != "pretrain":
-        raise UserError(
-            f"{artifact.folder.uri} holds a {artifact.stage} artifact, expected that of pretrain"
-        )
-    return artifact
-
-
 def refuse_overrides(place: str, overrides: Sequence[str]) -> None:
     """Raise UserError if there are overrides for a `place` that is no recipe."""
     if overrides:
