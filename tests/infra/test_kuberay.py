@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rungwise.__main__ import _parsed, _parser
+from rungwise.__main__ import _parse, _parser
 from rungwise.pipeline.workflow import load_recipe
 from tests.conftest import REPOSITORY
 
@@ -71,7 +71,7 @@ def test_the_job_has_such_a_cluster_and_retries_and_runs_what_the_image_holds() 
     assert job["backoffLimit"] > 0
     # "BackoffLimit is incompatible with ClusterSelector mode": KubeRay 1.7, where it checks a job.
     assert "clusterSelector" not in job
-    options = _parsed(_parser()[0], shlex.split(job["entrypoint"])[1:])
+    options = _parse(_parser()[0], shlex.split(job["entrypoint"])[1:])
     assert (REPOSITORY / "workflows" / f"{options.workflow}.py").is_file()
     assert load_recipe(options.config, options.overrides).root.startswith("s3://")
     image = (INFRA / "Dockerfile").read_text()

@@ -366,7 +366,7 @@ def test_a_job_on_two_nodes_leaves_the_bytes_that_a_run_here_leaves(
     runs = [made["pretrain"]["summary"]["gradient"] for made in (two_nodes, laptop)]
     for key in ("history", "validation", "data_hash"):
         assert runs[0][key] == runs[1][key]
-    # The run is in the store that `rungwise ui` and a run in this folder use.
+    # The run is in the store that a run in this folder uses.
     with contextlib.closing(sqlite3.connect(cluster.folder / "artifacts" / "mlflow.db")) as store:
         locations = [row[0] for row in store.execute("SELECT artifact_uri FROM runs")]
         states = {row[0] for row in store.execute("SELECT status FROM runs")}

@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.commands.models.export import write_task_model
 from rungwise.commands.models.predict import predict_lines
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel, describe
+from rungwise.serving.export import write_task_model
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
 from rungwise.tasks.data.unlabelled import parse_example
 from rungwise.tasks.interface import KINDS

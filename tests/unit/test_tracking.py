@@ -118,14 +118,14 @@ def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
     tracker._file.close()  # as the end of the process does
     with pytest.raises(ConnectionError):
         sync(uri, tmp_path / "spool")  # they were not meant for it
-    command = ["sync", "quickstart", f"root={tmp_path}", f"tracking.uri={uri}"]
+    command = ["gc", "pretrain", "quickstart", f"root={tmp_path}", f"tracking.uri={uri}"]
     (tmp_path / "spool").rename(tmp_path / "tracking")
     assert main(command) == USER_ERROR
     assert f"{away} does not take 13 events" in capsys.readouterr().err
     assert main([*command, "--instead-of", away]) == OK
     assert "13 events sent to sqlite:" in capsys.readouterr().out
     assert main(command) == OK
-    assert f"nothing to send in {tmp_path}/tracking" in capsys.readouterr().out
+    assert "sent" not in capsys.readouterr().out
     stage = runs(uri)["stage"]
     assert points(uri, stage, "loss") == [(step, float(step)) for step in range(10)]
     assert stage.info.status == "FINISHED"
@@ -535,12 +535,12 @@ def test_a_database_that_never_opens_is_named(
     [finding] = [row for row in json.loads(capsys.readouterr().out) if row["what"] == "MLflow"]
     assert str(database) in finding["value"]
     assert "move it away" in finding["remedy"]
-    assert main(["sync", "quickstart", f"root={tmp_path}"]) == USER_ERROR
+    assert main(["gc", "pretrain", "quickstart", f"root={tmp_path}"]) == USER_ERROR
     message = capsys.readouterr().err
     assert f"cannot open its database {database}" in message
     assert "password" not in message
     database.unlink()
-    assert main(["sync", "quickstart", f"root={tmp_path}"]) == OK
+    assert main(["gc", "pretrain", "quickstart", f"root={tmp_path}"]) == OK
     assert f"1 event sent to sqlite:///{database}" in capsys.readouterr().out
 
 

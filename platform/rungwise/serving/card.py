@@ -158,14 +158,19 @@ def list_uses(model: str, root: str, info: TaskInfo) -> str:
     kind, content = task_kind(info), "one text per line"
     if not kind.is_one_text:
         content = f"a table or JSON Lines with {', '.join(kind.columns)}"
-    arguments = shlex.join([model, "--root", root])
+    arguments, server = shlex.join([model, "--root", root]), serve_command(model)
     return "\n".join(
         (
             f"- predictions, {content}: `rungwise predict {arguments} --input FILE`",
-            f"- over HTTP: `rungwise serve {arguments}`",
+            f"- over HTTP, with the registry in MLFLOW_TRACKING_URI: `{server}`",
             f"- provenance: `rungwise why {arguments}`",
         )
     )
+
+
+def serve_command(model: str) -> str:
+    """MLflow's command that answers with a registered model over HTTP."""
+    return f"mlflow models serve -m {shlex.quote(model)} --env-manager local --port 5001"
 
 
 def escape(text: str) -> str:

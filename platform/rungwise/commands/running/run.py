@@ -58,10 +58,13 @@ def run(options: argparse.Namespace) -> None:
     uri = tracking_uri(recipe, root_folder(recipe.root))
     file = str(recipe_file(options.config))
     command = redact(shlex.join([file, *options.overrides]))
-    _print_outcome(outcome, uri, command, recipe.root, console)
+    clean_up = shlex.join(["rungwise", "gc", options.workflow]) + f" {command}"
+    _print_outcome(outcome, uri, command, clean_up, recipe.root, console)
 
 
-def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: Console) -> None:
+def _print_outcome(
+    outcome: Outcome, uri: str, recipe: str, clean_up: str, root: str, console: Console
+) -> None:
     from rungwise.core.plural import counted
     from rungwise.core.tracking.store import shown_address
     from rungwise.report.stage import LADDER, REPORT, ReportSummary
@@ -94,7 +97,6 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
             summary = ReportSummary.of(page)
             _say(console, "result", summary.headline, to_paste=False)
             _say(console, "page", page.folder.path(summary.page))
-            commands["open"] = f"rungwise open {recipe}"
     if pretrain := by_stage.get("pretrain"):
         commands["try"] = f"rungwise try {shlex.quote(pretrain.folder.uri)}"
         commands["export"] = f"rungwise export {recipe} --to FOLDER"
@@ -105,12 +107,12 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     server = shown_address(uri)
     _say(console, "MLflow", server)
     if uri.startswith("sqlite"):
-        commands["runs"] = f"rungwise ui {recipe}"
+        commands["runs"] = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
     if outcome.untracked_events:
         events = counted(outcome.untracked_events, "event")
         fault = f": {outcome.tracking_fault}" if outcome.tracking_fault else ""
         _say(console, "unsent", f"{events} that did not reach {server}{fault}")
-        commands["send"] = f"rungwise sync {recipe}"
+        commands["send"] = clean_up
     console.print()
     for purpose, command in commands.items():
         _say(console, purpose, command)

@@ -3,7 +3,7 @@
 Stages and workers report events. The driver's `Tracker` writes each to a spool file first, and a
 thread sends them in order. A server that is down, slow or broken never stops training: unsent
 events stay in the spool file, whose first line names the server, and are sent by the next run or by
-`rungwise sync`. Sending twice is harmless (sender.py). A server that comes back without what it had
+`rungwise gc`. Sending twice is harmless (sender.py). A server that comes back without what it had
 gets every event of the file again.
 """
 
@@ -161,12 +161,12 @@ class Tracker:
             file.remove()
         delivery = _Delivery(self._sender, self._file)
         while (event := self._events.get()) is not None:
-            for ready in self._merged(event):
+            for ready in self._merge_points(event):
                 if not self._deliver(delivery, ready):
                     return
         self._sent.set()
 
-    def _merged(self, event: Event) -> Iterator[Event]:
+    def _merge_points(self, event: Event) -> Iterator[Event]:
         """Yield `event`, merged with metric points queued behind it into one request."""
         while event["op"] == "metrics":
             points = event.setdefault("points", list_points(event))

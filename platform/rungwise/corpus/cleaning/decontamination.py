@@ -20,12 +20,9 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean
-from rungwise.corpus.cleaning.quality import is_word, is_word_alone
-from rungwise.corpus.deduplication.near_duplicates import mix
+from rungwise.corpus.cleaning.word_runs import batch_sentences, hash_runs
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_CHARACTERS_AT_ONCE = 1 << 20
 PATHS_KEY = "corpus.decontaminate.paths"
 
 
@@ -58,7 +55,7 @@ def hash_test_texts(files: Iterable[SourceFile], ngram: int) -> NgramHashes:
     """Hash the texts of `files`; raises DataError if none is long enough."""
     # As the corpus is cleaned: without its invisible characters, accents composed.
     texts = ([clean(text).text] for file in files for text in _texts(file))
-    hashes = [np.unique(_ngrams(batch, ngram)[0]) for batch in _in_batches(texts)]
+    hashes = [np.unique(hash_runs(batch, ngram).hashes) for batch in batch_sentences(texts)]
     unique = np.unique(np.concatenate(hashes))
     if not len(unique):
         raise DataError(
@@ -70,7 +67,7 @@ def hash_test_texts(files: Iterable[SourceFile], ngram: int) -> NgramHashes:
 
 def remove_test_texts(lines: list[str], tests: NgramHashes) -> Remainder:
     """Remove paragraphs of tests from `lines`: sentences with marks between documents."""
-    hashes, first, last = _ngrams(lines, tests.ngram)
+    hashes, first, last = hash_runs(lines, tests.ngram)
     at = np.minimum(np.searchsorted(tests.hashes, hashes), len(tests.hashes) - 1)
     hit = tests.hashes[at] == hashes
     if not hit.any():
@@ -96,52 +93,15 @@ def find_texts(texts: Sequence[str], documents: Iterable[Sequence[str]], ngram: 
     """Mark the texts (T,) of which every run of `ngram` words stands in one of the documents, given
     by their sentences. A text of fewer words is not marked."""
     lines = [line for text in texts for line in (" ".join(clean(text).text.split()), DOCUMENT)]
-    hashes, first, _ = _ngrams(lines, ngram)
+    hashes, first, _ = hash_runs(lines, ngram)
     unique, place = np.unique(hashes, return_inverse=True)
     present = np.zeros(len(unique), dtype=bool)
-    for batch in _in_batches(documents):
-        present |= np.isin(unique, _ngrams(batch, ngram)[0])
+    for batch in batch_sentences(documents):
+        present |= np.isin(unique, hash_runs(batch, ngram).hashes)
     runs, hits = (
         np.bincount(first // 2, weights, len(texts)) for weights in (None, present[place])
     )
     return (runs > 0) & (hits == runs)
-
-
-def _in_batches(documents: Iterable[Sequence[str]]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
-    for sentences in documents:
-        batch += [*sentences, DOCUMENT]
-        characters += sum(map(len, sentences))
-        if characters >= _CHARACTERS_AT_ONCE:
-            yield batch
-            batch, characters = [], 0
-    yield batch
-
-
-def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return hash, first line and last line of each run of `size` words in a document, (N,)."""
-    text = "\n".join(lines).lower()
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    inside, alone = is_word(codes), is_word_alone(codes)
-    starts = inside.copy()
-    starts[1:] &= ~inside[:-1] | alone[1:] | alone[:-1]
-    begins, places = np.nonzero(starts)[0], np.nonzero(inside)[0]
-    count = len(begins) - size + 1
-    if count <= 0:
-        return np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
-    # The hash of a word is the sum of its characters' hashes, each with its position.
-    letters = places - begins[np.cumsum(starts)[places] - 1]
-    letters = mix(codes[places].astype(np.uint64) + (letters.astype(np.uint64) << np.uint64(32)))
-    words = mix(np.add.reduceat(letters, np.searchsorted(places, begins)))
-    hashes = np.zeros(count, np.uint64)
-    for offset in range(size):
-        hashes *= _FACTOR
-        hashes += words[offset : offset + count]
-    line = np.cumsum(codes == ord("\n"))[begins]
-    document = np.cumsum(codes == ord(DOCUMENT))[begins]
-    whole = document[:count] == document[size - 1 :]
-    return mix(hashes[whole]), line[:count][whole], line[size - 1 :][whole]
 
 
 def _texts(file: SourceFile) -> Iterator[str]:
