@@ -1,10 +1,11 @@
 """Look at files of labelled data, and guess the task block that reads them.
 
     content ──> candidate blocks, likeliest first ──> the first that reads nearly all
-    names of files, columns and parts ──> the splits ──> the block of the task
+    names of files and columns ──> the splits ──> the block of the task
 
-A guess goes by field names that data sets and labelling tools use, or else by the contents of the
-columns. A person is expected to check it against the examples.
+Tables, tagged words, objects of JSON, JSON Lines and Parquet, SQuAD's JSON, fastText and a folder a
+class are known; other layouts are stated by hand. A person is expected to check a guess against the
+examples.
 """
 
 import math
@@ -17,7 +18,6 @@ from typing import Any
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.plural import counted
 from rungwise.core.storage.archives import Member, find
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import matching
@@ -33,10 +33,10 @@ from rungwise.tasks.formats.base import (
     join_names,
     read_bytes,
 )
-from rungwise.tasks.formats.guess_fields import ROWS, find_split_column, group_by_split, name_split
-from rungwise.tasks.formats.guess_json import guess_json, guess_parquet, list_parts
+from rungwise.tasks.formats.guess_columns import ROWS, guess_json, guess_parquet
 from rungwise.tasks.formats.guess_lines import guess_lines
-from rungwise.tasks.formats.records import RecordsFormat, is_columnar
+from rungwise.tasks.formats.records import RecordsFormat, explain_escapes, is_columnar
+from rungwise.tasks.formats.splits import find_split_column, group_by_split, name_split
 from rungwise.tasks.kinds.examples import SPLITS, Example
 
 _SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block
@@ -44,6 +44,7 @@ _MOST_DAMAGED = 0.3
 _FILES_TRIED = 3
 _TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet", ".arrow")  # one is no text of a class
 _WITH_LABELS = ("classification", "multilabel", "tagging")
+_NO_LABEL = "-1"  # of unlabelled rows in many a table, but a class in others
 
 
 class _Block(Config):
@@ -109,8 +110,14 @@ def guess_format(path: str) -> Guess:
             guess = _Splits(path, form, groups).guess()
             if guess is not None:
                 return guess
+    _, text = _decoded(read_bytes(max(first, key=lambda each: each.size_bytes)))
     raise DataError(
-        f"{path}: no format reads this; docs/reference/layouts.md has blocks for public layouts"
+        f"{path}: no format reads this; expected a table (CSV or TSV, with names of columns or "
+        "none), tagged words in columns, objects of JSON, JSON Lines or Parquet, SQuAD's JSON, "
+        "lines of fastText, or a folder for each class; for other layouts, such as questions with "
+        "options or marks of a labelling tool, write data.format yourself: "
+        "docs/reference/layouts.md has blocks for public ones, docs/reference/tasks.md all keys"
+        f"{explain_escapes(text) if path.endswith('.csv') else ''}"
     )
 
 
@@ -170,7 +177,7 @@ def _choose_reading(
     """Return the block, or the one with other units of offsets, or with tags as they are, that
     damages the fewest examples; None if none reads the files."""
     others: list[dict[str, Any]] = []
-    if form["kind"] in ("marks", "squad"):
+    if form["kind"] == "squad":
         others = [{"offsets": units} for units in UNITS[1:]]
     elif form["kind"] in ("conll", "tokens"):
         others = [{"scheme": "as_is"}]
@@ -230,6 +237,10 @@ class _Splits:
         if len(guess.labels) == 1 and _format(self.form).task_kind in _WITH_LABELS:
             self.notes.append(
                 f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two"
+            )
+        if _NO_LABEL in guess.labels:
+            self.notes.append(
+                f"the label {_NO_LABEL} may stand for none; if so, add skip_labels: ['{_NO_LABEL}']"
             )
         return guess
 
@@ -291,22 +302,10 @@ class _Splits:
             self.notes.append(f"beside it: {join_names(others)}; give the folder to use its splits")
 
     def _inside(self, files: Sequence[SourceFile], path: str | list[str]) -> dict[str, Any]:
-        """Return the keys for splits that are in one file: by a column, or as parts of JSON."""
+        """Return the keys for splits that a column of the files names."""
         form = _format(self.form)
         if not isinstance(form, RecordsFormat):
             return {}
-        parts = list_parts(read_bytes(files[0])) if form.layout == "json" else {}
-        if len(form.each) == 1 and form.each[0] in parts and len(parts) > 1:
-            listed = ", ".join(f"{name} {number:,}" for name, number in parts.items())
-            self.notes.append(f"the file has {counted(len(parts), 'part')}: {listed}")
-            # `val` is likelier than `oos_val`.
-            named = {name_split(name): name for name in sorted(parts, key=len, reverse=True)}
-            if named.get("train") != form.each[0] or len(named.keys() - {None}) < 2:
-                self.notes.append(f"the block reads {form.each[0]}; name another in each")
-                return {}
-            others = {split: name for split, name in named.items() if split in SPLITS[1:]}
-            formats = {split: self.form | {"each": [name]} for split, name in others.items()}
-            return {"formats": formats} | dict.fromkeys(others, path)
         column, note = find_split_column(form, files)
         if note:
             self.notes.append(note)
@@ -320,7 +319,7 @@ def _beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
     """Return a file of lines cut after the first ones, and another file as a whole."""
     content = read_bytes(file)
     lines = form.get("layout", "delimited") in ("delimited", "json_lines")
-    lines = lines and form["kind"] not in ("squad", "dream", "folders")
+    lines = lines and form["kind"] not in ("squad", "folders")
     # In UTF-16 and UTF-32 a line does not end with a byte.
     if lines and not form.get("encoding", "").startswith("utf-"):
         head = content[:_SAMPLE_BYTES]

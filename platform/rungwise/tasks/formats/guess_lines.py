@@ -10,19 +10,16 @@ from statistics import fmean
 from typing import Any
 
 from rungwise.tasks.formats.base import split_lines
-from rungwise.tasks.formats.guess_fields import (
-    DECIMAL,
-    KNOWN_FIELDS,
+from rungwise.tasks.formats.guess_columns import (
+    KNOWN_NAMES,
     ROWS,
-    as_list,
     find_classes,
     find_indicators,
-    guess_fields,
-    has_empty,
+    guess_columns,
     is_prose,
-    label_columns,
     mean_length,
     spread,
+    target_columns,
 )
 from rungwise.tasks.formats.records import read_cells
 from rungwise.tasks.formats.schemes import are_spans
@@ -30,50 +27,45 @@ from rungwise.tasks.formats.texts import PREFIX
 
 _PARTS = 8
 _FEWEST_BEFORE_EXTRA = 4  # columns that each line has, where the lines are of many lengths
+_MOST_TEXTS = 3
 _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
-_DELIMITERS = (
-    *(("\t", False), (",", True), ("\t", True), (";", True), ("|", False), ("@", False)),
-)
+# (delimiter, whether cells are quoted); decimal commas may stand between semicolons.
+_DELIMITERS = (("\t", False), (";", True), (",", True), ("\t", True), ("|", False))
+_DEFAULTS = {"delimiter": "\t", "quoting": False}
 
 
 def guess_lines(text: str) -> Iterator[dict[str, Any]]:
     """Yield format blocks that may read the text, likeliest first."""
     lines = split_lines(text)
-    every = [line for line in lines if line.strip()]
-    filled = spread(every, ROWS)
-    several = [sum(word.startswith(PREFIX) for word in line.split()) for line in filled]
-    if several and all(several):
-        yield {"kind": "fasttext"} | ({"several_labels": True} if max(several) > 1 else {})
+    filled = [line for line in lines if line.strip()]
+    marked = [sum(w.startswith(PREFIX) for w in line.split()) for line in spread(filled, ROWS)]
+    if marked and all(marked):
+        yield {"kind": "fasttext"} | ({"several_labels": True} if max(marked) > 1 else {})
     yield from _conll(_parts(lines))
-    tables = []
     for delimiter, quoting in _DELIMITERS:
-        rows = _rows(every, delimiter, quoting)
+        rows = _rows(filled, delimiter, quoting)
         width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1 and same > 0.9 * len(rows):
-            tables.append(({"delimiter": delimiter, "quoting": quoting}, rows, width))
-    for layout, rows, width in tables:
-        plain = {k: v for k, v in layout.items() if v != {"delimiter": "\t", "quoting": False}[k]}
-        header = [cell.strip() for cell in rows[0]]
-        even = [row for row in rows if len(row) == width]
-        if len(even) < len(rows):
-            plain["extra_columns"] = all(len(row) >= width for row in rows)
-        if KNOWN_FIELDS.intersection(cell.lower() for cell in header) and len({*header}) == len(
-            header
-        ):
-            columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
-            if columns:
-                yield from guess_fields(columns, plain)
-        if len(header) >= width:
-            yield from _with_names(header, even[1:], plain)
-        yield from _without_names(even, plain)
-    first = [line.partition(" ") for line in filled]
-    heads = {label for label, _, _ in first}
-    # A label does not stand in the texts too, as the first word of a sentence does.
-    inside = {word.lower() for _, _, rest in first for word in rest.split()}
-    apart = {head for head in heads if head.isdecimal() or head.lower() not in inside}
-    if first and len(heads) <= max(2, len(first) / 3) and len(apart) > 0.8 * len(heads):
-        form = {"kind": "table", "columns": {"text": 1, "label": 0}, "delimiter": " "}
-        yield form | {"header": False, "rest_of_line": True}
+            layout = {"delimiter": delimiter, "quoting": quoting}
+            keys = {key: value for key, value in layout.items() if value != _DEFAULTS[key]}
+            yield from _guess_table(rows, width, keys)
+
+
+def _guess_table(
+    rows: Sequence[list[str]], width: int, layout: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield blocks of a table whose first row has known names, other names, or none."""
+    header = [cell.strip() for cell in rows[0]]
+    even = [row for row in rows if len(row) == width]
+    if len(even) < len(rows):
+        layout = layout | {"extra_columns": all(len(row) >= width for row in rows)}
+    is_known = not KNOWN_NAMES.isdisjoint(map(str.lower, header))
+    if is_known and len({*header}) == len(header) and len(even) > 1:
+        cells = map(list, zip(*even[1:], strict=True))
+        yield from guess_columns(dict(zip(header, cells, strict=False)), layout)
+    if len(header) >= width:
+        yield from _with_names(header, even[1:], layout)
+    yield from _without_names(even, layout)
 
 
 def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]]:
@@ -103,17 +95,20 @@ def _with_names(
     """Yield tables with unknown header names. A header cell that occurs as a label is data."""
     for form in _without_names(rows, layout) if rows else ():
         columns = form["columns"]
-        target = columns.get("label", columns.get("labels", columns.get("score")))
-        targets = as_list(target) or [target]
-        if target is None or any(header[n] in {row[n] for row in rows} for n in targets):
+        target = next(columns[key] for key in ("label", "labels", "score") if key in columns)
+        if any(header[n] in {row[n] for row in rows} for n in _places({"target": target})):
             continue
         names = {
             key: [header[n] for n in place] if isinstance(place, list) else header[place]
             for key, place in columns.items()
         }
-        words = (each for name in names.values() for each in as_list(name) or [name])
-        if all(each.count(" ") < _WORDS_OF_A_NAME for each in words):
+        if all(header[n].count(" ") < _WORDS_OF_A_NAME for n in _places(columns)):
             yield {k: v for k, v in form.items() if k != "header"} | {"columns": names}
+
+
+def _places(columns: dict[str, Any]) -> Iterator[int]:
+    for place in columns.values():
+        yield from place if isinstance(place, list) else [place]
 
 
 def _without_names(
@@ -125,38 +120,16 @@ def _without_names(
     text = max(prose or columns, key=lambda place: lengths[place])
     label = find_classes(columns, but=text)
     plain = {"kind": "table", **layout, "header": False}
-    last = max(columns)
-    answers = {*columns[last]}
-    letters = {*"ABCDE"} & answers
-    for written, values, extra in (
-        ("ABCDE", answers, {"answer": "letter"}),
-        ("0123", answers, {}),
-        ("1234", answers, {"first": 1}),
-        ("ABCDE", letters, {"answer": "letter_or_number"}),  # with numbers beside the letters
-    ):
-        count = len(values)
-        if (
-            not 3 <= count < last
-            or {*values} != {*written[:count]}
-            or not answers - values <= {*"12345"}
-        ):
-            continue
-        options = list(range(last - count, last))
-        choice = {"question": options[0] - 1, "options": options, "answer": last}
-        if min(lengths[place] for place in options[:2]) > 3:
-            fewer = has_empty(columns[place] for place in options[2:])
-            block = {**plain, "kind": "choice", "columns": choice, **extra}
-            yield block | ({"fewer_options": True} if fewer else {})
     if marks := find_indicators(columns):
         yield plain | {"columns": {"text": text, "labels": marks}}
     if label is None:
         return
-    about, keys = {"score": label}, {}
-    if not any(map(DECIMAL, columns[label])):
-        about, keys = label_columns(label, columns[label])
+    about, keys = target_columns(label, columns[label], layout)
     plain |= keys
     different = {place: len({*cells}) / len(rows) for place, cells in columns.items()}
     texts = sorted({text, *(place for place in prose if different[place] > 0.5)} - {label})
+    if len(texts) > _MOST_TEXTS:  # the options of a question
+        return
     # A second text is about as long as the first; a title is shorter, and a part of the text.
     if len(texts) == 2 and min(lengths[place] for place in texts) > 0.2 * lengths[text]:
         yield plain | {"columns": {"text": texts[0], "second": texts[1], **about}}
