@@ -8,7 +8,6 @@ class are known; other layouts are stated by hand. A person is expected to check
 examples.
 """
 
-import math
 import os.path
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,6 @@ from rungwise.corpus.readers.encodings import detect_encoding
 from rungwise.corpus.readers.streams import compression_suffix
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import (
-    UNITS,
     WORDS_DROPPED,
     FormatConfig,
     count_words,
@@ -102,7 +100,7 @@ def guess_format(path: str) -> Guess:
     # The largest, since a README may be first.
     for file in sorted(first, key=lambda each: -each.size_bytes)[:_FILES_TRIED]:
         for likely in _forms(file, first):
-            form = _choose_reading(likely, [file] if likely["kind"] != "folders" else first)
+            form = _readable_form(likely, [file] if likely["kind"] != "folders" else first)
             if form is None:
                 continue
             if form["kind"] == "folders":
@@ -171,25 +169,10 @@ def _try(
     return (examples, counts) if examples else None
 
 
-def _choose_reading(
-    form: dict[str, Any], files: Sequence[SourceFile], most: int | None = 2 * ROWS
-) -> dict[str, Any] | None:
-    """Return the block, or the one with other units of offsets, or with tags as they are, that
-    damages the fewest examples; None if none reads the files."""
-    others: list[dict[str, Any]] = []
-    if form["kind"] == "squad":
-        others = [{"offsets": units} for units in UNITS[1:]]
-    elif form["kind"] in ("conll", "tokens"):
-        others = [{"scheme": "as_is"}]
-    best: dict[str, Any] | None = None
-    fewest = math.inf
-    for keys in ({}, *others):
-        result = _try(form | keys, files, most)
-        if result is not None and (damaged := FormatConfig.count_damaged(result[1])) < fewest:
-            best, fewest = form | keys, damaged
-        if not fewest:
-            break
-    return best
+def _readable_form(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, Any] | None:
+    """Return the block, or the one that takes tags as they are; None if neither reads the files."""
+    forms = [form, form | {"scheme": "as_is"}] if form["kind"] in ("conll", "tokens") else [form]
+    return next((each for each in forms if _try(each, files) is not None), None)
 
 
 class _Splits:
@@ -215,22 +198,17 @@ class _Splits:
         if self.form["kind"] != "folders":
             files = self._readable(files)
         result = _try(self.form, files, None)
-        if result is not None and FormatConfig.count_damaged(result[1]):
-            # The beginning may not show what the offsets count.
-            self.form = _choose_reading(self.form, files, None) or self.form
-            result = _try(self.form, files, None)
         if result is None:
             return None
         examples, counts = result
         whole = len(self.groups) == 1 and len(files) == len(self.groups[first])
-        data = {"kind": "files", "format": self.form, "train": self._paths(files)}
-        if whole:
-            data["train"] = self.path
+        paths = self.path if whole else self._paths(files)
+        data = {"kind": "files", "format": self.form, "train": paths}
         self._drop(counts)
         if len(self.groups) > 1:
             data |= self._others(first)
         else:
-            data |= self._inside(files, data["train"])
+            data |= self._inside(files, paths)
             if data.keys().isdisjoint(SPLITS[1:]):
                 self._name_neighbours()
         guess = Guess(data, examples, counts, self.notes)
@@ -270,16 +248,8 @@ class _Splits:
             for split, files in self.groups.items()
             if split not in (first, "")
         }
-        rest = self.groups.get("", []) if first else []
-        if rest and not any(splits.values()):
-            readable = self._readable(rest)
-            if len(readable) == 1:
-                self.notes.append(f"{readable[0].name} names no split; it is taken as the test")
-                splits["test"], readable = readable, []
-            rest = readable
-        if rest:
-            names = [file.name for file in rest]
-            self.notes.append(f"left out, since its name tells no split: {join_names(names)}")
+        if rest := [file.name for file in self.groups.get("", [])]:
+            self.notes.append(f"left out, since its name tells no split: {join_names(rest)}")
         if not splits.get("test") and splits.get("validation"):
             splits["test"] = splits.pop("validation")
             self.notes.append("no other file with labels is named as a test; validation is taken")
