@@ -240,13 +240,14 @@ GUESSED = {
     *("fastText", "fastText, several labels", "IMDB (aclImdb), in its archive", "GoEmotions"),
     *("Label Studio, choices, CSV", "doccano, classes", "Toxic comments (Jigsaw)"),
     *("Topics of a document, JSON Lines", "Parquet of Hugging Face, classes"),
-    *("CoNLL-2000", "CoNLL-2002", "CoNLL-2003", "CoNLL-2012", "CoNLL-U", "JNLPBA (GENIA)"),
+    *("CoNLL-2000", "CoNLL-2002", "CoNLL-2003", "CoNLL-U", "JNLPBA (GENIA)"),
     *("MIT restaurants, the tag first", "WNUT-17", "GermEval 2014", "MultiCoNER", "Weibo NER"),
     *("BMES, Chinese words", "Parquet of Hugging Face, tags"),
     *("SQuAD 1.1", "SQuAD 2.0", "CMRC 2018, DRCD, XQuAD, MLQA", "SQuAD, a question a line"),
     "Parquet of Hugging Face, questions",
 }
 STATED = {
+    "CoNLL-2012",
     *("MultiRC (SuperGLUE)", "CLINC150", "SageMaker Ground Truth", "Financial PhraseBank"),
     *("Label Studio, choices, JSON", "Label Studio, several choices", "Prodigy, classes"),
     *("CLUENER", "LightTag", "doccano, entities", "Label Studio, entities", "Prodigy, entities"),

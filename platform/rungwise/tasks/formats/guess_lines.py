@@ -25,12 +25,12 @@ from rungwise.tasks.formats.records import read_cells
 from rungwise.tasks.formats.schemes import are_spans
 from rungwise.tasks.formats.texts import PREFIX
 
-_PARTS = 8
-_FEWEST_BEFORE_EXTRA = 4  # columns that each line has, where the lines are of many lengths
+_TAGGED_LINES = 20 * ROWS  # of a file of sentences to look at
 _MOST_TEXTS = 3
 _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
 # (delimiter, whether cells are quoted); decimal commas may stand between semicolons.
 _DELIMITERS = (("\t", False), (";", True), (",", True), ("\t", True), ("|", False))
+_CONLLU_WIDTH = 10
 _DEFAULTS = {"delimiter": "\t", "quoting": False}
 
 
@@ -41,7 +41,7 @@ def guess_lines(text: str) -> Iterator[dict[str, Any]]:
     marked = [sum(w.startswith(PREFIX) for w in line.split()) for line in spread(filled, ROWS)]
     if marked and all(marked):
         yield {"kind": "fasttext"} | ({"several_labels": True} if max(marked) > 1 else {})
-    yield from _conll(_parts(lines))
+    yield from _guess_tagged(lines[:_TAGGED_LINES])
     for delimiter, quoting in _DELIMITERS:
         rows = _rows(filled, delimiter, quoting)
         width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
@@ -74,19 +74,6 @@ def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]
         return list(islice(read_cells(lines, delimiter, quoting=quoting), 0, None, step))
     except csv.Error:
         return []
-
-
-def _parts(lines: list[str]) -> list[str]:
-    """Return parts of a file of sentences from all over, each from the beginning of a sentence."""
-    length = 20 * ROWS // _PARTS
-    if len(lines) <= 20 * ROWS:
-        return lines
-    result: list[str] = []
-    for start in range(0, len(lines), len(lines) // _PARTS):
-        ends = (n for n in range(start, len(lines)) if not lines[n].strip())
-        at = 0 if start == 0 else next(ends, len(lines))
-        result += lines[at : at + length]
-    return result
 
 
 def _with_names(
@@ -136,84 +123,74 @@ def _without_names(
     yield plain | {"columns": {"text": texts if len(texts) > 1 else text, **about}}
 
 
-def _conll(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _guess_tagged(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield blocks for one word and its tags per line, with blank lines between sentences."""
     words = [line for line in lines if line.strip() and not line.startswith("-DOCSTART-")]
-    ends = sum(not line.strip() for line in lines)
-    # Inside a sentence, # is a word.
+    num_ends = sum(not line.strip() for line in lines)
+    for separator in ("\t", None) if words else ():
+        comments = _find_comments(lines, words, separator)
+        rows = [line.split(separator) for line in words if line not in comments]
+        width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
+        if width < 2 or same < 0.95 * len(rows):
+            continue
+        columns = [*zip(*(row for row in rows if len(row) == width), strict=True)]
+        form = _guess_tag_columns(columns, are_sentences=2 < num_ends < len(rows) / 2)
+        if form is None:
+            continue
+        if form["kind"] == "conll":
+            form |= {"separator": "tab"} if separator else {}
+            form |= {"comment": "#"} if comments else {}
+        yield form
+
+
+def _find_comments(lines: Sequence[str], words: Sequence[str], separator: str | None) -> set[str]:
+    """Return the lines that begin with # before a sentence and are no words of it."""
     starts = {
         line
         for before, line in itertools.pairwise(["", *lines])
         if line.startswith("#") and (not before.strip() or before.startswith("#"))
     }
-    for separator in ("\t", None) if words else ():
-        cells = {line: line.split(separator) for line in words}
-        usual = Counter(map(len, cells.values())).most_common(1)[0][0]
-        # At the beginning of a sentence, it is one where a tag follows that another word has too.
-        tagged = {(row[0], row[-1]) for row in cells.values() if len(row) == usual}
-        counts = Counter(tag for _, tag in tagged)
-        tags = {tag for word, tag in tagged if not word.startswith("#") or counts[tag] > 1}
-        comments = {
-            line for line in starts if len(cells[line]) != usual or cells[line][-1] not in tags
-        }
-        body = [line for line in words if line not in comments]
-        if body:
-            yield from _of_words(body, separator, comments, ends)
+    cells = {line: line.split(separator) for line in words}
+    width = Counter(map(len, cells.values())).most_common(1)[0][0]
+    # At the beginning of a sentence, # is a word where a tag follows that another word has too.
+    tagged = {(row[0], row[-1]) for row in cells.values() if len(row) == width}
+    counts = Counter(tag for _, tag in tagged)
+    tags = {tag for word, tag in tagged if not word.startswith("#") or counts[tag] > 1}
+    return {line for line in starts if len(cells[line]) != width or cells[line][-1] not in tags}
 
 
-def _of_words(
-    body: Sequence[str], separator: str | None, comments: set[str], ends: int
-) -> Iterator[dict[str, Any]]:
-    rows = [line.split(separator) for line in body]
-    width, same = Counter(map(len, rows)).most_common(1)[0]
-    extra = same < 0.95 * len(rows)
-    # After the tag, CoNLL-2012 has as many columns as the sentence has verbs.
-    width = min(map(len, rows)) if extra else width
-    if width < (_FEWEST_BEFORE_EXTRA if extra else 2):
-        return
-    columns = [*zip(*(row[:width] for row in rows if extra or len(row) == width), strict=True)]
+def _guess_tag_columns(
+    columns: Sequence[Sequence[str]], *, are_sentences: bool
+) -> dict[str, Any] | None:
+    """Return the block for the columns of words and of tags, None if there are none."""
+    width = len(columns)
     number = next((n for n, cells in enumerate(columns[:3]) if _running(cells)), None)
-    if separator and number == 0 and width == 10:
-        yield {"kind": "conllu"}
-        return
+    if number == 0 and width == _CONLLU_WIDTH:
+        return {"kind": "conllu"}
     word = 0 if number is None else number + 1
     if word >= width or fmean(cell.count(" ") for cell in columns[word]) > 0.1:
-        return
+        return None
     # WebAnno's first columns are places, such as 1-2 and 4-9.
     if not any(character.isalpha() for cell in columns[word] for character in cell):
-        return
-    marks = [n for n, each in enumerate(columns) if n > word and are_spans({*each})]
+        return None
+    spans = [n for n, cells in enumerate(columns) if n > word and are_spans({*cells})]
     tag = width - 1
-    if marks:
-        tag = marks[-1] if number is None else marks[0]
+    if spans:
+        tag = spans[-1] if number is None else spans[0]
     elif are_spans({*columns[word]}):
-        word, tag, marks = width - 1, word, [word]
+        word, tag, spans = width - 1, word, [word]
+    tags = spread(columns[tag], ROWS)
+    if not spans and not (are_sentences and len({*tags}) < max(60, len(tags) / 4)):
+        return None
+    glued = [cell for cell in columns[word] if re.fullmatch(r"\D\d", cell)]
     form: dict[str, Any] = {"kind": "conll"}
     form |= {"word": word} if word else {}
-    form |= {"tag": tag} if extra or tag != width - 1 else {}
-    form |= {"extra_columns": True} if extra else {}
-    form |= {"separator": "tab"} if separator else {}
-    form |= {"comment": _comment(comments, body)} if comments else {}
-    glued = [cell for cell in columns[word] if re.fullmatch(r"\D\d", cell)]
-    form |= {"glued_digit": True} if len(glued) > 0.5 * len(rows) else {}
-    apart = 2 < ends < len(body) / 2 and not extra
-    tags = spread(columns[tag], ROWS)
-    if marks or (apart and len({*tags}) < max(60, len(tags) / 4)):
-        yield form
-
-
-def _comment(comments: set[str], body: Sequence[str]) -> str:
-    """Return what comments begin with and words do not."""
-    hash_is_a_word = any(line.startswith("#") for line in body)
-    if not hash_is_a_word:
-        return "#"
-    first, last = min(comments), max(comments)  # what these share, all do
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-    return "".join(character for character, _ in same).rstrip()
+    form |= {"tag": tag} if tag != width - 1 else {}
+    return form | ({"glued_digit": True} if len(glued) > 0.5 * len(columns[word]) else {})
 
 
 def _running(cells: Sequence[str]) -> bool:
-    """Whether a column numbers the words of each sentence, from 0 or 1."""
+    """Tell whether a column numbers the words of each sentence, from 0 or 1."""
     if cells[0] not in ("0", "1"):
         return False
     # CoNLL-U also numbers what is between words.
