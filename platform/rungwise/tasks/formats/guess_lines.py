@@ -4,7 +4,7 @@ import csv
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import fmean
 from typing import Any
@@ -59,13 +59,16 @@ def _guess_table(
     even = [row for row in rows if len(row) == width]
     if len(even) < len(rows):
         layout = layout | {"extra_columns": all(len(row) >= width for row in rows)}
-    is_known = not KNOWN_NAMES.isdisjoint(map(str.lower, header))
-    if is_known and len({*header}) == len(header) and len(even) > 1:
+    if len(even) > 1:
         cells = map(list, zip(*even[1:], strict=True))
-        yield from guess_columns(dict(zip(header, cells, strict=False)), layout)
-    if len(header) >= width:
-        yield from _with_names(header, even[1:], layout)
-    yield from _without_names(even, layout)
+        named = dict(zip(header, cells, strict=False))
+        if not KNOWN_NAMES.isdisjoint(map(str.lower, header)) and len(named) == len(header):
+            yield from guess_columns(named, layout)
+        if len(header) >= width:
+            forms = _guess_contents(named, layout)
+            yield from (form for form in forms if _has_names(form, named))
+    numbered = dict(enumerate(map(list, zip(*even, strict=True))))
+    yield from _guess_contents(numbered, layout | {"header": False})
 
 
 def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]]:
@@ -76,51 +79,40 @@ def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]
         return []
 
 
-def _with_names(
-    header: Sequence[str], rows: Sequence[Sequence[str]], layout: dict[str, Any]
+def _has_names(form: dict[str, Any], columns: Mapping[str, Sequence[str]]) -> bool:
+    """Tell whether the first row names the columns of the block: a label would occur below too, a
+    text would have more words."""
+    names = [name for each in form["columns"].values() for name in _as_list(each)]
+    return all(name.count(" ") < _WORDS_OF_A_NAME and name not in columns[name] for name in names)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _guess_contents(
+    columns: Mapping[Any, list[str]], layout: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield tables with unknown header names. A header cell that occurs as a label is data."""
-    for form in _without_names(rows, layout) if rows else ():
-        columns = form["columns"]
-        target = next(columns[key] for key in ("label", "labels", "score") if key in columns)
-        if any(header[n] in {row[n] for row in rows} for n in _places({"target": target})):
-            continue
-        names = {
-            key: [header[n] for n in place] if isinstance(place, list) else header[place]
-            for key, place in columns.items()
-        }
-        if all(header[n].count(" ") < _WORDS_OF_A_NAME for n in _places(columns)):
-            yield {k: v for k, v in form.items() if k != "header"} | {"columns": names}
-
-
-def _places(columns: dict[str, Any]) -> Iterator[int]:
-    for place in columns.values():
-        yield from place if isinstance(place, list) else [place]
-
-
-def _without_names(
-    rows: Sequence[Sequence[str]], layout: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    columns = {place: list(cells) for place, cells in enumerate(zip(*rows, strict=True))}
-    lengths = {place: mean_length(cells) for place, cells in columns.items()}
-    prose = [place for place, cells in columns.items() if is_prose(cells)]
-    text = max(prose or columns, key=lambda place: lengths[place])
+    """Yield tables by what the columns hold, whatever their names."""
+    lengths = {name: mean_length(cells) for name, cells in columns.items()}
+    prose = [name for name, cells in columns.items() if is_prose(cells)]
+    text = max(prose or columns, key=lambda name: lengths[name])
     label = find_classes(columns, but=text)
-    plain = {"kind": "table", **layout, "header": False}
-    if marks := find_indicators(columns):
-        yield plain | {"columns": {"text": text, "labels": marks}}
+    table = {"kind": "table", **layout}
+    if indicators := find_indicators(columns):
+        yield table | {"columns": {"text": text, "labels": indicators}}
     if label is None:
         return
-    about, keys = target_columns(label, columns[label], layout)
-    plain |= keys
-    different = {place: len({*cells}) / len(rows) for place, cells in columns.items()}
-    texts = sorted({text, *(place for place in prose if different[place] > 0.5)} - {label})
+    target, keys = target_columns(label, columns[label], layout)
+    table |= keys
+    different = {name for name in prose if 2 * len({*columns[name]}) > len(columns[name])}
+    texts = [name for name in columns if name == text or name in different - {label}]
     if len(texts) > _MOST_TEXTS:  # the options of a question
         return
     # A second text is about as long as the first; a title is shorter, and a part of the text.
-    if len(texts) == 2 and min(lengths[place] for place in texts) > 0.2 * lengths[text]:
-        yield plain | {"columns": {"text": texts[0], "second": texts[1], **about}}
-    yield plain | {"columns": {"text": texts if len(texts) > 1 else text, **about}}
+    if len(texts) == 2 and min(lengths[name] for name in texts) > 0.2 * lengths[text]:
+        yield table | {"columns": {"text": texts[0], "second": texts[1], **target}}
+    yield table | {"columns": {"text": texts if len(texts) > 1 else text, **target}}
 
 
 def _guess_tagged(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
