@@ -99,16 +99,16 @@ def guess_format(path: str) -> Guess:
     first = next(groups[split] for split in (*SPLITS, "") if split in groups)
     # The largest, since a README may be first.
     for file in sorted(first, key=lambda each: -each.size_bytes)[:_FILES_TRIED]:
-        for likely in _forms(file, first):
-            form = _readable_form(likely, [file] if likely["kind"] != "folders" else first)
+        for likely in _guess_forms(file, first):
+            form = _choose_form(likely, [file] if likely["kind"] != "folders" else first)
             if form is None:
                 continue
             if form["kind"] == "folders":
                 groups = group_by_split(files, classes_in_folders=True)
-            guess = _Splits(path, form, groups).guess()
+            guess = _TaskGuess(path, form, groups).guess()
             if guess is not None:
                 return guess
-    _, text = _decoded(read_bytes(max(first, key=lambda each: each.size_bytes)))
+    _, text = _decode(read_bytes(max(first, key=lambda each: each.size_bytes)))
     raise DataError(
         f"{path}: no format reads this; expected a table (CSV or TSV, with names of columns or "
         "none), tagged words in columns, objects of JSON, JSON Lines or Parquet, SQuAD's JSON, "
@@ -119,18 +119,18 @@ def guess_format(path: str) -> Guess:
     )
 
 
-def _forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
+def _guess_forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
     folders = {each.uri.rpartition("/")[0] for each in files}
     content = read_bytes(file)
     if is_columnar(content):
         yield from guess_parquet(content)
         return
-    encoding, text = _decoded(content)
+    encoding, text = _decode(content)
     if text.lstrip().startswith(("{", "[")):
         forms = guess_json(text)
     elif len(folders) > 1 and not file.name.endswith(_TABLES):
         # Most of the texts may be ASCII, and only some tell the encoding.
-        others = (_decoded(read_bytes(each))[0] for each in files)
+        others = (_decode(read_bytes(each))[0] for each in files)
         encoding = next((each for each in others if each != "utf-8"), encoding)
         # aclImdb keeps its unlabelled reviews beside the classes.
         unlabelled = any(folder.endswith("/unsup") for folder in folders)
@@ -141,11 +141,11 @@ def _forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, 
     yield from (form | keys for form in forms)
 
 
-def _format(form: dict[str, Any]) -> TaggedFormat:
+def _parse_form(form: dict[str, Any]) -> TaggedFormat:
     return validate(_Block, {"format": form | {"on_error": "drop"}}).format
 
 
-def _try(
+def _read_examples(
     form: dict[str, Any], files: Sequence[SourceFile], most: int | None = 2 * ROWS
 ) -> tuple[list[Example], Counter[str]] | None:
     """Read at most so many examples of each file, of its beginning; with None, all. Returns None if
@@ -153,9 +153,9 @@ def _try(
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:
-        block = _format(form)
+        block = _parse_form(form)
         for file in block.select_files(files, counts):
-            sample = file if most is None else _beginning(file, form)
+            sample = file if most is None else _cut_beginning(file, form)
             examples += islice(block.read(sample, "train", counts), most)
     except (ConfigError, DataError):
         return None
@@ -169,15 +169,15 @@ def _try(
     return (examples, counts) if examples else None
 
 
-def _readable_form(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, Any] | None:
+def _choose_form(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, Any] | None:
     """Return the block, or the one that takes tags as they are; None if neither reads the files."""
     forms = [form, form | {"scheme": "as_is"}] if form["kind"] in ("conll", "tokens") else [form]
-    return next((each for each in forms if _try(each, files) is not None), None)
+    return next((each for each in forms if _read_examples(each, files) is not None), None)
 
 
-class _Splits:
-    """The rest of a guess, after a block that reads the beginning of the training files: read them
-    whole, and find the other splits."""
+class _TaskGuess:
+    """Reads the training files whole, by a block that reads their beginning, and finds the other
+    splits."""
 
     def __init__(
         self, path: str, form: dict[str, Any], groups: dict[str, list[SourceFile]]
@@ -196,23 +196,23 @@ class _Splits:
                 "labels of words"
             )
         if self.form["kind"] != "folders":
-            files = self._readable(files)
-        result = _try(self.form, files, None)
+            files = self._select_readable(files)
+        result = _read_examples(self.form, files, None)
         if result is None:
             return None
         examples, counts = result
         whole = len(self.groups) == 1 and len(files) == len(self.groups[first])
-        paths = self.path if whole else self._paths(files)
+        paths = self.path if whole else self._list_paths(files)
         data = {"kind": "files", "format": self.form, "train": paths}
-        self._drop(counts)
+        self._drop_damage(counts)
         if len(self.groups) > 1:
-            data |= self._others(first)
+            data |= self._find_splits(first)
         else:
-            data |= self._inside(files, paths)
+            data |= self._find_split_column(files, paths)
             if data.keys().isdisjoint(SPLITS[1:]):
                 self._name_neighbours()
         guess = Guess(data, examples, counts, self.notes)
-        if len(guess.labels) == 1 and _format(self.form).task_kind in _WITH_LABELS:
+        if len(guess.labels) == 1 and _parse_form(self.form).task_kind in _WITH_LABELS:
             self.notes.append(
                 f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two"
             )
@@ -222,29 +222,29 @@ class _Splits:
             )
         return guess
 
-    def _paths(self, files: Sequence[SourceFile]) -> str | list[str]:
+    def _list_paths(self, files: Sequence[SourceFile]) -> str | list[str]:
         is_absolute = is_remote(self.path) or os.path.isabs(self.path)
         paths = [file.uri if is_absolute else os.path.relpath(file.uri) for file in files]
         if self.form["kind"] == "folders":  # the folder of those of the classes
             paths = [*dict.fromkeys(path.rsplit("/", 2)[0] for path in paths)]
         return paths[0] if len(paths) == 1 else paths
 
-    def _drop(self, counts: Counter[str]) -> None:
+    def _drop_damage(self, counts: Counter[str]) -> None:
         if FormatConfig.count_damaged(counts):
             self.form["on_error"] = "drop"
 
-    def _readable(self, files: Sequence[SourceFile]) -> list[SourceFile]:
+    def _select_readable(self, files: Sequence[SourceFile]) -> list[SourceFile]:
         """Return the files that the block reads; note the others."""
-        result = [file for file in files if _try(self.form, [file]) is not None]
+        result = [file for file in files if _read_examples(self.form, [file]) is not None]
         if left := [file.name for file in files if file not in result]:
             self.notes.append(f"left out, since the block does not read it: {join_names(left)}")
         return result
 
-    def _others(self, first: str) -> dict[str, Any]:
+    def _find_splits(self, first: str) -> dict[str, Any]:
         """Return the files of the other splits. Where validation has the only other files with
         labels, they are the test."""
         splits = {
-            split: self._readable(files) if self.form["kind"] != "folders" else files
+            split: self._select_readable(files) if self.form["kind"] != "folders" else files
             for split, files in self.groups.items()
             if split not in (first, "")
         }
@@ -254,9 +254,9 @@ class _Splits:
             splits["test"] = splits.pop("validation")
             self.notes.append("no other file with labels is named as a test; validation is taken")
         for files in splits.values():
-            if files and (result := _try(self.form, files, None)):
-                self._drop(result[1])
-        return {split: self._paths(splits[split]) for split in SPLITS if splits.get(split)}
+            if files and (result := _read_examples(self.form, files, None)):
+                self._drop_damage(result[1])
+        return {split: self._list_paths(splits[split]) for split in SPLITS if splits.get(split)}
 
     def _name_neighbours(self) -> None:
         """Note files of other splits in the folder of the only file that was given."""
@@ -271,9 +271,11 @@ class _Splits:
         if others:
             self.notes.append(f"beside it: {join_names(others)}; give the folder to use its splits")
 
-    def _inside(self, files: Sequence[SourceFile], path: str | list[str]) -> dict[str, Any]:
+    def _find_split_column(
+        self, files: Sequence[SourceFile], path: str | list[str]
+    ) -> dict[str, Any]:
         """Return the keys for splits that a column of the files names."""
-        form = _format(self.form)
+        form = _parse_form(self.form)
         if not isinstance(form, RecordsFormat):
             return {}
         column, note = find_split_column(form, files)
@@ -285,7 +287,7 @@ class _Splits:
         return {split: path for split in SPLITS[1:] if split in column}
 
 
-def _beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
+def _cut_beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
     """Return a file of lines cut after the first ones, and another file as a whole."""
     content = read_bytes(file)
     lines = form.get("layout", "delimited") in ("delimited", "json_lines")
@@ -299,6 +301,6 @@ def _beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
     return Member(uri, name, len(content), content=content)
 
 
-def _decoded(content: bytes) -> tuple[str, str]:
+def _decode(content: bytes) -> tuple[str, str]:
     encoding = detect_encoding(content) or "latin-1"
     return encoding, content.decode(encoding, "replace").removeprefix("\ufeff")
