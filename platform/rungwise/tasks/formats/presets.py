@@ -45,12 +45,17 @@ class _Preset(FormatConfig):
         return _published_tables()[" ".join(keys.values())]
 
     @property
+    def table(self) -> TableFormat | ChoiceFormat:
+        """The table with its columns filled in."""
+        return self._published.format
+
+    @property
     def task_kind(self) -> Kind:
-        return self._published.format.task_kind
+        return self.table.task_kind
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        return self._published.format.stated_labels
+        return self.table.stated_labels
 
     @property
     def default_metric(self) -> str | None:
@@ -58,7 +63,7 @@ class _Preset(FormatConfig):
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Example]:
         keys = self.model_dump(include={*FormatConfig.model_fields})
-        return self._published.format.model_copy(update=keys).read(file, split, counts)
+        return self.table.model_copy(update=keys).read(file, split, counts)
 
 
 class GlueFormat(_Preset):
