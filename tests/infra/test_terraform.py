@@ -151,7 +151,7 @@ def test_everything_is_encrypted_by_the_key(applied: Applied) -> None:
 
 def test_policies_name_whole_actions_and_the_resources_they_are_for(applied: Applied) -> None:
     assert policies.faults(applied.resources) == []
-    assert len(policies.documents(applied.select("aws_iam_role_policy"))) == 4
+    assert len(policies.documents(applied.select("aws_iam_role_policy"))) == 5
     attached = applied.select("aws_iam_role_policy_attachment")
     names = {each.values["policy_arn"].rpartition("/")[2] for each in attached}
     assert names == MANAGED

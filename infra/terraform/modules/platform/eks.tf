@@ -13,6 +13,21 @@ resource "aws_cloudwatch_log_group" "eks" {
   kms_key_id        = aws_kms_key.this.arn
 }
 
+# EKS encrypts the secrets of Kubernetes by the key.
+resource "aws_iam_role_policy" "cluster_key" {
+  name = "secrets-key"
+  role = aws_iam_role.service["cluster"].id
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect   = "Allow"
+      Action   = ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"]
+      Resource = aws_kms_key.this.arn
+    }]
+  })
+}
+
 resource "aws_eks_cluster" "this" {
   #checkov:skip=CKV_AWS_339:newer versions than this check knows are supported
   name     = var.name
@@ -49,6 +64,7 @@ resource "aws_eks_cluster" "this" {
 
   depends_on = [
     aws_cloudwatch_log_group.eks,
+    aws_iam_role_policy.cluster_key,
     aws_iam_role_policy_attachment.service,
   ]
 }

@@ -19,7 +19,6 @@ locals {
     }
   ]...)
 
-  # The whole name of a role is its service account: namespace and name.
   pods = {
     ray        = { namespace = var.namespace, statements = concat(local.artifacts, local.data) }
     mlflow     = { namespace = var.namespace, statements = concat(local.artifacts, local.password) }

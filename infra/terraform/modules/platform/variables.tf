@@ -208,14 +208,6 @@ variable "node_groups" {
     ])
     error_message = "spot: name two or more instance_types, or leave availability_zone null; a single pool of spot nodes runs dry."
   }
-
-  validation {
-    condition = alltrue([
-      for group in values(var.node_groups) :
-      group.volume_gib >= 30 && group.volume_gib <= 16384 && floor(group.volume_gib) == group.volume_gib
-    ])
-    error_message = "volume_gib: a whole number from 30 to 16384."
-  }
 }
 
 variable "data_buckets" {
