@@ -33,7 +33,7 @@ PAGES = [
 ELSEWHERE = {
     **dict.fromkeys(("terraform", "aws", "jq", "eval"), "need an AWS account; tests/infra"),
     **dict.fromkeys(("docker", "kubectl", "helm"), "need a daemon or a cluster; tests/infra"),
-    **dict.fromkeys(("apt-get", "ln", "mkdir", "pip", "../../../package.sh"), "change the machine"),
+    **dict.fromkeys(("apt-get", "ln", "mkdir", "pip"), "change the machine"),
     **dict.fromkeys(("mlflow", "serve", "curl"), "ask servers; tests/ray/test_serve.py"),
     **dict.fromkeys((".", "export", "echo", "some-source"), "are a shell's or a reader's own"),
 }
