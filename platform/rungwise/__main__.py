@@ -29,8 +29,8 @@ VERBS = {
         ),
         *("rebuild", "ensemble", "promote", "prove_resume", "sync", "gc"),
     ),
-    "jobs": ("submit", "status", "jobs", "logs", "stop", "resume"),
-    "cluster": ("up", "down", "cluster"),
+    "jobs": ("submit", "status"),
+    "cluster": ("up", "down"),
 }
 _TITLES = {
     "running": "from text to a page",
