@@ -9,12 +9,14 @@ import re
 import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
+from rungwise.cluster import drain
 from rungwise.submission.job import load_job
 from rungwise.submission.kubernetes import make_rayjob, render_cluster
 from tests.conftest import REPOSITORY
@@ -29,8 +31,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def manifest(kind: str) -> dict[str, Any]:
-    cluster = render_cluster(OVERLAY)
+def manifest(kind: str, overlay: str = "cpu") -> dict[str, Any]:
+    cluster = render_cluster(OVERLAY.parent / overlay)
     if kind == "raycluster":
         return cluster
     overrides = ["root=s3://BUCKET/rungwise"]
@@ -51,7 +53,10 @@ def strict(schema: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["raycluster", "rayjob"])
-def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(kind: str) -> None:
+@pytest.mark.parametrize("overlay", ["cpu", "spot"])
+def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(
+    kind: str, overlay: str
+) -> None:
     file = SCHEMAS / f"ray.io_{kind}s.yaml"
     if not file.is_file():
         pytest.skip(f"{file} is absent; RUNGWISE_KUBERAY names no copy of KubeRay")
@@ -59,8 +64,8 @@ def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(kind: str) 
     [schema] = [each["schema"]["openAPIV3Schema"] for each in versions if each["name"] == "v1"]
     schema["properties"]["spec"] = strict(schema["properties"]["spec"])
     check = jsonschema.Draft202012Validator(schema)
-    assert [error.message for error in check.iter_errors(manifest(kind))] == []
-    wrong = manifest(kind)
+    assert [error.message for error in check.iter_errors(manifest(kind, overlay))] == []
+    wrong = manifest(kind, overlay)
     wrong["spec"]["rayVersoin"] = "2.60.0"
     assert not check.is_valid(wrong)
 
@@ -85,3 +90,31 @@ def test_the_image_holds_what_the_job_runs() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert {name.partition("/")[0] for name in included} <= {*" ".join(copied).split()}
+
+
+def test_a_spot_pod_drains_before_it_ends() -> None:
+    cluster = render_cluster(OVERLAY.parent / "spot")
+    [spot] = [each for each in cluster["spec"]["workerGroupSpecs"] if each["groupName"] == "spot"]
+    pod = spot["template"]["spec"]
+    [container] = pod["containers"]
+    command = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["python", "-m", drain.__spec__.name]
+    assert drain.POD_VARIABLE in {each["name"] for each in container["env"]}
+    assert pod["terminationGracePeriodSeconds"] > drain._NOTICE_SECONDS
+    [toleration] = pod["tolerations"]
+    assert pod["nodeSelector"] == {toleration["key"]: toleration["value"]}
+
+
+def test_a_drain_is_of_this_pods_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = (SimpleNamespace(node_manager_address=f"10.0.0.{end}") for end in (1, 2))
+    nodes, drained = {b"\x01": mine, b"\x02": other}, list[str]()
+
+    def drain_node(node: str, *_: Any, **__: Any) -> tuple[bool, str]:
+        drained.append(node)
+        del nodes[bytes.fromhex(node)]
+        return True, ""
+
+    client = SimpleNamespace(get_all_node_info=lambda **_: nodes, drain_node=drain_node)
+    monkeypatch.setattr(drain, "GcsClient", lambda address: client)
+    drain.drain("10.0.0.9:6379", "10.0.0.1")
+    assert drained == ["01"]
