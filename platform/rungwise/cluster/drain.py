@@ -5,6 +5,7 @@ This waits, because Kubernetes ends the pod when `preStop` returns.
 """
 
 import os
+import socket
 import time
 
 from rungwise.ray_private import DrainNodeReason, GcsClient, GcsNodeInfo
@@ -19,7 +20,9 @@ _POLL_SECONDS = 1.0
 def drain(head: str, address: str) -> None:
     """Drain the nodes at `address` and wait for their end, or else for the end of the notice.
     Raises RuntimeError if Ray refuses."""
-    client = GcsClient(address=head)
+    # Ray 2.60 does not resolve every name that the machine resolves.
+    host, _, port = head.rpartition(":")
+    client = GcsClient(address=f"{socket.gethostbyname(host)}:{port}")
     deadline = time.time() + _NOTICE_SECONDS
 
     def list_nodes() -> list[str]:
