@@ -18,8 +18,8 @@ VERBS = {
         *("try", "inspect", "predict", "export", "promote", "why", "verify", "rebuild"),
         *("prove_resume", "gc"),
     ),
-    "jobs": ("submit", "status", "jobs", "logs", "stop", "resume"),
-    "cluster": ("up", "down", "cluster"),
+    "jobs": ("submit", "status"),
+    "cluster": ("up", "down"),
 }
 _TITLES = {
     "running": "from text to a page",

@@ -23,7 +23,6 @@ _PLACES = {
     "default_excludes": "ray._private.ray_constants:get_runtime_env_default_excludes",
     "walk_folder": "ray._private.runtime_env.packaging:_dir_travel",
     "folder_excludes": "ray._private.runtime_env.packaging:_get_excludes",
-    "uri_of_folder": "ray._private.runtime_env.packaging:get_uri_for_directory",
 }
 
 

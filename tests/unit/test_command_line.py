@@ -204,16 +204,6 @@ def test_arguments_that_do_not_parse_are_one_line(
     assert message in capsys.readouterr().err
 
 
-def test_variables_of_a_cluster_that_are_no_json_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda _: "terraform")
-    (tmp_path / "variables.tf").touch()
-    (tmp_path / "terraform.tfvars.json").write_text('{"name": "a",}')
-    assert main(["cluster", "create", "--folder", str(tmp_path)]) == 2
-    assert "terraform.tfvars.json is not JSON (" in capfd.readouterr().err
-
-
 def test_gc_leaves_folders_that_only_look_like_artifacts(
     recipe: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Checks of a job on the submitting machine, which may not have the job's data."""
+"""A job and its checks on the submitting machine, which may not have the job's data."""
 
 import contextlib
 import os
@@ -15,7 +15,6 @@ from rungwise.core.storage.folder import local_path
 from rungwise.core.storage.object_store import is_remote
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, make_stages
-from rungwise.submission import resources
 from rungwise.submission.packing import Upload
 
 # Recipe keys whose values are files, folders or globs.
@@ -66,24 +65,18 @@ def load_job(folder: str, workflow: str, config: str, overrides: Sequence[str]) 
     return Job(top, workflow, config, tuple(overrides), recipe)
 
 
-def count_stages(job: Job, notes: list[str]) -> dict[str, int]:
-    """The names of the workflow's stages, and how many of each can run side by side.
-
-    Builds the stages as the job will do on the cluster, which reads the digests of input files. If
-    a file is missing here that the cluster may have, the names are guessed from the recipe and
-    `notes` says what was not checked. Raises UserError for any other fault.
-    """
+def check_stages(job: Job) -> list[str]:
+    """Build the stages as the job will do on the cluster, which reads the digests of input files.
+    Return what only the cluster can check. Raises UserError for any fault."""
     with contextlib.chdir(job.folder):
         elsewhere = [path for path in job.input_paths if _is_elsewhere(path)]
         try:
-            return resources.count_parallel(make_stages(job.workflow, job.recipe))
+            make_stages(job.workflow, job.recipe)
         except UserError as error:
             if not any(path in str(error) for path in elsewhere):
                 raise
-            notes.append(f"not looked at here, because only the cluster may have it: {error}")
-    blocks = {"pretrain": ("pretrain",), "finetune": ("sweep", "evaluate")}
-    names = [names for block, names in blocks.items() if getattr(job.recipe, block) is not None]
-    return dict.fromkeys(sum(names, ()), 1)
+            return [f"not checked here, because only the cluster may have it: {error}"]
+    return []
 
 
 def check_paths(job: Job, upload: Upload) -> list[str]:
