@@ -19,6 +19,10 @@ _PLACES = {
     # Saves a checkpoint before Ray Train's controller ends a healthy group of workers to resize it.
     "ControllerCallback": "ray.train.v2._internal.execution.callback:ControllerCallback",
     "ResizingState": "ray.train.v2._internal.execution.controller.state:ResizingState",
+    # Drains a node at a cloud's notice, as `ray drain-node` does, without starting a process.
+    "GcsClient": "ray._raylet:GcsClient",
+    "GcsNodeInfo": "ray.core.generated.gcs_pb2:GcsNodeInfo",
+    "DrainNodeReason": "ray.core.generated.autoscaler_pb2:DrainNodeReason",
     # Lists the files that Ray would pack of a working folder, before anything is uploaded.
     "default_excludes": "ray._private.ray_constants:get_runtime_env_default_excludes",
     "walk_folder": "ray._private.runtime_env.packaging:_dir_travel",
