@@ -80,7 +80,7 @@ $(VENV)/.run: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(PIP) -e '.[test,check]' -e infra/aws
+	$(PIP) -e '.[test,check]'
 	@touch $@
 
 # Apart, because checkov pins packages that others need newer.

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import add_results
-from rungwise.commands.models.export import ARPA, write_pretrained
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
@@ -52,9 +51,10 @@ from rungwise.models.trained.capabilities import (
     SentenceVectors,
     WordVectors,
 )
-from rungwise.pipeline.loading import find_pretrain
+from rungwise.pipeline.loading import find_built
 from rungwise.pretraining.initial import find_tokens
 from rungwise.pretraining.pretrained import find_tokenizer
+from rungwise.serving.export import ARPA, write_pretrained
 from rungwise.tasks.formats.presets import StsFormat
 
 TOOLS = {"lm-eval": "lm_eval", **{name: name for name in ("minicons", "mteb", "kenlm", "gensim")}}
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tools = {name: version(name) for name in TOOLS if is_installed(name)}
     print("tools:", ", ".join(f"{name} {number}" for name, number in tools.items()) or "none")
     for model in options.models:
-        pretrain = find_pretrain(model)
+        pretrain = find_built(model, "artifacts")
         title = pretrain.record["config"]["model"]["kind"]
         scores = judge(pretrain, options.pairs)
         for measure, (ours, theirs) in scores.items():

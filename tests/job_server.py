@@ -23,9 +23,7 @@ class JobServer:
     token: str | None = TOKEN
     ray_version: str = ray.__version__
     python_version: str = platform.python_version()
-    nodes: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    broken: bool = False  # whether all about jobs ends in an error of the server
     not_yet: int = 0  # so many submissions are turned away, as by a head that has just started
     output: str = ""
     cuts: list[int] = field(default_factory=list)
@@ -56,12 +54,8 @@ class JobServer:
         if parts == ["v0", "cluster_metadata"]:
             versions = {"rayVersion": self.ray_version, "pythonVersion": self.python_version}
             return web.json_response({"data": versions})
-        if parts == ["v0", "nodes"]:
-            return web.json_response({"data": {"result": {"result": self.nodes}}})
         if parts[0] == "packages":
             return await self._package(request, parts[2])
-        if parts[0] == "jobs" and self.broken:
-            return web.Response(status=500, text="Traceback ...\nit broke\n")
         if parts == ["jobs"] and request.method == "POST":
             return await self._submit(request)
         if parts == ["jobs"]:

@@ -19,7 +19,7 @@ from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
 from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.comparison.task_contrast import TaskMean
-from rungwise.evaluation.search.record import SearchSummary, Trial
+from rungwise.evaluation.search.record import SearchSummary, SearchTrial
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items
@@ -132,9 +132,10 @@ def claims(made: Experiment, verdicts: Mapping[str, str], part: str | None = Non
 def search(made: Experiment, rung: str, losses: Sequence[float]) -> None:
     """The search of a rung, with a trial of each loss."""
     trials = [
-        Trial(
+        SearchTrial(
             number=number,
             values={"pretrain.steps": number},
+            state="finished",
             runs=(),
             score=loss,
             seconds=1.0,
@@ -146,6 +147,7 @@ def search(made: Experiment, rung: str, losses: Sequence[float]) -> None:
     summary = SearchSummary(
         variant=rung,
         measure="validation_loss",
+        metric="loss",
         label="validation loss",
         higher_is_better=False,
         exchangeable=True,

@@ -36,9 +36,9 @@ from rungwise.evaluation.statistics import (
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.stage import RegisterSummary
-from rungwise.sweep.record import Epoch, ScoredTrial, SweepSummary, Trial
 from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
+from rungwise.tuning.record import Epoch, SweepSummary, SweepTrial
 from tests.report_pages import facts_of
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-2}
@@ -142,8 +142,8 @@ class Experiment:
 
     def _sweep(self, task: str, variant: str, metric: str) -> Artifact:
         trials = [
-            ScoredTrial(
-                name=f"trial-{number:03d}",
+            SweepTrial(
+                number=number,
                 values={"finetune.learning_rate": rate},
                 upstream=None,
                 finetune=_settings(variant).model_copy(update={"learning_rate": rate}),
@@ -152,21 +152,22 @@ class Experiment:
                 history=tuple(_epoch(number) for number in range(1, 4 - number)),
                 effective={},
                 seconds=2.0,
-                error=None,
+                error="",
                 score=0.9 - 0.1 * number,
                 loss=1.0,
             )
             for number, rate in enumerate((1e-3, 1e-4))
         ]
-        broken = {"name": "trial-002", "state": "failed", "history": (), "error": "it broke"}
-        fields = trials[1].model_dump(exclude={"score", "loss"})
+        broken = {"number": 2, "state": "failed", "history": (), "error": "it broke"}
+        fields = trials[1].model_dump() | {"score": None, "loss": None}
         return self.add(
             Title("sweep", task=task, variant=variant),
-            {"sweep": {"space": {"finetune.learning_rate": RATES}, "scheduler": {"kind": "none"}}},
+            {"sweep": {"space": {"finetune.learning_rate": RATES}, "trials": 3}},
             SweepSummary(
-                trials=(*trials, Trial.model_validate(fields | broken)),
+                trials=(*trials, SweepTrial.model_validate(fields | broken)),
                 best=trials[0],
                 metric=metric,
+                milestones=(),
                 upstream_values=(),
                 stopped_early=1,
                 failed=1,

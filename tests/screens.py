@@ -114,11 +114,13 @@ async def browser() -> AsyncIterator[Any]:
 
 
 @contextlib.contextmanager
-def mlflow_server(recipe: str, root: str) -> Iterator[str]:
+def mlflow_server(root: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "rungwise", "ui", recipe, f"root={root}", "--port", str(port)]
+    store = f"sqlite:///{Path(root).absolute()}/mlflow.db"
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", store]
+    command += ["--port", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while True:
@@ -224,7 +226,7 @@ async def screens(options: argparse.Namespace) -> int:
                 page.write_text(shown, "utf-8")
                 await take(page.stem, page.absolute().as_uri(), 0)
                 page.unlink()
-        with mlflow_server(options.recipe, root) as address:
+        with mlflow_server(root) as address:
             for name, (path, text) in mlflow_pages(root, report).items():
                 await take(f"mlflow-{name}", address + path, *_MLFLOW, text=text)
     return 1 if too_wide else 0

@@ -16,12 +16,12 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, Split, finetune
-from rungwise.sweep import SweepStageConfig
-from rungwise.sweep.draws import draw_trials, resolve_settings
-from rungwise.sweep.record import write_record
-from rungwise.sweep.running import summarise
-from rungwise.sweep.trial import Job, Train, new_record
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text
+from rungwise.tuning import SweepStageConfig
+from rungwise.tuning.draws import draw_trials, resolve_settings
+from rungwise.tuning.record import Epoch, write_record
+from rungwise.tuning.running import summarise
+from rungwise.tuning.trial import SweepJob, Train, new_record
 from tests.summaries import standing
 
 BEST_RATE = 1e-3
@@ -65,13 +65,7 @@ def score_of(settings: FinetuneConfig, epoch: int) -> float:
 def toy(starts: Path | None = None, seconds: float = 0.0, ignores: str = "") -> Train:
     """A trainable that takes `seconds` an epoch, and forgets the key `ignores` of its settings."""
 
-    def train(
-        settings: FinetuneConfig,
-        inputs: dict[str, Artifact],
-        seed: int,
-        on_epoch: OnEpoch,
-        start: bytes | None,
-    ) -> None:
+    def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
         if starts is not None:
             mark(starts, settings.model_dump(mode="json"))
         if ignores:
@@ -90,25 +84,15 @@ def toy(starts: Path | None = None, seconds: float = 0.0, ignores: str = "") -> 
     return train
 
 
-def reads_layers(
-    settings: FinetuneConfig,
-    inputs: dict[str, Artifact],
-    seed: int,
-    on_epoch: OnEpoch,
-    start: bytes | None,
+def read_layers(
+    settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any
 ) -> None:
     """Scores by the layers of the model that it was given."""
     layers = inputs["pretrain"].record["config"]["model"]["num_layers"]
     on_epoch(1, {"accuracy": layers / 10, "loss": 1.0})
 
 
-def real(
-    settings: FinetuneConfig,
-    inputs: dict[str, Artifact],
-    seed: int,
-    on_epoch: OnEpoch,
-    start: bytes | None,
-) -> None:
+def real(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: OnEpoch, start: Any) -> None:
     """Real fine-tuning of a tiny model on the 24 examples of a toy task."""
     from tests.toy_tasks import toy_data
 
@@ -128,24 +112,30 @@ def swept(
     """A sweep artifact as the stage would leave it, its trials scored by the formula less `shift`;
     under halving every third is stopped at the first milestone, the last `failed` have failed."""
     config, output = stage_config(finetune, **sweep), Folder.at(folder / "sweep-records")
-    draws, scheduler = draw_trials(config.sweep), config.sweep.scheduler
+    draws, first = draw_trials(config.sweep), config.rounds[0]
     output.remove()
     for number, values in enumerate(draws):
         settings = resolve_settings(config, values)
         epochs = settings.epochs
-        if scheduler.kind == "halving" and number % 3 == 2:
-            epochs = min(epochs, scheduler.grace_epochs)
+        if config.sweep.halving and number % 3 == 2:
+            epochs = min(epochs, first)
         trial = new_record(config, number, values)
         trial.state = "finished" if epochs == settings.epochs else "stopped_early"
         for epoch in range(1, epochs + 1):
             score = score_of(settings, epoch) - shift
-            row = {"epoch": epoch, "score": score, "loss": 1 / epoch, "seconds": 1.0 * epoch}
-            row["metrics"] = {"accuracy": score}
-            trial.history.append(row)
+            row = Epoch(
+                epoch=epoch,
+                score=score,
+                loss=1 / epoch,
+                seconds=1.0 * epoch,
+                metrics={"accuracy": score},
+            )
+            trial.history, trial.score, trial.loss = (*trial.history, row), row.score, row.loss
         if number >= len(draws) - failed:
-            trial.state, trial.error, trial.history = "failed", "it broke", []
+            trial.fail("it broke")
+            trial.history = ()
         write_record(trial, output)
-    summary = summarise(Job(config, {}, output, "accuracy", SilentReporter(), toy()), [])
+    summary = summarise(SweepJob(config, {}, output, "accuracy", SilentReporter(), toy()), [])
     summary = summary.model_copy(update={"seconds": 1.0, "headline": "sweep"})
     return artifact(folder, "sweep", config.model_dump(mode="json"), summary)
 

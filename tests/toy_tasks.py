@@ -104,6 +104,7 @@ def toy_item(kind: Kind, number: int, rng: np.random.Generator, pairs: Pairs = "
         case "generation":
             row = FRAME.two([*words, 5 + answer], [5 + answer])
             return Item((row,), number, row.ids[-2:], (row.second - 1, row.second))
+    raise AssertionError(f"there is no toy task of {kind}")
 
 
 class _Toy(TaskKind):

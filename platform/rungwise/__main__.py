@@ -7,30 +7,19 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import NoReturn
 
 from rungwise.core.garbage import spare_collections
 
 # The verbs in each folder of commands/, in the groups that the help shows.
 VERBS = {
-    "running": (
-        *("init", "data", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor", "completion"),
-    ),
+    "running": ("init", "data", "tasks", "plan", "dry_run", "run", "doctor"),
     "models": (
-        *(
-            "try",
-            "inspect",
-            "predict",
-            "serve",
-            "neighbours",
-            "export",
-            "why",
-            "which_models",
-            "verify",
-        ),
-        *("rebuild", "ensemble", "promote", "prove_resume", "sync", "gc"),
+        *("try", "inspect", "predict", "export", "promote", "why", "verify", "rebuild"),
+        *("prove_resume", "gc"),
     ),
-    "jobs": ("submit", "status", "jobs", "logs", "stop", "resume"),
-    "cluster": ("up", "down", "cluster"),
+    "jobs": ("submit", "status"),
+    "cluster": ("up", "down"),
 }
 _TITLES = {
     "running": "from text to a page",
@@ -51,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(arguments[0], verbs, n=1, cutoff=0.5)
         meant = f"did you mean {near[0]!r}?" if near else "rungwise help lists the commands"
         parser.error(f"there is no command {arguments[0]!r}; {meant}")
-    options = _parsed(parser, arguments)
+    options = _parse(parser, arguments)
     from rungwise.cluster.environment import set_environment
     from rungwise.core.exit_codes import guarded
 
@@ -59,8 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded(lambda: options.command(options))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows a mistake without the secrets of what was typed."""
+
+    def error(self, message: str) -> NoReturn:
+        from rungwise.core.configuration.secrecy import redact
+
+        super().error(redact(message))
+
+
 def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rungwise",
         usage="rungwise COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -83,7 +81,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     return parser, list(commands.choices)
 
 
-def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse, and also accept overrides after an option, where argparse does not expect them."""
     options, rest = parser.parse_known_args(arguments)
     if strange := [item for item in rest if item.startswith("-") or "=" not in item]:

@@ -14,28 +14,19 @@ _PLACES = {
     "RayParams": "ray._private.parameter:RayParams",
     "enable_token_auth_by_default": f"{_TOKENS}:enable_token_auth_by_default",
     "ensure_token_if_auth_enabled": f"{_TOKENS}:ensure_token_if_auth_enabled",
-    # Drains a node at a cloud's notice, as `ray drain-node` does, without starting a process.
-    "GcsClient": "ray._raylet:GcsClient",
-    "GcsNodeInfo": "ray.core.generated.gcs_pb2:GcsNodeInfo",
-    "DrainNodeReason": "ray.core.generated.autoscaler_pb2:DrainNodeReason",
-    # Lets the autoscaler start and end the machines of AWS autoscaling groups.
-    "NodeProvider": "ray.autoscaler.node_provider:NodeProvider",
-    "NODE_KIND_HEAD": "ray.autoscaler.tags:NODE_KIND_HEAD",
-    "NODE_KIND_WORKER": "ray.autoscaler.tags:NODE_KIND_WORKER",
-    "TAG_RAY_LAUNCH_REQUEST": "ray.autoscaler.tags:TAG_RAY_LAUNCH_REQUEST",
-    "TAG_RAY_NODE_KIND": "ray.autoscaler.tags:TAG_RAY_NODE_KIND",
-    "TAG_RAY_USER_NODE_TYPE": "ray.autoscaler.tags:TAG_RAY_USER_NODE_TYPE",
-    "InstanceReconcileConfig": "ray.autoscaler.v2.instance_manager.config:InstanceReconcileConfig",
     # Chooses gloo's network interface before Ray Train connects its workers.
     "TorchBackend": "ray.train.torch.config:_TorchBackend",
     # Saves a checkpoint before Ray Train's controller ends a healthy group of workers to resize it.
     "ControllerCallback": "ray.train.v2._internal.execution.callback:ControllerCallback",
     "ResizingState": "ray.train.v2._internal.execution.controller.state:ResizingState",
+    # Drains a node at a cloud's notice, as `ray drain-node` does, without starting a process.
+    "GcsClient": "ray._raylet:GcsClient",
+    "GcsNodeInfo": "ray.core.generated.gcs_pb2:GcsNodeInfo",
+    "DrainNodeReason": "ray.core.generated.autoscaler_pb2:DrainNodeReason",
     # Lists the files that Ray would pack of a working folder, before anything is uploaded.
     "default_excludes": "ray._private.ray_constants:get_runtime_env_default_excludes",
     "walk_folder": "ray._private.runtime_env.packaging:_dir_travel",
     "folder_excludes": "ray._private.runtime_env.packaging:_get_excludes",
-    "uri_of_folder": "ray._private.runtime_env.packaging:get_uri_for_directory",
 }
 
 

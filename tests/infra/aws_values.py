@@ -18,93 +18,37 @@ from tests.infra.terraform import Resource
 # the values stand with one member of a structure. A path goes through nested blocks by itself.
 Table = dict[tuple[str, str], tuple[str, str]]
 VALUES: Table = {
-    ("aws_autoscaling_group", "health_check_type"): (
-        "autoscaling",
-        "CreateAutoScalingGroupType.HealthCheckType",
-    ),
-    (
-        "aws_autoscaling_group",
-        "mixed_instances_policy.instances_distribution.on_demand_allocation_strategy",
-    ): ("autoscaling", "InstancesDistribution.OnDemandAllocationStrategy"),
-    (
-        "aws_autoscaling_group",
-        "mixed_instances_policy.instances_distribution.spot_allocation_strategy",
-    ): ("autoscaling", "InstancesDistribution.SpotAllocationStrategy"),
-    ("aws_autoscaling_group", "termination_policies"): (
-        "autoscaling",
-        "CreateAutoScalingGroupType.TerminationPolicies",
-    ),
     ("aws_budgets_budget", "budget_type"): ("budgets", "BudgetType"),
     ("aws_budgets_budget", "notification.comparison_operator"): ("budgets", "ComparisonOperator"),
     ("aws_budgets_budget", "notification.notification_type"): ("budgets", "NotificationType"),
     ("aws_budgets_budget", "notification.threshold_type"): ("budgets", "ThresholdType"),
-    ("aws_budgets_budget", "time_unit"): ("budgets", "TimeUnit"),
     ("aws_cloudwatch_log_group", "retention_in_days"): ("logs", "Days"),
-    ("aws_cloudwatch_metric_alarm", "comparison_operator"): ("cloudwatch", "ComparisonOperator"),
-    ("aws_cloudwatch_metric_alarm", "metric_query.metric.stat"): ("cloudwatch", "Statistic"),
-    ("aws_cloudwatch_metric_alarm", "statistic"): ("cloudwatch", "Statistic"),
-    ("aws_cloudwatch_metric_alarm", "treat_missing_data"): (
-        "cloudwatch",
-        "PutMetricAlarmInput.TreatMissingData",
-    ),
-    ("aws_db_instance", "enabled_cloudwatch_logs_exports"): (
-        "rds",
-        "CreateDBInstanceMessage.EnableCloudwatchLogsExports",
-    ),
     ("aws_db_instance", "engine"): ("rds", "CreateDBInstanceMessage.Engine"),
     ("aws_db_instance", "storage_type"): ("rds", "CreateDBInstanceMessage.StorageType"),
-    ("aws_db_parameter_group", "parameter.apply_method"): ("rds", "ApplyMethod"),
-    ("aws_eip", "domain"): ("ec2", "DomainType"),
+    ("aws_ecr_repository", "encryption_configuration.encryption_type"): ("ecr", "EncryptionType"),
+    ("aws_ecr_repository", "image_tag_mutability"): ("ecr", "ImageTagMutability"),
+    ("aws_eks_cluster", "access_config.authentication_mode"): ("eks", "AuthenticationMode"),
+    ("aws_eks_cluster", "enabled_cluster_log_types"): ("eks", "LogType"),
+    ("aws_eks_cluster", "upgrade_policy.support_type"): ("eks", "SupportType"),
+    ("aws_eks_node_group", "ami_type"): ("eks", "AMITypes"),
+    ("aws_eks_node_group", "capacity_type"): ("eks", "CapacityTypes"),
+    ("aws_eks_node_group", "instance_types"): ("ec2", "InstanceType"),
+    ("aws_eks_node_group", "taint.effect"): ("eks", "TaintEffect"),
     ("aws_flow_log", "log_destination_type"): ("ec2", "LogDestinationType"),
-    ("aws_flow_log", "max_aggregation_interval"): (
-        "ec2",
-        "CreateFlowLogsRequest.MaxAggregationInterval",
-    ),
     ("aws_flow_log", "traffic_type"): ("ec2", "TrafficType"),
-    ("aws_instance", "credit_specification.cpu_credits"): (
-        "ec2",
-        "CreditSpecificationRequest.CpuCredits",
-    ),
-    ("aws_instance", "instance_type"): ("ec2", "InstanceType"),
-    ("aws_instance", "metadata_options.http_endpoint"): ("ec2", "InstanceMetadataEndpointState"),
-    ("aws_instance", "metadata_options.http_tokens"): ("ec2", "HttpTokensState"),
-    ("aws_instance", "root_block_device.volume_type"): ("ec2", "VolumeType"),
     ("aws_launch_template", "block_device_mappings.ebs.volume_type"): ("ec2", "VolumeType"),
-    ("aws_launch_template", "capacity_reservation_specification.capacity_reservation_preference"): (
-        "ec2",
-        "CapacityReservationPreference",
-    ),
     ("aws_launch_template", "instance_market_options.market_type"): ("ec2", "MarketType"),
     ("aws_launch_template", "instance_type"): ("ec2", "InstanceType"),
-    ("aws_launch_template", "metadata_options.http_endpoint"): (
-        "ec2",
-        "LaunchTemplateInstanceMetadataEndpointState",
-    ),
-    ("aws_launch_template", "metadata_options.http_tokens"): (
-        "ec2",
-        "LaunchTemplateHttpTokensState",
-    ),
     ("aws_launch_template", "network_interfaces.interface_type"): (
         "ec2",
         "LaunchTemplateInstanceNetworkInterfaceSpecificationRequest.InterfaceType",
     ),
     ("aws_launch_template", "tag_specifications.resource_type"): ("ec2", "ResourceType"),
-    ("aws_nat_gateway", "connectivity_type"): ("ec2", "ConnectivityType"),
     ("aws_placement_group", "strategy"): ("ec2", "PlacementStrategy"),
-    ("aws_route53_record", "type"): ("route53", "RRType"),
-    ("aws_s3_bucket_lifecycle_configuration", "rule.status"): ("s3", "ExpirationStatus"),
-    ("aws_s3_bucket_ownership_controls", "rule.object_ownership"): ("s3", "ObjectOwnership"),
-    (
-        "aws_s3_bucket_server_side_encryption_configuration",
-        "rule.apply_server_side_encryption_by_default.sse_algorithm",
-    ): ("s3", "ServerSideEncryption"),
     ("aws_s3_bucket_versioning", "versioning_configuration.status"): (
         "s3",
         "BucketVersioningStatus",
     ),
-    ("aws_s3_object", "checksum_algorithm"): ("s3", "ChecksumAlgorithm"),
-    ("aws_s3_object", "server_side_encryption"): ("s3", "ServerSideEncryption"),
-    ("aws_sns_topic_subscription", "protocol"): ("sns", "SubscribeInput.Protocol"),
     ("aws_vpc_endpoint", "vpc_endpoint_type"): ("ec2", "VpcEndpointType"),
 }
 
@@ -133,12 +77,6 @@ def accepted(service: str, name: str, value: object) -> bool:
         return value in enum
     words = re.sub(r"<[^>]+>", " ", documentation)
     return re.search(rf"(?<![\w.-]){re.escape(str(value))}(?![\w-])", words) is not None
-
-
-def lists_values(service: str, name: str) -> bool:
-    """Whether the model says anything that a value could be compared with."""
-    shape, documentation = _shape(service, name)
-    return bool(getattr(shape, "enum", None) or documentation)
 
 
 def _at(values: Any, path: str) -> Iterator[Any]:

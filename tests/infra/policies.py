@@ -16,17 +16,17 @@ import botocore.session
 
 from tests.infra.terraform import Resource
 
-# Actions that AWS lets name no resource, and why a machine of ours needs them.
+# Actions that AWS lets name no resource; the cluster autoscaler looks at groups by them.
 WITHOUT_RESOURCE = {
-    "ssmmessages:CreateControlChannel": "Session Manager",
-    "ssmmessages:CreateDataChannel": "Session Manager",
-    "ssmmessages:OpenControlChannel": "Session Manager",
-    "ssmmessages:OpenDataChannel": "Session Manager",
-    "ec2:DescribeInstances": "the runbook and the head look at machines",
-    "ec2:DescribeInstanceStatus": "the runbook waits for the head to stop",
-    "autoscaling:DescribeAutoScalingGroups": "the head reads the capacity of the worker groups",
-    "autoscaling:DescribeAutoScalingInstances": "the head finds the group of a worker",
-    "autoscaling:DescribeScalingActivities": "the head says why a machine did not come",
+    "autoscaling:DescribeAutoScalingGroups",
+    "autoscaling:DescribeAutoScalingInstances",
+    "autoscaling:DescribeLaunchConfigurations",
+    "autoscaling:DescribeScalingActivities",
+    "autoscaling:DescribeTags",
+    "ec2:DescribeImages",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeLaunchTemplateVersions",
+    "ec2:GetInstanceTypesFromInstanceRequirements",
 }
 # Permissions whose names are not those of an operation of the API.
 _ONLY_PERMISSIONS = {
@@ -36,12 +36,7 @@ _ONLY_PERMISSIONS = {
     "s3:ListBucket",
     "s3:ListBucketMultipartUploads",
     "s3:ListMultipartUploadParts",
-    "ssm:UpdateInstanceInformation",
-    *(
-        f"ssmmessages:{verb}{kind}Channel"
-        for verb in ("Create", "Open")
-        for kind in ("Control", "Data")
-    ),
+    "sts:TagSession",
 }
 # Operations that other permissions cover: named in a policy, these allow nothing.
 _NO_PERMISSIONS = {
@@ -62,7 +57,6 @@ _NO_PERMISSIONS = {
         )
     ),
 }
-_SERVICES = {"monitoring": "cloudwatch"}  # where a permission's prefix is not botocore's name
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,8 @@ class Document:
     statements: tuple[dict[str, Any], ...]
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """The value as a list: policies write one value without brackets."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
@@ -91,7 +86,7 @@ def documents(found: Iterable[Resource]) -> list[Document]:
         elif isinstance(values, str) and values.lstrip().startswith("{"):
             parsed = json.loads(values)
             if "Statement" in parsed:
-                yield path, _listed(parsed["Statement"])
+                yield path, listed(parsed["Statement"])
 
     return [
         Document(resource, path, tuple(statements))
@@ -103,10 +98,9 @@ def documents(found: Iterable[Resource]) -> list[Document]:
 @functools.cache
 def _operations(prefix: str) -> frozenset[str]:
     session = botocore.session.get_session()
-    service = _SERVICES.get(prefix, prefix)
-    if service not in session.get_available_services():
+    if prefix not in session.get_available_services():
         return frozenset()
-    names: Any = session.get_service_model(service).operation_names
+    names: Any = session.get_service_model(prefix).operation_names
     return frozenset(names)
 
 
@@ -134,7 +128,7 @@ def faults(found: Iterable[Resource]) -> list[str]:
 def _allowed(resource: Resource, statement: dict[str, Any]) -> Iterator[str]:
     if negated := {"NotAction", "NotResource", "NotPrincipal"} & set(statement):
         yield f"allows all but what {min(negated)} names"
-    actions = _listed(statement.get("Action"))
+    actions = listed(statement.get("Action"))
     if not actions:
         yield "names no action"
     for action in actions:
@@ -142,20 +136,15 @@ def _allowed(resource: Resource, statement: dict[str, Any]) -> Iterator[str]:
             yield f"{action} is not one action"
         elif not exists(action):
             yield f"{action} is no action of AWS"
-    yield from _principals(resource, statement)
+    yield from _principals(statement)
     key_policy = resource.type == "aws_kms_key"
-    if "*" in _listed(statement.get("Resource")) and not key_policy:
+    if "*" in listed(statement.get("Resource")) and not key_policy:
         for action in sorted(set(actions) - set(WITHOUT_RESOURCE)):
             yield f'{action} could name a resource and has "*"'
 
 
-def _principals(resource: Resource, statement: dict[str, Any]) -> Iterator[str]:
-    """Everybody may be meant only by an endpoint, and there only within one account."""
+def _principals(statement: dict[str, Any]) -> Iterator[str]:
     principal = statement.get("Principal", {})
     named = principal.values() if isinstance(principal, dict) else [principal]
-    if "*" not in [each for value in named for each in _listed(value)]:
-        return
-    equal = statement.get("Condition", {}).get("StringEquals", {})
-    bound = {"aws:PrincipalAccount", "aws:ResourceAccount"} <= set(equal)
-    if resource.type != "aws_vpc_endpoint" or not bound:
+    if "*" in [each for value in named for each in listed(value)]:
         yield "is for everybody"

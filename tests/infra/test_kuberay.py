@@ -1,29 +1,43 @@
 """The manifests for KubeRay: valid by its schemas, and of one piece with the rest of the project.
 
-RUNGWISE_KUBERAY names a checkout of ray-project/kuberay, whose schemas are too large to keep here.
+RUNGWISE_KUBERAY, or else ../shared/kuberay, holds the Helm chart of the KubeRay operator, whose
+schemas are too large to keep here.
 """
 
 import os
 import re
-import shlex
+import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
-from rungwise.__main__ import _parsed, _parser
-from rungwise.pipeline.workflow import load_recipe
+from rungwise.cluster import drain
+from rungwise.submission.job import load_job
+from rungwise.submission.kubernetes import make_rayjob, render_cluster
 from tests.conftest import REPOSITORY
 
 INFRA = REPOSITORY / "infra"
-KINDS = ("raycluster", "rayjob")
+OVERLAY = INFRA / "kuberay" / "overlays" / "cpu"
+CHART = Path(os.environ.get("RUNGWISE_KUBERAY", REPOSITORY.parent / "shared" / "kuberay"))
+SCHEMAS = CHART / "helm-chart" / "kuberay-operator" / "crds"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="needs kubectl (Debian: kubernetes-client)"
+)
 
 
-def manifest(kind: str) -> dict[str, Any]:
-    return yaml.safe_load((INFRA / "kuberay" / f"{kind}.yaml").read_text())
+def manifest(kind: str, overlay: str = "cpu") -> dict[str, Any]:
+    cluster = render_cluster(OVERLAY.parent / overlay)
+    if kind == "raycluster":
+        return cluster
+    overrides = ["root=s3://BUCKET/rungwise"]
+    job = load_job(str(REPOSITORY), "pretrain", "quickstart", overrides)
+    return make_rayjob(job, cluster)
 
 
 def strict(schema: Any) -> Any:
@@ -38,18 +52,20 @@ def strict(schema: Any) -> Any:
     return inner | ({} if is_open or not is_block else {"additionalProperties": False})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(kind: str) -> None:
-    checkout = os.environ.get("RUNGWISE_KUBERAY")
-    if not checkout:
-        pytest.skip("RUNGWISE_KUBERAY names no checkout of ray-project/kuberay")
-    file = Path(checkout, "ray-operator", "config", "crd", "bases", f"ray.io_{kind}s.yaml")
+@pytest.mark.parametrize("kind", ["raycluster", "rayjob"])
+@pytest.mark.parametrize("overlay", ["cpu", "spot"])
+def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(
+    kind: str, overlay: str
+) -> None:
+    file = SCHEMAS / f"ray.io_{kind}s.yaml"
+    if not file.is_file():
+        pytest.skip(f"{file} is absent; RUNGWISE_KUBERAY names no copy of KubeRay")
     versions = yaml.load(file.read_text(), yaml.CSafeLoader)["spec"]["versions"]
     [schema] = [each["schema"]["openAPIV3Schema"] for each in versions if each["name"] == "v1"]
     schema["properties"]["spec"] = strict(schema["properties"]["spec"])
     check = jsonschema.Draft202012Validator(schema)
-    assert [error.message for error in check.iter_errors(manifest(kind))] == []
-    wrong = manifest(kind)
+    assert [error.message for error in check.iter_errors(manifest(kind, overlay))] == []
+    wrong = manifest(kind, overlay)
     wrong["spec"]["rayVersoin"] = "2.60.0"
     assert not check.is_valid(wrong)
 
@@ -65,15 +81,8 @@ def test_the_cluster_has_the_ray_of_the_project_and_one_image() -> None:
         assert [each["name"] for each in container["env"]] == ["RUNGWISE_ROOT"]
 
 
-def test_the_job_has_such_a_cluster_and_retries_and_runs_what_the_image_holds() -> None:
-    job = manifest("rayjob")["spec"]
-    assert job["rayClusterSpec"] == manifest("raycluster")["spec"]
-    assert job["backoffLimit"] > 0
-    # "BackoffLimit is incompatible with ClusterSelector mode": KubeRay 1.7, where it checks a job.
-    assert "clusterSelector" not in job
-    options = _parsed(_parser()[0], shlex.split(job["entrypoint"])[1:])
-    assert (REPOSITORY / "workflows" / f"{options.workflow}.py").is_file()
-    assert load_recipe(options.config, options.overrides).root.startswith("s3://")
+def test_the_image_holds_what_the_job_runs() -> None:
+    assert manifest("rayjob")["spec"]["entrypoint"].endswith("root=s3://BUCKET/rungwise")
     image = (INFRA / "Dockerfile").read_text()
     copied = re.findall(r"^COPY (?:--\S+ )?(.*) \S+$", image, re.M)
     assert all((REPOSITORY / name).exists() for names in copied for name in names.split())
@@ -81,3 +90,31 @@ def test_the_job_has_such_a_cluster_and_retries_and_runs_what_the_image_holds() 
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert {name.partition("/")[0] for name in included} <= {*" ".join(copied).split()}
+
+
+def test_a_spot_pod_drains_before_it_ends() -> None:
+    cluster = render_cluster(OVERLAY.parent / "spot")
+    [spot] = [each for each in cluster["spec"]["workerGroupSpecs"] if each["groupName"] == "spot"]
+    pod = spot["template"]["spec"]
+    [container] = pod["containers"]
+    command = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["python", "-m", drain.__spec__.name]
+    assert drain.POD_VARIABLE in {each["name"] for each in container["env"]}
+    assert pod["terminationGracePeriodSeconds"] > drain._NOTICE_SECONDS
+    [toleration] = pod["tolerations"]
+    assert pod["nodeSelector"] == {toleration["key"]: toleration["value"]}
+
+
+def test_a_drain_is_of_this_pods_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = (SimpleNamespace(node_manager_address=f"10.0.0.{end}") for end in (1, 2))
+    nodes, drained = {b"\x01": mine, b"\x02": other}, list[str]()
+
+    def drain_node(node: str, *_: Any, **__: Any) -> tuple[bool, str]:
+        drained.append(node)
+        del nodes[bytes.fromhex(node)]
+        return True, ""
+
+    client = SimpleNamespace(get_all_node_info=lambda **_: nodes, drain_node=drain_node)
+    monkeypatch.setattr(drain, "GcsClient", lambda address: client)
+    drain.drain("10.0.0.9:6379", "10.0.0.1")
+    assert drained == ["01"]

@@ -1,14 +1,13 @@
-"""The modules and examples of infra/terraform, from `fmt` to an empty state after `destroy`.
+"""infra/terraform, from `fmt` to an empty state after `destroy`.
 
-No cloud is reached. The provider is a stand-in that knows names, types and references; whether AWS
-takes the values is compared with AWS's published service models where they list them.
+No cloud is reached: the provider is a stand-in that knows names, types and references. Whether AWS
+takes a value is compared with AWS's published service models where they list it.
 """
 
-import dataclasses
 import json
 import re
 import shutil
-import subprocess
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,31 @@ from typing import Any
 
 import pytest
 
-from rungwise.cluster.description import Machine
-from tests.conftest import REPOSITORY
-from tests.infra import aws_values, clusters, policies, terraform
+from tests.infra import aws_values, policies, terraform
+from tests.infra.terraform import Resource
 
-MODULES = sorted(path.parent.name for path in terraform.INFRA.glob("modules/*/versions.tf"))
-# test_terraform_policies.py runs the tests of the modules below these.
-CASES = sorted(
-    (module, path.name)
-    for module in ("bootstrap", "ray_cluster")
-    for path in terraform.INFRA.glob(f"modules/{module}/tests/*.tftest.hcl")
-)
-USER_DATA_LIMIT = 16 * 1024  # bytes, before base64; EC2's own
+pytestmark = pytest.mark.slow
+
+OWNER = "owner@example.org"
+RESERVATION = "cr-0123456789abcdef0"
+VARIABLES: dict[str, dict[str, Any]] = {
+    "cpu-smoke": {"api_cidrs": []},
+    "gpu-efa": {
+        "api_cidrs": ["203.0.113.7/32"],
+        "gpu_zone": "us-east-1b",
+        "capacity_reservation_id": RESERVATION,
+        "capacity_block": True,
+    },
+}
+# Where a secret could leak from: the environment of whoever runs terraform.
+SECRETS = {"PGPASSWORD": "planted-database-a94c", "TF_VAR_db_password": "planted-variable-58ae"}
+# AWS's own policies, of its services' roles alone.
+MANAGED = {
+    "AmazonEC2ContainerRegistryPullOnly",
+    "AmazonEKSClusterPolicy",
+    "AmazonEKSWorkerNodePolicy",
+    "AmazonEKS_CNI_Policy",
+}
 
 
 @dataclass(frozen=True)
@@ -35,291 +47,243 @@ class Applied:
     """An example after `apply`, in `folder`."""
 
     folder: Path
-    plan: dict[str, Any]  # `terraform show -json` of the plan
-    resources: list[terraform.Resource]
+    printed: str
+    resources: list[Resource]
 
-    def of(self, type_: str) -> list[terraform.Resource]:
+    def select(self, type_: str) -> list[Resource]:
         return [resource for resource in self.resources if resource.type == type_]
 
 
-@pytest.fixture(scope="module", params=clusters.EXAMPLES)
+@pytest.fixture(scope="module", params=VARIABLES)
 def applied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Applied:
     """The example, planned and applied."""
-    folder = clusters.prepare(request.param, tmp_path_factory.mktemp(request.param))
-    terraform.run(folder, "plan", "-out=first.plan")
-    terraform.run(folder, "apply", "first.plan")
-    plan = terraform.show(folder, "first.plan")
-    return Applied(folder, plan, terraform.resources(terraform.show(folder)))
+    folder = terraform.copy(tmp_path_factory.mktemp("infra")) / "examples" / request.param
+    variables = {"alert_emails": [OWNER], **VARIABLES[request.param]}
+    (folder / "terraform.tfvars.json").write_text(json.dumps(variables), encoding="utf-8")
+    terraform.run(folder, "init")
+    terraform.run(folder, "validate")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SECRETS.items():
+            patch.setenv(name, value)
+        printed = terraform.run(folder, "plan", "-out=first.plan").stdout
+        printed += terraform.run(folder, "apply", "first.plan").stdout
+    return Applied(folder, printed, terraform.resources(terraform.show(folder)))
 
 
 def test_every_file_is_in_the_canonical_format() -> None:
-    listed = terraform.run(terraform.INFRA, "fmt", "-check", "-recursive", check=False)
-    assert listed.stdout == ""
-    assert listed.returncode == 0
+    assert terraform.run(terraform.INFRA, "fmt", "-check", "-recursive").stdout == ""
 
 
-def test_every_module_has_tests_of_its_own() -> None:
-    without = [
-        name for name in MODULES if not any(terraform.INFRA.glob(f"modules/{name}/tests/*.hcl"))
-    ]
-    assert without == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("example", clusters.EXAMPLES)
-def test_the_example_and_all_its_modules_are_valid(example: str, tmp_path: Path) -> None:
-    terraform.run(clusters.prepare(example, tmp_path), "validate")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)  # each case starts the stand-in anew
-@pytest.mark.parametrize(("module", "name"), CASES)
-def test_the_module_passes_its_tests(module: str, name: str, tmp_path: Path) -> None:
-    folder = terraform.copy(tmp_path) / "modules" / module
-    terraform.run(folder, "init")
-    said = terraform.run(folder, "test", f"-filter=tests/{name}").stdout
-    assert re.search(r"Success! [1-9]\d* passed, 0 failed", said), said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"efa_cards": 4}, "a group with EFA cannot be spot"),
-        (
-            {"capacity_reservation_id": "cr-0123456789abcdef0"},
-            "a group in a reservation cannot be spot",
-        ),
-    ],
-)
-def test_what_breaks_two_rules_at_once_hears_of_the_one_that_matters(
-    more: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    folder = terraform.copy(tmp_path) / "modules" / "ray_cluster"
-    group = {"instance_types": ["p4d.24xlarge"], "ami_id": "ami-0123456789abcdef0", "maximum": 2}
-    group |= {"cpus": 96, "gpus": 8, "spot": True, "availability_zone": "us-east-1a", **more}
-    terraform.run(folder, "init")
-    planned = terraform.run(
-        folder,
-        "plan",
-        "-var-file=tests/terraform.tfvars",
-        f"-var=worker_groups={json.dumps({'gpu': group})}",
-        check=False,
-    )
-    assert planned.returncode == 1
-    assert said in " ".join(planned.stderr.split())
-
-
-@pytest.mark.slow
 def test_a_second_plan_finds_no_difference(applied: Applied) -> None:
     assert "No changes." in terraform.run(applied.folder, "plan", "-detailed-exitcode").stdout
 
 
-@pytest.mark.slow
-def test_what_rays_autoscaler_sets_is_left_alone_and_a_changed_maximum_is_not(
-    applied: Applied, tmp_path: Path
-) -> None:
-    folder = _copied(applied, tmp_path)
-    state = folder / "terraform.tfstate"
-
-    def change(attribute: str) -> subprocess.CompletedProcess[str]:
-        content = json.loads(state.read_text(encoding="utf-8"))
-        for resource in content["resources"]:
-            if resource["type"] == "aws_autoscaling_group":
-                for instance in resource["instances"]:
-                    instance["attributes"][attribute] += 1
-        state.write_text(json.dumps(content), encoding="utf-8")
-        return terraform.run(folder, "plan", "-detailed-exitcode", check=False)
-
-    scaled = change("desired_capacity")
-    assert scaled.returncode == 0, scaled.stdout
-    widened = change("max_size")
-    assert widened.returncode == 2, widened.stdout
-
-
-@pytest.mark.slow
 def test_destroy_leaves_nothing_in_the_state(applied: Applied, tmp_path: Path) -> None:
-    folder = _copied(applied, tmp_path)
+    root = Path(shutil.copytree(applied.folder.parents[1], tmp_path / "copy", symlinks=True))
+    folder = root / "examples" / applied.folder.name
     assert terraform.run(folder, "state", "list").stdout.count("\n") > 50
     terraform.run(folder, "destroy", "-auto-approve")
     assert terraform.run(folder, "state", "list").stdout == ""
 
 
-def _copied(applied: Applied, place: Path) -> Path:
-    """What was applied, with its state, so that tests do not change each other's."""
-    root = applied.folder.parents[1]
-    copy = Path(shutil.copytree(root, place / "terraform", symlinks=True))
-    return copy / "examples" / applied.folder.name
+def test_the_size_that_the_autoscaler_sets_is_left_alone(applied: Applied, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(applied.folder.parents[1], tmp_path / "copy", symlinks=True))
+    folder = root / "examples" / applied.folder.name
+
+    def change(name: str) -> int:
+        state = json.loads((folder / "terraform.tfstate").read_text("utf-8"))
+        for resource in state["resources"]:
+            if resource["type"] == "aws_eks_node_group":
+                for instance in resource["instances"]:
+                    instance["attributes"]["scaling_config"][0][name] += 1
+        (folder / "terraform.tfstate").write_text(json.dumps(state), encoding="utf-8")
+        return terraform.run(folder, "plan", "-detailed-exitcode", check=False).returncode
+
+    assert change("desired_size") == 0
+    assert change("max_size") == 2
 
 
-@pytest.mark.slow
-def test_every_machine_is_told_what_the_package_can_read(applied: Applied) -> None:
-    scripts = clusters.user_data(applied.resources)
-    machines = []
-    for address, script in scripts.items():
-        assert len(script.encode()) < USER_DATA_LIMIT, address
-        told = clusters.machine(script)
-        if told["role"] == "tracking":
-            # RDS names its secret when it makes it; the stand-in makes none.
-            assert told["database"]["secret"] is None
-            told["database"]["secret"] = "arn:aws:secretsmanager:us-east-1:123456789012:secret:db"
-        machines.append(Machine.model_validate(told))
-
-    head = next(machine for machine in machines if machine.role == "head")
-    workers = {machine.group: machine for machine in machines if machine.role == "worker"}
-    assert [machine.role for machine in machines].count("tracking") == 1
-    assert head.scaling is not None
-    assert set(head.scaling.groups) == set(workers)
-    assert head.resources["CPU"] == 0
-    for name, worker in workers.items():
-        group = head.scaling.groups[name]
-        assert (group.resources, group.labels) == (worker.resources, worker.labels)
-        assert group.price_per_hour == worker.price_per_hour is not None
-        assert worker.head_address == f"head.{head.cluster}.internal"
-        assert worker.token_secret == head.token_secret
-        assert worker.artifact_uri == head.artifact_uri
-
-
-@pytest.mark.slow
-def test_an_image_with_the_package_fits_every_machine_of_the_smoke_cluster(tmp_path: Path) -> None:
-    folder = clusters.prepare("cpu-smoke", tmp_path)
-    terraform.run(folder, "apply", "-auto-approve", "-var=make_image=true")
-    sizes = {}
-    for resource in terraform.resources(terraform.show(folder)):
-        if resource.type == "aws_instance":
-            sizes[resource.address] = resource.values["root_block_device"][0]["volume_size"]
-        if resource.type == "aws_launch_template":
-            disk = resource.values["block_device_mappings"][0]["ebs"][0]
-            sizes[resource.address] = disk["volume_size"]
-    # EC2 starts no machine whose root volume is smaller than the image's.
-    assert sizes["module.image[0].aws_instance.this"] == min(sizes.values())
-    assert len(sizes) == 4
-
-
-@pytest.mark.slow
-def test_nothing_has_a_public_address_a_key_pair_or_an_open_port(applied: Applied) -> None:
-    for instance in applied.of("aws_instance"):
-        assert instance.values["associate_public_ip_address"] is False, instance.address
-        assert instance.values["metadata_options"][0]["http_tokens"] == "required"
-    for template in applied.of("aws_launch_template"):
-        interfaces = template.values["network_interfaces"]
-        public = {each["associate_public_ip_address"] for each in interfaces}
-        assert public == ({"false"} if len(interfaces) == 1 else {None}), template.address
-        assert template.values["metadata_options"][0]["http_tokens"] == "required"
-    for subnet in applied.of("aws_subnet"):
-        assert subnet.values["map_public_ip_on_launch"] is False, subnet.address
-    for rule in applied.of("aws_vpc_security_group_ingress_rule"):
-        assert rule.values["referenced_security_group_id"], rule.address
-        assert rule.values["cidr_ipv4"] is None, rule.address
-        assert rule.values["cidr_ipv6"] is None, rule.address
-    for rule in applied.of("aws_vpc_security_group_egress_rule"):
-        assert rule.values["cidr_ipv4"] is None, rule.address
-    for group in applied.of("aws_security_group"):
+def test_nothing_is_public(applied: Applied) -> None:
+    for rule in applied.select("aws_vpc_security_group_ingress_rule"):
+        assert (rule.values["cidr_ipv4"], rule.values["cidr_ipv6"]) == (None, None), rule.address
+    for group in [
+        *applied.select("aws_security_group"),
+        *applied.select("aws_default_security_group"),
+    ]:
         assert group.values["ingress"] in (None, []), group.address
-    assert applied.of("aws_internet_gateway") == []
-    assert applied.of("aws_eip") == []
-    # A key pair is computed where none is given, so look at what was written.
-    configured = list(_configured(applied.plan["configuration"]["root_module"]))
-    assert any(each["type"] == "aws_instance" for each in configured)
-    keyed = [each["address"] for each in configured if "key_name" in each.get("expressions", {})]
-    assert keyed == []
+    for subnet in applied.select("aws_subnet"):
+        assert subnet.values["map_public_ip_on_launch"] is False, subnet.address
+    [block] = applied.select("aws_s3_bucket_public_access_block")
+    kinds = ("block_public_acls", "block_public_policy", "ignore_public_acls")
+    assert all(block.values[kind] for kind in (*kinds, "restrict_public_buckets"))
+    [database] = applied.select("aws_db_instance")
+    assert database.values["publicly_accessible"] is False
+    [cluster] = applied.select("aws_eks_cluster")
+    network = cluster.values["vpc_config"][0]
+    assert network["endpoint_private_access"] is True
+    cidrs = VARIABLES[applied.folder.name]["api_cidrs"]
+    assert network["endpoint_public_access"] is bool(cidrs)
+    assert network["public_access_cidrs"] == (cidrs or None)
 
 
-def _configured(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from module.get("resources", [])
-    for call in module.get("module_calls", {}).values():
-        yield from _configured(call["module"])
+def test_everything_is_encrypted_by_the_key(applied: Applied) -> None:
+    [key] = applied.select("aws_kms_key")
+    assert key.values["enable_key_rotation"] is True
+    arn = key.values["arn"]
+    [cluster] = applied.select("aws_eks_cluster")
+    assert cluster.values["encryption_config"][0]["provider"][0]["key_arn"] == arn
+    [database] = applied.select("aws_db_instance")
+    assert database.values["storage_encrypted"] is True
+    assert database.values["kms_key_id"] == database.values["master_user_secret_kms_key_id"] == arn
+    [repository] = applied.select("aws_ecr_repository")
+    assert repository.values["encryption_configuration"][0]["kms_key"] == arn
+    [bucket] = applied.select("aws_s3_bucket_server_side_encryption_configuration")
+    default = bucket.values["rule"][0]["apply_server_side_encryption_by_default"][0]
+    assert default["kms_master_key_id"] == arn
+    logs = applied.select("aws_cloudwatch_log_group")
+    assert len(logs) == 2
+    assert {each.values["kms_key_id"] for each in logs} == {arn}
+    for template in applied.select("aws_launch_template"):
+        assert template.values["block_device_mappings"][0]["ebs"][0]["encrypted"] == "true"
+        assert template.values["metadata_options"][0]["http_tokens"] == "required"
+        assert template.values["metadata_options"][0]["http_put_response_hop_limit"] == 1
 
 
-# Things with no other name: objects of a folder, log groups and their streams, and instances that
-# an autoscaling group has yet to start.
-MANY = (
-    r"[^*]+/rungwise/\*",
-    r"arn:[^*]+:logs:[^*]+:log-group:[^*]*\*",
-    r"arn:[^*]+:ec2:[^*]+:instance/\*",
-)
-
-
-@pytest.mark.slow
 def test_policies_name_whole_actions_and_the_resources_they_are_for(applied: Applied) -> None:
     assert policies.faults(applied.resources) == []
-    roles = policies.documents(applied.of("aws_iam_role_policy"))
-    assert len(roles) >= 3
-    for document in roles:
-        for statement in document.statements:
-            for resource in statement["Resource"] or []:  # the stand-in has no database secret
-                named = "*" not in resource or any(re.fullmatch(many, resource) for many in MANY)
-                assert named or resource == "*", (document.resource.address, resource)
+    assert len(policies.documents(applied.select("aws_iam_role_policy"))) == 5
+    attached = applied.select("aws_iam_role_policy_attachment")
+    names = {each.values["policy_arn"].rpartition("/")[2] for each in attached}
+    assert names == MANAGED
 
 
-# What only a cluster's machines have, beside what the other modules use.
-MACHINES: aws_values.Table = {
-    ("aws_autoscaling_group", "mixed_instances_policy.launch_template.override.instance_type"): (
-        "ec2",
-        "InstanceType",
-    ),
-    ("aws_autoscaling_group", "suspended_processes"): (
-        "autoscaling",
-        "ScalingProcessQuery.ScalingProcesses",
-    ),
-    ("aws_instance", "maintenance_options.auto_recovery"): ("ec2", "InstanceAutoRecoveryState"),
-    ("aws_launch_template", "instance_initiated_shutdown_behavior"): ("ec2", "ShutdownBehavior"),
-}
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ({"Action": "*"}, "* is not one action"),
+        ({"Action": ["s3:GetObject", "s3:Put*"]}, "s3:Put* is not one action"),
+        ({"Action": "s3:GetObjekt"}, "s3:GetObjekt is no action of AWS"),
+        ({"Resource": "*"}, 's3:GetObject could name a resource and has "*"'),
+        ({"NotAction": "iam:PassRole"}, "allows all but what NotAction names"),
+        ({"Principal": {"AWS": ["*"]}}, "is for everybody"),
+    ],
+)
+def test_a_policy_that_allows_too_much_is_found(statement: dict[str, Any], fault: str) -> None:
+    whole = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::b/*"}
+    text = json.dumps({"Statement": [whole | statement]})
+    resource = Resource("aws_iam_role_policy.this", "aws_iam_role_policy", {"policy": text})
+    assert policies.faults([resource]) == [f"aws_iam_role_policy.this policy: {fault}"]
 
 
-@pytest.mark.slow
-def test_aws_knows_every_fixed_value_of_the_examples(applied: Applied) -> None:
-    assert aws_values.refused(applied.resources, {**aws_values.VALUES, **MACHINES}) == []
-    kept = applied.of("aws_autoscaling_group")[0]
-    wrong = dataclasses.replace(kept, values={**kept.values, "suspended_processes": ["AZBalance"]})
-    assert len(aws_values.refused([wrong], MACHINES)) == 1
+def test_pods_reach_the_prefix_of_the_bucket_alone(applied: Applied) -> None:
+    [bucket] = applied.select("aws_s3_bucket")
+    roles = policies.documents(applied.select("aws_iam_role_policy"))
+    objects = [
+        statement
+        for role in roles
+        for statement in role.statements
+        if any(action.startswith("s3:") for action in policies.listed(statement["Action"]))
+    ]
+    assert len(objects) == 4  # objects and list, of Ray and of MLflow
+    for statement in objects:
+        prefix = f"{bucket.values['arn']}/rungwise/*"
+        if statement["Action"] == "s3:ListBucket":
+            assert statement["Condition"]["StringLike"]["s3:prefix"] == ["rungwise", "rungwise/*"]
+        else:
+            assert statement["Resource"] == prefix
+        assert "aws:SourceVpce" in statement["Condition"]["StringEquals"]
 
 
-@pytest.mark.slow
-def test_the_connect_commands_run_and_put_the_token_into_a_private_file(
-    applied: Applied, tmp_path: Path
-) -> None:
-    commands = json.loads(terraform.run(applied.folder, "output", "-json", "connect").stdout)
-    # Stand-ins that write down how they were called.
-    for name, answer in (("aws", "the-token"), ("rungwise", "$RAY_AUTH_MODE $RAY_AUTH_TOKEN_PATH")):
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>"$HOME/called"\necho "{answer}"\n')
-        program.chmod(0o755)
-    environment = {"HOME": str(tmp_path), "PATH": f"{program.parent}:/usr/bin:/bin"}
+def test_aws_knows_every_fixed_value(applied: Applied) -> None:
+    assert aws_values.refused(applied.resources) == []
+    [database] = applied.select("aws_db_instance")
+    wrong = Resource("a", "aws_db_instance", {**database.values, "storage_type": "gp30"})
+    assert len(aws_values.refused([wrong])) == 1
 
-    def paste(command: str) -> str:
-        ran = subprocess.run(
-            ["bash", "-c", command], env=environment, capture_output=True, text=True, check=True
+
+def test_gpu_nodes_have_their_network_cards_in_one_placement_group(applied: Applied) -> None:
+    templates = {each.values["name"]: each.values for each in applied.select("aws_launch_template")}
+    if applied.folder.name == "cpu-smoke":
+        assert all(not each["network_interfaces"] for each in templates.values())
+        return
+    gpu = templates["train-gpu-efa"]
+    cards = [
+        (each["network_card_index"], each["device_index"], each["interface_type"])
+        for each in gpu["network_interfaces"]
+    ]
+    rest = [(card, 0, "efa-only") for card in range(1, 32)]
+    assert cards == [(0, 0, "interface"), (0, 1, "efa-only"), *rest]
+    [placement] = applied.select("aws_placement_group")
+    assert placement.values["strategy"] == "cluster"
+    assert gpu["placement"][0]["group_name"] == placement.values["name"]
+    target = gpu["capacity_reservation_specification"][0]["capacity_reservation_target"][0]
+    assert target["capacity_reservation_id"] == RESERVATION
+    assert gpu["instance_type"] == "p5.48xlarge"
+    groups = {each.values["node_group_name"]: each for each in applied.select("aws_eks_node_group")}
+    assert groups["gpu-efa"].values["capacity_type"] == "CAPACITY_BLOCK"
+    assert groups["gpu-efa"].values["taint"][0]["key"] == "nvidia.com/gpu"
+    assert len(groups["gpu-efa"].values["subnet_ids"]) == 1
+
+
+def test_the_outputs_print_what_to_type_next(applied: Applied) -> None:
+    printed = terraform.run(applied.folder, "output", "-json", "platform").stdout
+    outputs = json.loads(printed)
+    assert outputs["connect"].startswith("aws eks update-kubeconfig --region us-east-1 --name ")
+    first, *_, last = outputs["install"]
+    assert first.startswith("helm upgrade --install kuberay-operator ")
+    overlay = {"cpu-smoke": "cpu", "gpu-efa": "gpu-efa"}[applied.folder.name]
+    assert last == f"kubectl apply -k infra/kuberay/overlays/{overlay}"
+    plugins = sum("device-plugin" in command for command in outputs["install"])
+    assert plugins == (2 if applied.folder.name == "gpu-efa" else 0)
+
+
+def test_no_secret_is_in_plan_state_or_output(applied: Applied) -> None:
+    written = {**_files(applied.folder), "printed": applied.printed.encode()}
+    assert OWNER.encode() in written["terraform.tfstate"]  # the search finds what is there
+    for name, value in SECRETS.items():
+        assert [place for place, text in written.items() if value.encode() in text] == [], name
+    assert not {"aws_secretsmanager_secret_version", "aws_ssm_parameter"} & {
+        each.type for each in applied.resources
+    }
+    [database] = applied.select("aws_db_instance")
+    assert database.values["password"] is None
+    assert database.values["manage_master_user_password"] is True
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """Every file that terraform left in `folder`, those inside a plan too."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    with zipfile.ZipFile(folder / "first.plan") as plan:
+        return files | {f"first.plan/{name}": plan.read(name) for name in plan.namelist()}
+
+
+@pytest.mark.timeout(1200)  # each case starts the stand-in anew
+def test_the_module_passes_its_tests_and_refuses_every_case(tmp_path: Path) -> None:
+    folder = terraform.copy(tmp_path) / "modules" / "platform"
+    terraform.run(folder, "init")
+    printed = terraform.run(folder, "test").stdout
+    count = re.search(r"Success! (\d+) passed, 0 failed", printed)
+    cases = (folder / "tests" / "refused.cases").read_text("utf-8").count("\n  ")
+    assert count, printed
+    assert int(count[1]) == cases + 1
+
+
+def test_every_variable_with_a_validation_has_a_case() -> None:
+    module = terraform.INFRA / "modules" / "platform"
+    text = (module / "variables.tf").read_text("utf-8")
+    cases = (module / "tests" / "refused.cases").read_text("utf-8")
+    validated = dict(_validations(text))
+    assert len(validated) > 10
+    for name, number in validated.items():
+        refused = re.search(
+            rf"^{name}(?:\.\w+)?\n((?:  .*\n)+)(?:{name}\.\w+\n((?:  .*\n)+))?", cases, re.M
         )
-        return ran.stdout
-
-    assert paste(commands["token"]) == ""
-    [token] = (tmp_path / ".ray").iterdir()
-    assert token.read_text() == "the-token\n"
-    assert token.stat().st_mode & 0o777 == 0o600
-    assert paste(commands["submit"]) == f"token {token}\n"
-    ports = {"ray": "8265", "mlflow": "5000", "prometheus": "9090", "grafana": "3000"}
-    for name, port in ports.items():
-        paste(commands[name])
-        forwarded = json.loads((tmp_path / "called").read_text().splitlines()[-1])
-        assert forwarded == {"portNumber": [port], "localPortNumber": [port]}
+        assert refused, name
+        assert sum((part or "").count("\n") for part in refused.groups()) >= number, name
 
 
-@pytest.mark.slow
-def test_checkov_finds_nothing_that_is_not_explained() -> None:
-    checkov = shutil.which("checkov") or shutil.which(
-        "checkov", path=str(REPOSITORY / ".venv-checkov" / "bin")
-    )
-    if checkov is None:
-        pytest.skip("checkov is not installed: make check-infra makes it an environment")
-    command = [checkov, "--directory", str(terraform.INFRA), "--framework", "terraform"]
-    command += ["--skip-download", "--compact", "--output", "json"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
-    report = json.loads(found.stdout)
-    results = report["results"]
-    assert [(each["check_id"], each["resource"]) for each in results["failed_checks"]] == []
-    assert len(results["passed_checks"]) > 100
-    for skipped in results["skipped_checks"]:
-        reason = skipped["check_result"]["suppress_comment"]
-        assert len(reason) > 20, (skipped["check_id"], skipped["resource"], reason)
+def _validations(text: str) -> Iterator[tuple[str, int]]:
+    """Each variable that refuses values, and its number of validations."""
+    for name, body in re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', text, re.M | re.S):
+        if number := body.count("validation {"):
+            yield name, number

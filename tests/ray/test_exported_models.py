@@ -13,7 +13,7 @@ import transformers
 
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import BertForPretraining
-from rungwise.pipeline.loading import find_pretrain
+from rungwise.pipeline.loading import find_built
 from rungwise.pretraining.pretrained import find_tokenizer, load_module
 from rungwise.tokenizer import cached_encoder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
@@ -72,7 +72,7 @@ def test_a_trained_model_reads_text_the_same_in_transformers(
     out = tmp_path / "out"
     assert auto in rungwise(tmp_path, "export", str(path), "--to", str(out))
 
-    pretrain = find_pretrain(str(path))
+    pretrain = find_built(str(path), "artifacts")
     model: Any = load_module(pretrain)
     tokens = find_tokenizer(pretrain)
     ids = cached_encoder(tokens.folder).encode(pa.array([TEXT.partition("[")[0]])).ids.tolist()

@@ -17,7 +17,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
-from rungwise.pipeline.loading import find_pretrain
+from rungwise.pipeline.loading import find_built
 from rungwise.pretraining import rounds
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.pretrained import load_word_vectors
@@ -89,19 +89,19 @@ def test_from_text_to_vectors_and_a_page(
     name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = str(folder / f"{name}.yaml")
-    pretrain = find_pretrain(recipe)
+    pretrain = find_built(recipe, "artifacts")
     summary, model = PretrainSummary.of(pretrain), load_word_vectors(pretrain)
     pretrained = RUNGS[name]["pretrain"]
     assert (summary.fitting, summary.epochs) == (pretrained["kind"], pretrained.get("epochs", 1))
     assert summary.final["loss"] > 0
 
-    assert main(["neighbours", "worker", "--pretrain", recipe, "--count", "4"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert main(["try", recipe, "worker", "--nearest", "4"]) == 0
+    lines = [pair.split() for pair in capsys.readouterr().out.strip().split("  ")]
     assert len(lines) == 4
     assert "worker" not in [word for word, _ in lines]
     cosines = [float(cosine) for _, cosine in lines]
     assert cosines == sorted(cosines, reverse=True)
-    assert main(["neighbours", "wroker", "--pretrain", recipe]) == 2
+    assert main(["try", recipe, "wroker", "--nearest", "4"]) == 2
     told = capsys.readouterr().err
     assert "found 'wroker'; spelled alike: worker" in told
 
@@ -132,7 +132,7 @@ def test_from_text_to_vectors_and_a_page(
 def test_a_run_gives_the_same_bytes_again_killed_or_not(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretrain = find_pretrain(str(folder / f"{name}.yaml"))
+    pretrain = find_built(str(folder / f"{name}.yaml"), "artifacts")
     first = pretrain.folder.read_bytes(MODEL)
     saved = rounds.Folder.write_bytes
     writes: list[str] = []
@@ -168,7 +168,7 @@ def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs
     recipe |= {"name": "dbow", "model": blocks["model"] | {"architecture": "dbow"}}
     write_recipe(folder / "dbow.yaml", recipe)
     assert main(["run", "pretrain", str(folder / "dbow.yaml")]) == 0
-    pretrain = find_pretrain(str(folder / "dbow.yaml"))
+    pretrain = find_built(str(folder / "dbow.yaml"), "artifacts")
     page = Page(next((folder / "root" / "report").glob("dbow-*/report.html")).read_text())
     assert page.ids == {"result", "use", "time", "origin"}
     with pytest.raises(ConfigError, match="does not offer WordVectors"):
@@ -197,7 +197,7 @@ def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs
 def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
     folder: Path, tmp_path: Path
 ) -> None:
-    pretrain = find_pretrain(str(folder / "word2vec.yaml"))
+    pretrain = find_built(str(folder / "word2vec.yaml"), "artifacts")
     models = [
         again(pretrain, tmp_path / str(number), replicas=3, rounds_per_epoch=2)
         for number in range(2)
@@ -205,7 +205,7 @@ def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
     assert models[0] == models[1]
     assert models[0] != pretrain.folder.read_bytes(MODEL)
     for name in (*TABLES, "paragraph_vectors"):
-        before = find_pretrain(str(folder / f"{name}.yaml"))
+        before = find_built(str(folder / f"{name}.yaml"), "artifacts")
         again(before, tmp_path / f"{name}-threads", threads=2)
     with pytest.raises(DataError, match=r"lower pretrain\.minimum_count"):
         again(pretrain, tmp_path / "none", minimum_count=10**6)
@@ -217,7 +217,7 @@ def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path
     from rungwise.tasks.kinds.examples import TaskInfo
     from rungwise.training.tensor_files import load_tensors
 
-    pretrain = find_pretrain(str(folder / f"{name}.yaml"))
+    pretrain = find_built(str(folder / f"{name}.yaml"), "artifacts")
     summary = PretrainSummary.of(pretrain)
     info = TaskInfo(kind="classification", labels=("a", "b"), metric="accuracy", pair=False)
     for adaptation in ({"kind": "full"}, {"kind": "frozen"}):

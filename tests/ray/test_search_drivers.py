@@ -43,7 +43,7 @@ def write(folder: Path, root: str) -> Path:
         folder / "text",
         model={"kind": "ngram", "fallback_discounts": [0.5, 1.0, 1.5]},
         pretrain={"kind": "counts"},
-        search={"search": {"kind": "grid"}, "measure": {"kind": "bits_per_byte"}, "space": SPACE},
+        search={"measure": {"kind": "bits_per_byte"}, "space": SPACE},
     )
     del recipe["instances"]
     recipe["compute"] |= {"num_workers": 1, "max_concurrent_stages": 2}

@@ -19,12 +19,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray.job_submission import JobSubmissionClient
 
 from rungwise.__main__ import main
 from rungwise.cluster import ray_start
-from rungwise.cluster.expected_nodes import MACHINE_VARIABLE
-from rungwise.submission import jobs
-from rungwise.submission.connection import Client, connect, find_server
+from rungwise.submission.server import connect, find_server
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
@@ -102,16 +101,6 @@ def head() -> Iterator[Head]:
     token_path = scratch / "token"
     token_path.touch(mode=0o600)
     token_path.write_text(TOKEN)
-    # One group that the autoscaler could start, if there were one.
-    gpu = {"autoscaling_group": "asg-gpu", "maximum": 1, "resources": {"CPU": 8, "GPU": 4}}
-    machine = {
-        "role": "head",
-        "cluster": "test",
-        "region": "eu-central-1",
-        "token_secret": "arn:aws:secretsmanager:eu-central-1:0:secret:token",
-        "scaling": {"groups": {"gpu": gpu}},
-    }
-    (scratch / "machine.json").write_text(json.dumps(machine))
     with contextlib.ExitStack() as probes:
         ports = []
         for _ in range(6):
@@ -133,7 +122,6 @@ def head() -> Iterator[Head]:
         ),
     )
     environment = ray_start.environment(token_path, HOME=str(scratch))
-    environment[MACHINE_VARIABLE] = str(scratch / "machine.json")
     environment.pop("PYTHONPATH", None)
     process = psutil.Popen(
         ray_start.start_command(node),
@@ -192,7 +180,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def client(head: Head, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Client:
+def client(
+    head: Head, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> JobSubmissionClient:
     """Commands of this process go to the head, with the project; and Ray's client of it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", head.address)
@@ -204,9 +194,9 @@ def client(head: Head, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
-    client: Client, head: Head, project: Path, tmp_path: Path
+    client: JobSubmissionClient, head: Head, project: Path, tmp_path: Path
 ) -> None:
-    line = Line(int(client.server.address.rpartition(":")[2]))
+    line = Line(int(client.get_address().rpartition(":")[2]))
     command = [sys.executable, "-m", "rungwise", "submit", "workflows/instances.py", "small.yaml"]
     command += ["--address", line.address]
     errors = tmp_path / "errors"
@@ -226,9 +216,8 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
             printed.append(process.stdout.readline())
         running = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
         line.cut()
-        while "the connection is lost" not in errors.read_text():
-            assert process.poll() is None
-            time.sleep(0.1)
+        time.sleep(3)
+        assert process.poll() is None
         line.join()
         printed += process.stdout.readlines()
         assert process.wait(120) == 0, errors.read_text()
@@ -236,11 +225,10 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     text = "".join(printed)
     (job,) = re.findall(r"^submitted (\S+)$", text, re.MULTILINE)
     assert client.get_job_logs(job) in text  # all of it, each line once
-    assert "connected again" in errors.read_text()
     assert "4 of 4 stages built" in text
     logs = [path for path in head.folder.rglob("*.*") if path.suffix in (".log", ".out", ".err")]
     assert any(job in path.name for path in logs)
-    for shown in (text, errors.read_text(), str(client.get_details(job)), *map(str, running)):
+    for shown in (text, errors.read_text(), str(client.get_job_info(job)), *map(str, running)):
         assert TOKEN not in shown
     assert not [path for path in logs if TOKEN in path.read_text(errors="replace")]
     (corpus,) = (project.parent / "root").glob("corpus/*/artifact.json")
@@ -286,119 +274,24 @@ def test_ray_s_own_command_submits_the_same_workflow_file(
     assert expected in done.stdout
 
 
-def test_a_job_is_stopped_in_peace_and_resumed_and_its_end_is_the_command_s(
-    client: Client,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_recipe(tmp_path / "small.yaml", small_recipe(tmp_path / "root", Path("text")))
-    Path("slow.py").write_text(_SLOW.format(state=str(tmp_path / "state")))
-    assert main(["submit", "slow.py", "small.yaml", "name=slow", "--no-wait"]) == 0
-    (job,) = re.findall(r"^submitted (\S+)$", capfd.readouterr().out, re.MULTILINE)
-    while "\nready" not in client.get_job_logs(job):
-        assert not client.get_details(job).status.is_terminal(), client.get_job_logs(job)
-        time.sleep(0.1)
-    assert main(["resume", "slow"]) == 2
-    assert main(["stop", "slow"]) == 0
-    assert f"{job} has been stopped" in capfd.readouterr().out
-    assert "closed" in client.get_job_logs(job)
-    assert main(["resume", job]) == 1
-    printed = capfd.readouterr().out
-    assert "\nerror: it broke\n" in printed
-    (broken,) = re.findall(r"^(\S+) has failed", printed, re.MULTILINE)
-    assert main(["resume", broken]) == 0
-    assert "\nwent on\n" in capfd.readouterr().out
-    assert main(["jobs"]) == 0
-    printed = capfd.readouterr().out
-    assert re.search(rf"{job} +slow +stopped", printed)
-    assert re.search(rf"{broken} +slow +failed", printed)
-
-
-# Takes longer to close than Ray waits by itself, fails when it is started again, then goes on.
-_SLOW = """
-import signal, sys, time
-from pathlib import Path
-
-STATE = Path({state!r})
-
-def stages(recipe):
-    return []
-
-def end(*_):
-    time.sleep(4)
-    STATE.write_text("saved")
-    print("closed", flush=True)
-    sys.exit(1)
-
-if __name__ == "__main__":
-    if STATE.exists() and STATE.read_text() == "saved":
-        STATE.write_text("broken")
-        sys.exit("error: it broke")
-    if STATE.exists():
-        print("went on")
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, end)
-    print("ready", flush=True)
-    time.sleep(600)
-"""
-
-
-def test_what_cannot_work_is_refused_before_a_job_is_made(
-    client: Client,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    unused_port: int,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    before = jobs._list_jobs(client)
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(REPOSITORY / "workflows" / "pretrain.py", tmp_path)
-    corpus = write_corpus(tmp_path / "text", documents=6)
-    write_recipe(tmp_path / "small.yaml", small_recipe(tmp_path / "root", corpus))
-
-    def refused(*more: str) -> str:
-        assert main(["submit", "pretrain.py", "small.yaml", *more]) == 2
-        message = capfd.readouterr().err
-        assert len(message.strip().splitlines()) == 1
-        return message
-
-    # A job of ours asks the head what may come, and is not listed.
-    message = refused("compute.num_workers=5", "compute.gpus_per_worker=1")
-    assert "there is room for 0, and room for 4 once all that may come (1) are there" in message
-    assert "lower compute.num_workers to 4" in message
-    with (tmp_path / "data.bin").open("wb") as file:
-        file.truncate(500_000_000)
-    assert "the largest: data.bin 500.0 MB" in refused()
-    (tmp_path / ".rayignore").write_text("data.bin\n")
-    assert "start the port forwarding" in refused("--address", f"127.0.0.1:{unused_port}")
-    wrong = tmp_path / "wrong"
-    wrong.write_text("of-another-cluster")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(wrong))
-    assert f"refuses the token from RAY_AUTH_TOKEN_PATH ({wrong})" in refused()
-    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
-    assert "wants a token and none is set" in refused()
-    assert jobs._list_jobs(client) == before
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_training_that_is_stopped_goes_on_from_its_checkpoint(
-    client: Client, project: Path, capfd: pytest.CaptureFixture[str]
+    client: JobSubmissionClient, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     submitted = ["submit", "workflows/pretrain.py", "small.yaml", "name=long", "--no-wait"]
     assert main([*submitted, "pretrain.steps=1000"]) == 0
     (job,) = re.findall(r"^submitted (\S+)$", capfd.readouterr().out, re.MULTILINE)
     root = project.parent / "root"
     while not list(root.glob("pretrain/long-*/checkpoints/*")):
-        assert not client.get_details(job).status.is_terminal(), client.get_job_logs(job)
+        assert not client.get_job_info(job).status.is_terminal(), client.get_job_logs(job)
         time.sleep(0.5)
-    assert main(["stop", job]) == 0
+    client.stop_job(job)
+    while not client.get_job_info(job).status.is_terminal():
+        time.sleep(0.5)
     assert not list(root.glob("pretrain/long-*/artifact.json"))
     capfd.readouterr()
-    assert main(["resume", job]) == 0
+    assert main([*submitted[:-1], "pretrain.steps=1000"]) == 0
     assert "goes on where it was stopped" in capfd.readouterr().out
     (record,) = root.glob("pretrain/long-*/artifact.json")
-    summary = json.loads(record.read_text())["summary"]
-    assert summary["gradient"]["steps"] == 1000
+    assert json.loads(record.read_text())["summary"]["gradient"]["steps"] == 1000

@@ -16,13 +16,12 @@ from mlflow import MlflowClient
 
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG
-from rungwise.sweep.record import TrialRecord, read_records
+from rungwise.tuning.record import SweepTrial, read_records
 from tests.conftest import REPOSITORY, s3_bucket
 from tests.toy_sweeps import BEST_RATE, marks
 from tests.waiting import wait_until
 
 RATES = {"finetune.learning_rate": {"kind": "loguniform", "low": 1e-5, "high": 1e-1}}
-HALVING = {"kind": "halving", "grace_epochs": 1}
 pytestmark = pytest.mark.slow
 
 
@@ -56,11 +55,11 @@ class Toy:
         said, _ = driver.communicate(timeout=280)
         assert driver.returncode == 0, said
 
-    def trials(self) -> list[TrialRecord]:
+    def trials(self) -> list[SweepTrial]:
         stage = Folder.at(self.root) / "sweep"
         return [trial for name in stage.subfolders() for trial in read_records(stage / name)]
 
-    def ended(self) -> dict[str, TrialRecord]:
+    def ended(self) -> dict[str, SweepTrial]:
         return {trial.name: trial for trial in self.trials() if trial.ended}
 
     def starts(self) -> list[float]:
@@ -73,7 +72,7 @@ class Toy:
         wait_until("trials", lambda: len(self.ended()) >= after, 250, driver.poll)
         driver.kill()
         driver.communicate()
-        before: list[TrialRecord] = []
+        before: list[SweepTrial] = []
         while before != (before := self.trials()):
             time.sleep(4)
 
@@ -91,15 +90,13 @@ def nested_runs(folder: Path) -> list[Any]:
     return [run for run in runs if "/trial-" in str(run.info.run_name)]
 
 
-@pytest.mark.parametrize("search", ["random", "optuna"])
-def test_no_trial_that_has_ended_is_repeated_after_a_kill(tmp_path: Path, search: str) -> None:
-    block = {"space": RATES, "trials": 8, "search": {"kind": search}}
-    check_restart(Toy(tmp_path, str(tmp_path / "root"), block))
+def test_no_trial_that_has_ended_is_repeated_after_a_kill(tmp_path: Path) -> None:
+    check_restart(Toy(tmp_path, str(tmp_path / "root"), {"space": RATES, "trials": 8}))
 
 
-def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_leg(tmp_path: Path) -> None:
+def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_run(tmp_path: Path) -> None:
     """Of eight trials of four epochs four pass the first milestone, two the second."""
-    toy = Toy(tmp_path, str(tmp_path / "root"), {"space": RATES, "trials": 8, "scheduler": HALVING})
+    toy = Toy(tmp_path, str(tmp_path / "root"), {"space": RATES, "trials": 8, "halving": {}})
     toy.kill_in_the_middle(after=3)  # as soon as the first milestone is decided
     before, begun = {trial.name: trial for trial in toy.trials()}, len(toy.starts())
     toy.run()

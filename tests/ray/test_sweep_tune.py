@@ -13,17 +13,17 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig, OnEpoch
-from rungwise.sweep.record import ScoredTrial, SweepSummary
-from rungwise.sweep.running import run_sweep
-from rungwise.sweep.trial import Train
+from rungwise.finetune import FinetuneConfig
+from rungwise.tuning.record import SweepSummary
+from rungwise.tuning.running import run_sweep
+from rungwise.tuning.trial import Train
 from tests.toy_sweeps import (
     BEST_RATE,
     Events,
     artifact,
     inputs,
     marks,
-    reads_layers,
+    read_layers,
     real,
     stage_config,
     toy,
@@ -47,13 +47,7 @@ def brittle(starts: Path) -> Train:
     """The toy, but for a learning rate at which it breaks."""
     sound = toy(starts)
 
-    def train(
-        settings: FinetuneConfig,
-        inputs: dict[str, Artifact],
-        seed: int,
-        on_epoch: OnEpoch,
-        start: bytes | None,
-    ) -> None:
+    def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
         if settings.learning_rate == BREAKS:
             raise UserError(f"a rate of {BREAKS} breaks it")
         sound(settings, inputs, seed, on_epoch, start)
@@ -71,8 +65,7 @@ def swept(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[
             "values": [BEST_RATE, 1e-4, BREAKS, 1e-2, 1e-5, 2e-5],
         }
     }
-    scheduler = {"kind": "halving", "grace_epochs": 1, "reduction_factor": 2}
-    block = {"search": {"kind": "grid"}, "scheduler": scheduler, "space": space}
+    block = {"halving": {}, "space": space}
     return sweep(folder, brittle(folder / "starts"), {"epochs": 4}, **block)
 
 
@@ -85,7 +78,7 @@ def test_more_trials_than_cpus_end_and_the_best_setting_wins(
     assert summary.best.finetune.learning_rate == BEST_RATE
     assert summary.best.state == "finished"
     assert summary.metric == "accuracy"
-    assert len(marks(folder.parent / "starts")) == 5 + 2 + 1  # legs
+    assert len(marks(folder.parent / "starts")) == 5 + 2 + 1  # runs
 
 
 def test_trials_that_fail_end_no_sweep_and_say_why(swept: tuple[SweepSummary, Path]) -> None:
@@ -95,7 +88,7 @@ def test_trials_that_fail_end_no_sweep_and_say_why(swept: tuple[SweepSummary, Pa
     for row in failed:
         assert row.values["finetune.learning_rate"] == BREAKS
         assert row.error == "a rate of 0.1 breaks it"
-        assert not isinstance(row, ScoredTrial)
+        assert row.score is None
 
 
 def test_the_record_counts_what_was_run_and_what_was_saved(
@@ -110,7 +103,6 @@ def test_the_record_counts_what_was_run_and_what_was_saved(
         assert (row.state == "finished") == whole
         if row.history:
             assert row.effective["learning_rate"] == row.values["finetune.learning_rate"]
-            assert isinstance(row, ScoredTrial)
             assert row.score == row.history[-1].score
     # Five came to the first milestone and two went on, of whom one came through the second.
     assert [row.epochs_run for row in rows] == [4, 2, 0, 1, 1, 1]
@@ -119,7 +111,7 @@ def test_the_record_counts_what_was_run_and_what_was_saved(
     assert [row["trial"] for row in table] == [row.name for row in rows]
     whole_record = json.loads((folder / "sweep.json").read_text())
     assert whole_record["best"] == summary.best.model_dump(mode="json")
-    assert whole_record["sweep"]["search"] == {"kind": "grid"}
+    assert whole_record["sweep"]["trials"] is None
     left = {path.name for path in folder.iterdir()}
     assert left == {"trials", "trials.csv", "sweep.json"}
 
@@ -171,18 +163,6 @@ def test_a_sweep_whose_trials_all_fail_says_why(ray_session: None, tmp_path: Pat
         sweep(tmp_path, brittle(tmp_path), {"learning_rate": BREAKS}, space=space, trials=2)
 
 
-@pytest.mark.slow
-def test_optuna_goes_where_trials_are_good(ray_session: None, tmp_path: Path) -> None:
-    space = {"finetune.learning_rate": RATES}
-    block = {"search": {"kind": "optuna"}, "space": space, "trials": 40}
-    summary, _ = sweep(tmp_path, toy(), {"epochs": 1}, **block)
-    scores = [row.score for row in summary.scored]
-    assert len(scores) == 40
-    # Its first ten are random, the rest are drawn where scores were high.
-    assert sum(scores[-20:]) / 20 > sum(scores[:10]) / 10
-    assert summary.best.score > 0.48  # of 0.5 after one epoch
-
-
 def at_variants(folder: Path) -> dict[str, Artifact]:
     made = {f"pretrain@{n}": {"model": {"num_layers": n + 1}, "pretrain": {}} for n in range(2)}
     named = {k: v for k, v in inputs(folder).items() if k != "pretrain"}
@@ -202,10 +182,10 @@ def test_a_batch_larger_than_the_training_split_is_caught(
 @pytest.mark.slow
 def test_a_trial_reads_the_artifacts_of_its_variant(ray_session: None, tmp_path: Path) -> None:
     space = {"model.num_layers": {"kind": "choice", "values": [1, 2]}}
-    config = stage_config({"epochs": 1}, space=space, search={"kind": "grid"})
+    config = stage_config({"epochs": 1}, space=space)
     context = Context(ComputeConfig())
     output = Folder.at(tmp_path / "sweep")
-    summary = run_sweep(config, at_variants(tmp_path), output, context, reads_layers)
+    summary = run_sweep(config, at_variants(tmp_path), output, context, read_layers)
     assert [row.upstream for row in summary.trials] == [0, 1]
-    assert [row.score for row in summary.scored] == [0.1, 0.2]
+    assert [row.score for row in summary.trials] == [0.1, 0.2]
     assert summary.upstream_values == ({"model.num_layers": 1}, {"model.num_layers": 2})

@@ -346,9 +346,9 @@ def test_a_job_on_two_nodes_leaves_the_bytes_that_a_run_here_leaves(
         "run", str(REPOSITORY / "workflows" / "pretrain.py"), str(here), folder=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    # What differs is where the run is written down, here with a password.
-    secretly = {"tracking": {"uri": f"http://somebody:{PASSWORD}@{place}"}}
-    there = write_recipe(tmp_path / "there.yaml", recipe | secretly)
+    # What differs is where the run is written down.
+    elsewhere = {"tracking": {"uri": f"http://{place}"}}
+    there = write_recipe(tmp_path / "there.yaml", recipe | elsewhere)
     done = subprocess.run(
         cluster.submit("--", "python", "workflows/pretrain.py", str(there)),
         env=cluster.environment,
@@ -366,7 +366,7 @@ def test_a_job_on_two_nodes_leaves_the_bytes_that_a_run_here_leaves(
     runs = [made["pretrain"]["summary"]["gradient"] for made in (two_nodes, laptop)]
     for key in ("history", "validation", "data_hash"):
         assert runs[0][key] == runs[1][key]
-    # The run is in the store that `rungwise ui` and a run in this folder use.
+    # The run is in the store that a run in this folder uses.
     with contextlib.closing(sqlite3.connect(cluster.folder / "artifacts" / "mlflow.db")) as store:
         locations = [row[0] for row in store.execute("SELECT artifact_uri FROM runs")]
         states = {row[0] for row in store.execute("SELECT status FROM runs")}

@@ -58,7 +58,7 @@ DOWNSTREAM: dict[str, Any] = {
     "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
     "sweep": {
         "trials": 3,
-        "scheduler": {"kind": "halving", "grace_epochs": 1},
+        "halving": {"grace_period": 0.5},
         "space": {
             "finetune.learning_rate": {"kind": "loguniform", "low": 0.001, "high": 0.01},
             "finetune.epochs": {"kind": "choice", "values": [1, 2]},
@@ -233,13 +233,13 @@ def test_models_are_found_by_what_they_read(
     held_out = next((finished / "root" / "corpus").glob("*/validation-*.parquet"))
     document = pq.read_table(held_out)["id"][-1].as_py()
     for what in (["--document", document], ["--source", source]):
-        assert main(["which-models", *what, "--root", str(finished / "root")]) == 0
+        assert main(["why", *what, "--root", str(finished / "root")]) == 0
         said = capsys.readouterr().out.splitlines()
         assert said[0].startswith(f"corpus {found['corpus']} (small): ")
         assert [line.split()[:2] for line in said[1:]] == [
             [stage, found[stage]] for stage in ("pretrain", "evaluate", "register")
         ]
-    assert main(["which-models", "--document", "x", "--root", str(finished / "root")]) == USER_ERROR
+    assert main(["why", "--document", "x", "--root", str(finished / "root")]) == USER_ERROR
     assert "none of 1 corpora" in capsys.readouterr().err
 
 
@@ -555,7 +555,7 @@ def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
     recipe["tracking"] = {"uri": f"http://127.0.0.1:{unused_port}"}
     config = write_recipe(tmp_path / "recipe.yaml", recipe)
     done = run("pretrain", config, "pretrain.steps=10")
-    assert "rungwise sync" in done.stdout
+    assert "rungwise gc pretrain" in done.stdout
     assert set(records(tmp_path / "root")) == {*STAGES, "report"}
     store = f"sqlite:///{tmp_path}/later.db"
     subprocess.run(
@@ -563,7 +563,7 @@ def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
             sys.executable,
             "-c",
             "import sys; from rungwise.__main__ import main; sys.exit(main(sys.argv[1:]))",
-            *("sync", config, f"tracking.uri={store}"),
+            *("gc", "pretrain", config, f"tracking.uri={store}"),
             *("--instead-of", f"http://127.0.0.1:{unused_port}"),
         ],
         cwd=REPOSITORY,

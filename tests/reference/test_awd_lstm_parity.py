@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.finetune.heads import SequenceHead
 from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.losses.objectives import CAUSAL
+from rungwise.tasks.kinds.heads import SequenceHead
 
 awdlstm = pytest.importorskip("fastai.text.models.awdlstm", reason="fastai is not installed")
 core = pytest.importorskip("fastai.text.models.core")

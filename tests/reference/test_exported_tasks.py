@@ -13,9 +13,10 @@ from rungwise.__main__ import main
 from rungwise.finetune.scoring import outputs
 from rungwise.serving import onnx
 from rungwise.tasks.data.unlabelled import parse_example
-from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import OF_TEXT, Kind
+from rungwise.tasks.interface import KINDS, task_kind
+from rungwise.tasks.kinds.examples import Kind
 from rungwise.tasks.kinds.kind import Reading
+from rungwise.tasks.kinds.sentences import SentenceKind
 from tests.reference.test_onnx import TOLERANCE, logits_by
 from tests.small_models import shaken
 from tests.unit.test_predictor import INFO, RECORDS, make_model
@@ -73,7 +74,8 @@ def test_a_fine_tuned_model_answers_the_same_in_transformers(
     ours = outputs(predictor.model, items)
     for one, other in zip(logits_by(predictor, theirs, items), ours, strict=True):
         np.testing.assert_allclose(one, other, **TOLERANCE)
-    if kind in OF_TEXT:  # also through their tokenizer, from the text on, cut where ours is
+    if issubclass(KINDS[kind], SentenceKind):
+        # Also through their tokenizer, from the text on, cut where ours is.
         tokenizer = transformers.AutoTokenizer.from_pretrained(out)
         texts = [list(each.values()) for each in RECORDS[kind]]
         rows = tokenizer(

@@ -11,16 +11,10 @@ import pytest
 import torch
 import transformers
 
-from rungwise.finetune.heads import (
-    ChoiceHead,
-    HeadedEncoder,
-    Rows,
-    SequenceHead,
-    SpanHead,
-    TokenHead,
-)
-from rungwise.finetune.scoring import loss_sums
+from rungwise.finetune.model import HeadedEncoder
 from rungwise.serving.hugging_face import load_model
+from rungwise.tasks.interface import KINDS
+from rungwise.tasks.kinds.heads import ChoiceHead, Rows, SequenceHead, SpanHead, TokenHead
 from tests.small_models import shaken
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
@@ -107,7 +101,7 @@ def test_bert_for_sequence_classification(tmp_path, kind):
     found_BC = mine(*read, rows())
     assert expected.logits.std() > 0.05  # the rows differ
     torch.testing.assert_close(expected.logits, found_BC, **TOLERANCE)
-    total, count = loss_sums(kind, found_BC, labels_B)
+    total, count = KINDS[kind].loss_sums(found_BC, labels_B)
     torch.testing.assert_close(total / count, expected.loss, **TOLERANCE)
 
 
@@ -123,7 +117,7 @@ def test_token_classification(tmp_path, name):
     expected = model(**inputs, labels=tags_BT)
     found_WC = mine(*read, rows())
     torch.testing.assert_close(expected.logits[real_BT], found_WC, **TOLERANCE)
-    total, count = loss_sums("tagging", found_WC, tags_BT[real_BT])
+    total, count = KINDS["tagging"].loss_sums(found_WC, tags_BT[real_BT])
     torch.testing.assert_close(total / count, expected.loss, **TOLERANCE)
 
 
@@ -145,7 +139,7 @@ def test_question_answering(tmp_path, name):
     full = {key: value[:1] for key, value in inputs.items()}
     target = torch.tensor([[3, 8]])
     loss = model(**full, start_positions=target[:, 0], end_positions=target[:, 1]).loss
-    total, count = loss_sums("span", found_BT2[:1], target)
+    total, count = KINDS["span"].loss_sums(found_BT2[:1], target)
     torch.testing.assert_close(total / count, loss, **TOLERANCE)
 
 
@@ -160,7 +154,7 @@ def test_bert_for_multiple_choice(tmp_path):
     expected = model(**options, labels=right_B)
     found_BO = mine(*read, rows(torch.tensor([0, 0, 1, 1])))
     torch.testing.assert_close(expected.logits, found_BO, **TOLERANCE)
-    total, count = loss_sums("choice", found_BO, right_B)
+    total, count = KINDS["choice"].loss_sums(found_BO, right_B)
     torch.testing.assert_close(total / count, expected.loss, **TOLERANCE)
 
 

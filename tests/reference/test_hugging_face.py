@@ -13,14 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.finetune.heads import (
-    ChoiceHead,
-    HeadedEncoder,
-    Rows,
-    SequenceHead,
-    SpanHead,
-    TokenHead,
-)
+from rungwise.finetune.model import HeadedEncoder
 from rungwise.finetune.tops import BiLstm
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, Bert, BertConfig, BertForPretraining
@@ -28,6 +21,7 @@ from rungwise.models.families.gpt import GptConfig, GptForPretraining
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.serving.hugging_face import export_model, load_model
 from rungwise.serving.hugging_face.tensors import rename_headed
+from rungwise.tasks.kinds.heads import ChoiceHead, Rows, SequenceHead, SpanHead, TokenHead
 from tests.small_models import shaken, small_model
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}

@@ -18,7 +18,7 @@ from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import onnx
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.unlabelled import parse_example
-from rungwise.tasks.interface import task_kind
+from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import Kind, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs, Reading
@@ -65,7 +65,7 @@ def test_states_of_an_encoder_are_those_of_pytorch(kind: str, tmp_path: Path) ->
 def logits_by(predictor: Predictor, graph: Any, items: list[Item]) -> list[Any]:
     """The outputs of `finetune.scoring.outputs`, of who is asked as onnxruntime is."""
     kind, found = predictor.info.kind, []
-    batch = collate(items, kind)
+    batch = collate(items, KINDS[kind])
     lengths = batch.rows.lengths
     results = asked(graph, batch.ids, batch.segments, lengths)
     rows = iter(range(len(batch.ids)))

@@ -13,7 +13,6 @@ import pytest
 import torch
 from scipy.spatial import distance
 
-from rungwise.__main__ import main
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.page.neighbours import Neighbourhood
@@ -32,6 +31,7 @@ from rungwise.models.trained.language_models import windows
 from rungwise.models.trained.perplexity import perplexity
 from rungwise.models.transformer.attention import Boundaries
 from rungwise.pretraining import pretrained
+from rungwise.serving.trial import try_nearest
 from rungwise.tokenizer import SpecialIds, WordPieceConfig, train
 from rungwise.tokens.text import TokenisedText
 from tests.conftest import made_up_sentences
@@ -214,9 +214,7 @@ def test_a_rung_is_asked_by_capability_and_refuses_by_name(
         pretrained.load_word_vectors(rung)
 
 
-def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
     tokenizer = train(WordPieceConfig(vocab_size=120, min_frequency=1), made_up_sentences(1, 200))
     table = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 8))
 
@@ -237,16 +235,13 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces(
     best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:3]
     assert [each.word for each in near] == best
     assert [each.cosine for each in near] == pytest.approx([cosines[word] for word in best])
-    monkeypatch.setattr("rungwise.pipeline.loading.find_pretrain", lambda *_: None)
-    monkeypatch.setattr(
-        "rungwise.pretraining.pretrained.find_tokenizer", lambda _: SimpleNamespace(folder=None)
-    )
-    monkeypatch.setattr("rungwise.pretraining.pretrained.load_word_vectors", lambda _: Vectors())
-    monkeypatch.setattr("rungwise.tokenizer.load_reader", lambda _: tokenizer)
-    for word in ("rowser", words[0]):
-        assert main(["neighbours", word]) == 0
-        told = capsys.readouterr().err
-        pieces = " ".join(str(tokenizer.id_to_token(token)) for token in ids)
-        assert ("'rowser' is unknown" in told and pieces in told) == (word == "rowser")
+    pretrained: Any = SimpleNamespace(model=Vectors(), tokenizer=tokenizer)
+    pieces = " ".join(str(tokenizer.id_to_token(token)) for token in ids)
+    nearest = "  ".join(f"{word} {cosines[word]:.3f}" for word in best)
+    trial = try_nearest(pretrained, 3)
+    assert trial.answer("rowser") == f"{pieces}: {nearest}"
+    assert ":" not in trial.answer(words[0])
+    with pytest.raises(DataError, match="no vector of each token"):
+        try_nearest(SimpleNamespace(model=object(), tokenizer=tokenizer), 3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(DataError, match="found 'workez'; spelled alike: worker"):
         Neighbourhood(Vectors(), tokenizer).nearest("workez", 3)

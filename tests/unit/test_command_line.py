@@ -1,10 +1,8 @@
 """The command line: a mistake is one clear line and status 2, before anything runs."""
 
-import contextlib
 import json
 import os
 import socket
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +13,6 @@ import requests
 
 from rungwise.__main__ import main
 from rungwise.cluster.head import Head
-from rungwise.core.stages import artifact
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import register_driver
 from rungwise.core.storage.folder import Folder
@@ -148,12 +145,12 @@ def test_doctor_finds_this_environment_well(capfd: pytest.CaptureFixture[str]) -
 def test_doctor_says_what_is_wrong_with_a_server_that_is_away(
     monkeypatch: pytest.MonkeyPatch, unused_port: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{unused_port}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:hunter2@127.0.0.1:{unused_port}")
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["doctor"]) == 1
     out = capfd.readouterr().out
     assert "does not answer" in out
-    assert "secret" not in out
+    assert "hunter2" not in out
     assert main(["doctor", "--json"]) == 1
     found = {row["what"]: row["state"] for row in json.loads(capfd.readouterr().out)}
     assert found["MLflow"] == "wrong"
@@ -184,11 +181,12 @@ def test_doctor_asks_a_server_with_a_password_and_gives_whole_advice(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ui", "--port", "70000"], "--port: expected a port, at most 65535, found 70000"),
-        (["serve", "x", "--port", "-1"], "--port: expected a port, at most 65535, found -1"),
-        (["up", "--mlflow-port", "x"], "--mlflow-port: expected a port, at most 65535, found x"),
+        *(
+            (["up", "--mlflow-port", port], f"expected a port, at most 65535, found {port}")
+            for port in ("x", "-1", "70000")
+        ),
         (["dry-run", "x", "--tokens-per-second", "-3"], "expected a number above 0, found -3"),
-        (["neighbours", "sea", "--count", "x"], "--count: expected 1 or more, found x"),
+        (["try", "x", "--nearest", "x"], "--nearest: expected 1 or more, found x"),
         (["plna"], "there is no command 'plna'; did you mean 'plan'?"),
         (["prove_resume"], "did you mean 'prove-resume'?"),
         (["xyz"], "there is no command 'xyz'; rungwise help lists the commands"),
@@ -204,16 +202,6 @@ def test_arguments_that_do_not_parse_are_one_line(
         main(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_variables_of_a_cluster_that_are_no_json_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda _: "terraform")
-    (tmp_path / "variables.tf").touch()
-    (tmp_path / "terraform.tfvars.json").write_text('{"name": "a",}')
-    assert main(["cluster", "create", "--folder", str(tmp_path)]) == 2
-    assert "terraform.tfvars.json is not JSON (" in capfd.readouterr().err
 
 
 def test_gc_leaves_folders_that_only_look_like_artifacts(
@@ -253,7 +241,7 @@ def test_gc_keeps_what_a_run_in_progress_needs(
     assert not read.exists()
 
 
-@pytest.mark.parametrize("command", [["why"], ["verify"], ["rebuild", "--into", "b"], ["open"]])
+@pytest.mark.parametrize("command", [["why"], ["verify"], ["rebuild", "--into", "b"]])
 def test_keys_are_refused_where_there_is_no_recipe_to_change(
     command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,13 +255,13 @@ def test_keys_are_refused_where_there_is_no_recipe_to_change(
     ("command", "message"),
     [
         (["status"], "no MLflow store at"),
-        (["ui"], "no MLflow store at"),
         (["why", "models:/a/1"], "no MLflow store at"),
         (["predict", "models:/a@champion", "--format", "text"], "no MLflow store at"),
         (["promote", "models:/a", "--back"], "no MLflow store at"),
-        (["which-models", "--source", "a"], "no corpus below"),
-        (["open"], "no report below"),
-        (["neighbours", "a"], "no artifact here"),
+        (["why", "--source", "a"], "no corpus below"),
+        (["why"], "expects one of MODEL, --source NAME and --document ID"),
+        (["why", "a", "--source", "a"], "expects one of MODEL, --source NAME and --document ID"),
+        (["try", "a", "--nearest", "3"], "no model here"),
     ],
 )
 def test_a_question_in_an_empty_folder_leaves_it_empty(
@@ -310,29 +298,6 @@ def test_what_mlflow_refuses_is_one_line(
         capfd.readouterr()
         assert main(command) == 2
         assert "name=a" in capfd.readouterr().err
-
-
-def test_ui_names_the_page_of_the_runs(
-    recipe: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    unused_port: int,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    root = recipe.parent / "root"
-    root.mkdir()
-    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as store:
-        store.execute("CREATE TABLE experiments (experiment_id INTEGER, name TEXT)")
-        store.execute(
-            "INSERT INTO experiments VALUES (7, ?)", (load_recipe(recipe).tracking.experiment,)
-        )
-        store.commit()
-    started: list[Any] = []
-    monkeypatch.setattr(
-        "rungwise.commands.running.ui.os.execve", lambda *given: started.append(given)
-    )
-    main(["ui", str(recipe), f"--port={unused_port}"])
-    assert started[0][2]["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
-    assert f"127.0.0.1:{unused_port}/#/experiments/7/runs?" in capfd.readouterr().out
 
 
 def test_a_relative_root_of_a_job_outlives_its_temporary_folder(
@@ -379,44 +344,6 @@ def test_help_is_found_where_it_is_looked_for(
         main(arguments)
     assert ended.value.code == 0
     assert expected in capsys.readouterr().out
-
-
-def test_open_says_where_the_page_is_or_how_to_get_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("webbrowser.open", asked.append)
-    assert main(["open", str(tmp_path)]) == 2
-    assert "rungwise run pretrain quickstart" in capsys.readouterr().err
-    folder = tmp_path / "report" / "mine-0123456789ab"
-    record = {
-        "stage": "report",
-        "label": "mine",
-        "fingerprint": "0123456789ab",
-        "finished": "2026",
-        "summary": {"page": "report.html", "headline": "", "show": []},
-    }
-    artifact.finish(Folder.at(folder), record, {})
-    assert main(["open", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{folder}/report.html\n"
-    assert asked == [f"file://{folder}/report.html"]
-
-
-def test_a_shell_completes_verbs_workflows_and_options(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion"]) == 0
-    script = capfd.readouterr().out
-
-    def completed(*words: str) -> set[str]:
-        typed = " ".join(["rungwise", *words])
-        code = f"{script}COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _rungwise; "
-        code += 'printf "%s\\n" "${COMPREPLY[@]}"'
-        said = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-        return set(said.stdout.split())
-
-    assert completed("pr") == {"predict", "promote", "prove-resume"}
-    assert completed("run", "fi") == {"finetune"}
-    assert completed("predict", "--inp") == {"--input"}
-    assert completed("predict", "reviews") == set()  # the shell then completes files
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -1,11 +1,8 @@
-"""The evaluation of variants without a cluster: summary and Parquet file say the same; and
-ensembles of their seeds.
-"""
+"""The evaluation of variants without a cluster: summary and Parquet file say the same."""
 
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,19 +17,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.comparison.compare import compare_variants
 from rungwise.evaluation.comparison.config import CompareConfig
-from rungwise.evaluation.comparison.ensemble import best_threshold, combine_answers, score_ensembles
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.task_contrast import read_runs
 from rungwise.evaluation.statistics import estimate
 from rungwise.report import formats
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.noise import add_errors
-from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (
     ExampleCounts,
     TaskInfo,
@@ -43,7 +36,7 @@ from rungwise.tasks.kinds.examples import (
 )
 from rungwise.training.tensor_files import save_tensors
 from tests.small_models import small_config, small_model
-from tests.summaries import pretrained_of, standing, task_of
+from tests.summaries import pretrained_of, standing
 from tests.toy_sweeps import Events, marks
 
 
@@ -104,6 +97,19 @@ def compared(
         texts = [" ".join(words[n] for n in rng.integers(5, 40, size=6)) for _ in range(count)]
         examples = [Text(f"{split}:{n}", t, None, target(n)) for n, t in enumerate(texts)]
         write_examples(examples, task.folder, split)
+    summary = evaluated(folder, task, words, variants, evaluate, seeds)
+    return summary, task, folder / "events"
+
+
+def evaluated(
+    folder: Path,
+    task: Artifact,
+    words: list[str],
+    variants: Setting,
+    evaluate: Setting,
+    seeds: Mapping[str, int] | None = None,
+) -> EvaluateSummary:
+    """The summary of an evaluation of models that know 46 `words`, in `folder`/out."""
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]
     splitter = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
     splitter.add_special_tokens(names[:4])
@@ -125,8 +131,7 @@ def compared(
         inputs |= {f"pretrain/{name}/seed-{n}": pretrain for n in range(1, count + 1)}
     context = Context(report=Events(folder / "events"))
     config = validate(CompareConfig, block)
-    summary = compare_variants(config, inputs, Folder.at(folder / "out"), context)
-    return summary, task, folder / "events"
+    return compare_variants(config, inputs, Folder.at(folder / "out"), context)
 
 
 def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:
@@ -297,79 +302,3 @@ def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(tmp_path: 
         assert f"{each.mean:.1%} [{each.low:.1%}, {each.high:.1%}]" in note
     named = {name for event in told if event["kind"] == "metrics" for name in event["values"]}
     assert {"test/micro_f1", "test_noise_0.1/micro_f1", "test_noise_1/exact_match"} <= named
-
-
-INFO = TaskInfo("classification", ("no", "yes"), False, "f1")
-
-
-def test_seeds_together_and_their_threshold_are_what_scikit_learn_scores(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    gold_N = rng.random(300) < 0.2
-    shares_SN = 1 / (1 + np.exp(-(rng.normal(size=(3, 300)) + 2 * gold_N - 2)))
-    task = task_of(tmp_path / "task", INFO)
-    examples = [Text(str(n), "w", None, INFO.labels[int(gold)]) for n, gold in enumerate(gold_N)]
-    write_examples(examples, task.folder, "test")
-    rows = [
-        row
-        for seed, shares_N in enumerate(shares_SN)
-        for row in predictions.prediction_rows(
-            "first", seed, examples, [said(share) for share in shares_N]
-        )
-    ]
-    predictions.write_predictions(rows, Folder.at(tmp_path / "evaluate"))
-    evaluated = standing("evaluate", tmp_path / "evaluate", Summary(headline="evaluate"))
-    mean_N = shares_SN.mean(axis=0)
-    alone = np.mean([f1_score(gold_N, shares_N > 0.5) for shares_N in shares_SN])
-    found = {how: (score, gain) for _, how, score, gain in score_ensembles(evaluated, task)}
-    score, gain = found["3 seeds together"]
-    assert score == pytest.approx(f1_score(gold_N, mean_N > 0.5))
-    assert gain.difference == pytest.approx(score - alone)
-    # A threshold for each fifth, the best one of all on the other four.
-    said_N = np.zeros(300, bool)
-    for fold in range(5):
-        own = np.arange(300) % 5 == fold
-        tried = [(f1_score(gold_N[~own], mean_N[~own] > t), t) for t in (0, *mean_N[~own])]
-        at = max(tried)[1]
-        above = mean_N[~own][mean_N[~own] > at].min()
-        said_N[own] = mean_N[own] > (at + above) / 2
-    assert found["with a threshold"][0] == pytest.approx(f1_score(gold_N, said_N))
-    assert found["with a threshold"][0] > score, "yes is rare, and half is too high"
-
-
-def said(share: float) -> dict[str, Any]:
-    return {"label": INFO.labels[int(share > 0.5)], "probabilities": [1 - share, share]}
-
-
-def test_equal_shares_are_on_one_side_of_a_threshold() -> None:
-    share_N, gold = np.array([0.4, 0.4, 0.7, 0.1]), ("yes", "yes", "no", "no")
-    examples = [Text("", "", None, label) for label in gold]
-    either = np.stack(
-        [task_kind(INFO).sums([{"label": each}] * 4, examples) for each in INFO.labels]
-    )
-    assert best_threshold(share_N, either, INFO) == pytest.approx(0.25)
-
-
-def test_a_threshold_can_refuse_what_is_certain() -> None:
-    info, examples = replace(INFO, metric="accuracy"), [Text("", "", None, "no")]
-    either = np.stack([task_kind(info).sums([{"label": each}], examples) for each in info.labels])
-    assert best_threshold(np.array([1.0]), either, info) >= 1
-
-
-def test_each_kind_has_its_answer_of_all_seeds() -> None:
-    tags = TaskInfo("tagging", ("O", "X"), False, "accuracy")
-    rows = [{"probabilities": p} for p in ([[0.6, 0.4], [0.2, 0.8]], [[0.3, 0.7], [0.3, 0.7]])]
-    assert combine_answers(rows, tags) == ["X", "X"]
-    assert combine_answers([{"probabilities": []}] * 2, tags) == []
-    choice = TaskInfo("choice", (), False, "accuracy")
-    assert (
-        combine_answers([{"probabilities": [0.5, 0.2, 0.3]}, {"probabilities": [0, 0, 1]}], choice)
-        == 2
-    )
-    several = TaskInfo("multilabel", ("a", "b"), False, "micro_f1")
-    assert combine_answers([{"prediction": said} for said in (["a", "b"], ["b"], [])], several) == [
-        "b"
-    ]
-    span = TaskInfo("span", (), False, "f1")
-    assert combine_answers([{"prediction": text} for text in ("b", "a", "a", "b")], span) == "b"
-    number = TaskInfo("regression", (), False, "pearson")
-    assert combine_answers([{"prediction": 1.0}, {"prediction": 2.0}], number) == 1.5

@@ -197,7 +197,7 @@ def test_pages_cards_and_questions_name_the_files_of_a_tasks_text(
     text = finished("task_text", {}, summary.model_dump(mode="json"), task)
     assert describe_sources(text) == ["text of a task, without its labels: reviews.tsv"]
     assert describe_text(text).endswith(" of the text of a task, without its labels")
-    assert main(["which-models", "--source", "reviews.tsv", "--root", root.uri]) == 0
+    assert main(["why", "--source", "reviews.tsv", "--root", root.uri]) == 0
     told = f"task_text {text.fingerprint} (x): the source reviews.tsv"
     assert told in capsys.readouterr().out
 

@@ -13,11 +13,11 @@ from seqeval.scheme import IOB2, IOBES, Tokens
 
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import evaluate, finetune, restore
-from rungwise.finetune.heads import CrfHead, Rows
 from rungwise.finetune.model import TaskModel, describe
 from rungwise.finetune.tops import Tagger
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo
+from rungwise.tasks.kinds.heads import CrfHead, Rows
 from rungwise.tasks.kinds.items import Item, Row
 from rungwise.tasks.kinds.kind import Outputs, Reading
 from rungwise.tasks.kinds.tagging import Transitions

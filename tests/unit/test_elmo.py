@@ -22,7 +22,6 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact, finish
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, Pretrained, TaskData, TaskModel, describe, restore
-from rungwise.finetune.heads import Rows
 from rungwise.finetune.loop import build as build_task_model
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.elmo import Elmo, ElmoConfig, ElmoForPretraining
@@ -36,6 +35,7 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.pretraining.config import FitConfig
+from rungwise.tasks.kinds.heads import Rows
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, token_bytes, train
 from rungwise.training.config import GradientFit
 from rungwise.training.progress import Progress

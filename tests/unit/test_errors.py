@@ -72,7 +72,9 @@ def kept(folder: Path, kind: str) -> tuple[TaskInfo, list[dict[str, Any]]]:
     written, info = [], None
     for number, (variant, seed) in enumerate([("a", 1), ("a", 2), ("b", 1), ("b", 2)]):
         info, examples, said = made(kind, number + 1)
-        written += predictions.prediction_rows(variant, seed, examples, said)
+        written += predictions.prediction_rows(
+            variant, seed, examples, said, task_kind(info).answer
+        )
     output = Folder.at(folder)
     predictions.write_predictions(written, output)
     assert info is not None
@@ -100,7 +102,7 @@ def gap(confidence: NDArray[Any], right: NDArray[Any]) -> float:
 @pytest.mark.parametrize("kind", ["classification", "choice", "tagging"])
 def test_calibration_is_that_of_the_formula(kind: str, tmp_path: Path) -> None:
     info, rows = kept(tmp_path, kind)
-    found = analyse_errors(rows, "a", info)
+    found = analyse_errors(rows, "a", task_kind(info))
     of = columns(tmp_path)
     if kind == "tagging":
         of = {
@@ -119,7 +121,7 @@ def test_calibration_is_that_of_the_formula(kind: str, tmp_path: Path) -> None:
 
 def test_classes_and_confusion_are_scikit_learns(tmp_path: Path) -> None:
     info, rows = kept(tmp_path, "classification")
-    found, of = analyse_errors(rows, "a", info), columns(tmp_path)
+    found, of = analyse_errors(rows, "a", task_kind(info)), columns(tmp_path)
     shares = precision_recall_fscore_support(of["gold"], of["prediction"], labels=LABELS)
     ours = [(c.precision, c.recall, c.f1, c.gold) for c in found.classes]
     np.testing.assert_allclose(ours, np.array(shares).T, atol=1e-9)
@@ -131,7 +133,7 @@ def test_classes_and_confusion_are_scikit_learns(tmp_path: Path) -> None:
 
 def test_each_of_several_labels_is_scikit_learns(tmp_path: Path) -> None:
     info, rows = kept(tmp_path, "multilabel")
-    found, of = analyse_errors(rows, "a", info), columns(tmp_path)
+    found, of = analyse_errors(rows, "a", task_kind(info)), columns(tmp_path)
     binarizer = MultiLabelBinarizer(classes=LABELS)
     gold, said = (np.asarray(binarizer.fit_transform(of[name])) for name in ("gold", "prediction"))
     shares = np.array(precision_recall_fscore_support(gold, said))
@@ -149,7 +151,7 @@ def test_each_of_several_labels_is_scikit_learns(tmp_path: Path) -> None:
 
 def test_types_of_spans_are_seqevals(tmp_path: Path) -> None:
     info, rows = kept(tmp_path, "tagging")
-    found, of = analyse_errors(rows, "a", info), columns(tmp_path)
+    found, of = analyse_errors(rows, "a", task_kind(info)), columns(tmp_path)
     report = classification_report(of["gold"], of["prediction"], output_dict=True)
     assert isinstance(report, dict)
     assert [each.name for each in found.classes] == ["A", "B"]
@@ -163,7 +165,7 @@ def test_types_of_spans_are_seqevals(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["classification", "tagging"])
 def test_parts_by_length_hold_every_row_once_and_no_length_twice(kind: str, tmp_path: Path) -> None:
     info, rows = kept(tmp_path, kind)
-    parts, of = analyse_errors(rows, "a", info).by_length, columns(tmp_path)
+    parts, of = analyse_errors(rows, "a", task_kind(info)).by_length, columns(tmp_path)
     lengths = (
         [len(t.split()) for t in of["text"]] if kind != "tagging" else [*map(len, of["words"])]
     )
@@ -186,15 +188,16 @@ def test_the_length_of_a_chinese_text_is_its_characters() -> None:
         0,
         [Text(f"a:{n}", text, None, "no") for n, text in enumerate(texts)],
         [{"label": "no", "probabilities": [1.0, 0.0, 0.0]}] * 3,
+        "label",
     )
     info = TaskInfo("classification", LABELS, False, "accuracy")
-    parts = analyse_errors(rows, "a", info).by_length
+    parts = analyse_errors(rows, "a", task_kind(info)).by_length
     assert [(each.shortest, each.longest) for each in parts] == [(2, 2), (3, 3), (40, 40)]
 
 
 def test_two_variants_are_compared_example_by_example(tmp_path: Path) -> None:
     info, rows = kept(tmp_path, "choice")
-    counts, shown = compare_errors(rows, "a", "b", info)
+    counts, shown = compare_errors(rows, "a", "b", task_kind(info))
     right = {v: [r["gold"] == r["prediction"] for r in rows if r["variant"] == v] for v in "ab"}
     pairs = list(zip(right["a"], right["b"], strict=True))
     assert counts["both"] == pairs.count((True, True))
@@ -209,35 +212,41 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
         Question("a:2", "2", "Who?", "It rains.", ()),
     ]
     said = [{"text": "It rains", "start": 0, "no_answer_score": 0.0}] * 2
-    rows = predictions.prediction_rows("a", 0, asked, said)
+    rows = predictions.prediction_rows("a", 0, asked, said, "text")
     predictions.write_predictions(rows, Folder.at(tmp_path))
     found = analyse_errors(
-        predictions.read_predictions(Folder.at(tmp_path)), "a", TaskInfo("span", (), False, "f1")
+        predictions.read_predictions(Folder.at(tmp_path)),
+        "a",
+        task_kind(TaskInfo("span", (), False, "f1")),
     )
     assert found.calibration_error is None
     assert found.by_length[0].score == pytest.approx((2 / 3 + 0) / 2)
     assert {each.gold for each in found.wrong} == {"rains", "no answer"}
     texts = [Text(f"a:{n}", "x", target="今 天") for n in range(4)]
     rows = predictions.prediction_rows(
-        "a", 0, texts, [{"text": each} for each in ("今天", "明天", "", "今 天")]
+        "a", 0, texts, [{"text": each} for each in ("今天", "明天", "", "今 天")], "text"
     )
     predictions.write_predictions(rows, Folder.at(tmp_path))
     written = TaskInfo("generation", (), False, "chrf")
-    found = analyse_errors(predictions.read_predictions(Folder.at(tmp_path)), "a", written)
+    found = analyse_errors(
+        predictions.read_predictions(Folder.at(tmp_path)), "a", task_kind(written)
+    )
     assert (found.by_length[0].score, [each.prediction for each in found.wrong]) == (
         0.5,
         ["明天", ""],
     )
-    numbers = predictions.prediction_rows("a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}])
-    found = analyse_errors(numbers, "a", TaskInfo("regression", (), True, "pearson"))
+    numbers = predictions.prediction_rows(
+        "a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}], "score"
+    )
+    found = analyse_errors(numbers, "a", task_kind(TaskInfo("regression", (), True, "pearson")))
     assert found.by_length[0].score == 0.5
 
 
 def test_texts_and_labels_are_shown_in_their_own_direction_and_break(tmp_path: Path) -> None:
     """As `dir` does, for which the style sheet breaks words of any length."""
     info, rows = kept(tmp_path, "classification")
-    both, examples = compare_errors(rows, "a", "b", info)
-    errors = TaskErrors("t", analyse_errors(rows, "a", info), "b", both, examples)
+    both, examples = compare_errors(rows, "a", "b", task_kind(info))
+    errors = TaskErrors("t", analyse_errors(rows, "a", task_kind(info)), "b", both, examples)
     page = environment().get_template("errors.html.j2")
     nothing = {"figure": lambda *_, **__: "", "full_data": lambda _: "", "error_files": []}
     html = page.render(errors=[errors], plots={"reliability-t.png": b""}, **nothing)

@@ -414,7 +414,7 @@ def test_the_recipe_that_is_kept_builds_the_same_fingerprints(
             "evaluate.label_budgets": [10],
             "registry": {},
             "report": {"fill_in_examples": 3},
-            "tracking": {"uri": "http://somebody:secret@host:5000"},
+            "tracking": {"uri": "http://host:5000"},
         },
     )
     path = tmp_path / "recipe.yaml"

@@ -14,7 +14,6 @@ from safetensors.numpy import save
 from tokenizers import Tokenizer
 
 from rungwise.__main__ import main
-from rungwise.commands.models.export import write_pretrained
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
@@ -26,10 +25,11 @@ from rungwise.models.families.bert import BertForPretraining
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.fitting import HERE, create_arrays
-from rungwise.pipeline.loading import find_pretrain, load
+from rungwise.pipeline.loading import find_built, load
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.serving.export import write_pretrained
 from rungwise.serving.hugging_face.hub_card import HUB_CARD
 from rungwise.serving.hugging_face.names import FILES
 from rungwise.tokenizer import (
@@ -190,15 +190,14 @@ def test_classes_of_words_are_written_as_paths(
 def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = built("causal", tmp_path / "root")
     pretrain = str(tmp_path / "root" / "pretrain")
-    assert find_pretrain(pretrain).fingerprint == made["pretrain"].fingerprint
-    assert find_pretrain(made["pretrain"].folder.uri).folder == made["pretrain"].folder
+    assert find_built(pretrain, "artifacts").fingerprint == made["pretrain"].fingerprint
+    assert find_built(made["pretrain"].folder.uri, "artifacts").folder == made["pretrain"].folder
     for place, overrides, message in (
         (str(tmp_path), [], "no artifact here; expected a recipe"),
-        (str(tmp_path / "root" / "corpus"), [], "holds a corpus artifact, expected that of pre"),
         (pretrain, ["model.num_layers=2"], "keys can be changed of a recipe"),
     ):
         with pytest.raises(UserError, match=message):
-            find_pretrain(place, overrides)
+            find_built(place, "artifacts", overrides)
     out = tmp_path / "out"
     assert main(["export", pretrain, "--to", str(out)]) == 0
     assert "AutoModelForCausalLM" in capsys.readouterr().out
@@ -219,7 +218,7 @@ def test_a_recipe_that_is_not_built_says_how_to_build_it(tmp_path: Path) -> None
     with pytest.raises(
         ConfigError, match=r"not finished .*rungwise run pretrain .* pretrain.steps"
     ):
-        find_pretrain(str(recipe), ["pretrain.steps=3"])
+        find_built(str(recipe), "artifacts", ["pretrain.steps=3"])
     with pytest.raises(ConfigError, match=r"not finished .*rungwise.run"):
         load(load_recipe(recipe))
 

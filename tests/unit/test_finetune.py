@@ -40,8 +40,8 @@ from rungwise.finetune.batches import collate
 from rungwise.finetune.config import FullAdaptation
 from rungwise.finetune.learning import learning_rate_shares, merge
 from rungwise.finetune.loop import build, make_batches
-from rungwise.finetune.scoring import loss_sums
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
 from rungwise.tasks.kinds.items import Item, Row
 from rungwise.tasks.kinds.kind import Pairs
@@ -392,7 +392,7 @@ def test_what_has_no_target_is_answered_too() -> None:
 
 def test_a_batch_has_lengths_only_where_they_differ() -> None:
     short, long = Row((1, 2), (0, 1), 1), Row((3, 4, 5), (0, 0, 1), 2)
-    batch = collate([Item((short,), 0, 1), Item((long, short), 1, 0)], "choice")
+    batch = collate([Item((short,), 0, 1), Item((long, short), 1, 0)], KINDS["choice"])
     assert batch.ids.tolist() == [[1, 2, 0], [3, 4, 5], [1, 2, 0]]
     assert batch.segments.tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
     assert batch.rows.lengths is not None
@@ -400,8 +400,10 @@ def test_a_batch_has_lengths_only_where_they_differ() -> None:
     assert batch.rows.item.tolist() == [0, 1, 1]
     assert batch.targets is not None
     assert batch.targets.tolist() == [1, 0]
-    assert collate([Item((long,), 0, 1)], "classification").rows.lengths is None
-    words = collate([Item((long,), 0, (4, 5), (1, 2)), Item((short,), 1, (6,), (0,))], "tagging")
+    assert collate([Item((long,), 0, 1)], KINDS["classification"]).rows.lengths is None
+    words = collate(
+        [Item((long,), 0, (4, 5), (1, 2)), Item((short,), 1, (6,), (0,))], KINDS["tagging"]
+    )
     assert words.targets is not None
     assert words.targets.tolist() == [4, 5, 6]
     assert words.rows.word_row is not None
@@ -599,10 +601,10 @@ def test_every_way_of_use_serves_every_kind_of_task(objective: str) -> None:
         pooling = poolings[number % len(poolings)]
         config = config_of(adaptation=use, top=top, pooling=pooling, epochs=2, dropout=0)
         model = build(config, data[kind]).train()
-        batch = collate(data[kind].splits["train"].items, kind)
+        batch = collate(data[kind].splits["train"].items, KINDS[kind])
         assert batch.targets is not None
         logits = model(batch.ids, batch.segments, batch.rows)
-        total, count = loss_sums(kind, logits, batch.targets)
+        total, count = KINDS[kind].loss_sums(logits, batch.targets)
         (total / count).backward()
         for name, parameter in model.named_parameters():
             fixed = use["kind"] in ("frozen", "features") or (

@@ -148,7 +148,7 @@ def test_a_cpu_takes_bfloat16_where_it_is_native(
 
 
 def test_a_batch_that_stays_behind_is_found(gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rungwise.finetune.heads import Rows
+    from rungwise.tasks.kinds.heads import Rows
 
     monkeypatch.setattr(Rows, "to", lambda rows, device: rows)
     with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(RuntimeError, match="meta"):

@@ -23,7 +23,6 @@ from rungwise.finetune import (
     finetune,
 )
 from rungwise.finetune.data import build_frame
-from rungwise.finetune.heads import Rows
 from rungwise.finetune.loop import build
 from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
@@ -32,6 +31,7 @@ from rungwise.serving.onnx import export_onnx
 from rungwise.tasks.formats.guess import guess_format
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, Text
+from rungwise.tasks.kinds.heads import Rows
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tasks.kinds.kind import Reading
 from tests.small_models import objective_of, shaken, small_config

@@ -1,4 +1,4 @@
-"""Successive halving by its searcher alone: legs that end in a shuffled order, and kills."""
+"""Successive halving by its searcher alone: runs that end in a shuffled order, and kills."""
 
 import random
 from collections import Counter
@@ -9,10 +9,10 @@ import pytest
 
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.sweep.draws import draw_trials, resolve_settings
-from rungwise.sweep.legs import Legs
-from rungwise.sweep.record import read_record, read_records, trial_name, write_record
-from rungwise.sweep.trial import Job, new_record, train
+from rungwise.tuning.draws import draw_trials, resolve_settings
+from rungwise.tuning.halving import RoundSearcher
+from rungwise.tuning.record import Epoch, read_record, read_records, trial_name, write_record
+from rungwise.tuning.trial import SweepJob, new_record, train
 from tests.toy_sweeps import score_of, stage_config
 
 BLOCK = {
@@ -21,7 +21,7 @@ BLOCK = {
         "finetune.epochs": {"kind": "choice", "values": [1, 3, 5, 8]},
     },
     "trials": 12,
-    "scheduler": {"kind": "halving"},
+    "halving": {"grace_period": 0.125},
 }
 CONFIG = stage_config({}, **BLOCK)
 VALUES = draw_trials(CONFIG.sweep)
@@ -30,28 +30,28 @@ FAILS = "trial-004"
 
 
 class Cluster:
-    """Runs legs as trials do, three at once; `seed` draws which ends next."""
+    """Runs trials round by round, three at once; `seed` draws which ends next."""
 
     def __init__(self, output: Path, seed: int) -> None:
-        self.job = Job(CONFIG, {}, Folder.at(output), "accuracy", SilentReporter(), train)
+        self.job = SweepJob(CONFIG, {}, Folder.at(output), "accuracy", SilentReporter(), train)
         self.ended: Counter[tuple[str, int]] = Counter()
         self.order: list[str] = []
         self.stopped: list[str] = []
         self._draw = random.Random(seed)
 
     def work(self, most: int | None = None) -> bool:
-        """Go on until the end, or until so many legs have ended: killed then, with some begun."""
-        legs = Legs(self.job, VALUES, lambda trial: self.stopped.append(trial.name))
+        """Go on until the end, or until so many runs have ended: killed then, with some begun."""
+        rounds = RoundSearcher(self.job, lambda trial: self.stopped.append(trial.name))
         begun: dict[str, dict[str, Any]] = {}
         while most is None or most > 0:
-            while len(begun) < 3 and isinstance(given := legs.suggest("id"), dict):
+            while len(begun) < 3 and isinstance(given := rounds.suggest("id"), dict):
                 begun[trial_name(given["trial"]["number"])] = given
             if not begun:
-                assert legs.suggest("id") == "FINISHED"
+                assert rounds.suggest("id") == "FINISHED"
                 return True
             name = self._draw.choice(sorted(begun))
             failed = self._run(name, begun.pop(name)["until"])
-            legs.end_leg(name, failed)
+            rounds.end_run(name, failed)
             most = None if most is None else most - 1
         for name, given in begun.items():
             self._run(name, given["until"], cut_off=True)
@@ -62,7 +62,9 @@ class Cluster:
         trial = read_record(name, self.job.output) or new_record(CONFIG, number, VALUES[number])
         trial.history = trial.history[: trial.saved_epoch or 0]
         for epoch in range(len(trial.history) + 1, until + (not cut_off)):
-            trial.history.append({"epoch": epoch, "score": score_of(settings, epoch), "loss": None})
+            score = score_of(settings, epoch)
+            row = Epoch(epoch=epoch, score=score, loss=None, seconds=0.0, metrics={})
+            trial.history = (*trial.history, row)
         if name == FAILS and until > 1:
             trial.state = "failed"
         elif cut_off:
@@ -79,7 +81,7 @@ class Cluster:
 
     def told(self) -> list[Any]:
         return [
-            (trial.name, trial.state, [(row["epoch"], row["score"]) for row in trial.history])
+            (trial.name, trial.state, [(row.epoch, row.score) for row in trial.history])
             for trial in read_records(self.job.output)
             if trial.state != "failed"
         ]
@@ -123,7 +125,7 @@ def test_the_order_in_which_trials_end_decides_nothing(
 
 
 @pytest.mark.parametrize("after", [1, 5, 11, 12, 13, 16, 18, 19])
-def test_a_killed_sweep_decides_the_same_and_repeats_no_leg(
+def test_a_killed_sweep_decides_the_same_and_repeats_no_run(
     undisturbed: Cluster, tmp_path: Path, after: int
 ) -> None:
     cluster = Cluster(tmp_path / "killed", after)

@@ -11,9 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rungwise.finetune.heads import (
+from rungwise.finetune.model import HeadedEncoder
+from rungwise.finetune.tops import BiLstm, ScalarMix
+from rungwise.tasks import interface
+from rungwise.tasks.kinds.heads import (
     ChoiceHead,
-    HeadedEncoder,
     Rows,
     SequenceHead,
     SpanHead,
@@ -21,8 +23,6 @@ from rungwise.finetune.heads import (
     last_token,
     mean_over_tokens,
 )
-from rungwise.finetune.scoring import loss_sums
-from rungwise.finetune.tops import BiLstm, ScalarMix
 from tests.small_models import VOCAB_SIZE, objective_of, shaken, small_config
 
 KINDS = ("mlm_nsp", "left_to_right", "causal", "bidirectional")
@@ -164,7 +164,7 @@ def test_a_choice_of_unequal_size_is_each_item_by_itself():
     scores_R = head.linear(states_RTE[:, 0]).squeeze(-1)
     assert torch.equal(logits_BO[0], scores_R[:3])
     assert logits_BO[1].tolist() == [scores_R[3].item(), -math.inf, -math.inf]
-    total, count = loss_sums("choice", logits_BO, torch.tensor([2, 0]))
+    total, count = interface.KINDS["choice"].loss_sums(logits_BO, torch.tensor([2, 0]))
     torch.testing.assert_close(total, functional.cross_entropy(scores_R[:3], torch.tensor(2)))
     assert count == 2
 
@@ -172,8 +172,8 @@ def test_a_choice_of_unequal_size_is_each_item_by_itself():
 def test_an_option_that_is_not_there_has_no_gradient():
     states_RTE = torch.randn(3, 1, 8)
     head = ChoiceHead(8, 1, "cls", 0.0)
-    total, _ = loss_sums(
-        "choice", head(states_RTE, Rows(None, torch.tensor([0, 0, 1]), 2)), torch.tensor([1, 0])
+    total, _ = interface.KINDS["choice"].loss_sums(
+        head(states_RTE, Rows(None, torch.tensor([0, 0, 1]), 2)), torch.tensor([1, 0])
     )
     total.backward()
     assert head.linear.weight.grad is not None
@@ -183,7 +183,7 @@ def test_an_option_that_is_not_there_has_no_gradient():
 def test_a_span_loss_by_hand():
     """Four places, one of them padding: log 3 for a start among three as likely ones."""
     logits_BT2 = torch.tensor([[[0.0, 0.0], [0.0, 1.0], [0.0, 0.0], [-math.inf, -math.inf]]])
-    total, count = loss_sums("span", logits_BT2, torch.tensor([[2, 1]]))
+    total, count = interface.KINDS["span"].loss_sums(logits_BT2, torch.tensor([[2, 1]]))
     end = -math.log(math.e / (math.e + 2))
     assert (total.item(), count) == (pytest.approx((math.log(3) + end) / 2), 1)
 

@@ -2,8 +2,10 @@
 
 import errno
 import gzip
+import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ import pytest
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.hub import pin, pin_all
+from rungwise.core.storage.hub import local_copy, pin, pin_all
 from rungwise.core.storage.outside import digest
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.config import CorpusConfig
@@ -234,6 +236,70 @@ def test_a_download_that_breaks_or_finds_no_room(
     monkeypatch.setattr("huggingface_hub.file_download.http_get", fill)
     with pytest.raises(UserError, match="no room left for the hub's cache"):
         roomless.open()
+
+
+Lie = Callable[[Any], Any]
+
+
+def of_listing(**changes: Any) -> Lie:
+    return lambda entries: [each | changes for each in entries]
+
+
+@pytest.mark.parametrize(
+    ("method", "lie", "message"),
+    [
+        ("_about", lambda about: about | {"sha": "../../x"}, "40 hexadecimal digits"),
+        ("_tree", of_listing(path="../../../x"), "paths below the repository"),
+        ("_tree", of_listing(path="/tmp/x"), "paths below the repository"),
+        ("_tree", of_listing(oid="../../../x"), "with digests"),
+        ("_tree", of_listing(lfs={"oid": "../x", "size": 4, "pointerSize": 9}), "with digests"),
+        ("_tree", of_listing(oid="0" * 40), "content with the digest 0{40}, received"),
+        ("_tree", of_listing(size=3), "expected 3 bytes, and more came"),
+        ("_tree", of_listing(size=5), "not the size that it lists"),
+    ],
+)
+def test_a_hub_that_lies_writes_nothing_and_is_named(
+    server: Hub,
+    tmp_path: Path,
+    method: str,
+    lie: Lie,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server.push("datasets/org/name", {"x.txt": b"text"})
+    said = getattr(server, method)
+    monkeypatch.setattr(server, method, lambda *arguments: lie(said(*arguments)))
+    with pytest.raises((UserError, DataError), match=message) as error:
+        local_copy("hf://datasets/org/name/x.txt")
+    assert "\n" not in str(error.value)
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert all(re.fullmatch(r"main|[0-9a-f]{40}\.json", name) for name in names), names
+    monkeypatch.undo()
+
+
+def test_a_file_of_large_file_storage_is_checked_by_its_sha256(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.push("datasets/org/name", {"x.txt": b"text"})
+    lfs = {"oid": hashlib.sha256(b"text").hexdigest(), "size": 4, "pointerSize": 9}
+    said = server._tree
+    monkeypatch.setattr(server, "_tree", lambda files: of_listing(lfs=lfs)(said(files)))
+    assert local_copy("hf://datasets/org/name/x.txt").read_bytes() == b"text"
+
+
+def test_a_tag_that_is_a_path_names_no_file(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.push("datasets/org/name", {"x.txt": b"text"})
+    reply = server.reply
+
+    def lie(path: str, headers: dict[str, str]) -> Any:
+        status, more, body = reply(path, headers)
+        return status, more | {"ETag": '"../../../../stray"'}, body
+
+    monkeypatch.setattr(server, "reply", lie)
+    assert local_copy("hf://datasets/org/name/x.txt").read_bytes() == b"text"
+    assert not list(tmp_path.rglob("stray"))
 
 
 def test_nothing_is_written_to_the_hub(server: Hub) -> None:

@@ -5,6 +5,7 @@ import gzip
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -88,30 +89,28 @@ def test_a_few_large_books_are_cut_into_documents(tmp_path: Path) -> None:
     assert seen.documents >= 40
 
 
-def test_many_files_are_documents(tmp_path: Path) -> None:
-    books(tmp_path, 30, paragraphs=3)
-    seen = only(tmp_path)
-    assert (seen.source, seen.documents) == ({}, 30)
-
-
-def test_blocks_between_blank_lines(tmp_path: Path) -> None:
-    blocks = ["\n".join(prose(number, 8)) for number in range(50)]
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n\n".join(blocks).encode()))
-    seen = only(tmp_path)
-    assert seen.source == {"documents": "blank_line", "lines": "sentence"}
+@pytest.mark.parametrize(
+    ("sentence_break", "document_break", "source"),
+    [
+        ("\n", "\n\n", {"documents": "blank_line", "lines": "sentence"}),
+        (" ", "\n", {"documents": "line", "lines": "paragraph"}),
+    ],
+)
+@pytest.mark.parametrize("packing", [gzip, bz2])
+def test_documents_of_one_packed_file(
+    packing: Any, sentence_break: str, document_break: str, source: dict[str, str], tmp_path: Path
+) -> None:
+    documents = (sentence_break.join(prose(number, 8)) for number in range(100))
+    packed = packing.compress(document_break.join(documents).encode())
+    (tmp_path / f"a.txt.{'gz' if packing is gzip else 'bz2'}").write_bytes(packed)
+    assert only(tmp_path).source == source
 
 
 def test_a_damaged_archive_beside_text_is_passed_over(tmp_path: Path) -> None:
     books(tmp_path, 30, paragraphs=3)
     (tmp_path / "note.gz").write_bytes(b"not gzip")
     (seen,), others = describe_files([str(tmp_path)])
-    assert (seen.documents, others) == (30, ["1 without a suffix"])
-
-
-def test_documents_on_lines(tmp_path: Path) -> None:
-    lines = [" ".join(prose(number, 8)) for number in range(100)]
-    (tmp_path / "a.txt.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
-    assert only(tmp_path).source == {"documents": "line", "lines": "paragraph"}
+    assert (seen.source, seen.documents, others) == ({}, 30, ["1 without a suffix"])
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "txt", "parquet", "arrow"])
@@ -391,13 +390,31 @@ def test_accents_stay_where_a_language_has_them(
     assert "".join(built.decode(ids).split()) == "".join(words.split())
 
 
-def test_a_folder_without_text_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.bin": "\0\1\2" * 9}, "no text below text; found: 1 .bin"),
+        (
+            {"a.txt": "It was a dark night.\n", "t.csv": "text,label\n" + "a line,b\n" * 500},
+            "about 21 characters of text below text; expected 500 or more",
+        ),
+        ({"one.txt": "the sea and the wind " * 40}, "one document of about 840 characters"),
+    ],
+)
+def test_what_nothing_can_be_learnt_from_is_refused(
+    files: dict[str, str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "a.bin").write_bytes(b"\0\1\2" * 9)
     monkeypatch.chdir(tmp_path)
-    assert main(["init", str(tmp_path)]) != 0
-    assert f"no text below {tmp_path}; found: 1 .bin" in capsys.readouterr().err
+    (tmp_path / "text").mkdir()
+    for name, content in files.items():
+        (tmp_path / "text" / name).write_text(content)
+    assert main(["init", "text"]) == 2
+    assert message in capfd.readouterr().err
+    assert not [*tmp_path.glob("*.yaml")]
 
 
 def test_labelled_rows_become_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,17 +531,6 @@ def test_wildcards_in_names_of_folders_are_letters(
     assert {Path(uri).parent for uri in uris} == {tmp_path / name / "in"}
 
 
-def test_text_that_nothing_can_be_learnt_from_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").write_text("It was a dark night.\n")
-    (tmp_path / "text" / "table.csv").write_text("text,label\n" + "a line of it,b\n" * 500)
-    assert main(["init", "text"]) == 2
-    assert "about 21 characters of text below text; expected 500 or more" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(("text", "tokenizer"), [("books", "wordpiece"), ("chinese", "character")])
 def test_the_ladder_is_planned_on_a_text_of_ones_own(
     text: str,
@@ -579,13 +585,3 @@ def test_every_kind_of_model_has_a_recipe(
     assert recipe.model is not None
     assert recipe.model.kind == kind
     assert "pretrain" in pretrain_stages(recipe)
-
-
-def test_one_short_document_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "one.txt").write_text("the sea and the wind " * 40)
-    assert main(["init", "one.txt"]) == 2
-    assert "one document of about 840 characters" in capsys.readouterr().err
-    assert not (tmp_path / "one.yaml").exists()

@@ -17,7 +17,6 @@ from rungwise.__main__ import VERBS, _parser
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "platform" / "rungwise"
-AWS = REPOSITORY / "infra" / "aws" / "rungwise_aws"  # a distribution above the package
 # What must run on a bare machine with PyTorch: no Ray, no MLflow, whatever imports it.
 BARE = (
     "models",
@@ -74,7 +73,7 @@ LAYERS = (
     "pretraining",
     "tasks",
     "finetune",
-    "sweep",
+    "tuning",
     "evaluation",
     "serving",
     "report",
@@ -201,7 +200,7 @@ def test_the_help_lists_every_verb() -> None:
 
 
 def test_one_file_names_what_is_inside_ray() -> None:
-    files = [*PACKAGE.rglob("*.py"), *AWS.rglob("*.py")]
+    files = [*PACKAGE.rglob("*.py")]
     for path in files:
         assert _private_names(ast.parse(path.read_text("utf-8"))) == [], path
     used = "\n".join(path.read_text("utf-8") for path in files)

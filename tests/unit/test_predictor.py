@@ -14,16 +14,17 @@ from safetensors.torch import save_file
 from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.commands.models.export import write_task_model
 from rungwise.commands.models.predict import predict_lines
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel, describe
+from rungwise.serving.export import write_task_model
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
 from rungwise.tasks.data.unlabelled import parse_example
-from rungwise.tasks.kinds.examples import OF_TEXT, Kind, TaskInfo
+from rungwise.tasks.interface import KINDS
+from rungwise.tasks.kinds.examples import Kind, TaskInfo
 from tests.small_models import VOCAB_SIZE, small_config
 
 INFO: dict[Kind, TaskInfo] = {
@@ -103,7 +104,7 @@ def load_served(folder: Path) -> Any:
 def test_every_kind_is_answered_alone_in_batches_and_as_served(
     tmp_path: Path, kind: Kind, objective: str
 ) -> None:
-    of_text = kind in OF_TEXT
+    of_text = "windows" in KINDS[kind].finetune_keys
     predictor = make_model(tmp_path, kind, objective, windows=of_text, legal_tags=kind == "tagging")
     records = RECORDS[kind]
     examples = [parse_example(record, INFO[kind], str(n)) for n, record in enumerate(records)]

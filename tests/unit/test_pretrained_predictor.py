@@ -15,13 +15,13 @@ import transformers
 from safetensors.numpy import save
 
 from rungwise.__main__ import main
-from rungwise.commands.models.export import write_pretrained
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.serving.export import write_pretrained
 from rungwise.serving.pretrained import PretrainedPredictor, describe_model, load_predictor
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import WordConfig, train

@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ from rungwise.__main__ import main
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.public import fetch, sets
 from rungwise.core.public.fetch import RULES, fetch_set, missing_files
-from rungwise.core.public.sets import Download, PublicFile, PublicSet, public_sets, sets_with
+from rungwise.core.public.sets import Download, PublicFile, PublicSet, find_sets, public_sets
+from rungwise.core.storage.bounded_file import BoundedFile
 from rungwise.core.storage.outside import matching
 from tests.conftest import REPOSITORY, mounted_disk
 from tests.file_server import FileServer, serving
@@ -102,6 +104,15 @@ def test_what_is_not_the_published_file_is_refused(
     assert files_below(tmp_path) == []
 
 
+def test_a_server_that_drips_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with BoundedFile(tmp_path / "x", "wb", 100_000, "http://slow") as file:
+        file.write(b"some")
+        late = time.monotonic() + 620
+        monkeypatch.setattr("time.monotonic", lambda: late)
+        with pytest.raises(UserError, match="http://slow: 4 of 100,000 bytes have come, slower"):
+            file.write(b"more")
+
+
 def test_a_file_that_has_moved_and_a_server_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +173,7 @@ RECIPES = sorted((REPOSITORY / "workflows/configs").glob("*.yaml"))
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_file_that_a_recipe_names_is_of_a_set(recipe: Path) -> None:
     for path in _paths(yaml.safe_load(recipe.read_text("utf-8"))):
-        assert sets_with(path), path
+        assert find_sets(path), path
 
 
 def test_the_list_has_the_bytes_that_results_were_made_with(real_data: Path) -> None:
@@ -204,7 +215,7 @@ def _shortened(name: str) -> bool:
     ],
 )
 def test_which_set_provides_a_path(pattern: str, names: list[str]) -> None:
-    assert sets_with(pattern) == names
+    assert find_sets(pattern) == names
 
 
 def test_a_missing_file_is_answered_with_the_command(

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from tokenizers import Tokenizer
 
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.page import fill_in, held_out, spelling
@@ -18,8 +20,10 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
+from rungwise.report.page import write_report
 from rungwise.report.sections.examples import choose_specimen
 from rungwise.report.sections.findings import describe_training
+from rungwise.report.stage import ReportConfig
 from rungwise.report.writing import ReportSummary
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, load_tokenizer, train
 from rungwise.training.tensor_files import save_tensors
@@ -45,7 +49,7 @@ SENTENCES = (
 )
 LENGTH = 48
 SECTIONS = (
-    *("result", "use", "comparison", "table", "sweep", "loss", "reads", "blanks", "speed", "time"),
+    *("result", "use", "comparison", "table", "tuning", "loss", "reads", "blanks", "speed", "time"),
     "origin",
 )
 EVIL = "<img src=x onerror=alert(1)>"
@@ -154,6 +158,18 @@ def test_sections_of_absent_stages_are_left_out(
     assert "rungwise run pretrain recipe.yaml" in page.words
 
 
+def test_a_page_shows_the_recipe_without_secrets_and_the_file_beside_it_is_to_the_letter(
+    pretrained: dict[str, Artifact], tmp_path: Path
+) -> None:
+    recipe = {"note": "password=hunter2", "label": "Password: Reset"}
+    context = Context(recipe=recipe)
+    write_report(ReportConfig(fill_in_examples=0), pretrained, Folder.at(tmp_path), context)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "hunter2" not in page
+    assert "Password: Reset" in page
+    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text("utf-8")) == recipe
+
+
 def test_text_of_documents_and_labels_is_escaped(written: tuple[Page, ReportSummary, Path]) -> None:
     page, _, path = written
     text = (path / "report.html").read_text("utf-8")
@@ -228,7 +244,7 @@ def test_one_system_and_no_next_sentence_still_make_a_page(
     made.task("rows", MadeTask("classification", {None: {"alone": [0.5, 0.6]}}), swept=False)
     made.table()
     page, summary = written_page(made.made, tmp_path)
-    assert set(SECTIONS) - {"sweep", "table"} <= page.ids
+    assert set(SECTIONS) - {"tuning", "table"} <= page.ids
     assert "verdict" not in page.words.lower()
     assert "minus" not in page.words.lower()
     assert summary.headline == "rows: test accuracy"

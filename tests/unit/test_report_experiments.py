@@ -19,7 +19,6 @@ from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.statistics import Estimate
-from rungwise.finetune import FinetuneConfig
 from rungwise.report import palette
 from rungwise.report.palette import series
 from rungwise.report.plots import budgets as budget_plots
@@ -33,8 +32,8 @@ from rungwise.report.sections.variants import (
     select_stage,
 )
 from rungwise.report.writing import ReportSummary
-from rungwise.sweep.record import ScoredTrial, SweepSummary
 from rungwise.tasks.kinds.examples import Text
+from rungwise.tuning.record import SweepSummary
 from tests.report_experiments import METRICS, Experiment, MadeTask, quickstart, whole
 from tests.report_pages import Page, built, csv_rows, written_page
 from tests.small_models import objective_of
@@ -81,7 +80,7 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
     compared = _compared(made)
     assert compared.variants == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
     assert {f"task-{task.name}" for task in compared.tasks} <= page.ids
-    assert {"comparison", "table", "budgets", "mix", "sweep"} <= page.ids
+    assert {"comparison", "table", "budgets", "mix", "tuning"} <= page.ids
     for task in compared.tasks:
         assert {f"scores-{task.name}.png", f"differences-{task.name}.png"} <= set(summary.show)
         assert f"models:/small-{task.name}/1" in page.words
@@ -315,7 +314,7 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
             {"label": ("no", "yes")[share > 0.5], "probabilities": [1 - share, share]}
             for share in shares
         ]
-        rows += predictions.prediction_rows(variant, seed, texts, said)
+        rows += predictions.prediction_rows(variant, seed, texts, said, "label")
     ((title, evaluate),) = select_stage(made, "evaluate").items()
     predictions.write_predictions(rows, evaluate.folder)
     summary, noise = EvaluateSummary.of(evaluate), {"0.1": Estimate(0.512, 0.401, 0.603, 2)}
@@ -426,18 +425,16 @@ def test_systems_look_different_however_many_there_are() -> None:
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-1}
 USES = [{"kind": "full"}, {"kind": "discriminative", "decay": 0.9}]
-HALVING = {"kind": "halving", "grace_epochs": 1, "reduction_factor": 2}
 SPACE = {
     "finetune.learning_rate": RATES,
     "finetune.batch_size": {"kind": "choice", "values": [16, 32]},
     "finetune.adaptation": {"kind": "choice", "values": USES},
 }
 LISTS: dict[str, Any] = {
-    "search": {"kind": "grid"},
     "space": {
         "finetune.pooling": {"kind": "choice", "values": ["cls", "mean"]},
         "finetune.loaded_layers": {"kind": "choice", "values": [None, 1]},
-    },
+    }
 }
 
 
@@ -449,7 +446,7 @@ def of(task: str, variant: str, sweep: Artifact) -> VariantSweep:
 
 def several(folder: Path) -> list[VariantSweep]:
     """Two variants on one task, which share a key, and one of them on another."""
-    block: dict[str, Any] = {"space": SPACE, "trials": 9, "scheduler": HALVING}
+    block: dict[str, Any] = {"space": SPACE, "trials": 9, "halving": {"grace_period": 0.2}}
     rates = {"finetune.learning_rate": RATES, "finetune.dropout": {"kind": "uniform"}}
     rates["finetune.dropout"] |= {"low": 0.0, "high": 0.5}
     other: dict[str, Any] = block | {"space": rates}
@@ -458,13 +455,6 @@ def several(folder: Path) -> list[VariantSweep]:
         of("pairs", "second", swept(folder, {"epochs": 5}, 0.1, seed=1, **other)),
         of("tags", "first", swept(folder, {"epochs": 2}, **LISTS)),
     ]
-
-
-def trial(score: float = 0.5, values: dict[str, Any] | None = None, epochs: int = 1) -> ScoredTrial:
-    finetune = FinetuneConfig(epochs=epochs)
-    return ScoredTrial.model_construct(
-        values=values or {}, finetune=finetune, score=score, state="finished"
-    )
 
 
 def picture(data: bytes) -> Image.Image:
@@ -483,14 +473,6 @@ def test_the_plot_of_sweeps_has_a_panel_for_each_task(tmp_path: Path) -> None:
     block = {"space": {"finetune.learning_rate": RATES}, "trials": 1}
     single = [of("pairs", "first", swept(tmp_path, {"epochs": 1}, **block))]
     assert picture(draw(single)).width > 500
-
-
-def test_trials_are_compared_at_milestones_below_their_last_epoch() -> None:
-    trials = [trial(epochs=9), trial(epochs=4)]
-    settings = {"scheduler": {"kind": "halving", "grace_epochs": 1, "reduction_factor": 3}}
-    assert sweep_plots.halving_epochs(settings, trials) == [1, 3]
-    assert sweep_plots.halving_epochs(settings, [trial(epochs=10)]) == [1, 3, 9]
-    assert sweep_plots.halving_epochs({"scheduler": {"kind": "none"}}, trials) == []
 
 
 def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path) -> None:

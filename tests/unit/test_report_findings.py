@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.__main__ import _parsed, _parser
+from rungwise.__main__ import _parse, _parser
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import (
@@ -160,7 +160,7 @@ def test_the_page_gives_commands_that_a_shell_reads_as_they_are_meant(tmp_path: 
     assert words[0][2] == words[1][2] == f"{root}/pretrain/x-0f"
     assert words[2][2:5] == ["models:/our m/3", "--root", str(root)]
     for line in words:  # each is one that the command line takes
-        _parsed(_parser()[0], line[1:])
+        _parse(_parser()[0], line[1:])
 
 
 def test_numbers_as_people_read_them() -> None:

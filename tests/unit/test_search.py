@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -20,16 +20,18 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.search.expected import expected_best
-from rungwise.evaluation.search.record import SearchSummary
-from rungwise.evaluation.search.running import run_search
+from rungwise.evaluation.search.measures import Measure
+from rungwise.evaluation.search.record import SearchSummary, run_search
+from rungwise.evaluation.suites.measure import MeasureSummary
 from rungwise.pipeline.growth import Grow
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.searching import grow_stages, tuned_recipe
+from rungwise.pipeline.search import apply_searches, grow_stages
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientConfig
+from rungwise.tuning.selection import expected_best
 from tests.conftest import small_recipe, write_corpus
 
 RATE = "pretrain.optimizer.learning_rate"
@@ -39,10 +41,9 @@ SPACE = {
     SIZE: {"kind": "choice", "values": [8, 16, 32]},
 }
 PLATEAU = {"kind": "warmup_stable_decay", "warmup_steps": 2}
-OPTUNA = {"search.search": {"kind": "optuna"}}
 ORDERS = {"kind": "choice", "values": [1, 2, 3]}
 LIST = {"search.measure": {"kind": "word_list", "path": "nowhere.txt"}}
-HALVING = {"search.scheduler": {"kind": "halving"}, "pretrain.optimizer.schedule": PLATEAU}
+HALVING = {"search.halving": {}, "pretrain.optimizer.schedule": PLATEAU}
 SOURCES = {"word2vec": "asynchronous", "glove": "cooccurrence", "ngram": "counts"}
 TEXT_TOKENS = 10_000
 GRADIENT = {
@@ -209,15 +210,7 @@ def outcome(summary: SearchSummary) -> tuple[Any, ...]:
 
 CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "random": ("gpt", {}),
-    "grid": (
-        "gpt",
-        {
-            "search.search": {"kind": "grid"},
-            "search.trials": None,
-            "search.space": {SIZE: SPACE[SIZE]},
-        },
-    ),
-    "optuna": ("gpt", OPTUNA),
+    "grid": ("gpt", {"search.trials": None, "search.space": {SIZE: SPACE[SIZE]}}),
     "halving": ("gpt", HALVING),
     "halving tokens": ("gpt", {**HALVING, "search.tokens": 400_000}),
     "tokens": ("gpt", {"search.tokens": 400_000}),
@@ -286,10 +279,9 @@ def test_trials_spend_their_budget(
         ("glove", {"search.space": {"pretrain.learning_rate": SPACE[RATE]}}, "it learns from"),
         ("ngram", {"search.space": {"model.order": ORDERS}, **LIST}, "no vectors of words"),
         ("gpt", {"search.tokens": 10, "search.seconds": 10}, "both set"),
-        ("gpt", {"search.scheduler": {"kind": "halving"}}, "warmup_stable_decay"),
+        ("gpt", {"search.halving": {}}, "warmup_stable_decay"),
         ("gpt", {**HALVING, "search.seconds": 10}, "halving stops trials"),
-        ("gpt", {**HALVING, **OPTUNA}, "one after the other"),
-        ("gpt", {"search.trials": None}, "needs their number"),
+        ("gpt", {"search.trials": None}, "their number"),
         (
             "gpt",
             {
@@ -326,6 +318,45 @@ def test_the_list_that_the_page_reports_chooses_nothing(
     with pytest.raises(ConfigError, match=r"8 of 9 pairs of copied.txt are in measure.words"):
         chosen_by("copied.txt")
     assert any(stage.name == "measure" for stage in chosen_by("own.txt")({}, {}).stages)
+
+
+class Speed(Measure):
+    """Tokens a second: a measure by itself, which the union would name beside the others."""
+
+    metric: ClassVar[str] = "tokens_per_second"
+    higher_is_better: ClassVar[bool] = True
+
+    kind: Literal["speed"] = "speed"
+
+    def label(self, pretrain: PretrainSummary) -> str:
+        return "tokens a second"
+
+    def score(self, pretrain: PretrainSummary, measured: MeasureSummary | None) -> float | None:
+        return pretrain.tokens / pretrain.seconds
+
+    def explain_key(self, key: str, model: Any) -> str:
+        return "it is not a size" if key == RATE else ""
+
+
+# The union of measures does not name it.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_a_measure_answers_for_itself(plain: dict[str, Any], tmp_path: Path) -> None:
+    def by_speed(**changes: Any) -> Recipe:
+        recipe = of(plain, **changes)
+        assert recipe.search
+        search = recipe.search.model_copy(update={"measure": Speed()})
+        return recipe.model_copy(update={"search": search})
+
+    with pytest.raises(ConfigError, match=f"search.space.{RATE}: it is not a size"):
+        growing(by_speed())
+    cluster = Cluster(by_speed(**{"search.trials": None, "search.space": {SIZE: SPACE[SIZE]}}))
+    assert cluster.work(seed=0)
+    summary = cluster.record(tmp_path)
+    assert (summary.measure, summary.label) == ("speed", "tokens a second")
+    speeds = [trial.tokens / trial.seconds for trial in summary.trials]
+    assert summary.scores == pytest.approx(speeds, rel=1e-3)
+    assert summary.best.score == max(summary.scores)
+    assert summary.expected[-1] == pytest.approx(summary.best.score)
 
 
 def test_failed_trials_are_recorded_and_do_not_win(plain: dict[str, Any], tmp_path: Path) -> None:
@@ -395,7 +426,7 @@ def test_what_is_finished_is_found_again(plain: dict[str, Any], tmp_path: Path) 
     """From the records alone: the plan of a driver that comes later, and the tuned recipe."""
     recipe = of(plain, root=str(tmp_path))
     with pytest.raises(ConfigError, match="its search has not ended"):
-        tuned_recipe(recipe)
+        apply_searches(recipe)
     cluster = Cluster(recipe)
     cluster.work(seed=0)
     stages = growing(recipe)(cluster.finished, {}).stages
@@ -419,4 +450,4 @@ def test_what_is_finished_is_found_again(plain: dict[str, Any], tmp_path: Path) 
     assert {row.stage.fingerprint: row.stage.display_name for row in rows} == titles
     assert all(row.artifact for row in rows)
     (best,) = (stage for stage in stages if stage.display_name == "pretrain")
-    assert pretrain_stages(tuned_recipe(recipe))["pretrain"].fingerprint == best.fingerprint
+    assert pretrain_stages(apply_searches(recipe))["pretrain"].fingerprint == best.fingerprint

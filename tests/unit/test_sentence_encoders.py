@@ -2,8 +2,9 @@
 documents and padding, each network's vectors, and training."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,14 +18,16 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
-from rungwise.models.losses.objectives import Objective
+from rungwise.models.losses.objectives import Losses, Objective, Part
 from rungwise.models.losses.sentences import (
     INFERENCE,
     QUICK_THOUGHTS,
     SENTENCE_AUTOENCODER,
     SENTENCE_TRANSLATION,
+    SENTENCES,
     SKIP_THOUGHTS,
     own_scores,
+    sentence_vectors,
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, SentenceVectors
 from rungwise.models.transformer.block import parameter_count
@@ -412,3 +415,53 @@ def test_killed_and_resumed_on_another_number_of_workers_the_run_ends_the_same(
     assert alone.data == two.data
     for one, other in zip(alone.history, two.history, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+LONGEST = 6
+
+
+def guess_lengths(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
+    return model.lengths(sentence_vectors(model.body, rows))
+
+
+def length_losses(logits_BRC: Tensor, batch: SentenceRuns[Tensor]) -> Losses:
+    logits_NC, length_N = logits_BRC.flatten(0, 1), batch.lengths.flatten()
+    total = functional.cross_entropy(logits_NC, length_N, reduction="sum")
+    return Losses(total[None], (logits_NC.argmax(1) == length_N).sum()[None].float())
+
+
+LENGTHS = replace(
+    INFERENCE,
+    name="lengths",
+    tokens=Part("length", "length", "Lengths guessed correctly", "sentence", LONGEST),
+    reads=("sentence_runs",),
+    counts=lambda batch: (batch.lengths > 0).sum()[None].float(),
+    outputs=lambda model, batch: model(batch, guess_lengths),
+    losses=length_losses,
+    heads=(("lengths", lambda config: nn.Linear(config.hidden_size, LONGEST)),),
+)
+
+
+class Lengths(SentenceEncoderConfig):
+    """A family with a toy objective."""
+
+    objectives: ClassVar = (*SENTENCES, LENGTHS)
+
+
+def test_a_toy_objective_brings_its_head_and_mixes_with_others() -> None:
+    torch.manual_seed(0)
+    config = validate(Lengths, SIZES | {"network": "words", "pooling": "sum"})
+    model: Any = config.build(VOCAB, config.objective("lengths+skip_thoughts"))
+    assert model.lengths.in_features == config.hidden_size
+    assert [*model.writers] == ["-1", "1"]
+    alone: Any = config.build(VOCAB, config.objective("lengths"))
+    assert not hasattr(alone, "output")
+    assert config.page_name(LENGTHS) == "sentence encoder"
+    batch = runs([[3, 1, 4, 2, 5, 1]], [[1, 1, 1, 2, 2, 2]])
+    optimizer = torch.optim.Adam(alone.parameters(), 0.02)
+    assert LENGTHS(alone, batch).loss().item() == pytest.approx(math.log(LONGEST), abs=0.5)
+    for _ in range(60):
+        optimizer.zero_grad()
+        LENGTHS(alone, batch).loss().backward()
+        optimizer.step()
+    assert LENGTHS(alone, batch).correct.item() == 6

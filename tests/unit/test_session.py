@@ -25,7 +25,7 @@ from rungwise.cluster import session as sessions
 from rungwise.cluster.session import local_head, session
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.sweep.tune import count_concurrent
+from rungwise.tuning.running import count_concurrent
 
 
 def test_the_raylet_s_count_of_processes_stays_off_the_console_and_its_other_lines_do_not() -> None:

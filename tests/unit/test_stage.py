@@ -403,7 +403,7 @@ def test_a_record_that_cannot_be_read_is_one_line(
     place = Path(artifact.folder.uri) / artifacts.RECORD
     place.unlink()
     place.mkdir()
-    for command in (["verify", f"{tmp_path}/c"], ["which-models", "--source", "text"]):
+    for command in (["verify", f"{tmp_path}/c"], ["why", "--source", "text"]):
         assert main([*command, "--root", str(tmp_path)]) == 2
         assert f"{place} cannot be read (Is a directory)" in capsys.readouterr().err
 

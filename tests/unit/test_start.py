@@ -22,7 +22,7 @@ BUILDING = {
     *("ray", "ray.data", "mlflow", "sqlalchemy", "matplotlib", "pandas", "sympy", "jinja2"),
     *("torch._dynamo", "torch.distributed.fsdp", "scipy.special", "scipy.stats", "sklearn"),
     *("transformers", "numba", "rungwise.report.page", "rungwise.report.ladder.page"),
-    *("rungwise.corpus.building.stage", "rungwise.pretraining.gradient", "rungwise.sweep.tune"),
+    *("rungwise.corpus.building.stage", "rungwise.pretraining.gradient", "rungwise.tuning.running"),
 }
 # What shows a machine or a store also does without a recipe's blocks.
 RECIPE = {*BUILDING, "torch", "numpy", "pyarrow", "tokenizers", "rungwise.pipeline.recipe"}
@@ -73,14 +73,7 @@ def list_imported(commands: list[list[str]], folder: Path) -> tuple[set[str], st
 # Each with what it says.
 COMMANDS: list[tuple[set[str], dict[str, list[str]]]] = [
     (PARSER, {"from text to a page": ["--help"], "WORKFLOW": ["help", "run"]}),
-    (
-        RECIPE,
-        {
-            "no MLflow store": ["ui"],
-            "nothing wrong": ["doctor"],
-            "no-such": ["down", "--name", "no-such"],
-        },
-    ),
+    (RECIPE, {"nothing wrong": ["doctor"], "no-such": ["down", "--name", "no-such"]}),
     (STORE, {"no MLflow store": ["status"]}),
     (
         BUILDING,

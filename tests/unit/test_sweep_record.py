@@ -3,9 +3,8 @@ for."""
 
 import csv
 import io
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,41 +17,37 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
-from rungwise.sweep.effective import check_inputs, difference, select_inputs, split_metrics
-from rungwise.sweep.record import (
-    ScoredTrial,
+from rungwise.tuning.check_applied import check_applied, check_inputs, select_inputs, split_metrics
+from rungwise.tuning.record import (
+    Epoch,
     State,
-    TrialRecord,
+    SweepTrial,
     read_record,
     read_records,
-    table,
-    trial_name,
+    tabulate,
     write_record,
 )
-from rungwise.sweep.running import summarise
-from rungwise.sweep.trial import Job, run_trial
-from rungwise.sweep.tune import count_concurrent
+from rungwise.tuning.running import count_concurrent, summarise
+from rungwise.tuning.trial import SweepJob, run_trial
 from tests.toy_sweeps import artifact, inputs, stage_config, toy
 
-RECORD = TrialRecord(
-    name="trial-003",
+RECORD = SweepTrial(
     number=3,
     values={"finetune.batch_size": 8, "model.num_layers": 2},
     upstream=1,
-    settings=FinetuneConfig(batch_size=8).model_dump(mode="json"),
+    finetune=FinetuneConfig(batch_size=8),
     seed=0,
 )
-ROW: dict[str, Any] = {
-    "epoch": 1,
-    "score": 0.7,
-    "loss": None,
-    "seconds": 0.5,
-    "metrics": {"accuracy": 0.7},
-}
+SOUND = nullcontext()
+ROW = Epoch(epoch=1, score=0.7, loss=None, seconds=0.5, metrics={"accuracy": 0.7})
+
+
+def change(**fields: Any) -> SweepTrial:
+    return RECORD.model_copy(update=fields)
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    full = replace(RECORD, history=[ROW], saved_epoch=2, effective={"batch_size": 8.0})
+    full = change(history=(ROW,), score=0.7, saved_epoch=2, effective={"batch_size": 8.0})
     folder = Folder.at(tmp_path)
     write_record(RECORD, folder)
     write_record(full, folder)
@@ -70,29 +65,24 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
             on_epoch(epoch, {"accuracy": score, "loss": 1.0, **kept})
 
     told: list[dict[str, Any]] = []
-    named = SimpleNamespace(get_trial_name=lambda: "trial-000")
-    monkeypatch.setattr("ray.tune.get_context", lambda: named)
-    monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)
     monkeypatch.setattr("ray.tune.report", told.append)
     space = {"finetune.best_epoch": {"kind": "choice", "values": [True]}}
-    config, output = stage_config(space=space, search={"kind": "grid"}), Folder.at(tmp_path)
-    job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
+    config, output = stage_config(space=space), Folder.at(tmp_path)
+    job = SweepJob(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
     run_trial({"trial": {"number": 0, "values": {"finetune.best_epoch": True}}}, job=job, cpus=1)
     record = read_record("trial-000", output)
     assert record is not None
-    assert [row["metrics"]["accuracy"] for row in record.history] == [0.4, 0.6, 0.5]
-    assert [row["score"] for row in record.history] == pytest.approx([0.4, 0.6, 0.6])
-    assert [each["score"] for each in told] == [row["score"] for row in record.history]
-    trial = record.trial()
-    assert isinstance(trial, ScoredTrial)
-    assert (trial.score, trial.loss) == (pytest.approx(0.6), 0.25)
+    assert [row.metrics["accuracy"] for row in record.history] == [0.4, 0.6, 0.5]
+    assert [row.score for row in record.history] == pytest.approx([0.4, 0.6, 0.6])
+    assert [each["score"] for each in told] == [row.score for row in record.history]
+    assert (record.score, record.loss) == (pytest.approx(0.6), 0.25)
 
 
 @pytest.mark.parametrize(
     ("epochs", "until", "state"), [(2, 1, "waiting"), (1, None, "finished"), (2, None, "running")]
 )
 def test_a_trial_whose_driver_is_killed_has_not_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int, until: int | None, state: str
+    tmp_path: Path, epochs: int, until: int | None, state: str
 ) -> None:
     """Its board dies with the driver; a trial of a halving that failed would be out of the race."""
 
@@ -100,45 +90,40 @@ def test_a_trial_whose_driver_is_killed_has_not_failed(
         def flush(self) -> None:
             raise ActorDiedError
 
-    named = SimpleNamespace(get_trial_name=lambda: "trial-000")
-    monkeypatch.setattr("ray.tune.get_context", lambda: named)
-    monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)
-    block: dict[str, Any] = {"scheduler": {"kind": "halving"}} if until else {}
+    block: dict[str, Any] = {"halving": {}} if until else {}
     space = {"finetune.batch_size": {"kind": "choice", "values": [8]}}
-    config = stage_config({"epochs": epochs}, space=space, search={"kind": "grid"}, **block)
+    config = stage_config({"epochs": epochs}, space=space, **block)
     output = Folder.at(tmp_path)
-    job = Job(config, inputs(tmp_path), output, "accuracy", Orphaned(), toy())
+    job = SweepJob(config, inputs(tmp_path), output, "accuracy", Orphaned(), toy())
     drawn = {"number": 0, "values": {"finetune.batch_size": 8}}
     with pytest.raises(ActorDiedError):
         run_trial({"trial": drawn, "until": until}, job=job, cpus=1)
     record = read_record("trial-000", output)
     assert record is not None
-    assert (record.state, record.error, len(record.history)) == (state, None, 1)
+    assert (record.state, record.error, len(record.history)) == (state, "", 1)
 
 
 def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Path) -> None:
     space = {"finetune.batch_size": {"kind": "choice", "values": [8, 16]}}
-    config, output = stage_config(space=space, search={"kind": "grid"}), Folder.at(tmp_path)
-    job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), toy())
+    config, output = stage_config(space=space), Folder.at(tmp_path)
+    job = SweepJob(config, inputs(tmp_path), output, "accuracy", SilentReporter(), toy())
     for number in (999, 1000):
-        one = replace(RECORD, name=trial_name(number), number=number, history=[ROW])
-        write_record(replace(one, state="finished"), output)
+        one = change(number=number, history=(ROW,), score=0.7)
+        write_record(one.model_copy(update={"state": "finished"}), output)
     assert summarise(job, []).best.name == "trial-999"
 
 
 def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
-    states = {state: replace(RECORD, state=state).ended for state in State.__args__}
+    states = {state: change(state=state).ended for state in State.__args__}
     assert states.pop("finished")
     assert states.pop("stopped_early")
     assert states == {"running": False, "waiting": False, "failed": False}
 
 
 def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
-    finished = replace(RECORD, history=[ROW], state="finished", effective={"batch_size": 8.0})
-    failed = replace(
-        RECORD, name="trial-004", history=[ROW], state="failed", error="it broke, twice"
-    )
-    rows = table([finished.trial(), failed.trial()])
+    finished = change(history=(ROW,), score=0.7, state="finished", effective={"batch_size": 8.0})
+    failed = change(number=4, history=(ROW,), state="failed", error="it broke, twice")
+    rows = tabulate([finished, failed])
     written = list(csv.DictReader(io.StringIO(csv_bytes(rows).decode())))
     assert [row["trial"] for row in written] == ["trial-003", "trial-004"]
     assert written[0]["finetune.batch_size"] == "8"
@@ -185,11 +170,8 @@ def test_a_drawn_value_that_was_not_in_force_is_found(
         "finetune.class_weights": "balanced",
         "model.num_layers": 2,
     }
-    error = difference("trial-000", values, measured)
-    assert (error is not None) == wrong
-    if wrong:
-        assert "trial-000: finetune." in str(error)
-        assert "in force" in str(error)
+    with pytest.raises(UserError, match=r"trial-000: finetune\..* in force") if wrong else SOUND:
+        check_applied("trial-000", values, measured)
 
 
 def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path: Path) -> None:

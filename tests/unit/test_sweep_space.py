@@ -11,15 +11,13 @@ from scipy import stats
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
-from rungwise.sweep import SweepConfig, SweepStageConfig, check_space, upstream_values
-from rungwise.sweep.config import most_epochs
-from rungwise.sweep.draws import draw_trials, find_upstream, grid_epochs, resolve_settings
+from rungwise.tuning import SweepConfig, SweepStageConfig, check_space, list_upstream
+from rungwise.tuning.draws import count_grid_epochs, draw_trials, find_upstream, resolve_settings
 from tests.toy_sweeps import stage_config
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
 # Devlin et al. 2019, appendix A.3, as a recipe holds it.
 PAPER_GRID = """
-search: {kind: grid}
 space:
   finetune.learning_rate: {kind: grid, values: [5e-5, 3e-5, 2e-5]}
   finetune.batch_size: {kind: grid, values: [16, 32]}
@@ -54,8 +52,8 @@ def test_the_papers_grid_has_its_18_draw_trials() -> None:
         (r, b, e) for r in (5e-5, 3e-5, 2e-5) for b in (16, 32) for e in (2, 3, 4)
     }
     assert len(draw_trials(config.sweep)) == config.sweep.size() == 18
-    assert grid_epochs(config, 0) == 6 * (2 + 3 + 4)
-    assert most_epochs(config) == 4
+    assert count_grid_epochs(config, 0) == 6 * (2 + 3 + 4)
+    assert config.rounds == [4]
 
 
 @pytest.mark.parametrize(
@@ -96,30 +94,11 @@ def test_every_value_of_a_space_is_tried_on_the_block(
             {"trials": 1, "space": {"a.adaptation": choice({}), "a.adaptation.decay": choice(0.9)}},
             "sweep.space.a.adaptation.decay lies inside sweep.space.a.adaptation",
         ),
-        ({"space": {"finetune.learning_rate": RATES}}, "trials: search random needs their number"),
-        (
-            {"search": {"kind": "grid"}, "space": {"finetune.learning_rate": RATES}},
-            "search grid tries all values",
-        ),
-        (
-            {"search": {"kind": "grid"}, "trials": 3, "space": {"finetune.epochs": choice(1, 2)}},
-            "leave it out, search grid has 2",
-        ),
-        ({"trials": 3, "space": {"finetune.epochs": choice(1, 2)}}, "have 2 combinations, found 3"),
-        (
-            {"search": {"kind": "optuna"}, "trials": 3, "space": {"finetune.epochs": grid(1, 2)}},
-            "use kind choice",
-        ),
+        ({"space": {"finetune.learning_rate": RATES}}, "without trials, their number, all values"),
         ({"trials": 1, "space": {"finetune.epochs": choice(1, 1)}}, "found 1 twice"),
         (
-            {"trials": 1, "space": {"finetune.epochs": {"kind": "integer", "low": 1, "high": 4}}}
-            | {"scheduler": {"kind": "halvin"}},
-            "did you mean 'halving'?",
-        ),
-        (
-            {"trials": 1, "space": {"finetune.learning_rate": RATES}, "search": {"kind": "optuna"}}
-            | {"scheduler": {"kind": "halving"}},
-            "use search random or grid, or scheduler none",
+            {"trials": 1, "space": {"finetune.epochs": choice(1)}, "halving": {"grace_period": 1}},
+            "less than 1",
         ),
         (
             {"trials": 1}
@@ -163,8 +142,9 @@ def test_draws_depend_on_the_seed_and_the_number_alone() -> None:
 
 def test_no_settings_are_drawn_twice() -> None:
     space = {"finetune.epochs": choice(1, 2, 3), "finetune.batch_size": choice(8, 16)}
-    drawn = draw_trials(stage_config(space=space, trials=6).sweep)
-    assert len({tuple(values.values()) for values in drawn}) == 6
+    for trials in (6, 7):
+        drawn = draw_trials(stage_config(space=space, trials=trials).sweep)
+        assert len({tuple(values.values()) for values in drawn}) == len(drawn) == 6
 
 
 def test_every_draw_goes_with_every_combination_of_the_grid() -> None:
@@ -228,25 +208,40 @@ def test_only_variants_that_a_trial_needs_are_built() -> None:
         "pretrain.steps": choice(10, 20, 30),
     }
     sweep = stage_config(space=space, trials=4).sweep
-    upstream = upstream_values(sweep)
+    upstream = list_upstream(sweep)
     assert 1 <= len(upstream) <= 4
     for values in draw_trials(sweep):
         place = find_upstream(sweep, values)
         assert place is not None
         assert upstream[place] == {k: v for k, v in values.items() if not k.startswith("finetune")}
-    whole = stage_config(space=space, trials=4, search={"kind": "optuna"}).sweep
-    assert len(upstream_values(whole)) == 12
     assert (
-        upstream_values(stage_config(space={"finetune.learning_rate": RATES}, trials=4).sweep) == []
+        list_upstream(stage_config(space={"finetune.learning_rate": RATES}, trials=4).sweep) == []
     )
+
+
+@pytest.mark.parametrize(
+    ("halving", "rounds"),
+    [
+        (None, [10]),
+        ({}, [2, 5, 10]),
+        ({"grace_period": 0.1, "reduction_factor": 3}, [1, 3, 9, 10]),
+        ({"grace_period": 0.4}, [4, 8, 10]),
+        ({"grace_period": 0.01}, [1, 2, 3, 6, 10]),
+    ],
+)
+def test_trials_are_compared_at_milestones_below_their_last_epoch(
+    halving: dict[str, Any] | None, rounds: list[int]
+) -> None:
+    space = {"finetune.epochs": choice(4, 10)}
+    assert stage_config(space=space, trials=2, halving=halving).rounds == rounds
 
 
 def test_the_full_grid_counts_epochs_of_trials_that_were_not_drawn() -> None:
     space = {"finetune.batch_size": choice(8, 16, 32), "finetune.weight_decay": choice(0.0, 0.1)}
     config = stage_config({"epochs": 5}, space=space, trials=2)
-    assert grid_epochs(config, 10) == 3 * 2 * 5
+    assert count_grid_epochs(config, 10) == 3 * 2 * 5
     ranged = stage_config({"epochs": 5}, space=space | {"finetune.learning_rate": RATES}, trials=2)
-    assert grid_epochs(ranged, 10) == 10  # there is no full grid of a range
+    assert count_grid_epochs(ranged, 10) == 10  # there is no full grid of a range
 
 
 def test_a_number_that_yaml_takes_for_a_text_is_a_number() -> None:

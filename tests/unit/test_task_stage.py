@@ -149,7 +149,7 @@ def test_f1_is_that_of_the_label_that_is_named_and_this_is_said(tmp_path: Path) 
     for keys, positive in (({}, "normal"), ({"positive": "hateful"}, "hateful")):
         notes = Notes()
         summary, task = made(tmp_path, notes, train=train, metric="f1", **keys)
-        assert summary.info.positive == positive
+        assert task_kind(summary.info).positive == positive
         assert f"f1 is that of the label '{positive}'; data.positive sets it" in notes.lines
         test = read_examples(task, "test")
         gold = [example.target for example in test]
@@ -159,7 +159,7 @@ def test_f1_is_that_of_the_label_that_is_named_and_this_is_said(tmp_path: Path) 
         is_positive = [[label == positive for label in each] for each in (gold, predicted)]
         assert scores["f1"] == pytest.approx(f1_score(*is_positive))
     three = TaskInfo("classification", ("a", "b", "c"), False, "accuracy")
-    assert three.positive is None
+    assert task_kind(three).positive is None
 
 
 def test_a_text_in_train_and_test_is_counted_and_noted(tmp_path: Path) -> None:

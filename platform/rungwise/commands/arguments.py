@@ -59,7 +59,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def add_served_model(parser: argparse.ArgumentParser) -> None:
-    """Add a model for `predict` and `serve`."""
+    """Add a model for `predict` and `try`."""
     parser.add_argument(
         "model",
         metavar="MODEL",

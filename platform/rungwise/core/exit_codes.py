@@ -4,25 +4,31 @@ Separate from the commands, so that small commands need not import the large one
 """
 
 import contextlib
+import logging
 import os
 import select
 import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 from rich.console import Console
 
-from rungwise.core.configuration.secrecy import without_password
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import StageFailed, UserError
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
 def guarded(command: Callable[[], int | None]) -> int:
-    """Run `command`; None means success. A UserError prints one line and gives status 2."""
+    """Run `command`; None means success. A UserError prints one line and gives status 2. Secrets
+    are cut from every error: an address that cannot be read may hold one."""
+    sys.excepthook = _print_bug
+    if logging.lastResort is not None:  # prints the warnings of libraries
+        logging.lastResort.setFormatter(_Redacting())
     errors = Console(stderr=True, soft_wrap=True)
     try:
         status = command()
@@ -38,19 +44,34 @@ def guarded(command: Callable[[], int | None]) -> int:
             raise
         return OK
     except (UserError, StageFailed) as error:
-        message = without_password(f"error: {error}")
+        message = redact(f"error: {error}")
         errors.print(message, style="bold red", markup=False, highlight=False)
         if isinstance(error, UserError):
             return USER_ERROR
-        cause = without_password(str(error.__cause__ or "").rstrip())
+        cause = redact(str(error.__cause__ or "").rstrip())
         if cause and cause not in message:
             errors.print(cause, style="dim", markup=False, highlight=False)
         errors.print("Finished stages are kept; run the same command again to go on.")
         return FAILED
     except KeyboardInterrupt:
         errors.print("interrupted; the same command goes on from the last checkpoint:")
-        errors.print(f"  {without_password(_typed(sys.argv))}", markup=False, highlight=False)
+        errors.print(f"  {redact(_typed(sys.argv))}", markup=False, highlight=False)
         return INTERRUPTED
+
+
+class _Redacting(logging.Formatter):
+    """A line of a log without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
+def _print_bug(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print the traceback of an error that is not expected, without secrets."""
+    lines = traceback.format_exception(kind, error, trace)
+    sys.stderr.write(redact("".join(lines)))
 
 
 @contextlib.contextmanager

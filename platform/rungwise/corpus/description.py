@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
 from rungwise.core.storage.source_files import SourceFile, data_files, find_files, is_glob
+from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.cleaning.accents import count_marked
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import text_length
@@ -184,7 +185,9 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     ignored: Counter[str] = Counter()
     advised: Counter[str] = Counter()
     for path in paths:
-        for file in data_files(find_files(path)):
+        with reached(path, "the path"):
+            files = data_files(find_files(path))
+        for file in files:
             parents[file.uri] = path
             name = PurePosixPath(file.name.removesuffix(streams.compression_suffix(file.name)))
             kind = _SUFFIXES.get(name.suffix.lower()) or _guess_kind(file)
@@ -290,18 +293,10 @@ def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
 
     The field with the longest strings is taken for the text.
     """
-    records: list[dict[str, Any]] = []
     if group.kind == "jsonl":
-        for head in _read_heads(files).values():
-            records += _parse_records(head)
-    elif group.kind == "arrow":
-        for file in _sample_files(files):
-            records += _first_rows(file)
+        records = [row for head in _read_heads(files).values() for row in _parse_records(head)]
     else:
-        for file in _sample_files(files):
-            with _open_parquet(file) as table:
-                rows = next(table.iter_batches(batch_size=_SAMPLE_RECORDS), None)
-                records += [] if rows is None else rows.to_pylist()
+        records = [row for file in _sample_files(files) for row in _first_rows(file, group.kind)]
     characters: Counter[str] = Counter()
     for record in records:
         characters.update({key: len(value) for key, value in record.items() if type(value) is str})
@@ -315,7 +310,7 @@ def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
     if group.kind == "parquet":
         group.documents = 0
         for file in files:
-            with _open_parquet(file) as table:
+            with _open_table(file, group.kind) as table:
                 group.documents += table.metadata.num_rows
     group.words = round(group.documents * statistics.mean(len(text.split()) for text in texts))
     group.characters = round(group.documents * statistics.mean(map(len, texts)))
@@ -334,26 +329,26 @@ def _record_bytes(record: dict[str, Any]) -> int:
         return sum(len(value) for value in record.values() if isinstance(value, str))
 
 
-def _first_rows(file: SourceFile) -> list[dict[str, Any]]:
-    try:
-        with open_arrow(file) as stream, pa.ipc.open_stream(stream) as batches:
-            for batch in batches:
-                return batch.slice(0, _SAMPLE_RECORDS).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"cannot read {file.uri} as Arrow: {error}; mend the file or leave it out"
-        ) from error
-    return []
+def _first_rows(file: SourceFile, kind: str) -> list[dict[str, Any]]:
+    with _open_table(file, kind) as table:
+        batches = table.iter_batches(_SAMPLE_RECORDS) if kind == "parquet" else iter(table)
+        first = next(batches, None)
+        return [] if first is None else first.slice(0, _SAMPLE_RECORDS).to_pylist()
 
 
 @contextlib.contextmanager
-def _open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
+def _open_table(file: SourceFile, kind: str) -> Iterator[Any]:
+    """Open a Parquet file, or the record batches of an Arrow file."""
     try:
-        with seekable(file) as stream:
-            yield pq.ParquetFile(stream)
+        if kind == "parquet":
+            with seekable(file) as stream:
+                yield pq.ParquetFile(stream)
+        else:
+            with open_arrow(file) as stream, pa.ipc.open_stream(stream) as batches:
+                yield batches
     except (pa.ArrowException, streams.UnsoundError, OSError) as error:
         raise DataError(
-            f"cannot read {file.uri} as Parquet: {error}; mend the file or leave it out"
+            f"cannot read {file.uri} as {kind.title()}: {error}; mend the file or leave it out"
         ) from error
 
 

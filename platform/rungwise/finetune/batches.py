@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rungwise.finetune.heads import Rows
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import own_devices
-from rungwise.tasks.kinds.examples import Kind
+from rungwise.tasks.kinds.heads import Rows
 from rungwise.tasks.kinds.items import Item
+from rungwise.tasks.kinds.kind import TaskKind
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ItemBatch:
         )
 
 
-def collate(items: Sequence[Item], kind: Kind) -> ItemBatch:
+def collate(items: Sequence[Item], kind: TaskKind | type[TaskKind]) -> ItemBatch:
     """Make one batch of items; lengths are None if no row is padded."""
     rows = [row for item in items for row in item.rows]
     lengths = [len(row.ids) for row in rows]
@@ -55,11 +55,11 @@ def collate(items: Sequence[Item], kind: Kind) -> ItemBatch:
     word_row, word_place, targets = None, None, None
     values: list[Any] = [item.target for item in items]
     if None not in values:
-        if kind in ("tagging", "generation"):
+        if kind.target_per_place:
             values = [tag for tags in values for tag in tags]
-        numbers = kind in ("multilabel", "regression")
-        targets = torch.tensor(values, dtype=torch.float32 if numbers else torch.int64)
-    if kind in ("tagging", "generation"):
+        dtype = torch.float32 if kind.real_targets else torch.int64
+        targets = torch.tensor(values, dtype=dtype)
+    if kind.target_per_place:
         word_row = _integers(n for n, item in enumerate(items) for _ in item.places)
         word_place = _integers(place for item in items for place in item.places)
     return ItemBatch(

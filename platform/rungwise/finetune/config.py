@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError
-from rungwise.finetune.heads import Pooling
-from rungwise.tasks.kinds.kind import Pairs, Reading
+from rungwise.tasks.kinds.items import Pairs, Pooling
+from rungwise.tasks.kinds.kind import Reading
 
 Initialisation = Literal["pretrained", "random"]
 
@@ -215,6 +215,7 @@ class FinetuneConfig(Config):
             self.stride,
             max_answer_tokens=self.max_answer_tokens,
             legal_tags=self.legal_tags,
+            sequence_length=self.sequence_length,
         )
 
     @property

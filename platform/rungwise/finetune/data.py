@@ -18,11 +18,9 @@ from rungwise.models.shapes import shapes_only
 from rungwise.models.trained.encoders import LayeredEncoder, count_marks
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.data.noise import add_errors, noise_split
-from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read_examples
-from rungwise.tasks.kinds.generation import longest_target
+from rungwise.tasks.interface import KINDS, task_kind
+from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.kinds.items import Frame, Item
-from rungwise.tasks.kinds.tagging import Transitions, marks_spans
 from rungwise.tokenizer import load_reader, special_ids
 from rungwise.training.tensor_files import MODEL, load_tensors
 
@@ -117,12 +115,12 @@ def build_frame(config: FinetuneConfig, pretrained: Pretrained, tokenizer: Token
 def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective) -> None:
     """Raise ConfigError, naming the key, for settings that do not fit this model or this task."""
     encoder = _outline(model, objective)
-    if info.kind == "generation":
+    kind = task_kind(info)
+    if kind.writes:
         encoder.write()
     if config.gradient_length is not None:
         encoder.truncate(config.gradient_length)
-    pools = task_kind(info).head in ("sequence", "choice")
-    if pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
+    if kind.pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
         raise ConfigError(
             f"finetune.pooling is cls, but a {model.kind} pretrained on {objective.name} reads "
             "from left to right, and its first token sees nothing but itself",
@@ -168,8 +166,8 @@ def _check_auxiliary(
 ) -> None:
     if config.fixes_encoder:
         why = f"finetune.adaptation.kind is {config.adaptation.kind}, where the encoder is fixed"
-    elif info.kind == "generation":
-        why = "a task of generation is a language model itself"
+    elif task_kind(info).writes:
+        why = f"a task of {info.kind} is a language model itself"
     elif not (isinstance(model, LayeredFamily) and model.predicts_by_table(objective)):
         why = (
             f"{model.kind} pretrained on {objective.name} does not predict the next token by its "
@@ -181,48 +179,39 @@ def _check_auxiliary(
     raise ConfigError(f"finetune.auxiliary_language_model is {value:g}, but {why}; leave it out")
 
 
+# Settings of fine-tuning that have no meaning for every task, and what they are for besides the
+# kinds that take them.
+_PURPOSES = {
+    "pairs": "pairs of texts",
+    "class_weights": "{kinds}",
+    "windows": "{kinds} (questions have windows, and sentences of tags go on)",
+    "crf": "{kinds}",
+    "legal_tags": "tags that mark spans (O, B-PER, I-PER)",
+}
+
+
 def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     """Raise ConfigError, naming the key, for settings that do not fit this task."""
-    of_text = info.kind in OF_TEXT
-    tags = info.kind == "tagging" and (not info.labels or marks_spans(info.labels))
-    for key, fits, purpose in (
-        ("pairs", of_text and info.pair, "pairs of texts"),
-        (
-            "class_weights",
-            info.kind in ("classification", "multilabel"),
-            "classification and multilabel",
-        ),
-        (
-            "windows",
-            of_text,
-            f"{' and '.join(OF_TEXT)} (questions have windows, and sentences of tags go on)",
-        ),
-        ("crf", info.kind == "tagging", "tagging"),
-        ("legal_tags", tags, "tags that mark spans (O, B-PER, I-PER)"),
-    ):
+    kind = task_kind(info, config.reading)
+    for key, purpose in _PURPOSES.items():
         value = getattr(config, key)
-        if value != getattr(_USUAL, key) and not fits:
+        if value != getattr(_USUAL, key) and not kind.takes(key):
+            kinds = " and ".join(each.name for each in KINDS.values() if key in each.finetune_keys)
             raise ConfigError(
-                f"finetune.{key} is {str(value).lower()}, which is for {purpose}, found a task of "
-                f"{info.kind}; leave it out"
+                f"finetune.{key} is {str(value).lower()}, which is for "
+                f"{purpose.format(kinds=kinds)}, found a task of {info.kind}; leave it out"
             )
     if config.windows and config.pairs == "apart":
         raise ConfigError(
             "finetune.windows is for a text or a pair in one row, and finetune.pairs is apart; "
             "leave out one of the two"
         )
-    if info.kind == "generation" and config.top.kind != "linear":
+    if kind.writes and config.top.kind != "linear":
         raise ConfigError(
             "finetune.top.kind is bilstm, which reads what is still to be written; a task of "
-            "generation needs linear"
+            f"{info.kind} needs linear"
         )
-    if info.kind == "generation" and not longest_target(config.sequence_length, 1):
-        raise ConfigError(
-            f"finetune.sequence_length is {config.sequence_length}, which leaves no room to write "
-            "beside three marks and a source; choose 5 or more"
-        )
-    if config.legal_tags and info.labels:
-        Transitions.of(info.labels)
+    kind.check_reading()
 
 
 def _outline(model: Family, objective: Objective) -> LayeredEncoder:

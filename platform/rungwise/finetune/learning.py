@@ -17,7 +17,6 @@ from rungwise.finetune.data import TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.generation import longest_target
 
 
 def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, float]:
@@ -74,25 +73,21 @@ def measure_settings(
     `weights` are the class weights, `parts` is the number of parts of the first batch, and `device`
     is the model's.
     """
-    kind, longest = data.info.kind, config.sequence_length
-    windows = kind != "tagging" and any(
+    kind = task_kind(data.info, config.reading)
+    windows = kind.has_windows and any(
         len(split.items) > len(split.examples) for split in data.splits.values()
     )
-    marks = 3 if kind == "span" or data.info.pair else 2
-    answers = {"span": config.max_answer_tokens}
-    if kind == "generation":
-        answers = {kind: longest_target(longest, config.max_answer_tokens)}
     values = {
         "accumulation": parts,
         "auxiliary_language_model": config.auxiliary_language_model,
         "best_epoch": config.epochs > 1,
         "bfloat16": multiplies_bfloat16(device),
         "class_weights": weights is not None and bool((weights != 1).any()),
-        "max_answer_tokens": answers.get(kind, 0),
-        "pooling": task_kind(data.info).head in ("sequence", "choice"),
+        "max_answer_tokens": kind.longest_answer,
+        "pooling": kind.pools,
         "windows": windows,
         # No window begins more than half a window after the one before.
-        "stride": min(config.stride, (longest - marks) // 2) if windows else 0,
+        "stride": min(config.stride, (config.sequence_length - kind.marks) // 2) if windows else 0,
     }
     usual = FinetuneConfig()
     return {k: float(v) for k, v in values.items() if getattr(config, k) != getattr(usual, k)}

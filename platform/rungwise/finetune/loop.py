@@ -33,7 +33,6 @@ from rungwise.core.randomness import bits
 from rungwise.finetune.batches import Copies, ItemBatch, collate, model_devices
 from rungwise.finetune.config import FinetuneConfig, LoraAdaptation
 from rungwise.finetune.data import TaskData, check
-from rungwise.finetune.heads import CrfHead
 from rungwise.finetune.learning import (
     adapt,
     learning_rate_shares,
@@ -48,10 +47,10 @@ from rungwise.finetune.scoring import (
     class_weights,
     language_model_loss,
     logits_and_states,
-    loss_sums,
 )
 from rungwise.finetune.state import Best, load_state, save_state
 from rungwise.models.device import keep_freed_memory, own_devices, seed_generators
+from rungwise.tasks.kinds.heads import CrfHead
 from rungwise.tasks.kinds.items import Item
 from rungwise.training.optimizer import (
     OptimizerConfig,
@@ -113,7 +112,7 @@ def finetune(
     weights = None
     if config.class_weights:
         targets = [item.target for item in items]
-        weights = class_weights(data.info.kind, targets, len(data.info.labels)).to(model.device)
+        weights = class_weights(model.kind, targets, len(data.info.labels)).to(model.device)
     measured: dict[str, float] = {}
     for epoch in range(first_epoch, config.epochs):
         model.train()
@@ -123,7 +122,7 @@ def finetune(
             passes = min(config.accumulation, len(indices))
             parts = np.array_split(indices, min(passes * len(devices), len(indices)))
             batches = [
-                collate([items[index] for index in part], data.info.kind).to(device)
+                collate([items[index] for index in part], model.kind).to(device)
                 for part, device in zip(parts, itertools.cycle(devices), strict=False)
             ]
             # Make dropout depend on the step, not on earlier draws.
@@ -189,7 +188,7 @@ def add_gradients(
             total = model.head.loss(logits, part.rows, part.targets)
         else:
             of_classes = None if weights is None else weights.to(logits.device)
-            total, _ = loss_sums(model.info.kind, logits, part.targets, of_classes)
+            total, _ = model.kind.loss_sums(logits, part.targets, of_classes)
         if not share:
             return total / count
         return total / count + share * language_model_loss(model, part, states_RTE) / rows

@@ -1,36 +1,31 @@
 """The model of a task: encoder, top and head as configured, and its description as plain data.
 
+    ids ──> encoder ──> states (R, T, E) ──> top ──> head ──> logits
+
 description, tensors = describe(model), model.state_dict()      JSON and safetensors
 model = restore(description, tensors)
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.finetune.config import BilstmTop, FeaturesAdaptation, FinetuneConfig
-from rungwise.finetune.heads import (
-    ChoiceHead,
-    CrfHead,
-    Head,
-    HeadedEncoder,
-    PooledHead,
-    SequenceHead,
-    SpanHead,
-    TokenHead,
-)
 from rungwise.finetune.tops import BiLstm, ScalarMix, Tagger
 from rungwise.models.config import model_config
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.encoders import count_marks
+from rungwise.models.trained.encoders import LayeredEncoder, count_marks
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo
+from rungwise.tasks.kinds.heads import Head, PooledHead, Rows
+from rungwise.tasks.kinds.kind import Stand
 
 DESCRIPTION = "model.json"  # file name of `describe`, beside the weights
 
@@ -44,6 +39,60 @@ class Pretrained:
     vocab_size: int
 
 
+class HeadedEncoder(nn.Module):
+    """An encoder, optionally a mix of its layers and a BiLSTM on top, and a head.
+
+    With `fixed` the encoder gets no gradient and never uses dropout. `mixed` are the layers that
+    are read, 0 the embeddings: weighed by `mix`, or else side by side. By default it is the last.
+    """
+
+    def __init__(
+        self,
+        encoder: LayeredEncoder,
+        head: Head,
+        *,
+        top: BiLstm | Tagger | None = None,
+        mix: ScalarMix | None = None,
+        mixed: Sequence[int] = (),
+        fixed: bool = False,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.mix = mix
+        self.mixed = tuple(mixed)
+        self.top = top
+        self.head = head
+        self.fixed = fixed
+        encoder.requires_grad_(not fixed)
+
+    def forward(self, ids_RT: Tensor, segments_RT: Tensor | None, rows: Rows) -> Tensor:
+        return self.read(ids_RT, self.states(ids_RT, segments_RT, rows.lengths), rows)
+
+    def read(self, ids_RT: Tensor, states_RTE: Tensor, rows: Rows) -> Tensor:
+        """Return the logits of the head from the ids and the states of the encoder."""
+        if self.top is not None:
+            states_RTE = self.top(states_RTE, rows.lengths, ids_RT)
+        return self.head(states_RTE, rows)
+
+    def states(
+        self, ids_RT: Tensor, segments_RT: Tensor | None, lengths_R: Tensor | None
+    ) -> Tensor:
+        """Return the states (R, T, E) of the encoder, from its last layer or those to read."""
+        with torch.no_grad() if self.fixed else contextlib.nullcontext():
+            layers = self.encoder.layers(ids_RT, segments_RT, lengths_R)
+        if not self.mixed:
+            return layers[-1]
+        mixed = [layers[index] for index in self.mixed]
+        return torch.cat(mixed, dim=-1) if self.mix is None else self.mix(mixed)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode as in PyTorch, but keep a fixed encoder in evaluation mode."""
+        super().train(mode)
+        if self.fixed:
+            self.encoder.eval()
+        return self
+
+
 class TaskModel(HeadedEncoder):
     """A model for one task, with everything its predictions depend on.
 
@@ -54,7 +103,8 @@ class TaskModel(HeadedEncoder):
         family, objective = pretrained.family, pretrained.objective
         new_tokens = count_marks(objective)
         encoder = family.encoder(objective, pretrained.vocab_size, config.dropout, new_tokens)
-        if info.kind == "generation":
+        kind = task_kind(info, config.reading)
+        if kind.writes:
             encoder.write()
         if config.word_dropout:
             encoder.drop_words(config.word_dropout)
@@ -83,7 +133,9 @@ class TaskModel(HeadedEncoder):
         pooler = bool(encoder.pooler) and config.pooling == "cls" and top is None and not mixed
         super().__init__(
             encoder,
-            _head(config, info, width, pooler, num_tokens),
+            kind.build_head(
+                Stand(width, num_tokens, config.pooling, pooler, config.dropout, config.crf)
+            ),
             top=top,
             mix=mix,
             mixed=mixed,
@@ -91,6 +143,7 @@ class TaskModel(HeadedEncoder):
         )
         self.config = config
         self.info = info
+        self.kind = kind
         self.pretrained = pretrained
         self.calibration: dict[str, float] = {}
 
@@ -112,7 +165,7 @@ class TaskModel(HeadedEncoder):
             for name, parameter in self.head.pool.dense.named_parameters():
                 if (trained := weights.get(f"{self.encoder.pooler}{name}")) is not None:
                     parameter.copy_(trained)
-        if self.info.kind == "generation" and whole:
+        if self.kind.writes and whole:
             family, vocab_size = self.pretrained.family, self.pretrained.vocab_size
             assert isinstance(family, LayeredFamily)
             table_VD, bias_V = family.output_weights(self.pretrained.objective, vocab_size, weights)
@@ -120,22 +173,6 @@ class TaskModel(HeadedEncoder):
             if table_VD.shape[1] == linear.in_features:
                 linear.weight[words] = table_VD
                 linear.bias[words] = 0.0 if bias_V is None else bias_V
-
-
-def _head(
-    config: FinetuneConfig, info: TaskInfo, width: int, pooler: bool, num_tokens: int
-) -> Head:
-    outputs = num_tokens if info.kind == "generation" else max(1, len(info.labels))
-    pooled = (config.pooling, config.dropout, pooler)
-    match task_kind(info).head:
-        case "sequence":
-            return SequenceHead(width, outputs, *pooled, config.pairs)
-        case "token":
-            return (CrfHead if config.crf else TokenHead)(width, outputs, config.dropout)
-        case "span":
-            return SpanHead(width)
-        case "choice":
-            return ChoiceHead(width, 1, *pooled)
 
 
 def describe(model: TaskModel) -> dict[str, Any]:

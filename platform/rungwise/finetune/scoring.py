@@ -9,22 +9,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from rungwise.finetune.batches import Copies, ItemBatch, collate, model_devices
 from rungwise.finetune.data import TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
-from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import Kind
-from rungwise.tasks.kinds.generation import longest_target
-from rungwise.tasks.kinds.items import Item, Row
-from rungwise.tasks.kinds.kind import Outputs
+from rungwise.tasks.kinds.items import Item
+from rungwise.tasks.kinds.kind import Outputs, TaskKind
 
 _ROWS_AT_A_TIME = 64
 Output = NDArray[Any]
@@ -42,9 +37,7 @@ class Scores:
 
 
 def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
-    """Return the logits of each item, in order: classification and multilabel (C,), regression (),
-    tagging (words of the item, C), span (T, 2), choice (options of the item,). For generation the
-    written ids without the end."""
+    """Return the output of each item, in order (tasks/kinds/kind.py has their shapes)."""
     return _answers(model, items)[0]
 
 
@@ -56,7 +49,7 @@ def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
 def evaluate(model: TaskModel, data: TaskData, split: str, *, calibrate: bool = False) -> Scores:
     """Return loss, metrics and predictions of a split, with the model's calibration, or with the
     one that is fitted on this split first."""
-    part, kind = data.splits[split], task_kind(model.info, model.config.reading)
+    part, kind = data.splits[split], model.kind
     arrays, loss = _answers(model, part.items)
     outputs = Outputs(arrays, part.items, part.examples, data.tokenizer)
     if calibrate:
@@ -70,9 +63,13 @@ def evaluate(model: TaskModel, data: TaskData, split: str, *, calibrate: bool = 
 def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], float]:
     """Return the outputs of the items and their mean loss, NaN if any target is unknown."""
     model.eval()
-    kind = model.info.kind
+    kind = model.kind
     outputs: list[Output | None] = [None] * len(items)
     total, count = 0.0, 0
+
+    def compute(items: Sequence[Item]) -> Tensor:
+        return compute_logits(model, collate(items, kind).to(model.device))
+
     devices = model_devices(model)
     copies = Copies(model)
     by_length = list(_by_length(items))
@@ -86,12 +83,13 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
         placed = zip(devices, batches, strict=False)
         answers = [copies.call(device, compute_logits, batch) for device, batch in placed]
         for places, chunk, batch, logits in zip(together, chunks, batches, answers, strict=True):
-            for place, output in zip(places, _split(model, logits.cpu(), chunk), strict=True):
+            of_items = kind.read_logits(logits.cpu(), chunk, compute)
+            for place, output in zip(places, of_items, strict=True):
                 outputs[place] = output
             if batch.targets is None:
                 total = math.nan
             else:
-                batch_total, batch_count = loss_sums(kind, logits, batch.targets)
+                batch_total, batch_count = kind.loss_sums(logits, batch.targets)
                 total, count = total + batch_total.item(), count + batch_count
     return [output for output in outputs if output is not None], total / max(count, 1)
 
@@ -108,54 +106,6 @@ def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
         rows += len(items[place].rows)
     if chunk:
         yield chunk
-
-
-def _split(model: TaskModel, logits: Tensor, items: Sequence[Item]) -> Iterator[Output]:
-    """Yield the output of each item from the logits of its batch, without padding."""
-    match model.info.kind:
-        case "classification" | "multilabel":
-            parts = list(logits)
-        case "regression":
-            parts = list(logits[:, 0])
-        case "tagging":
-            parts = list(logits.split([len(item.places) for item in items]))
-        case "span":
-            parts = [row[: len(item.rows[0].ids)] for row, item in zip(logits, items, strict=True)]
-        case "choice":
-            parts = [row[: len(item.rows)] for row, item in zip(logits, items, strict=True)]
-        case "generation":
-            return iter(_written(model, items))
-    # Copy: a view would keep the logits of the whole batch alive.
-    return (part.numpy().copy() for part in parts)
-
-
-def _written(model: TaskModel, items: Sequence[Item]) -> list[Output]:
-    """Write the likeliest ids after each source, up to the end mark (greedy decoding).
-
-    Each step reads the whole row again; texts are short enough to need no cache.
-    """
-    config = model.config
-    texts: list[list[int]] = [[] for _ in items]
-    ends = [item.rows[0].ids[-1] for item in items]
-    unended = list(range(len(items)))
-    for _ in range(longest_target(config.sequence_length, config.max_answer_tokens)):
-        unknown = []
-        for n in unended:
-            row, text = items[n].rows[0], texts[n]
-            ids = (*row.ids[: row.second], *text)
-            segments = (*row.segments[: row.second], *[1] * len(text))
-            row = Row(ids, segments, row.second)
-            unknown.append(Item((row,), n, places=(len(ids) - 1,)))
-        batch = collate(unknown, "generation").to(model.device)
-        for n, token in zip(
-            unended, compute_logits(model, batch).argmax(dim=1).tolist(), strict=True
-        ):
-            texts[n].append(token)
-        unended = [n for n in unended if texts[n][-1] != ends[n]]
-        if not unended:
-            break
-    whole = zip(texts, ends, strict=True)
-    return [np.array([t for t in text if t != end], np.int64) for text, end in whole]
 
 
 def compute_logits(model: TaskModel, batch: ItemBatch) -> Tensor:
@@ -201,38 +151,12 @@ def language_model_loss(model: TaskModel, batch: ItemBatch, states_RTE: Tensor) 
         ).total
 
 
-def class_weights(kind: Kind, targets: Sequence[Any], num_classes: int) -> Tensor:
+def class_weights(
+    kind: TaskKind | type[TaskKind], targets: Sequence[Any], num_classes: int
+) -> Tensor:
     """Return N / (K · N_c) for each class (C,), of N targets in the K classes that occur:
     scikit-learn's `balanced` (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a
     class without targets. Each label of multilabel is two classes, absent and present: (2, C)."""
-    targets_N = torch.tensor(targets)
-    if kind == "multilabel":
-        counts = torch.stack(((targets_N == 0).sum(dim=0), targets_N.sum(dim=0)))
-    else:
-        counts = torch.bincount(targets_N, minlength=num_classes)
+    counts = kind.count_classes(torch.tensor(targets), num_classes)
     weights = counts.sum(dim=0) / (counts.count_nonzero(dim=0) * counts)
     return torch.where(counts > 0, weights, 1.0)
-
-
-def loss_sums(
-    kind: Kind, logits: Tensor, targets: Tensor, weights: Tensor | None = None
-) -> tuple[Tensor, int]:
-    """Return the sum of the losses, times their class weights, and their number: words in tagging,
-    tokens in generation, else items."""
-    match kind:
-        case "multilabel":
-            each_BC = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-            if weights is not None:
-                each_BC = each_BC * weights.gather(0, targets.long())
-            total = each_BC.mean(dim=1).sum()
-        case "regression":
-            total = functional.mse_loss(logits[:, 0], targets, reduction="sum")
-        case "span":
-            # (B, T, 2) -> (B, 2, T): two classifications over T positions.
-            each_X = functional.cross_entropy(
-                logits.transpose(1, 2).flatten(0, 1), targets.flatten(), reduction="none"
-            )
-            total = each_X.sum() / 2
-        case _:
-            total = functional.cross_entropy(logits, targets, weights, reduction="sum")
-    return total, len(targets)

@@ -15,6 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rungwise.core.configuration.secrecy import redact
+
 _PLAIN_EVERY_SECONDS = 10.0
 _NARROW = 100  # columns; the bar is shorter on narrower terminals
 _BARS = "▁▂▃▄▅▆▇█"
@@ -78,7 +80,7 @@ class Display:
 
     def show(self, name: str, state: str, text: str) -> None:
         """Set the state of a stage; a running stage's clock stops when its state changes."""
-        line = self._lines[name]
+        line, text = self._lines[name], redact(text)
         if (line.state, line.text) != (state, text):
             line.seconds = self._seconds(line)
             line.state, line.text = state, text
@@ -115,6 +117,7 @@ class Display:
             self._plain(line)
 
     def note(self, name: str, message: str) -> None:
+        message = redact(message)
         self._notes.append(f"{name}: {message}")
         self._print(f"{name:<12} note     {message}")
 

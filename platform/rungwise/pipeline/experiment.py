@@ -25,9 +25,9 @@ from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import measure_stage, pretrain_stages, register_stage
 from rungwise.pipeline.variants import Variant
-from rungwise.sweep import SWEEP, SweepStageConfig
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
+from rungwise.tuning import SWEEP, SweepStageConfig
 
 _FINETUNE_INPUTS = ("tokenizer", "pretrain")  # of a variant
 

@@ -19,7 +19,7 @@ from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.searching import tuned_recipe
+from rungwise.pipeline.search import apply_searches
 from rungwise.pipeline.stages import chained_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
@@ -50,7 +50,7 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
     """
     if isinstance(model, Recipe):
         return _pretrained(
-            _built(tuned_recipe(model), "rungwise.run with a workflow that pretrains")
+            _built(apply_searches(model), "rungwise.run with a workflow that pretrains")
         )
     result = find(model, root)
     return _pretrained(result) if isinstance(result, Artifact) else result
@@ -67,23 +67,6 @@ def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Pre
             f"{model} is a pretrained model; give its artifact, as in artifacts/pretrain"
         )
     return predictor
-
-
-def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
-    """Find the finished pretrain artifact of a recipe file with `overrides`, or the newest one in
-    or directly below a folder. Raises UserError if there is none."""
-    artifact = _find_artifact(model, overrides)
-    if artifact is None:
-        raise UserError(
-            f"{model}: no artifact here; expected a recipe (.yaml), the folder of a finished "
-            "pretraining, such as artifacts/pretrain/NAME-FINGERPRINT, or artifacts/pretrain "
-            "for the newest"
-        )
-    if artifact.stage != "pretrain":
-        raise UserError(
-            f"{artifact.folder.uri} holds a {artifact.stage} artifact, expected that of pretrain"
-        )
-    return artifact
 
 
 def refuse_overrides(place: str, overrides: Sequence[str]) -> None:
@@ -106,7 +89,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
             f"{model}: no artifact here; expected a recipe (.yaml), models:/NAME@ALIAS, or a "
             "folder such as artifacts/pretrain"
         )
-    place, version = root_folder(root), registered(model, root)
+    place, version = root_folder(root), find_version(model, root)
     stage = "evaluate" if "rungwise.evaluate" in version.tags else "pretrain"
     fingerprint = version.tags.get(f"rungwise.{stage}", "")
     artifact = artifacts.load(artifacts.find_folder(place, stage, "", fingerprint))
@@ -118,7 +101,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
     return artifact
 
 
-def registered(model: str, root: str) -> Any:
+def find_version(model: str, root: str) -> Any:
     """Find MLflow's version of models:/NAME/VERSION or models:/NAME@ALIAS. Raises UserError if
     there is none."""
     name, which = name_and_version(model)
@@ -143,7 +126,7 @@ def find_served(model: str, root: str) -> Folder:
     """Find the files of a servable model in a folder or the registry of `root`, for
     `load_predictor`. Raises UserError if there is none."""
     if model.startswith((REGISTERED, _RUN)):
-        return served_files(model, root)
+        return download_served(model, root)
     artifact = _find_artifact(model)
     if artifact is not None:
         return artifact.folder
@@ -162,7 +145,7 @@ def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None
     below a folder; None for others."""
     file, _, variant = model.rpartition(_ALIAS) if _ALIAS in model else (model, "", "")
     if file.endswith(_RECIPES):
-        recipe = tuned_recipe(load_recipe(file, overrides))
+        recipe = apply_searches(load_recipe(file, overrides))
         workflow = "pretrain"
         if variant:
             recipe, workflow = change_recipe(recipe, variant), "ladder"
@@ -189,7 +172,7 @@ def _pretrained(artifact: Artifact) -> Pretrained:
     return Pretrained(load_model(artifact), tokenizers.load_reader(tokenizer.folder))
 
 
-def served_files(model: str, root: str) -> Folder:
+def download_served(model: str, root: str) -> Folder:
     """Download the files of a registered model or of an MLflow run's model, runs:/ID/model.
     Raises UserError if there is none, DataError for files without a record to check them by."""
     import mlflow.artifacts

@@ -1,6 +1,6 @@
 """Where recipes, workflows, artifacts and the tracking store are.
 
-Separate from workflow.py, since `rungwise status`, `doctor` and `ui` need no recipe, whose blocks
+Separate from workflow.py, since `rungwise status` and `doctor` need no recipe, whose blocks
 import PyTorch.
 """
 

@@ -26,10 +26,10 @@ from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
-from rungwise.sweep.record import SWEEP
 from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS
 from rungwise.tokenizer.stage import TOKENIZER
 from rungwise.tokens.summary import TOKENS
+from rungwise.tuning.record import SWEEP
 
 _TYPES: dict[str, StageType[Any, Any]] = {
     each.name: each

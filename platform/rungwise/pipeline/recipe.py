@@ -28,7 +28,7 @@ from pydantic_core import to_jsonable_python
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import find_value, resolve, with_overrides
-from rungwise.core.configuration.secrecy import without_passwords
+from rungwise.core.configuration.secrecy import find_credential
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.hub import SCHEME, is_hub, pin, pin_all
@@ -51,9 +51,9 @@ from rungwise.pretraining.initial import NOT_OF_WEIGHTS
 from rungwise.report.stage import ReportConfig
 from rungwise.serving.hugging_face import load_config, weights_folder
 from rungwise.serving.stage import RegistryConfig
-from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tokenizer import TokenizerConfig
+from rungwise.tuning import SweepConfig
 
 # Letters of any script; used in the names of folders, runs and metrics.
 Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
@@ -162,6 +162,7 @@ class Recipe(Config):
     def _keep_raw(cls, data: Any, handler: ModelWrapValidatorHandler[Recipe]) -> Recipe:
         if not isinstance(data, dict):
             return handler(data)
+        _refuse_credentials(to_jsonable_python(data))
         data = _with_initial(pin_all(data))
         if data.get("tasks"):
             data = {"finetune": {}, "evaluate": {}} | data
@@ -262,7 +263,7 @@ class Recipe(Config):
         return size
 
     def to_record(self, root: str) -> dict[str, Any]:
-        """Every key as plain data, with this root and without passwords. What follows from a key
+        """Every key as plain data, with this root. What follows from a key
         that a variant or a sweep changes stays as it was in the raw data: the block of a `kind`,
         and the objectives of a model."""
         data = self.model_dump(mode="json")
@@ -280,7 +281,18 @@ class Recipe(Config):
                 )
                 if step["pretrain"] is not None:
                     step["pretrain"]["objective"] = raw["pretrain"].get("objective")
-        return without_passwords(data | {"root": root})
+        return data | {"root": root}
+
+
+def _refuse_credentials(data: dict[str, Any]) -> None:
+    """Raise ConfigError if a value holds a credential: records keep the recipe to the letter."""
+    if credential := find_credential(data):
+        key, kind = credential
+        raise ConfigError(
+            f"{key} holds {kind}, and a recipe is kept in every record; leave it out and give it "
+            "in the environment: MLFLOW_TRACKING_URI for the tracking server, AWS_PROFILE or "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3, HF_TOKEN for the hub"
+        )
 
 
 def _with_initial(data: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from pydantic.fields import FieldInfo
 from rungwise.core.configuration.canonical import plain
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.schema import block_kind, list_blocks, union_members
-from rungwise.core.configuration.secrecy import without_password
 from rungwise.pipeline.recipe import Recipe
 
 _INTRO = """\
@@ -42,8 +41,8 @@ _BOUNDS = {
 
 
 def resolved(recipe: Recipe) -> str:
-    """Write a recipe as YAML with every key, defaults included, and comments; no passwords."""
-    return without_password("\n".join(_lines(recipe))) + "\n"
+    """Write a recipe as YAML with every key, defaults included, and comments."""
+    return "\n".join(_lines(recipe)) + "\n"
 
 
 def reference() -> str:

@@ -12,8 +12,8 @@ from rungwise.pipeline.recipe import Recipe, TaskEntry
 from rungwise.pipeline.stages import pretrain_config
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.pretraining.estimate import Measures, training_cost
-from rungwise.sweep import SweepStageConfig, check_space, check_values, upstream_values
 from rungwise.tasks.kinds.examples import TaskInfo
+from rungwise.tuning import SweepStageConfig, check_space, check_values, list_upstream
 
 # Blocks that a variant may change; the rest is common to all variants.
 _BLOCKS = (
@@ -262,5 +262,5 @@ def _upstream_recipes(recipe: Recipe, name: str) -> list[Recipe]:
             "pretrained with each; sweep with one seed, then set the best value"
         )
     check_space(Recipe, recipe.raw, upstream)
-    values = upstream_values(recipe.sweep)
+    values = list_upstream(recipe.sweep)
     return [recipe.with_changes(each, f"sweep of {name}") for each in values] or [recipe]

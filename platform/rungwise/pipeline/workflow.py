@@ -27,7 +27,7 @@ from rungwise.pipeline.places import (
     tracking_uri,
 )
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.searching import grow_stages
+from rungwise.pipeline.search import grow_stages
 
 if TYPE_CHECKING:
     from rungwise.core.tracking.tracker import Tracker

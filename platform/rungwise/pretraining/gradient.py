@@ -96,7 +96,7 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
             )
         turn.order(config)  # raises if its mixture does not fit the sources
         held_out = min(settings.validation_instances, summary.instances.validation)
-        if held_out < (fewest := 2 if objective.compares else 1):
+        if held_out < (fewest := 2 if objective.needs_whole_batch else 1):
             raise UserError(
                 f"{block} have {held_out} rows for validation, but pretrain.objective "
                 f"{objective.name} needs {fewest} to measure a loss; raise "

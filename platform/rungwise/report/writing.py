@@ -6,6 +6,7 @@ from typing import Any
 
 import jinja2
 
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
@@ -37,7 +38,8 @@ def render_template(
     recipe: str,
     **fields: Any,
 ) -> str:
-    """A page as HTML, with its own `fields`; `title` defaults to the label of the run."""
+    """A page as HTML, with its own `fields`; `title` defaults to the label of the run. Secrets are
+    cut from the recipe and the sources; results, with names of labels, are data."""
     last = list(inputs.values())[-1]
     return (
         environment()
@@ -48,12 +50,12 @@ def render_template(
             inputs=inputs,
             title=title or last.label,
             corpus=CorpusSummary.of(inputs["corpus"]),
-            sources=describe_sources(inputs["corpus"]),
+            sources=[redact(source) for source in describe_sources(inputs["corpus"])],
             stages=tables.stages(inputs),
             plots=plots,
             finished=last.record["finished"],
             root=origin.root_folder(last),
-            recipe=recipe,
+            recipe=redact(recipe),
             **fields,
         )
     )

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rungwise.core.configuration.secrecy import without_passwords
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.predictions import kept_sums
@@ -48,11 +48,11 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     }
     trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluation.trivial().items()}
     examples = task.examples
-    one = info.positive if metric == "f1" else ""
+    one = kind.positive if metric == "f1" else ""
     positive = f"; f1 is that of {escape(one)}" if one else ""
     labels = f" ({', '.join(map(escape, info.labels))}{positive})" if info.labels else ""
     lines = [
-        f"Task {evaluation.task}: {info.goal}{labels}. Fine-tuned on {examples.train:,} examples, "
+        f"Task {evaluation.task}: {kind.goal}{labels}. Fine-tuned on {examples.train:,} examples, "
         f"selected on {examples.validation:,} validation examples. "
         "Intended use: text like that of the task; nothing was measured on other text.",
         "",
@@ -108,11 +108,11 @@ def _join_card(
             ),
         ]
     sources = list_sources(inputs["pretrain"], licences)
-    items = [f"- {escape(line)}; licence: {escape(licence)}" for line, licence in sources]
-    command = f"rungwise rebuild {shlex.quote(model.folder.uri)} --into FOLDER"
+    items = [f"- {escape(redact(line))}; licence: {escape(licence)}" for line, licence in sources]
+    command = redact(f"rungwise rebuild {shlex.quote(model.folder.uri)} --into FOLDER")
     advice = f"Rebuild it and compare byte by byte: `{command}`"
     text = [f"# {escape(name)}", "", *lines, "", "Pretrained on", "", *items, "", advice, ""]
-    return without_passwords("\n".join(text))
+    return "\n".join(text)
 
 
 def recorded_licences(pretrain: Artifact) -> Licences:
@@ -158,14 +158,19 @@ def list_uses(model: str, root: str, info: TaskInfo) -> str:
     kind, content = task_kind(info), "one text per line"
     if not kind.is_one_text:
         content = f"a table or JSON Lines with {', '.join(kind.columns)}"
-    arguments = shlex.join([model, "--root", root])
+    arguments, server = shlex.join([model, "--root", root]), serve_command(model)
     return "\n".join(
         (
             f"- predictions, {content}: `rungwise predict {arguments} --input FILE`",
-            f"- over HTTP: `rungwise serve {arguments}`",
+            f"- over HTTP, with the registry in MLFLOW_TRACKING_URI: `{server}`",
             f"- provenance: `rungwise why {arguments}`",
         )
     )
+
+
+def serve_command(model: str) -> str:
+    """MLflow's command that answers with a registered model over HTTP."""
+    return f"mlflow models serve -m {shlex.quote(model)} --env-manager local --port 5001"
 
 
 def escape(text: str) -> str:

@@ -30,10 +30,10 @@ from torch.export import Dim
 
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.finetune import DESCRIPTION, describe
-from rungwise.finetune.heads import SpanHead, TokenHead
 from rungwise.finetune.model import TaskModel
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer
+from rungwise.tasks.kinds.heads import SpanHead, TokenHead
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import FILE as TOKENIZER
 
@@ -59,7 +59,7 @@ def export_onnx(
         raise ConfigError("finetune.top is a bilstm, which cannot be written as ONNX; use linear")
     if task is not None and task.config.crf:
         raise ConfigError("finetune.crf is true, which cannot be written as ONNX; leave it out")
-    if task is not None and task.info.kind == "generation":
+    if task is not None and task.kind.writes:
         raise ConfigError(
             "a text is written token by token, which a graph of ONNX does not say; expected a task "
             "of another kind, or the model before fine-tuning"
@@ -73,7 +73,7 @@ def export_onnx(
     rows: Any = 2 * Dim("items") if has_two_rows else Dim("rows")
     sizes = {0: rows, 1: Dim("length", max=longest)}
     outputs = ("last_hidden_state",) if task is None else ("logits",)
-    if task is not None and task.info.kind == "span":
+    if task is not None and isinstance(task.head, SpanHead):
         outputs = ("start_logits", "end_logits")
     logger = logging.getLogger("torch.onnx")
     level = logger.level

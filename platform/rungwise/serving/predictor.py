@@ -19,7 +19,6 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import own_devices
-from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs
@@ -69,14 +68,13 @@ class Predictor:
     @property
     def example(self) -> dict[str, Any]:
         """An example input by column."""
-        made_up: dict[str, Any] = dict.fromkeys(task_kind(self.info).columns, "some text")
-        return made_up | ({"options": ["one", "another"]} if self.info.kind == "choice" else {})
+        return self.model.kind.sample
 
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """One prediction per example, in order; see tasks/kinds/ for the keys."""
         if not examples:
             return []
-        kind = task_kind(self.info, self.model.config.reading)
+        kind = self.model.kind
         items = kind.encode(examples, self.tokenizer, self.frame)
         self._warn_of_cut(examples, items)
         answered = Outputs(outputs(self.model, items), items, examples, self.tokenizer)

@@ -1,64 +1,39 @@
-"""The service on Ray Serve: one replica that batches examples across requests."""
+"""A registered model as an application of Ray Serve, for more than one machine.
+
+    serve run rungwise.serving.ray_serve:application model=models:/NAME@champion replicas=2
+
+The registry is that of MLFLOW_TRACKING_URI. A POST of a text, an object with named values or a list
+of these, as JSON, gets a list of answers as `rungwise predict` gives them. A fault in what was sent
+has the status 400.
+"""
 
 import asyncio
-import contextlib
-import logging
-from collections.abc import Iterator, Sequence
+import json
 from typing import Any
 
-import ray
+import mlflow.pyfunc
+from ray import serve
+from ray.serve import Application
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
-from rungwise.core.errors import UserError
-from rungwise.core.storage.folder import Folder
-from rungwise.serving.pretrained import load_predictor
-from rungwise.serving.service import Answer, Request, Service
-from rungwise.tasks.kinds.examples import Example
-
-_NAME = "rungwise"
-_BATCH_EXAMPLES = 64
-_WAIT_SECONDS = 0.005  # how long the first example of a batch waits for others
-_REQUESTS = 1024  # at once; more wait in the proxy
+from rungwise.core.errors import DataError
 
 
-def import_serve() -> Any:
-    """Ray Serve. Raises UserError where the extra is not installed."""
-    try:
-        from ray import serve
-    except ImportError as error:
-        raise UserError(f"{error.name} is not installed: pip install 'rungwise[serve]'") from error
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    return serve
+def application(arguments: dict[str, str]) -> Application:
+    """Build the application from `model`, the URI of a model in MLflow, and `replicas`."""
+    deployment: Any = serve.deployment(_Model, num_replicas=int(arguments.get("replicas", 1)))
+    return deployment.bind(arguments["model"])
 
 
-@contextlib.contextmanager
-def serving(model: Folder, host: str, port: int, names: Sequence[str]) -> Iterator[None]:
-    """Serve the model in a folder on the running Ray for the duration of the block; `names` are
-    those that a request may call the server by."""
-    serve = import_serve()
+class _Model:
+    def __init__(self, uri: str) -> None:
+        self._model = mlflow.pyfunc.load_model(uri)
 
-    @serve.deployment(max_ongoing_requests=_REQUESTS)
-    class Model:
-        def __init__(self, uri: str) -> None:
-            self._service = Service(load_predictor(Folder.at(uri)), names)
-
-        @serve.batch(max_batch_size=_BATCH_EXAMPLES, batch_wait_timeout_s=_WAIT_SECONDS)
-        async def _ask(self, examples: list[Example]) -> list[Answer]:
+    async def __call__(self, request: Request) -> Any:
+        try:
             # In a thread, so that requests are accepted while the model computes.
-            return await asyncio.to_thread(self._service.answer_examples, examples)
-
-        async def __call__(self, request: Any) -> Any:
-            from starlette.responses import Response
-
-            headers, path = dict(request.headers), request.url.path
-            own = Request(request.method, path, headers, request.stream())
-            reply = await self._service.handle(self._ask, own)
-            return Response(reply.body, reply.status, media_type=reply.media_type)
-
-    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
-    cpus = ray.cluster_resources()["CPU"]  # all, since PyTorch uses them as threads
-    application = Model.options(ray_actor_options={"num_cpus": cpus}).bind(model.uri)
-    try:
-        serve.run(application, name=_NAME)
-        yield
-    finally:
-        serve.delete(_NAME)  # pending requests are answered first; Serve itself ends with Ray
+            answers = await asyncio.to_thread(self._model.predict, json.loads(await request.body()))
+        except (DataError, ValueError) as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        return JSONResponse(answers.to_dict("records"))

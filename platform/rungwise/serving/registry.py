@@ -43,6 +43,7 @@ from rungwise.serving.card import (
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import PretrainedPredictor, describe_model, load_predictor
 from rungwise.serving.stage import RegisterConfig, RegisterSummary
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.tensor_files import MODEL
@@ -65,9 +66,7 @@ class _Entry:
     inputs: list[str] | pd.DataFrame
     answers: list[dict[str, Any]]
     card: str
-    description: str
     score: float
-    score_name: str
     comparable_by: tuple[str, ...]
     caution: str
     tags: dict[str, str]
@@ -114,7 +113,9 @@ def register_model(
         promotion.set_alias(client, config.name, config.alias, number)
         alias = f"alias {config.alias}"
     page = link_page(run.info.experiment_id, whole, context.tracking.page)
-    _describe_version(client, config, entry, number, page, root)
+    uses = "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info)
+    text = fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
+    client.update_model_version(config.name, number, text)
     summary = RegisterSummary(
         name=config.name,
         version=number,
@@ -169,25 +170,6 @@ def _log_version(
     return number, model_id
 
 
-def _describe_version(
-    client: Any, config: RegisterConfig, entry: _Entry, number: str, page: str, root: str
-) -> None:
-    """Describe the model and the version in MLflow, with `page`, a link to the run."""
-    has_alias = promotion.find_holder(client, config.name, config.alias) is not None
-    use = f"@{config.alias}" if has_alias else f"/{number}"
-    client.update_registered_model(
-        config.name,
-        f"{entry.description} `@{config.alias}` is the version to use: a new one gets it unless "
-        f"the holder's {entry.score_name} is better or it is no better than a baseline, any other "
-        "through `rungwise promote`.\n\n"
-        f"The newest is [version {number}](#/models/{config.name}/versions/{number}); the page of "
-        f"its run: {page}\n\n" + list_uses(f"models:/{config.name}{use}", root, entry.info),
-    )
-    uses = "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info)
-    text = fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
-    client.update_model_version(config.name, number, text)
-
-
 def _make_task_entry(
     config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder
 ) -> _Entry:
@@ -201,9 +183,7 @@ def _make_task_entry(
         inputs=_input_example(examples, info),
         answers=Predictor.load(evaluation.folder, quiet=True)(examples),
         card=write_task_card(config.name, inputs, config.licences),
-        description=f"Models fine-tuned for the task {summary.task} ({info.goal}).",
         score=model.validation[metric],
-        score_name=f"{metric} on the validation split",
         comparable_by=("rungwise.task",),
         caution=summary.caution,
         tags={
@@ -231,9 +211,7 @@ def _make_pretrain_entry(
         inputs=texts,
         answers=answers,
         card=write_pretrain_card(config.name, inputs, config.licences),
-        description=f"Pretrained models of the kind {summary.model.kind}.",
         score=-summary.final["loss"],
-        score_name="validation loss with the same objective on the same text",
         comparable_by=("rungwise.tokens", "rungwise.objective"),
         caution=summary.caution,
         tags={"rungwise.objective": summary.objective},
@@ -256,8 +234,8 @@ def _list_files(weights: Folder, tokenizer: Folder, description: Folder) -> dict
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:
     """Examples in a caller's form: bare texts where an example is one text."""
-    if info.kind in ("classification", "multilabel", "generation") and not info.pair:
-        return [example.text for example in examples if isinstance(example, Text)]
+    if task_kind(info).is_one_text and all(isinstance(each, Text) for each in examples):
+        return [example.parts[0] for example in examples]
     return pd.DataFrame([example.as_input() for example in examples])
 
 

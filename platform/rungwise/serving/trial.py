@@ -6,7 +6,8 @@
     table of word vectors   a word: the nearest words
     n-gram                  a text: its perplexity
 
-What each reads is in `Trial.hint`; what it cannot answer is refused with it.
+A pretrained model with a vector per token can also be asked for the words nearest to a word. What
+each reads is in `Trial.hint`; what it cannot answer is refused with it.
 """
 
 import itertools
@@ -70,26 +71,38 @@ def _try_pretrained(model: object, tokenizer: Tokenizer) -> Trial:
             hint = "a text: how likely is it?"
             return Trial(hint, ("text",), lambda text: _rate_text(model, tokenizer, text))
         case WordVectors():
-            near = Neighbourhood(model, tokenizer)
-            return Trial("a word: its neighbours", ("word",), lambda word: _neighbours(near, word))
+            return _try_neighbours(Neighbourhood(model, tokenizer), _BEST)
     raise DataError("this model predicts no tokens and has no vectors of words; fine-tune it first")
 
 
+def try_nearest(predictor: Model, count: int) -> Trial:
+    """Return a trial that answers a word with the `count` nearest words. Raises DataError for a
+    model without a vector per token."""
+    if isinstance(predictor, Predictor) or not isinstance(predictor.model, WordVectors):
+        raise DataError("this model has no vector of each token (WordVectors); leave out --nearest")
+    return _try_neighbours(Neighbourhood(predictor.model, predictor.tokenizer), count)
+
+
+def _try_neighbours(near: Neighbourhood, count: int) -> Trial:
+    def answer(word: str) -> str:
+        nearest = near.nearest(word, count).nearest
+        words = "  ".join(f"{each.word} {each.cosine:.3f}" for each in nearest)
+        pieces = near.pieces(word)
+        # A word that the vocabulary lacks has the mean vector of its pieces.
+        return f"{' '.join(pieces)}: {words}" if len(pieces) > 1 else words
+
+    return Trial("a word: its neighbours", ("word",), answer)
+
+
 def _try_task(predictor: Predictor) -> Trial:
-    info = predictor.info
-    kind = task_kind(info)
-    fields = tuple(kind.columns)
-    if info.kind == "choice":
-        fields = (fields[0], "option 1", "option 2")
+    kind = task_kind(predictor.info)
 
     def answer(*texts: str) -> str:
-        values: dict[str, Any] = dict(zip(kind.columns, texts, strict=False))
-        if info.kind == "choice":
-            values["options"] = list(texts[1:])
+        values = dict(zip(kind.fields, texts, strict=True))
         (prediction,) = predictor([kind.parse(Record(values, "the text", kind.columns))])
         return _describe(prediction)
 
-    return Trial(info.goal, fields, answer)
+    return Trial(kind.goal, kind.fields, answer)
 
 
 def _describe(prediction: dict[str, Any]) -> str:
@@ -154,8 +167,3 @@ def _rate_text(model: LanguageModel, tokenizer: Tokenizer, text: str) -> str:
     (end,) = special_ids(tokenizer).require("end")
     (row,) = model.log_probabilities([[*token_ids(tokenizer, [text])[0], end]])
     return f"perplexity {math.exp(-row.mean()):,.1f} over {len(row)} tokens, its end included"
-
-
-def _neighbours(near: Neighbourhood, word: str) -> str:
-    nearest = near.nearest(word, _BEST).nearest
-    return "  ".join(f"{each.word} {each.cosine:.2f}" for each in nearest)

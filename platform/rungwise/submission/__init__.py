@@ -1,1 +1,1 @@
-"""Jobs on a cluster: check, submit, follow and stop them."""
+"""Jobs on a cluster: check what is uploaded, submit it and follow its log."""

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from rungwise.core.errors import UserError
 from rungwise.core.plural import list_first
-from rungwise.ray_private import default_excludes, folder_excludes, uri_of_folder, walk_folder
+from rungwise.ray_private import default_excludes, folder_excludes, walk_folder
 
 # The job server takes smaller requests only, and Ray does not compress.
 MOST_BYTES = 100 << 20
@@ -132,11 +132,6 @@ def list_files(folder: Path) -> Upload:
             "in .rayignore, or make it readable"
         ) from error
     return Upload(dict(sorted(sizes.items())))
-
-
-def package_uri(folder: Path) -> str:
-    """The URI of the folder's package on a cluster, made from a digest of its content."""
-    return uri_of_folder(str(folder), _obeys_gitignore(), excludes=default_excludes())
 
 
 def _obeys_gitignore() -> bool:

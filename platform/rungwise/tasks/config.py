@@ -15,7 +15,7 @@ from rungwise.core.storage.outside import Paths, digest, matching
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat
-from rungwise.tasks.interface import selecting_metrics
+from rungwise.tasks.interface import KINDS, selecting_metrics
 from rungwise.tasks.kinds.examples import SPLITS, Kind
 
 Draw = Literal["balanced", "stratified", "natural"]
@@ -149,12 +149,13 @@ class FilesTaskConfig(Config):
                 f"metric: expected one of {', '.join(names)} for {self.task_kind}, found "
                 f"{self.metric!r}"
             )
-        if self.draw not in (None, "natural") and self.task_kind != "classification":
+        one_label = KINDS[self.task_kind].one_label
+        if self.draw not in (None, "natural") and not one_label:
             raise ValueError(
                 f"draw: {self.draw} goes by the label of an example, and those of "
                 f"{self.task_kind} have no one label; leave draw out, or set it to natural"
             )
-        if self.positive is not None and self.task_kind != "classification":
+        if self.positive is not None and not one_label:
             raise ValueError(
                 f"positive: a label of classification, which {self.task_kind} has not; leave it out"
             )

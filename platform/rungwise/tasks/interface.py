@@ -12,15 +12,11 @@ from rungwise.tasks.kinds.regression import Regression
 from rungwise.tasks.kinds.span import Span
 from rungwise.tasks.kinds.tagging import Tagging
 
-KINDS: Mapping[Kind, type[TaskKind]] = {
-    "classification": Classification,
-    "multilabel": Multilabel,
-    "regression": Regression,
-    "tagging": Tagging,
-    "span": Span,
-    "choice": Choice,
-    "generation": Generation,
-}
+_KINDS: tuple[type[TaskKind], ...] = (
+    *(Classification, Multilabel, Regression),
+    *(Tagging, Span, Choice, Generation),
+)
+KINDS: Mapping[Kind, type[TaskKind]] = {kind.name: kind for kind in _KINDS}
 
 
 def task_kind(info: TaskInfo, reading: Reading | None = None) -> TaskKind:

@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
+from rungwise.core.storage.store_errors import reached
 from rungwise.core.tokens import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
 from rungwise.tokenizer.patterns import refuse_slow_patterns
@@ -77,7 +78,8 @@ def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
 
 
 def _files(config: TokenizerFileConfig) -> list[SourceFile]:
-    files = find_files(config.path)
+    with reached(config.path, _KEY):
+        files = find_files(config.path)
     if not files:
         raise DataError(f"{_KEY}: there is no file or folder {config.path!r}")
     if len(files) == 1 and files[0].name not in (_VOCAB_JSON, _MERGES):

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
+from rungwise.core.storage.store_errors import reached
 from rungwise.tokenizer import CLEAN_UP
 from rungwise.tokenizer.files import read_text
 
@@ -97,7 +98,8 @@ def list_digest(name: str, path: str) -> str:
 
 
 def _find_file(name: str, path: str) -> SourceFile:
-    files = find_files(path)
+    with reached(path, f"{_KEY}.{name}"):
+        files = find_files(path)
     if len(files) != 1:
         count = f"{len(files)} files" if files else "nothing"
         raise DataError(f"{_KEY}.{name}: expected the path of a file, found {count} at {path!r}")

@@ -180,7 +180,7 @@ class GradientConfig(Fitting):
                 "objectives do not compare; set pretrain.skip_outliers to null",
                 {"pretrain.skip_outliers": None},
             )
-        if objective.compares and self.global_batch_size < 2:
+        if objective.needs_whole_batch and self.global_batch_size < 2:
             raise ConfigError(
                 f"pretrain.global_batch_size is {self.global_batch_size}, but pretrain.objective "
                 f"{objective.name} compares the texts of a batch; raise it to 2 or more"

@@ -83,7 +83,7 @@ class Step:
     ) -> Iterable[Batch[Tensor]]:
         """The micro-batches of a global batch, with its vectors if losses compare them. Forward
         passes over them draw the dropout of `seeds` again."""
-        if not self.objective.compares:
+        if not self.objective.needs_whole_batch:
             return parts
         parts, group = list(parts), self.group
         if group.world_size == len(parts) == 1:
@@ -130,7 +130,8 @@ class Step:
                 streams.leave(part, losses.state)
         self.computed_seconds = time.perf_counter() - began
         self._exchange.finish()
-        if self.objective.among:  # what this step does not train keeps moving, on any worker
+        if self.objective.mixture_parts:
+            # Momentum moves also what this step does not train, on every worker alike.
             for parameter in self.model.parameters():
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)

@@ -5,63 +5,23 @@ variable "name" {
 }
 
 variable "region" {
-  description = "AWS region."
+  description = "AWS region with the zones a and b."
   type        = string
   default     = "us-east-1"
 }
 
-variable "availability_zones" {
-  description = "Two or more zones of the region."
+variable "api_cidrs" {
+  description = "Your address, from which kubectl reaches the cluster, such as [\"203.0.113.7/32\"]."
   type        = list(string)
-  default     = ["us-east-1a", "us-east-1b"]
-}
-
-variable "ami_id" {
-  description = "Id of an Ubuntu 24.04 image for x86-64 in that region."
-  type        = string
-}
-
-variable "package_path" {
-  description = "Path of the package that infra/package.sh made."
-  type        = string
-}
-
-variable "package_sha256" {
-  description = "Its SHA-256, as infra/package.sh printed it."
-  type        = string
 }
 
 variable "monthly_budget_usd" {
-  description = "Monthly budget in US dollars; mails are sent at 50, 80 and 100 % of it, and when the forecast exceeds it."
+  description = "Monthly bill of the account at which the owners are told, in US dollars."
   type        = number
-  default     = 50
-}
-
-variable "budget_stops_head" {
-  description = "Whether to stop the head when the budget is spent; its workers shut down half an hour later."
-  type        = bool
-  default     = false
+  default     = 500
 }
 
 variable "alert_emails" {
-  description = "Addresses that get those mails."
-  type        = list(string)
-}
-
-variable "prices_per_hour" {
-  description = "US dollars per hour of one machine, for estimates. Default: AWS's list prices in us-east-1, unknown elsewhere."
-  type        = object({ head = optional(number), cpu = optional(number) })
-  default     = {}
-}
-
-variable "data_buckets" {
-  description = "Buckets of this account and region with texts to train on; {} if they are in the bucket for artifacts."
-  type        = map(object({ kms_key_arn = optional(string) }))
-  default     = {}
-}
-
-variable "make_image" {
-  description = "Whether to start a machine from which to make an image with the package; see Images in ../../README.md."
-  type        = bool
-  default     = false
+  description = "Addresses of the owners."
+  type        = set(string)
 }

@@ -1,1 +1,1 @@
-"""Commands that start and stop clusters, on this machine and on AWS."""
+"""Commands that start and stop a cluster on this machine."""

@@ -98,7 +98,8 @@ def status(options: argparse.Namespace) -> None:
 
 def _choose_source(options: argparse.Namespace) -> Callable[[], Group]:
     from rungwise.cluster import registry
-    from rungwise.core.configuration.secrecy import without_password
+    from rungwise.core.configuration.secrecy import redact
+    from rungwise.core.tracking.store import shown_address
     from rungwise.pipeline.places import default_places
 
     cluster = registry.find(options.name)
@@ -108,9 +109,9 @@ def _choose_source(options: argparse.Namespace) -> Callable[[], Group]:
     def render() -> Group:
         if uri:
             rows, alerts = query_prometheus(uri.rstrip("/"), options.run)
-            return _tabulate(rows, alerts, f"Prometheus at {without_password(uri)}, last hour")
+            return _tabulate(rows, alerts, f"Prometheus at {redact(uri)}, last hour")
         rows = query_mlflow(tracking, options.experiment, options.run)
-        return _tabulate(rows, [], f"MLflow at {without_password(tracking)}")
+        return _tabulate(rows, [], f"MLflow at {shown_address(tracking)}")
 
     return render
 
@@ -162,15 +163,14 @@ def query_prometheus(uri: str, run: str | None) -> tuple[StageRows, list[str]]:
 
 def query_mlflow(uri: str, experiment: str, run: str | None) -> StageRows:
     """The latest figures of the newest stages in MLflow."""
-    from rungwise.core.configuration.secrecy import without_password
     from rungwise.core.tracking.sender import PARENT_TAG
-    from rungwise.core.tracking.store import store_client
+    from rungwise.core.tracking.store import shown_address, store_client
 
     with store_client(uri) as client:
         record = client.get_experiment_by_name(experiment)
         if record is None:
             raise UserError(
-                f"MLflow at {without_password(uri)} has no experiment {experiment}; start a run, "
+                f"MLflow at {shown_address(uri)} has no experiment {experiment}; start a run, "
                 "or give another --experiment or the cluster's --prometheus"
             )
         runs = client.search_runs([record.experiment_id], max_results=_MOST_RUNS)

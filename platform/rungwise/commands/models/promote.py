@@ -25,6 +25,7 @@ def promote(options: argparse.Namespace) -> None:
     from rungwise.core.tracking.store import store_client
     from rungwise.pipeline import loading
     from rungwise.serving import promotion
+    from rungwise.serving.card import serve_command
 
     say = plain_console().print
     name, number = loading.name_and_version(options.model)
@@ -40,7 +41,7 @@ def promote(options: argparse.Namespace) -> None:
             say(f"{alias} is models:/{name}/{before} again")
             return
         model = loading.find_built(options.model, options.root)
-        faults = promotion.find_faults(model, loading.served_files(options.model, options.root))
+        faults = promotion.find_faults(model, loading.download_served(options.model, options.root))
         holder = promotion.find_holder(client, name, alias)
         if not faults and holder not in (None, number):
             other = loading.find_built(f"models:/{name}/{holder}", options.root)
@@ -55,4 +56,4 @@ def promote(options: argparse.Namespace) -> None:
             title = f"{options.model} does not become {alias}, and nothing has changed:"
             raise UserError("\n".join([title, *faults]))
         promotion.set_alias(client, name, alias, number)
-        say(f"{alias} is {options.model}")
+        say(f"{alias} is {options.model}; over HTTP: {serve_command(f'models:/{name}@{alias}')}")

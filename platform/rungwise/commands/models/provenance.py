@@ -1,9 +1,12 @@
-"""`rungwise why|verify|rebuild MODEL`: what a model was built from, and whether it still agrees."""
+"""`rungwise why|verify|rebuild MODEL`: what a model was built from, and whether it still agrees.
+
+`rungwise why --source NAME` or `--document ID` asks the other way round: which models read it.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +20,12 @@ from rungwise.core.errors import DataError, UserError
 if TYPE_CHECKING:
     from rungwise.core.stages.artifact import Artifact
 
+_MODELS = ("pretrain", "evaluate", "register")
+
 
 def add(commands: Commands) -> None:
     for command, description in (
-        (why, "trace a model to its sources"),
+        (why, "trace a model to its sources, or a source to its models"),
         (verify, "check that no file behind a model has changed"),
         (rebuild, "rebuild a model elsewhere and compare every file"),
     ):
@@ -28,11 +33,16 @@ def add(commands: Commands) -> None:
         parser.add_argument(
             "model",
             metavar="MODEL",
+            nargs="?" if command is why else None,
             help="models:/NAME@ALIAS, a recipe (its pretrained model), or the folder of an "
             "artifact or of a stage (its newest artifact), local or s3://",
         )
         add_registry(parser)
         add_overrides(parser)
+        if command is why:
+            text = parser.add_mutually_exclusive_group()
+            text.add_argument("--source", metavar="NAME", help="a source's name, path or kind")
+            text.add_argument("--document", metavar="ID", help="a document's id in a corpus")
         if command is rebuild:
             parser.add_argument("--into", required=True, metavar="FOLDER", help="root of the copy")
 
@@ -46,6 +56,18 @@ def _trace(options: argparse.Namespace) -> list[Artifact]:
 
 
 def why(options: argparse.Namespace) -> None:
+    """Print what a model was built from, or which models read a source or a document."""
+    if (options.model is None) == (options.source is None and options.document is None):
+        raise UserError("why expects one of MODEL, --source NAME and --document ID")
+    if options.source:
+        _print_readers(options.root, options.source, _locate_source)
+    elif options.document:
+        _print_readers(options.root, options.document, _locate_document)
+    else:
+        _print_origin(options)
+
+
+def _print_origin(options: argparse.Namespace) -> None:
     """Print the registered version, then each artifact from the model back to the corpus with its
     date, commit and external inputs."""
     from rungwise.core.configuration.canonical import flatten
@@ -54,7 +76,7 @@ def why(options: argparse.Namespace) -> None:
     console = plain_console()
     artifacts = _trace(options)
     if options.model.startswith(loading.REGISTERED):
-        version = loading.registered(options.model, options.root)
+        version = loading.find_version(options.model, options.root)
         console.print(f"models:/{version.name}/{version.version}", style="bold")
         date = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
         console.print(f"  registered {date.isoformat(timespec='seconds')}")
@@ -86,6 +108,56 @@ def _describe_maker(made_by: Mapping[str, Any]) -> str:
     return ", ".join([f"commit {made_by.get('commit') or 'unknown'}", *packages])
 
 
+def _print_readers(root_uri: str, text: str, locate: Callable[[Artifact, str], str]) -> None:
+    """Print each corpus where `locate` finds the text, and the models built from that corpus.
+    Raises UserError if there is none."""
+    from rungwise.core.stages import artifact as artifacts
+    from rungwise.corpus.summary import CORPORA
+    from rungwise.pipeline.places import root_folder
+
+    say = plain_console().print
+    root = root_folder(root_uri)
+    existing = artifacts.below(root)
+    corpora = [artifact for artifact in existing if artifact.stage in CORPORA]
+    if not corpora:
+        raise UserError(f"there is no corpus below {root.uri}; give the root of a run with --root")
+    places = [locate(corpus, text) for corpus in corpora]
+    if not any(places):
+        raise UserError(f"none of {len(corpora)} corpora below {root.uri} holds {text!r}")
+    for corpus, place in zip(corpora, places, strict=True):
+        if not place:
+            continue
+        say(f"{corpus.stage} {corpus.fingerprint} ({corpus.label}): {place}")
+        for artifact in existing:
+            inputs = artifacts.needed([artifact.fingerprint], existing)
+            if artifact.stage in _MODELS and corpus.fingerprint in inputs:
+                name = f"{artifact.fingerprint} ({artifact.label})"
+                say(f"  {artifact.stage:<9} {name}  {artifact.headline}")
+
+
+def _locate_source(corpus: Artifact, name: str) -> str:
+    """Say that the corpus has the source; empty if it has not."""
+    from rungwise.corpus.summary import source_blocks
+
+    for source in source_blocks(corpus):
+        if name in (source.get("name"), source["kind"], *(source.get("paths") or [])):
+            return f"the source {name}"
+    return ""
+
+
+def _locate_document(corpus: Artifact, document: str) -> str:
+    """Say which file of the corpus has the document; empty if none has."""
+    import pyarrow.parquet as pq
+
+    for name in corpus.record["files"]:
+        if name.endswith(".parquet"):
+            with corpus.folder.open(name) as stream:
+                ids = pq.read_table(stream, columns=["id"])["id"]
+            if ids.index(document).as_py() >= 0:
+                return f"{document} in {name}"
+    return ""
+
+
 def verify(options: argparse.Namespace) -> None:
     """Print a line per artifact, inputs first, and one for the registry's copy. Raises DataError
     that names each changed file."""
@@ -109,7 +181,7 @@ def verify(options: argparse.Namespace) -> None:
             f"{megabytes:>10,.1f} MB  {state}"
         )
     if options.model.startswith(loading.REGISTERED):
-        served = loading.served_files(options.model, options.root)
+        served = loading.download_served(options.model, options.root)
         changes = promotion.find_changed_copies(artifacts[-1], served)
         faults += changes
         say(f"{options.model}  {'CHANGED' if changes else 'unchanged'}")

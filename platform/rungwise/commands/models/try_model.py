@@ -9,7 +9,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from rungwise.commands.arguments import Commands, add_served_model, add_verb
+from rungwise.commands.arguments import Commands, add_served_model, add_verb, positive_integer
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, try_model, help_text, "try")
     add_served_model(parser)
     parser.add_argument("texts", metavar="TEXT", nargs="*", help="default: ask for it")
+    parser.add_argument(
+        "--nearest",
+        type=positive_integer,
+        metavar="N",
+        help="answer a word with the N words nearest to it, by the vectors of any pretrained "
+        "model's tokens",
+    )
 
 
 def try_model(options: argparse.Namespace) -> None:
@@ -28,9 +36,10 @@ def try_model(options: argparse.Namespace) -> None:
     of texts."""
     from rungwise.pipeline.loading import find_served
     from rungwise.serving.pretrained import load_predictor
-    from rungwise.serving.trial import make_trial
+    from rungwise.serving.trial import make_trial, try_nearest
 
-    trial = make_trial(load_predictor(find_served(options.model, options.root)))
+    model = load_predictor(find_served(options.model, options.root))
+    trial = try_nearest(model, options.nearest) if options.nearest else make_trial(model)
     if options.texts:
         if len(options.texts) < len(trial.fields):
             raise UserError(
@@ -53,7 +62,7 @@ def _ask(trial: Trial) -> None:
             try:
                 print(trial.answer(*texts), flush=True)  # noqa: T201
             except DataError as error:
-                print(error, file=sys.stderr, flush=True)  # noqa: T201
+                print(redact(str(error)), file=sys.stderr, flush=True)  # noqa: T201
     except EOFError:
         if is_terminal:
             print()  # noqa: T201

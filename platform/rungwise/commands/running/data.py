@@ -85,7 +85,7 @@ def _set_names(name: str) -> list[str]:
     import difflib
 
     from rungwise.core.errors import UserError
-    from rungwise.core.public.sets import public_sets, sets_with
+    from rungwise.core.public.sets import find_sets, public_sets
 
     sets = public_sets()
     if name in sets:
@@ -94,7 +94,7 @@ def _set_names(name: str) -> list[str]:
         from rungwise.pipeline.workflow import load_recipe
 
         recipe = load_recipe(name)
-        names = [each for path in _texts(recipe.raw) for each in sets_with(path)]
+        names = [each for path in _texts(recipe.raw) for each in find_sets(path)]
         if not names:
             raise UserError(f"{name} reads no file below data/ that is in `rungwise data list`")
         return names

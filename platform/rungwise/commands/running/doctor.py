@@ -53,10 +53,12 @@ def add(commands: Commands) -> None:
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if any of them would make a run fail."""
+    from rungwise.core.configuration.secrecy import redact, redact_data
+
     findings = list(check_machine(options.config, options.overrides))
     wrong = sum(finding.state == "wrong" for finding in findings)
     if options.json:
-        print_json([asdict(finding) for finding in findings])
+        print_json(redact_data([asdict(finding) for finding in findings]))
         return FAILED if wrong else OK
     table = Table(box=None, pad_edge=False)
     for heading in ("", "what", "found", "what to do"):
@@ -65,7 +67,8 @@ def doctor(options: argparse.Namespace) -> int:
     for finding in findings:
         # Text, because markup would swallow the extras in `ray[train]`.
         table.add_row(
-            marks[finding.state], *map(Text, (finding.what, finding.value, finding.remedy))
+            marks[finding.state],
+            *(Text(redact(text)) for text in (finding.what, finding.value, finding.remedy)),
         )
     console = Console()
     console.print(table)
@@ -162,10 +165,9 @@ def _check_disk(root: Folder) -> Finding:
 def _check_tracking(uri: str) -> Finding:
     import requests
 
-    from rungwise.core.configuration.secrecy import without_password
-    from rungwise.core.tracking.store import find_database, open_store
+    from rungwise.core.tracking.store import find_database, open_store, shown_address
 
-    server = without_password(uri)
+    server = shown_address(uri)
     database = find_database(uri)
     if database is not None and not database.exists():
         return Finding("MLflow", f"{server}, which the first run makes")
@@ -173,7 +175,7 @@ def _check_tracking(uri: str) -> Finding:
         try:
             open_store(uri)
         except Exception as error:
-            return Finding("MLflow", server, "wrong", without_password(str(error)))
+            return Finding("MLflow", server, "wrong", str(error))
         return Finding("MLflow", f"{server} opens")
     try:
         # Takes a name and password in the address, which urllib reads as a part of the host.
@@ -182,7 +184,7 @@ def _check_tracking(uri: str) -> Finding:
     except (OSError, ValueError) as error:
         return Finding(
             "MLflow",
-            f"{server} does not answer ({without_password(str(error))})",
+            f"{server} does not answer ({error})",
             "wrong",
             "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
         )

@@ -38,6 +38,7 @@ def add(commands: Commands) -> None:
 
 def dry_run(options: argparse.Namespace) -> None:
     """Print the estimate, from the instances if they are built; otherwise rows count as full."""
+    from rungwise.core.configuration.secrecy import redact
     from rungwise.core.stages import artifact as artifacts
     from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.stages import pretrain_config, pretrain_stages
@@ -58,7 +59,7 @@ def dry_run(options: argparse.Namespace) -> None:
         stages = pretrain_stages(recipe)
     except UserError as error:
         # The estimate is useful before the text is there.
-        console.print(f"[yellow]the corpus cannot be read: {escape(str(error))}[/]")
+        console.print(f"[yellow]the corpus cannot be read: {escape(redact(str(error)))}[/]")
         stages = {}
     root = root_folder(recipe.root)
     measures = []

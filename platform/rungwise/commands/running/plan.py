@@ -27,6 +27,7 @@ def add(commands: Commands) -> None:
 
 def plan(options: argparse.Namespace) -> None:
     """Print the plan; run and write nothing."""
+    from rungwise.core.configuration.secrecy import redact
     from rungwise.pipeline import workflow
     from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.reference import resolved
@@ -45,7 +46,7 @@ def plan(options: argparse.Namespace) -> None:
                     "stage": row.stage.display_name,
                     "fingerprint": row.stage.fingerprint,
                     "state": "cached" if row.artifact else "build",
-                    "because": row.reason,
+                    "because": redact(row.reason),
                     "folder": row.folder.uri,
                 }
                 for row in rows
@@ -69,7 +70,7 @@ def plan(options: argparse.Namespace) -> None:
     table.add_column("because", overflow="fold")
     for row in rows:
         state = Text("cached", "cyan") if row.artifact else Text("build", "bold cyan")
-        table.add_row(row.stage.display_name, row.stage.fingerprint, state, row.reason)
+        table.add_row(row.stage.display_name, row.stage.fingerprint, state, redact(row.reason))
     console.print(table, soft_wrap=False)
     missing = sum(row.artifact is None for row in rows)
     console.print(f"{missing} of {len(rows)} stages to build below {root.uri}")

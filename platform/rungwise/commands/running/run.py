@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     console = Console()
     if not console.is_terminal:
         console.print(f"reading {options.config}", markup=False, highlight=False, soft_wrap=True)
-    from rungwise.core.configuration.secrecy import without_password
+    from rungwise.core.configuration.secrecy import redact
     from rungwise.pipeline.places import recipe_file, root_folder, tracking_uri
 
     with terminate_as_interrupt():
@@ -57,13 +57,16 @@ def run(options: argparse.Namespace) -> None:
         outcome = workflow.run(options.workflow, recipe, console)
     uri = tracking_uri(recipe, root_folder(recipe.root))
     file = str(recipe_file(options.config))
-    command = without_password(shlex.join([file, *options.overrides]))
-    _print_outcome(outcome, uri, command, recipe.root, console)
+    command = redact(shlex.join([file, *options.overrides]))
+    clean_up = shlex.join(["rungwise", "gc", options.workflow]) + f" {command}"
+    _print_outcome(outcome, uri, command, clean_up, recipe.root, console)
 
 
-def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: Console) -> None:
-    from rungwise.core.configuration.secrecy import without_password
+def _print_outcome(
+    outcome: Outcome, uri: str, recipe: str, clean_up: str, root: str, console: Console
+) -> None:
     from rungwise.core.plural import counted
+    from rungwise.core.tracking.store import shown_address
     from rungwise.report.stage import LADDER, REPORT, ReportSummary
     from rungwise.serving.stage import REGISTER, RegisterSummary
 
@@ -94,7 +97,6 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
             summary = ReportSummary.of(page)
             _say(console, "result", summary.headline, to_paste=False)
             _say(console, "page", page.folder.path(summary.page))
-            commands["open"] = f"rungwise open {recipe}"
     if pretrain := by_stage.get("pretrain"):
         commands["try"] = f"rungwise try {shlex.quote(pretrain.folder.uri)}"
         commands["export"] = f"rungwise export {recipe} --to FOLDER"
@@ -102,15 +104,15 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
         model = RegisterSummary.of(registered).model_uri
         option = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
         commands["predict"] = f"rungwise predict {shlex.quote(model)}{option} --input FILE"
-    server = without_password(uri)
+    server = shown_address(uri)
     _say(console, "MLflow", server)
     if uri.startswith("sqlite"):
-        commands["runs"] = f"rungwise ui {recipe}"
+        commands["runs"] = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
     if outcome.untracked_events:
         events = counted(outcome.untracked_events, "event")
         fault = f": {outcome.tracking_fault}" if outcome.tracking_fault else ""
         _say(console, "unsent", f"{events} that did not reach {server}{fault}")
-        commands["send"] = f"rungwise sync {recipe}"
+        commands["send"] = clean_up
     console.print()
     for purpose, command in commands.items():
         _say(console, purpose, command)

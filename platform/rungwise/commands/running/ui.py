@@ -22,12 +22,12 @@ def add(commands: Commands) -> None:
 
 def ui(options: argparse.Namespace) -> NoReturn:
     """Serve an SQLite store until Ctrl-C. Raises UserError if it is missing or the port taken."""
-    from rungwise.core.configuration.secrecy import without_password
     from rungwise.core.tracking.store import (
         TrackingConfig,
         artifact_location,
         check_store,
         find_database,
+        shown_address,
     )
 
     tracking = TrackingConfig()
@@ -37,9 +37,7 @@ def ui(options: argparse.Namespace) -> NoReturn:
         tracking = load_recipe(options.config, options.overrides).tracking
     _, uri = find_places(options.config, options.overrides)
     if (database := find_database(uri)) is None:
-        raise UserError(
-            f"the tracking store is a server: open {without_password(uri)} in a browser"
-        )
+        raise UserError(f"the tracking store is a server: open {shown_address(uri)} in a browser")
     check_store(uri)
     port = options.port
     with socket.socket() as probe:

@@ -1,118 +1,117 @@
-"""Keep passwords, tokens and keys out of records, MLflow, spools and the terminal.
+"""Cut secrets from text that is shown, logged or sent, and find credentials in a recipe.
 
-A secret is recognised by its place (before the @ of a URI, after the = of a name such as API_KEY)
-or by its own form (a private key, a token with the prefix of its issuer). A random text by itself
-is none: so do digests look. Every search takes time proportional to the text.
+Text that is hashed, compared or stored for use never passes here. A secret is told by its name
+(named_secrets.py), by its place (user and password of a URI) or by its form (a private key, a token
+with the prefix of its issuer). Every search takes time proportional to the text.
 """
 
 import re
 from typing import Any
 
-_CHUNK = re.compile(r"\S+")
-_AUTHORITY = re.compile(r"[^/@?\s]*")
-_NAMES = (
-    r"(?:secret|passw(?:or)?d|pwd|passphrase|credentials?|signature|sig|cookie|"
-    r"(?:access|auth|bearer|session|refresh|security|id|api|private|bot|user|hf|hub|gh|git|github|"
-    r"gitlab|slack|npm|pypi|wandb|vault)[_-]?token|"
-    r"(?:api|access|account|private|signing|encryption|master|shared[_-]?access|subscription|"
-    r"secret|service|auth|license)[_-]?key)(?:[_-]?(?:id|base64|b64))?"
-)
-# What follows a name in code: an expression, a type or a constant.
-_CODE = (
-    r"(?![A-Za-z_]\w*[.(\[]|\$|(?:str|bytes|int|bool|Any|SecretStr|Optional|None|True|False|null|true"
-    r"|false)\b)"
-)
-_VALUE = r"[^\s\"'&;,(){}\[\]<>]"
-# `NAME=value`, `name: "value"` and `--name value`.
-_NAMED = re.compile(
-    rf"(?<![\w.-])((?:--[\w.-]*{_NAMES}(?:\s+|\s*=\s*)|[\w.-]*{_NAMES}[\"']?\s*(?:=|:(?!/))\s*)[\"']?)"
-    rf"{_CODE}{_VALUE}{{3,}}",
-    re.IGNORECASE,
-)
-# A token may also be a piece of text, so its form counts too.
-_TOKEN = re.compile(
-    r"(?<![\w.-])((?:[\w.-]*[_-])?token[\"']?(?:\s*=\s*|\s*:(?!/)\s*|\s+)[\"']?)"
-    r"(?=[A-Za-z_~+/.-]*\d)[\w~+/.-]{16,}=*",
-    re.IGNORECASE,
-)
-# In the query of an address every such word is a name, and so are shorter ones.
-_QUERY = re.compile(
-    r"([?&;][\w.-]*(?:signature|sig|token|secret|password|passwd|pwd|credential|key|auth|sas|jwt|"
-    r"code|session)=)[^&;\s\"']*",
-    re.IGNORECASE,
-)
-# Variables of a shell whose names are in capitals, as GH_TOKEN.
-_VARIABLE = re.compile(
-    r"(?<![\w.])((?:[A-Z0-9_]*PASSWORD|(?:[A-Z0-9_]*_)?(?:TOKEN|SECRET|PASSWD|PASS|KEY|CREDENTIALS?))"
-    rf"(?:_(?!PATH|FILE|DIR|NAME|MODE)[A-Z0-9]+)?[\"']?\s*[=:]\s*[\"']?){_CODE}{_VALUE}{{6,}}"
-)
-_SCHEME = re.compile(
-    r"\b((?:bearer|basic)\s+)(?=[A-Za-z._~+/-]*[\d=])[\w.~+/-]{8,}=*", re.IGNORECASE
-)
-_LOGIN = re.compile(r"((?<![\w-])(?:-u|--user)[= ]\s*[^\s:]+:|\blogin\s+\S+\s+password\s+)\S+")
-# No digest of an image: name:tag@sha256:...
-_USER_AT_HOST = re.compile(
-    r"(?<![\w./:@])\w[\w.+-]{0,63}:[^\s/:@\"'(){}\[\]<>,]{3,128}@(?!sha\d+:)(?=[A-Za-z0-9])"
-)
+from rungwise.core.configuration.named_secrets import CUT, find_named, is_named_secret
+
+# With a key inside: a sentence about these lines has none.
 _PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*"
-    r"(?:-----END [A-Z0-9 ]{0,50}-----)?"
+    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+    r"(?=[^-]*(?:-(?!----)[^-]*)*[\w+/]{16})(?:[^-]|-(?!----))*(?:-----END [A-Z0-9 ]{0,50}-----)?"
 )
-# The tokens of services that people of this field use, by the prefix that their issuer gives them.
 _ISSUED = re.compile(
-    r"(?<![A-Za-z0-9_])(?:"
-    r"hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}|gh[opsur]_[A-Za-z0-9]{16,}|"
-    r"github_pat_\w{16,}|gl(?:pat|dt|rt|cbt|ptt|soat)-[\w-]{16,}|"
-    r"sk-(?:[a-z0-9]+-)*[A-Za-z0-9_]{16,}[\w-]*|[rs]k_(?:live|test)_\w{16,}|gsk_\w{16,}|nvapi-[\w-]{16,}|"
-    r"r8_[A-Za-z0-9]{16,}|xai-\w{16,}|pplx-\w{16,}|tgp_v1_[\w-]{16,}|xox[abeoprs]-[\w-]{10,}|"
-    r"xapp-[\w-]{16,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|GOCSPX-[\w-]{16,}|"
-    r"pypi-Ag[\w-]{16,}|npm_[A-Za-z0-9]{16,}|dckr_(?:pat|oat)_[\w-]{16,}|"
-    r"do[opr]_v1_[0-9a-f]{16,}|dapi[0-9a-f]{32}|hv[bsr]\.[\w-]{16,}|gl(?:c|sa)_[\w+/=-]{16,}|"
-    r"SG\.[\w-]{16,}\.[\w-]{16,}|shp(?:at|ca|pa|ss)_[0-9a-f]{16,}|lin_api_\w{16,}|"
-    r"eyJ[\w-]{8,}\.eyJ[\w-]{4,}\.[\w-]*|\d{8,10}:AA[\w-]{30,}|AGE-SECRET-KEY-1[A-Z0-9]{16,}|"
-    r"hooks\.slack\.com/services/[\w/]+|discord(?:app)?\.com/api/webhooks/[\w/-]+)"
+    r"(?<![A-Za-z0-9_])(?:github_pat_\w{16,}"
+    r"|(?:hf|api_org|gh[opsur]|npm|gsk|r8|[rsp]k_(?:live|test)|whsec|do[opr]_v1|shp(?:at|ca|ss)"
+    r"|dckr_pat|lin_api|glsa|glc)_[A-Za-z0-9]{16,}"
+    r"|(?:gl(?:pat|dt|rt|ptt)|nvapi|GOCSPX|pypi-Ag|xapp|xox[abeoprs])-?[\w-]{16,}"
+    r"|sk-(?:[a-z]+\d*-){0,3}[A-Za-z0-9_]{20,}[\w-]*"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|hv[bsr]\.[\w-]{16,}"
+    r"|SG\.[\w-]{16,}\.[\w-]{16,}|dapi[0-9a-f]{32}|AGE-SECRET-KEY-1[A-Z0-9]{16,}"
+    r"|eyJ[\w-]{8,}\.eyJ[\w-]{4,}\.[\w-]*|\d{8,10}:AA[\w-]{30,}"
+    r"|hooks\.slack\.com/services/[\w/]+|discord(?:app)?\.com/api/webhooks/[\w/-]+)"
 )
-_CUT = "..."
+_BEARER = re.compile(r"\b(bearer\s+)(?=[A-Za-z._~+/-]*[\d=])[\w.~+/-]{8,}=*", re.IGNORECASE)
+_LOGIN = re.compile(
+    r"(\blogin\s+\S+\s+password\s+|(?<![\w-])(?:-u|--user)[ =][^\s:\"']+:)[^\s\"']+"
+)
+
+_CHUNK = re.compile(r"\S+")
+_AUTHORITY = re.compile(r"[^/@?#]*")
+_PORT = re.compile(r"[^:]*:\d{1,5}")
+_UNQUOTED = re.compile(r"[^\"'<>`]*")
 
 
-def without_password(text: str) -> str:
-    """Remove what looks like a secret from a text: passwords of URIs, tokens and private keys."""
-    text = _PRIVATE_KEY.sub(_CUT, _CHUNK.sub(_without_user, text))
-    for pattern in (_QUERY, _VARIABLE, _NAMED, _TOKEN, _SCHEME, _LOGIN):
-        text = pattern.sub(rf"\1{_CUT}", text)
-    return _USER_AT_HOST.sub("", _ISSUED.sub(_CUT, text))
+def redact(text: str) -> str:
+    """Cut secrets from a text for people."""
+    text = _CHUNK.sub(_without_login, _PRIVATE_KEY.sub(CUT, text))
+    text = _ISSUED.sub(CUT, text)
+    for pattern in (_BEARER, _LOGIN):
+        text = pattern.sub(rf"\1{CUT}", text)
+    pieces, end = list[str](), 0
+    for first, last in find_named(text):
+        pieces += [text[end:first], CUT]
+        end = last
+    return "".join([*pieces, text[end:]])
 
 
-def without_passwords(value: Any) -> Any:
-    """Apply `without_password` to every string in plain data except keys."""
+def redact_data(value: Any, key: str = "") -> Any:
+    """Apply `redact` to every string in plain data except keys. The value of a `key` that names a
+    secret is cut as a whole."""
     if isinstance(value, str):
-        return without_password(value)
+        return CUT if is_named_secret(key, value) else redact(value)
     if isinstance(value, dict):
-        return {key: without_passwords(item) for key, item in value.items()}
+        return {name: redact_data(item, str(name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [without_passwords(item) for item in value]
+        return [redact_data(item) for item in value]
     return value
 
 
-def _without_user(chunk: re.Match[str]) -> str:
-    """Cut the user and password of each URI in a text without blanks.
+def find_credential(value: Any, key: str = "") -> tuple[str, str] | None:
+    """The dotted key and the kind of the first credential in the data of a recipe: of a URI, or a
+    token or key by its form. Text like `name: value` is none, since labels may be like that."""
+    if isinstance(value, str):
+        kind = _credential_kind(value)
+        return (key, kind) if kind else None
+    items = enumerate(value) if isinstance(value, list | tuple) else ()
+    items = value.items() if isinstance(value, dict) else items
+    for name, item in items:
+        if credential := find_credential(item, f"{key}.{name}" if key else str(name)):
+            return credential
+    return None
 
-    A password may contain any character, so after a colon everything up to the last @ is cut. An @
-    after a slash belongs to a path unless a colon precedes the slash.
+
+def _credential_kind(text: str) -> str:
+    if _PRIVATE_KEY.search(text):
+        return "a private key"
+    if _ISSUED.search(text):
+        return "a token"
+    for chunk in _CHUNK.finditer(text):
+        uri, _, query = chunk[0].partition("?")
+        if "://" in uri and _without_login(chunk) != chunk[0]:
+            return "a password"
+        if "://" in uri and any(find_named(f"?{query}")):
+            return "a signature or a key"
+    return ""
+
+
+def _without_login(chunk: re.Match[str]) -> str:
+    """Cut user and password of each URI in a text without blanks.
+
+    A password may contain any character, so everything up to the last @ is cut, or to the last one
+    before a quote. Digits after the colon, up to a slash, are a port.
     """
     text = chunk[0]
     last = text.rfind("@")
-    parts, end = [], 0
+    pieces, end = list[str](), 0
     while (scheme := text.find("://", end)) >= 0 and last > scheme:
+        pieces.append(text[end : scheme + 3])
         start = scheme + 3
         authority = _AUTHORITY.match(text, start)
         assert authority is not None, "it may be empty"
-        parts.append(text[end:start])
         end = authority.end()
-        if ":" in authority[0]:
-            end = last + 1
-        elif text[end : end + 1] == "@":
-            end += 1
-        else:
-            parts.append(authority[0])
-    return "".join([*parts, text[end:]])
+        has_port = text[end : end + 1] != "@" and _PORT.fullmatch(authority[0])
+        if ":" in authority[0] and not has_port:
+            unquoted = _UNQUOTED.match(text, start)
+            assert unquoted is not None, "it may be empty"
+            at = text.rfind("@", start, unquoted.end())
+            end = (at if at >= 0 else last) + 1
+            if not text.startswith("sha", end):  # image:tag@sha256:...
+                start = end
+        pieces.append(text[start:end])
+    return "".join([*pieces, text[end:]])

@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.public.sets import Download, PublicFile, PublicSet, Rule
+from rungwise.core.storage.bounded_file import BoundedFile
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.storage.store_errors import explained
 
@@ -116,7 +117,7 @@ RULES: dict[Rule, Callable[[Sequence[Path]], Iterator[str]]] = {
 
 
 _PARTIAL = ".downloads"
-_ATTEMPTS = 5  # in a row that bring no byte
+_ATTEMPTS = 5  # in a row that bring less than a piece
 _PAUSE_SECONDS = 0.5
 _ANSWER_SECONDS = 60
 _PIECE_BYTES = 1 << 18
@@ -153,7 +154,11 @@ def download(part: Download, folder: Path, mirror: str, say: Say) -> Path:
     path = folder / f"{part.url.rpartition('/')[2]}-{key}"
     with explained(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
-        _receive(part, path, mirror, say)
+        try:
+            _receive(part, path, mirror, say)
+        except DataError:
+            path.unlink()
+            raise
     size, digest = path.stat().st_size, file_digest(path)
     if (size, digest) != (part.bytes, part.sha256):
         path.unlink()
@@ -175,7 +180,7 @@ def _receive(part: Download, path: Path, mirror: str, say: Say) -> None:
             return
         say(f"downloading {url}" + (f" from byte {start:,} on" if start else ""))
         try:
-            _append(url, path, start)
+            _append(url, path, start, part.bytes)
             fault = "the connection ended early"
         except urllib.error.HTTPError as error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -190,7 +195,7 @@ def _receive(part: Download, path: Path, mirror: str, say: Say) -> None:
             TimeoutError,
         ) as e:
             fault = str(getattr(e, "reason", e)) or type(e).__name__
-        failures = 0 if _size(path) > start else failures + 1
+        failures = 0 if _size(path) >= start + _PIECE_BYTES else failures + 1
         time.sleep(failures * _PAUSE_SECONDS)
     if _size(path) < part.bytes:
         raise UserError(
@@ -199,12 +204,12 @@ def _receive(part: Download, path: Path, mirror: str, say: Say) -> None:
         )
 
 
-def _append(url: str, path: Path, start: int) -> None:
+def _append(url: str, path: Path, start: int, size: int) -> None:
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
         # A server that knows no ranges sends the whole file.
         goes_on = start and answer.status == http.HTTPStatus.PARTIAL_CONTENT
-        with path.open("ab" if goes_on else "wb") as target:
+        with BoundedFile(path, "ab" if goes_on else "wb", size, url) as target:
             shutil.copyfileobj(answer, target, _PIECE_BYTES)
 
 

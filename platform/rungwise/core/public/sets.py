@@ -78,7 +78,7 @@ def _with_parts(entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {"files": files}
 
 
-def sets_with(pattern: str) -> list[str]:
+def find_sets(pattern: str) -> list[str]:
     """Return the names of the sets with a file that a path, folder, glob or member of an archive
     below `data/` names."""
     path = os.path.normpath(pattern)
@@ -101,5 +101,5 @@ def _names(pattern: str, file: str) -> bool:
 def how_to_get(pattern: str) -> str:
     """Return the advice for a pattern that matches no file, to end a message with; "" if the list
     has no such file."""
-    names = sets_with(pattern)
+    names = find_sets(pattern)
     return f"; get it with: rungwise data get {' '.join(names)}" if names else ""

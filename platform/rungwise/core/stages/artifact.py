@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import DataError
 from rungwise.core.stages.checked import (
     RECORD,
@@ -139,7 +138,7 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
         raise DataError(
             f"{folder.path(missing[0])} was written but is missing; delete the folder to rebuild it"
         )
-    record = {"format": RECORD_FORMAT, **without_passwords(record), "files": files}
+    record = {"format": RECORD_FORMAT, **record, "files": files}
     text = json.dumps(seal(record), indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
     return Artifact(

@@ -10,17 +10,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rungwise.core.configuration.secrecy import redact
+
 COMMIT_VARIABLE = "RUNGWISE_COMMIT"  # set for a job, whose folder is not a git checkout
 PACKAGES = ("ray", "torch", "mlflow", "tokenizers", "numpy", "pyarrow")  # shown before the rest
 _MOST_OF_DIFF = 1 << 16  # characters
 
 
 def provenance() -> dict[str, Any]:
-    """Describe what this process runs and where, as plain data. It enters no fingerprint."""
+    """Describe what this process runs and where, as plain data. It enters no fingerprint, and the
+    command and the patch, which nobody reads back, are without secrets."""
+    patch = uncommitted()
     return {
         "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
-        "uncommitted": uncommitted(),
-        "command": command(),
+        "uncommitted": patch and redact(patch),
+        "command": redact(command()),
         "python": platform.python_version(),
         "packages": {
             each.name: each.version

@@ -18,7 +18,6 @@ from typing import Any, Generic, Literal, TypeVar
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -134,9 +133,9 @@ class Stage:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The data that the fingerprint hashes, without passwords."""
+        """The data that the fingerprint hashes."""
         identity = self.identity
-        facts = {
+        return {
             "stage": self.name,
             "version": self.type.version,
             "config": identity.model_dump(mode="json")
@@ -145,7 +144,6 @@ class Stage:
             "outside": self.outside,
             "inputs": {name: stage.fingerprint for name, stage in self.inputs.items()},
         }
-        return without_passwords(facts)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,6 +1,8 @@
 """Read files inside .zip and .tar archives as if each archive were a folder."""
 
+import bz2
 import fnmatch
+import gzip
 import io
 import lzma
 import re
@@ -9,7 +11,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile, find_files
@@ -17,6 +18,7 @@ from rungwise.core.storage.source_files import SourceFile, find_files
 _PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?", re.IGNORECASE)
 # Members are held in memory: text shrinks to a tenth, and a hundredth is no text.
 _MOST_UNPACKED, _MORE_BYTES = 100, 10_000_000
+_COMPRESSIONS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 _DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
     OSError,  # of gzip and bz2, without a number
@@ -63,33 +65,48 @@ def on_disk(pattern: str) -> list[SourceFile]:
     return find_files(pattern) or (find_files(parts[1]) if parts else [])
 
 
-def _members(file: SourceFile, stream: BinaryIO, inside: str) -> Iterator[Member]:
+def _members(file: SourceFile, stream: io.BufferedReader, inside: str) -> Iterator[Member]:
     if file.name.lower().endswith(".zip"):
         with zipfile.ZipFile(stream) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             entries = [entry for entry in entries if _matches(entry.filename, inside)]
             _refuse_bomb(file, sum(entry.file_size for entry in entries))
             for entry in entries:
-                yield _member(file, entry.filename, archive.read(entry))
+                if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise zipfile.BadZipFile("packed by another method than deflate")
+                with archive.open(entry) as opened:
+                    # With the size, since without one all is unpacked that is there.
+                    yield _member(file, entry.filename, opened.read(entry.file_size))
         return
-    with tarfile.open(fileobj=stream) as archive:
-        unpacked_bytes = 0
+    unpacked = _Unpacked(file, stream)
+    with tarfile.open(fileobj=unpacked, mode="r|") as archive:
         for entry in archive:
             name = entry.name.removeprefix("./")
             if entry.isfile() and _matches(name, inside):
-                unpacked_bytes += entry.size
-                _refuse_bomb(file, unpacked_bytes)
                 opened = archive.extractfile(entry)
                 assert opened is not None, "a file has content"
                 yield _member(file, name, opened.read())
-        # The checksum of a .tar.gz comes after the last member.
-        assert archive.fileobj is not None, "it was opened with one"
-        while archive.fileobj.read(1 << 20):
-            pass
+    # The checksum of a .tar.gz comes after the last member.
+    while unpacked.read(1 << 20):
+        pass
+
+
+class _Unpacked(io.RawIOBase):
+    """The stream of a .tar without its compression, headers included, that ends in an error where
+    it is too long for its file."""
+
+    def __init__(self, file: SourceFile, stream: io.BufferedReader) -> None:
+        unpack = _COMPRESSIONS.get(stream.peek(2)[:2])
+        self._file, self._stream, self._bytes = file, unpack(stream) if unpack else stream, 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._stream.read(size)
+        self._bytes += len(data)
+        _refuse_bomb(self._file, self._bytes)
+        return data
 
 
 def _refuse_bomb(file: SourceFile, unpacked_bytes: int) -> None:
-    """Refuse an archive by the sizes that it states, which bound what is read of it."""
     if unpacked_bytes > _MOST_UNPACKED * file.size_bytes + _MORE_BYTES:
         raise DataError(
             f"{file.uri}: {file.size_bytes:,} bytes unpack to {unpacked_bytes:,} or more, beyond "

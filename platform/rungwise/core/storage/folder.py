@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from rungwise.core.errors import UserError
 from rungwise.core.storage.object_store import download, filesystem, is_remote, open_stream
-from rungwise.core.storage.store_errors import explained, reached, refused
+from rungwise.core.storage.store_errors import explained, is_conflict, reached
 
 _STAGED = ".tmp"
 
@@ -107,7 +107,7 @@ class Folder:
                         return stream.read()
                 except OSError as error:
                     # Replaced between s3fs's two requests: read the new version.
-                    if not (isinstance(error.__cause__, OSError) and refused(error.__cause__)):
+                    if not (isinstance(error.__cause__, OSError) and is_conflict(error.__cause__)):
                         raise
 
     def open(self, name: str) -> BinaryIO:

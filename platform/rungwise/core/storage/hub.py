@@ -1,31 +1,49 @@
 """Files of the Hugging Face hub: hf://datasets/ORG/NAME@REVISION/PATH, and hf://ORG/NAME of models.
 
-    hf://datasets/ORG/NAME/x ──pin──> hf://datasets/ORG/NAME@COMMIT/x ──> huggingface_hub's cache
+    hf://datasets/ORG/NAME/x ──pin──> hf://datasets/ORG/NAME@COMMIT/x ──> HF_HOME/hub/rungwise
 
 A branch is replaced by its commit when a recipe is read, so that records name what was read. What
-is read is first copied to the cache on this machine (HF_HOME), so that it is hashed as any file and
-a later run needs no network. huggingface_hub takes the token from the environment (HF_TOKEN, or
-`hf auth login`).
+is read is first copied to the cache on this machine, so that it is hashed as any file and a later
+run needs no network. A copy is checked against the size and the digest in the listing of the
+commit, and nothing that a server sends names a file unless it is hexadecimal. huggingface_hub takes
+the token from the environment (HF_TOKEN, or `hf auth login`).
+
+    listings/COMMIT.json    size and digest of each file
+    blobs/DIGEST            content, once
+    COMMIT/PATH             a link to it
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import os
+import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsspec.archive import AbstractArchiveFileSystem
 
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.storage.bounded_file import BoundedFile
 from rungwise.core.storage.store_errors import DISK_IS_FULL
 
 if TYPE_CHECKING:
     from huggingface_hub import HfUri
 
 SCHEME = "hf://"
-# Nearly every repository has it, so that one small download brings the listing into the cache.
-_SMALL_FILE = ".gitattributes"
+_COMMIT = re.compile("[0-9a-f]{40}")
+_DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class _File(NamedTuple):
+    """What the listing of a commit says of a file."""
+
+    size: int
+    digest: str
 
 
 def is_hub(uri: str) -> bool:
@@ -66,22 +84,59 @@ def pin(uri: str, commits: dict[tuple[str, str, str | None], str] | None = None)
             revision = HfApi().resolve_revision(
                 place.id, repo_type=place.type, revision=place.revision
             )
+            if not _COMMIT.fullmatch(revision.resolved):
+                raise UserError(
+                    f"{uri}: expected a commit of 40 hexadecimal digits, the hub says "
+                    f"{revision.resolved!r:.60}; check HF_ENDPOINT"
+                )
             commits[key] = revision.resolved
         kind = "" if place.type == "model" else f"{place.type}s/"
         return f"{SCHEME}{kind}{place.id}@{commits[key]}/{place.path_in_repo}".rstrip("/")
 
 
 def local_copy(uri: str) -> Path:
-    """The file in the cache of this machine, fetched if need be. Raises UserError if it cannot."""
-    from huggingface_hub import hf_hub_download
-
+    """The file in the cache of this machine, fetched if need be. Raises UserError if it cannot,
+    DataError if what came is not what the listing says."""
     with _explained(uri):
         place = _parse(pin(uri))
-        return Path(
-            hf_hub_download(
-                place.id, place.path_in_repo, repo_type=place.type, revision=place.revision
+        file = _list_files(place).get(place.path_in_repo)
+        if file is None:
+            raise UserError(f"{uri}: the repository has no such file")
+        copy = _cache() / str(place.revision) / place.path_in_repo
+        if not copy.exists():
+            blob = _cache() / "blobs" / file.digest
+            if not blob.exists():
+                _fetch(place, file, blob)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.link(blob, copy)
+        return copy
+
+
+def _fetch(place: HfUri, file: _File, blob: Path) -> None:
+    """Download a file to `blob`. Raises DataError if it has not the size and digest listed."""
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.errors import OfflineModeIsEnabled
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    url = hf_hub_url(place.id, place.path_in_repo, repo_type=place.type, revision=place.revision)
+    if constants.HF_HUB_OFFLINE:
+        raise OfflineModeIsEnabled(url)
+    with _staged(blob) as aside:
+        with BoundedFile(aside, "w+b", file.size, url) as target:
+            http_get(url, target, headers=build_hf_headers(), expected_size=file.size)
+        # SHA-256 for LFS, and Git's own for other files.
+        is_sha256 = len(file.digest) == 64
+        digest = hashlib.sha256() if is_sha256 else hashlib.sha1(b"blob %d\0" % file.size)
+        with aside.open("rb") as stream:
+            while piece := stream.read(1 << 20):
+                digest.update(piece)
+        if digest.hexdigest() != file.digest:
+            raise DataError(
+                f"{url}: expected content with the digest {file.digest}, received "
+                f"{digest.hexdigest()}; nothing was kept. Try again, or check HF_ENDPOINT"
             )
-        )
 
 
 class HubFiles(AbstractArchiveFileSystem):
@@ -96,7 +151,7 @@ class HubFiles(AbstractArchiveFileSystem):
         with _explained(uri):
             place = _parse(uri)
             root = uri.removeprefix(SCHEME).removesuffix(place.path_in_repo).rstrip("/")
-            sizes = {f"{root}/{path}": size for path, size in _sizes(place).items()}
+            sizes = {f"{root}/{path}": file.size for path, file in _list_files(place).items()}
         folders = dict.fromkeys((root, *self._all_dirnames(sizes)), 0)
         self.dir_cache = {
             name: {"name": name, "size": size, "type": kind}
@@ -114,31 +169,48 @@ class HubFiles(AbstractArchiveFileSystem):
         return local_copy(uri).open("rb")
 
 
-def _sizes(place: HfUri) -> dict[str, int]:
-    """The bytes of each file of a repository at a commit."""
-    from huggingface_hub import get_cached_repo_tree, snapshot_download
-    from huggingface_hub.errors import CachedRepoTreeNotFoundError
-    from huggingface_hub.utils import tqdm
+def _list_files(place: HfUri) -> dict[str, _File]:
+    """The files of a repository at a commit, by path; kept in the cache. Raises DataError for a
+    path that leads out of a folder and for a digest that is none."""
+    from huggingface_hub import HfApi, RepoFile
 
-    class Silent(tqdm):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options | {"disable": True})
-
-    def cached() -> dict[str, int]:
-        files = get_cached_repo_tree(place.id, repo_type=place.type, revision=place.revision)
-        return {file.path: file.size for file in files}
-
-    try:
-        return cached()
-    except CachedRepoTreeNotFoundError:
-        snapshot_download(
-            place.id,
-            repo_type=place.type,
-            revision=place.revision,
-            allow_patterns=_SMALL_FILE,
-            tqdm_class=Silent,
+    listing = _cache() / "listings" / f"{place.revision}.json"
+    if not listing.exists():
+        entries = HfApi().list_repo_tree(
+            place.id, recursive=True, revision=place.revision, repo_type=place.type
         )
-        return cached()
+        files = {
+            entry.path: _File(entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
+            for entry in entries
+            if isinstance(entry, RepoFile)
+        }
+        for path, file in files.items():
+            if {"", ".", ".."} & set(path.split("/")) or not _DIGEST.fullmatch(file.digest):
+                raise DataError(
+                    f"{SCHEME}{place.id}: expected paths below the repository with digests, found "
+                    f"{path!r:.80} with {file.digest!r:.70}; check HF_ENDPOINT"
+                )
+        with _staged(listing) as aside:
+            aside.write_text(json.dumps(files), "utf-8")
+    return {path: _File(*file) for path, file in json.loads(listing.read_text("utf-8")).items()}
+
+
+@contextlib.contextmanager
+def _staged(path: Path) -> Iterator[Path]:
+    """Give a file beside `path` that takes its name when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{uuid.uuid4().hex}.tmp")
+    try:
+        yield aside
+        aside.rename(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / "rungwise"
 
 
 def _parse(uri: str) -> HfUri:
@@ -153,47 +225,52 @@ def _parse(uri: str) -> HfUri:
 @contextlib.contextmanager
 def _explained(uri: str) -> Iterator[None]:
     """Turn an error of the hub into a UserError of one line."""
+    try:
+        yield
+    except (UserError, DataError):
+        raise
+    except Exception as error:
+        if reason := _explain(error):
+            raise UserError(f"{uri}: {reason}") from error
+        raise
+
+
+def _explain(error: Exception) -> str:
+    """The fault and its remedy in words; empty for an error that is not of the hub."""
     import httpx2
     from huggingface_hub import errors
 
-    def fault(reason: str) -> UserError:
-        return UserError(f"{uri}: {reason}")
-
-    try:
-        yield
-    except UserError:
-        raise
-    except errors.GatedRepoError as error:
-        raise fault(
-            "access is given on request; ask for it on the repository's page, then set HF_TOKEN"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise fault(
-            "the hub has no such repository, or it is private; check the name, or set HF_TOKEN"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise fault("the repository has no such revision; change what follows @") from error
-    except errors.RemoteEntryNotFoundError as error:
-        raise fault("the repository has no such file") from error
-    except (
-        errors.LocalEntryNotFoundError,
-        errors.RevisionResolutionError,
-        errors.CachedRepoTreeNotFoundError,
-        errors.OfflineModeIsEnabled,
-        httpx2.TransportError,
-    ) as error:
-        raise fault(
-            "the hub cannot be reached, and the cache of this machine lacks it; check the network, "
-            "HF_ENDPOINT and HF_HUB_OFFLINE"
-        ) from error
-    except errors.HfHubHTTPError as error:
-        raise fault(f"the hub answers {error.response.status_code}; try again later") from error
-    except OSError as error:
-        if error.errno not in DISK_IS_FULL:
-            raise
-        raise fault("no room left for the hub's cache; free some, or set HF_HOME") from error
-    except ValueError as error:
-        raise fault(
-            "expected hf://datasets/ORG/NAME/FILES or, for a model, hf://ORG/NAME, each with "
-            f"@REVISION after NAME or without ({error})"
-        ) from error
+    match error:
+        case errors.GatedRepoError():
+            return (
+                "access is given on request; ask for it on the repository's page, then set HF_TOKEN"
+            )
+        case errors.RepositoryNotFoundError():
+            return (
+                "the hub has no such repository, or it is private; check the name, or set HF_TOKEN"
+            )
+        case errors.RevisionNotFoundError():
+            return "the repository has no such revision; change what follows @"
+        case errors.RemoteEntryNotFoundError():
+            return "the repository has no such file"
+        case (
+            errors.RevisionResolutionError()
+            | errors.OfflineModeIsEnabled()
+            | httpx2.TransportError()
+        ):
+            return (
+                "the hub cannot be reached, and the cache of this machine lacks it; check the "
+                "network, HF_ENDPOINT and HF_HUB_OFFLINE"
+            )
+        case errors.HfHubHTTPError():
+            return f"the hub answers {error.response.status_code}; try again later"
+        case OSError(errno=None):  # huggingface_hub's, for a body of another length
+            return "what the hub sends has not the size that it lists"
+        case OSError() if error.errno in DISK_IS_FULL:
+            return "no room left for the hub's cache; free some, or set HF_HOME"
+        case ValueError():
+            return (
+                "expected hf://datasets/ORG/NAME/FILES or, for a model, hf://ORG/NAME, each with "
+                f"@REVISION after NAME or without ({error})"
+            )
+    return ""

@@ -72,7 +72,7 @@ def _store_message(error: Exception) -> str:
     return "" if isinstance(error, FileNotFoundError) else " ".join(str(cause).split())
 
 
-def refused(error: OSError) -> bool:
+def is_conflict(error: OSError) -> bool:
     """Whether a conditional put failed: the object exists, or another put was in progress."""
     answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {})
     return answer.get("HTTPStatusCode") in (409, 412)

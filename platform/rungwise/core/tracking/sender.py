@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.configuration.secrecy import without_password
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.tracking.store import artifact_location, identify_file, make_store, open_store
 
 PARAM_CHARACTERS = 6000  # MLflow's own limit
@@ -384,4 +384,4 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    return without_password(str(error).strip().partition("\n")[0][:500])
+    return redact(str(error).strip().partition("\n")[0][:500])

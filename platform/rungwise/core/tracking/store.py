@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.secrecy import without_password
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 
@@ -44,6 +44,12 @@ def find_database(uri: str) -> Path | None:
     from sqlalchemy import make_url
 
     return Path(make_url(uri).database or "")
+
+
+def shown_address(uri: str) -> str:
+    """The address of a server without credentials, which spools and people know it by; the path of
+    a file as it is."""
+    return uri if find_database(uri) is not None else redact(uri)
 
 
 def identify_file(uri: str) -> tuple[int, int] | None:
@@ -149,7 +155,7 @@ def store_client(uri: str) -> Iterator[Any]:
         yield open_store(uri)
     except MlflowException as error:
         raise UserError(
-            f"MLflow at {without_password(uri)}: {' '.join(error.message.split())}; another store "
+            f"MLflow at {shown_address(uri)}: {' '.join(error.message.split())}; another store "
             "can be named in MLFLOW_TRACKING_URI, or by --root where the command takes it"
         ) from error
 

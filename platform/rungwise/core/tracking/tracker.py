@@ -3,7 +3,7 @@
 Stages and workers report events. The driver's `Tracker` writes each to a spool file first, and a
 thread sends them in order. A server that is down, slow or broken never stops training: unsent
 events stay in the spool file, whose first line names the server, and are sent by the next run or by
-`rungwise sync`. Sending twice is harmless (sender.py). A server that comes back without what it had
+`rungwise gc`. Sending twice is harmless (sender.py). A server that comes back without what it had
 gets every event of the file again.
 """
 
@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.configuration.secrecy import without_password, without_passwords
+from rungwise.core.configuration.secrecy import redact_data
 from rungwise.core.tracking.sender import Forgotten, Sender, first_line, list_points
 from rungwise.core.tracking.spool import Event, SpoolFile, count_waiting, take_files
+from rungwise.core.tracking.store import shown_address
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ _RETRY_SECONDS = 5.0
 _LAST_TRIES = 3  # at the end of a run, if the server does not answer,
 _LAST_RETRY_SECONDS = 1.0  # with this time between them
 _BATCH_POINTS = 1000
+_SHOWN = ("name", "tags", "params", "read")  # parts of an event that are only for people
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -36,7 +38,7 @@ class Tracker:
     def __init__(self, uri: str, experiment: str, spool: Path, driver: str = "") -> None:
         """`driver` is the id of this driver in the leases (lease.py)."""
         self.uri = uri
-        self.public_uri = without_password(uri)
+        self.public_uri = shown_address(uri)
         self.fault = ""  # why the server does not take the next event; empty if it does
         self._driver = driver
         self._sender = Sender(uri, experiment)
@@ -139,7 +141,8 @@ class Tracker:
         return self.waiting
 
     def _put(self, **event: Any) -> None:
-        event = without_passwords(event) | {"time": int(time.time() * 1000)}
+        shown = {part: redact_data(event[part]) for part in _SHOWN if part in event}
+        event = event | shown | {"time": int(time.time() * 1000)}
         if event["op"] in ("open", "close"):
             event["driver"] = self._driver
         self._events.put(self._file.append(event))
@@ -158,12 +161,12 @@ class Tracker:
             file.remove()
         delivery = _Delivery(self._sender, self._file)
         while (event := self._events.get()) is not None:
-            for ready in self._merged(event):
+            for ready in self._merge_points(event):
                 if not self._deliver(delivery, ready):
                     return
         self._sent.set()
 
-    def _merged(self, event: Event) -> Iterator[Event]:
+    def _merge_points(self, event: Event) -> Iterator[Event]:
         """Yield `event`, merged with metric points queued behind it into one request."""
         while event["op"] == "metrics":
             points = event.setdefault("points", list_points(event))
@@ -254,7 +257,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     """Send every spooled event to the server named in its file. `uri` supplies the password for one
     server, or the new address of the server `instead_of`. Raises ConnectionError if a server is
     unreachable or fails; unsent events stay in the spool."""
-    own_uris = {without_password(each) for each in (uri, instead_of) if each}
+    own_uris = {shown_address(each) for each in (uri, instead_of) if each}
     synced = Synced()
     senders: dict[tuple[str, str], Sender] = {}
     faults: dict[tuple[str, str], str] = {}
@@ -262,7 +265,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     for file in take_files(spool):
         target = uri if file.header["uri"] in own_uris else file.header["uri"]
         place = target, file.header["experiment"]
-        server = without_password(target)
+        server = shown_address(target)
         waiting = file.waiting
         if place not in faults:
             sender = senders.setdefault(place, Sender(*place))
@@ -279,7 +282,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     if faults:
         texts = []
         for place, fault in faults.items():
-            server = without_password(place[0])
+            server = shown_address(place[0])
             texts.append(f"{server} does not take {unsent[place]} events: {fault}")
         raise ConnectionError("; ".join(texts))
     synced.live = count_waiting(spool)

@@ -98,7 +98,7 @@ def compare_variants(
     kind, rows, sums_by_seed = task_kind(task.info), [], {name: [] for name in variants}
     for seed in seeds:
         predictions = load_predictions(scratch, seed)
-        rows += prediction_rows(seed.variant, seed.seed, examples, predictions)
+        rows += prediction_rows(seed.variant, seed.seed, examples, predictions, kind.answer)
         sums_by_seed[seed.variant].append(kind.sums(predictions, examples))
     # (S, N, k): the contribution of each test example to the metric, per seed
     sums = {name: np.stack(each) for name, each in sums_by_seed.items()}

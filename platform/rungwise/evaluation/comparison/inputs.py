@@ -9,7 +9,7 @@ from rungwise.core.stages.title import Title
 from rungwise.evaluation.comparison.summary import PretrainingCost, Selection
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.sweep.record import SweepSummary
+from rungwise.tuning.record import SweepSummary
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,13 @@ def resolve_variant(name: str, finetune: FinetuneConfig, inputs: Mapping[str, Ar
     if sweep is None:
         tokenizer, pretrain = (inputs[input_name(s, name)] for s in ("tokenizer", "pretrain"))
         return Variant(name, finetune, tokenizer, _all_seeds(name, pretrain, inputs), None)
-    best = SweepSummary.of(sweep).best
+    summary = SweepSummary.of(sweep)
+    best = summary.best
     tokenizer, pretrain = (
         inputs.get(input_name(stage, name)) or inputs[input_name(stage, name, best.upstream)]
         for stage in ("tokenizer", "pretrain")
     )
-    selection = Selection(score=best.score, trial=best.name, seed=best.seed)
+    selection = Selection(score=summary.best_score, trial=best.name, seed=best.seed)
     pretrains = _all_seeds(name, pretrain, inputs)
     return Variant(name, best.finetune, tokenizer, pretrains, selection)
 

@@ -23,31 +23,33 @@ from numpy.typing import NDArray
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.tasks.interface import KINDS, task_kind
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskSummary, read_examples
 
 PredictionRow = dict[str, Any]
 
 FILE = "predictions.parquet"
-_TARGETS = ("target", "tags", "answers")
 _DETAILS = ("probabilities", "start", "no_answer_score")
-_ANSWERS = {kind.answer for kind in KINDS.values()}
 
 
 def prediction_rows(
-    variant: str, seed: int, examples: Sequence[Example], predictions: Sequence[Mapping[str, Any]]
+    variant: str,
+    seed: int,
+    examples: Sequence[Example],
+    predictions: Sequence[Mapping[str, Any]],
+    answer: str,
 ) -> list[PredictionRow]:
-    """The rows of one model; `predictions` are those of kinds.py, with probabilities added."""
+    """The rows of one model. `predictions` are those of the task's kind, with probabilities added,
+    and `answer` its key in them."""
     rows = []
     for example, prediction in zip(examples, predictions, strict=True):
         fields = asdict(example)
-        gold = next(fields.pop(name) for name in _TARGETS if name in fields)
+        gold = fields.pop(example.target_field)
         if isinstance(gold, tuple):
             gold = [each["text"] if isinstance(each, dict) else each for each in gold]
-        answer = next(prediction[name] for name in _ANSWERS if name in prediction)
         details = {name: prediction[name] for name in _DETAILS if name in prediction}
-        row = {"variant": variant, "seed": seed, **fields, "gold": gold, "prediction": answer}
-        rows.append(row | details)
+        said = {"gold": gold, "prediction": prediction[answer]}
+        rows.append({"variant": variant, "seed": seed, **fields, **said, **details})
     return rows
 
 

@@ -40,6 +40,7 @@ from rungwise.evaluation.suites.floors import (
 from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.instances.order import evenly
 from rungwise.tasks.formats import TaggedFormat
+from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Text
 
 MAJORITY = "most frequent"
@@ -132,7 +133,8 @@ class SentenceProbeSuite(_ProbeOfVectors):
     @field_validator("format")
     @classmethod
     def _has_a_target(cls, value: TaggedFormat) -> TaggedFormat:
-        if value.task_kind not in ("classification", "regression"):
+        kind = KINDS[value.task_kind]
+        if not kind.one_label and not kind.numeric:
             raise ValueError(f"expected texts with a class or a score, found {value.task_kind}")
         return value
 
@@ -145,7 +147,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
         if len(parts) > 1:
             count = len(parts[0])
             splits = [(np.arange(count), np.arange(count, len(names)))]
-        if self.format.task_kind == "classification":
+        if KINDS[self.format.task_kind].one_label:
             labels = [str(text.target) for text in texts]
             return _result(rung, self.classify(name, features, names, labels, splits))
         scores_N = np.array([float(str(text.target)) for text in texts])

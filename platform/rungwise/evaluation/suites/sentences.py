@@ -29,6 +29,7 @@ from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.words import cosines
 from rungwise.tasks.formats.presets import SickFormat, StsFormat
 from rungwise.tasks.formats.table import TableFormat
+from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Text
 
 
@@ -46,7 +47,7 @@ class SentencesSuite(FileSuite):
     def _has_scores(
         cls, value: TableFormat | SickFormat | StsFormat
     ) -> TableFormat | SickFormat | StsFormat:
-        if value.task_kind != "regression":
+        if not KINDS[value.task_kind].numeric:
             raise ValueError("expected pairs with scores, found a format with labels")
         return value
 

@@ -27,9 +27,9 @@ Shapes: B runs or pairs, R sentences of a run, L tokens of a sentence, N sentenc
 embedding size, D hidden, E width of a state, K layers, d directions, V vocabulary, C labels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -41,26 +41,15 @@ from torch.nn import functional
 from rungwise.core.errors import BlockError
 from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds
-from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.family import LayeredFamily
-from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.sentences import (
-    INFERENCE,
-    PAIRED,
-    QUICK_THOUGHTS,
-    SENTENCES,
-    WRITES,
-    own_scores,
-    paired,
-    targets,
-)
+from rungwise.models.losses.sentences import SENTENCES, SentenceObjective
 from rungwise.models.trained.contexts import EncodedWords
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer, initialise, sinusoid_positions
 from rungwise.models.transformer.body import Body, OnBody
 from rungwise.models.transformer.layer import Layer
-from rungwise.models.transformer.rows import Pooling, pool, real_places
+from rungwise.models.transformer.rows import Pooling, pool
 
 _SENTENCES_AT_ONCE = 256
 _BLOCK_RANGE = 0.02  # of the Transformer's random weights
@@ -148,8 +137,8 @@ class SentenceEncoderConfig(LayeredFamily):
         return f"{_WORDS[self.network]}{layers}{pooling}, hidden size {self.hidden_size}"
 
     def page_name(self, objective: Objective) -> str:
-        names = {"quick_thoughts": "Quick-thoughts model", "skip_thoughts": "Skip-thoughts model"}
-        return names.get(objective.name, "sentence encoder")
+        (member, *others) = _members(objective, self)
+        return SentenceObjective.page_name if others else member.page_name
 
     def blocks(self) -> list[Layer]:
         """The options of the Transformer's blocks."""
@@ -174,7 +163,9 @@ class SentenceEncoderConfig(LayeredFamily):
         decoder's gates and the output: 6·3·(M + 2·D)·D + 6·D·V. Work per sentence and per pair of
         sentences is not counted, that of `words` among it."""
         D, E = self.hidden_size, self.embedding_size
-        encoders = 1 + (objective.name == QUICK_THOUGHTS.name)
+        (member, *others) = _members(objective, self)
+        # The steps of a mixture differ: only one encoder is counted.
+        encoders, written = (1, 0) if others else (member.encoders, len(member.writes))
         flops = 0.0
         if self.cell:
             inputs = E + (self.num_layers - 1) * D
@@ -182,7 +173,7 @@ class SentenceEncoderConfig(LayeredFamily):
             flops = 6.0 * encoders * _GATES[self.cell] * (inputs * D + square)
         elif self.network == "transformer":
             flops = float(encoders * sum(each.flops(T, causal=False) for each in self.blocks()))
-        return flops + len(WRITES.get(objective.name, ())) * (18.0 * (E + 2 * D) * D + 6 * D * V)
+        return flops + written * (18.0 * (E + 2 * D) * D + 6 * D * V)
 
 
 class SentenceBody(Body):
@@ -302,83 +293,33 @@ class SentenceModel(OnBody):
         super().__init__(SentenceBody(config, vocab_size, vocab_multiple))
         self.masks_own = config.own_score == "masked"
         self.other = None
-        D, C, bound = config.hidden_size, config.classifier_size, config.initializer_range
-        if QUICK_THOUGHTS.name in objective.names:
+        members = _members(objective, config)
+        D, bound = config.hidden_size, config.initializer_range
+        if any(each.encoders > 1 for each in members):
             self.other = SentenceBody(config, vocab_size, vocab_multiple)
-        offsets = [each for name in WRITES if name in objective.names for each in WRITES[name]]
-        self.writers = nn.ModuleDict({str(offset): Writer(config) for offset in offsets})
+        texts = [str(text) for each in members for text in each.writes]
+        self.writers = nn.ModuleDict({text: Writer(config) for text in texts})
         for parameter in self.writers.parameters():
             nn.init.uniform_(parameter, -bound, bound)
-        if offsets:
+        if texts:
             self.output = self.body.own_output(D, bound)
             self.output_bias = nn.Parameter(torch.zeros(vocab_size))
-        if INFERENCE.name in objective.names:
-            self.classifier = nn.Sequential(
-                nn.Linear(4 * D, C), nn.Linear(C, C), nn.Linear(C, config.num_labels)
-            )
+        for name, build in (head for each in members for head in each.heads):
+            self.add_module(name, build(config))
 
-    def forward(self, rows: Any, task: Literal["choose", "write", "judge"], *arguments: Any) -> Any:
-        """Do what the objective asks, by the name of the method."""
-        return getattr(self, task)(rows, *arguments)
+    def forward(self, rows: Any, compute: Callable[[Self, Any], Any]) -> Any:
+        """Compute what the objective asks."""
+        return compute(self, rows)
 
     def word_bias(self) -> Tensor | None:
         return self.output_bias if len(self.writers) else None
 
-    def choose(self, rows: SentenceRuns[Tensor]) -> Tensor:
-        """Return the scores (B, R, R) of sentence j as a neighbour of sentence i."""
-        assert self.other is not None
-        f_BRD, g_BRD = (_vectors(each, rows) for each in (self.body, self.other))
-        return own_scores(f_BRD @ g_BRD.transpose(1, 2), self.masks_own)
 
-    def write(self, rows: SentenceRuns[Tensor], offsets: Sequence[int]) -> TokenSums:
-        """Sum the losses of the words of the sentences at each offset of every sentence."""
-        vectors_BRD = _vectors(self.body, rows)
-        pieces = []
-        for offset in offsets:
-            chosen_BR = paired(rows.document, offset)
-            places = ((vectors_BRD, -offset), (rows.ids, offset), (rows.lengths, offset))
-            parts = [targets(values, place)[chosen_BR] for values, place in places]
-            if len(parts[0]):
-                pieces.append(self._written(str(offset), *parts))
-        if not pieces:  # no sentence has a neighbour
-            return TokenSums(0 * vectors_BRD.sum(), vectors_BRD.new_zeros(()))
-        return self._sums(pieces)
-
-    def translate(self, pairs: TextPairs[Tensor]) -> TokenSums:
-        """Sum the losses of the words of the second text of pairs, given the first."""
-        vectors_BD = self.body(pairs.ids[:, 0], pairs.lengths[:, 0])
-        return self._sums([self._written(PAIRED, vectors_BD, pairs.ids[:, 1], pairs.lengths[:, 1])])
-
-    def _written(
-        self, writer: str, from_ND: Tensor, ids_NL: Tensor, lengths_N: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the states (X, D) before each word of texts, and the words (X,)."""
-        real_NL = real_places(ids_NL.shape[1], lengths_N)
-        states_NLD = self.writers[writer](self.body.token_embedding(ids_NL), from_ND)
-        return states_NLD[real_NL], ids_NL[real_NL]
-
-    def _sums(self, pieces: Sequence[tuple[Tensor, Tensor]]) -> TokenSums:
-        states_XD, words_X = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-        return token_sums(
-            states_XD,
-            self.output.weight,
-            self.output_bias,
-            words_X,
-            torch.ones_like(words_X, dtype=states_XD.dtype),
-            self.body.vocab_size,
-            MOST_LOGITS,
-        )
-
-    def judge(self, pairs: LabelledPairs[Tensor]) -> Tensor:
-        """Return the logits (B, C) of the labels of pairs."""
-        u_BD, v_BD = _vectors(self.body, pairs).unbind(1)
-        return self.classifier(torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], dim=1))
-
-
-def _vectors(encoder: nn.Module, rows: SentenceRuns[Tensor] | LabelledPairs[Tensor]) -> Tensor:
-    """Return the vectors (B, R, D) of the sentences of rows; a pair is two."""
-    vectors_ND = encoder(rows.ids.flatten(0, 1), rows.lengths.flatten())
-    return vectors_ND.unflatten(0, rows.lengths.shape)
+def _members(objective: Objective, config: SentenceEncoderConfig) -> list[SentenceObjective]:
+    """Return the objective, or those of a mixture in the order of the family's."""
+    names = [each.name for each in config.objectives]
+    members = cast(Sequence[SentenceObjective], objective.members or (objective,))
+    return sorted(members, key=lambda each: names.index(each.name))
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,10 @@ SIMCSE = dataclasses.replace(
     outputs=_make_outputs(_same_row_twice),
     losses=_losses,
     predicts_text=False,
-    compares=True,
+    needs_whole_batch=True,
     sentences=True,
     default_dropout=0.1,
-    passes=2,
+    more_flops=lambda family, V, T, M: family.stack_flops(T, False),  # the second view
 )
 SENTENCE_PAIRS = dataclasses.replace(
     SIMCSE,
@@ -116,6 +116,6 @@ SENTENCE_PAIRS = dataclasses.replace(
     reads=("sentence_order",),
     outputs=_make_outputs(_both_halves),
     default_dropout=0.0,
-    passes=1,
+    more_flops=MLM.more_flops,
 )
 CONTRASTIVE: tuple[Objective, ...] = (SIMCSE, SENTENCE_PAIRS)

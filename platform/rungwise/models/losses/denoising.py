@@ -99,6 +99,12 @@ def _counts(batch: MaskedBatch[Tensor]) -> Tensor:
     return _predicted(*unmasked(batch)).sum()[None].to(batch.masked_weights.dtype)
 
 
+def _decoder_flops(family: TransformerFamily, V: int, T: int, M: float) -> float:
+    """Count the decoder and its output; the encoder counts as reading full rows."""
+    D = family.hidden_size
+    return family.stack_flops(T, True) + 6 * D * (D + V)
+
+
 TSDAE = dataclasses.replace(
     MLM,
     name="tsdae",
@@ -113,6 +119,7 @@ TSDAE = dataclasses.replace(
     outputs=_outputs,
     losses=_losses,
     sentences=True,
+    more_flops=_decoder_flops,
 )
 SENTENCE_OBJECTIVES: tuple[Objective, ...] = (*CONTRASTIVE, TSDAE)
 
@@ -123,4 +130,6 @@ def sentence_encoder(
     """Build the model for a sentence objective; a dropout of 0 becomes its default."""
     config = config.model_copy(update={"dropout": config.dropout or objective.default_dropout})
     body = config.body(vocab_size, objective)
-    return SentenceEncoder(body) if objective.compares else SentenceAutoencoder(body, config)
+    return (
+        SentenceEncoder(body) if objective.needs_whole_batch else SentenceAutoencoder(body, config)
+    )

@@ -185,13 +185,12 @@ class Objective:
     pair: Part | None = None
     is_code_length: bool = False  # whether the loss is minus the log of the text's probability
     predicts_text: bool = True  # whether the loss in nats compares with the unigram loss
-    compares: bool = False  # whether a row's loss depends on all rows of the global batch
+    needs_whole_batch: bool = False  # whether a row's loss depends on all rows of the global batch
     default_dropout: float = 0.0  # used if the model's dropout is 0
-    passes: int = 1  # over each row per forward
     sentences: bool = False  # whether the model gives one vector per text
     origin: Origin | None = None  # if it, and not the family, is what a paper proposed
     members: "tuple[Objective, ...]" = ()  # of a mixture: each step trains on one of them
-    among: tuple[str, ...] = ()  # the parts of the mixture that it is a member of
+    mixture_parts: tuple[str, ...] = ()  # the parts of the mixture that it is a member of
     compiles: bool = True  # whether torch.compile is known to take its step whole
     varies: bool = False  # whether batches of as many rows differ in those of a sort
     # Builds the model of an encoder family from the family, its body and its head for tokens.
@@ -201,7 +200,7 @@ class Objective:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return self.among or self.own_parts
+        return self.mixture_parts or self.own_parts
 
     @property
     def own_parts(self) -> tuple[str, ...]:
@@ -247,7 +246,7 @@ def _member(objective: Objective, parts: tuple[str, ...]) -> Objective:
         objective,
         counts=lambda batch: functional.pad(objective.counts(batch), around),
         losses=losses,
-        among=parts,
+        mixture_parts=parts,
     )
 
 

@@ -28,22 +28,46 @@ and the vector. Rows hold no symbol for the end of a sentence, so it is not pred
 Shapes: B runs or pairs, R sentences of a run, N = B·R, L tokens of a sentence, C labels.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.instances.batch import LabelledPairs, SentenceRuns
-from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
+from rungwise.models.losses.cross_entropy import (
+    MOST_LOGITS,
+    TokenSums,
+    at_least_float32,
+    token_sums,
+)
 from rungwise.models.losses.objectives import Losses, Objective, Origin, Part
+from rungwise.models.transformer.rows import real_places
 
-PAIRED = "paired"  # the place of the second text of a pair
+_PAIRED = "paired"  # the place of the second text of a pair
 # The places of what is written, in sentences behind the one that is read.
 _NEAR, _OWN = (-1, 1), (0,)
-WRITES = {"skip_thoughts": _NEAR, "sentence_autoencoder": _OWN, "sentence_translation": (PAIRED,)}
+
+
+@dataclass(frozen=True)
+class SentenceObjective(Objective):
+    """An objective of the vector of a sentence, and what it needs besides the encoder."""
+
+    page_name: str = "sentence encoder"
+    encoders: int = 1  # 2: a second one without shared weights, `other` of the model
+    writes: tuple[int | str, ...] = ()  # a GRU for each of these texts to write, in `writers`
+    # Layers of its own: their name in the model, and what builds them from the config.
+    heads: tuple[tuple[str, Callable[[Any], nn.Module]], ...] = ()
+
+
+def sentence_vectors(
+    encoder: nn.Module, rows: SentenceRuns[Tensor] | LabelledPairs[Tensor]
+) -> Tensor:
+    """Return the vectors (B, R, D) of the sentences of rows; a pair is two."""
+    vectors_ND = encoder(rows.ids.flatten(0, 1), rows.lengths.flatten())
+    return vectors_ND.unflatten(0, rows.lengths.shape)
 
 
 def paired(document_BR: Tensor, offset: int) -> Tensor:
@@ -83,19 +107,27 @@ def _neighbour_losses(scores_BRR: Tensor, batch: SentenceRuns[Tensor]) -> Losses
     return Losses(-log_BR.sum()[None], correct_BR.sum()[None].to(log_BR.dtype))
 
 
-QUICK_THOUGHTS = Objective(
+def _choose(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
+    """Return the scores (B, R, R) of sentence j as a neighbour of sentence i."""
+    f_BRD, g_BRD = (sentence_vectors(each, rows) for each in (model.body, model.other))
+    return own_scores(f_BRD @ g_BRD.transpose(1, 2), model.masks_own)
+
+
+QUICK_THOUGHTS = SentenceObjective(
     "quick_thoughts",
     Part("neighbour", "neighbour", "Neighbours found among the sentences of a run", "sentence"),
     reads=("sentence_runs",),
     masks=False,
     counts=_neighbour_counts,
-    outputs=lambda model, batch: model(batch, "choose"),
+    outputs=lambda model, batch: model(batch, _choose),
     losses=_neighbour_losses,
     predicts_text=False,
     sentences=True,
     origin=Origin(
         2018, "Logeswaran & Lee", "reads a sentence and picks its neighbour among others"
     ),
+    page_name="Quick-thoughts model",
+    encoders=2,
 )
 
 
@@ -115,12 +147,59 @@ def targets(values_BR: Tensor, offset: int) -> Tensor:
     return values_BR[:, max(0, offset) : values_BR.shape[1] + min(0, offset)]
 
 
-def _written(task: str, *arguments: Any) -> Callable[[Any, Any], Losses]:
+def _written(write: Callable[[Any, Any], TokenSums]) -> Callable[[Any, Any], Losses]:
     def outputs(model: Any, batch: Any) -> Losses:
-        total, correct = model(batch, task, *arguments)
+        total, correct = model(batch, write)
         return Losses(total[None], correct[None])
 
     return outputs
+
+
+def _write_sentences(offsets: tuple[int, ...]) -> Callable[[Any, SentenceRuns[Tensor]], TokenSums]:
+    def write(model: Any, rows: SentenceRuns[Tensor]) -> TokenSums:
+        """Sum the losses of the words of the sentences at each offset of every sentence."""
+        vectors_BRD = sentence_vectors(model.body, rows)
+        pieces = []
+        for offset in offsets:
+            chosen_BR = paired(rows.document, offset)
+            places = ((vectors_BRD, -offset), (rows.ids, offset), (rows.lengths, offset))
+            parts = [targets(values, place)[chosen_BR] for values, place in places]
+            if len(parts[0]):
+                pieces.append(_states_and_words(model, str(offset), *parts))
+        if not pieces:  # no sentence has a neighbour
+            return TokenSums(0 * vectors_BRD.sum(), vectors_BRD.new_zeros(()))
+        return _word_sums(model, pieces)
+
+    return write
+
+
+def _write_second(model: Any, pairs: TextPairs[Tensor]) -> TokenSums:
+    """Sum the losses of the words of the second text of pairs, given the first."""
+    vectors_BD = model.body(pairs.ids[:, 0], pairs.lengths[:, 0])
+    second = pairs.ids[:, 1], pairs.lengths[:, 1]
+    return _word_sums(model, [_states_and_words(model, _PAIRED, vectors_BD, *second)])
+
+
+def _states_and_words(
+    model: Any, writer: str, from_ND: Tensor, ids_NL: Tensor, lengths_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the states (X, D) before each word of texts, and the words (X,)."""
+    real_NL = real_places(ids_NL.shape[1], lengths_N)
+    states_NLD = model.writers[writer](model.body.token_embedding(ids_NL), from_ND)
+    return states_NLD[real_NL], ids_NL[real_NL]
+
+
+def _word_sums(model: Any, pieces: Sequence[tuple[Tensor, Tensor]]) -> TokenSums:
+    states_XD, words_X = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    return token_sums(
+        states_XD,
+        model.output.weight,
+        model.output_bias,
+        words_X,
+        torch.ones_like(words_X, dtype=states_XD.dtype),
+        model.body.vocab_size,
+        MOST_LOGITS,
+    )
 
 
 SKIP_THOUGHTS = replace(
@@ -130,18 +209,23 @@ SKIP_THOUGHTS = replace(
         "neighbour_words", "neighbours' words", "Words of neighbours written correctly", "token"
     ),
     counts=_words_written(_NEAR),
-    outputs=_written("write", _NEAR),
+    outputs=_written(_write_sentences(_NEAR)),
     losses=lambda sums, batch: sums,
     predicts_text=True,
     origin=Origin(2015, "Kiros et al.", "reads a sentence and writes the ones around it"),
+    page_name="Skip-thoughts model",
+    encoders=1,
+    writes=_NEAR,
 )
 SENTENCE_AUTOENCODER = replace(
     SKIP_THOUGHTS,
     name="sentence_autoencoder",
     tokens=Part("own_words", "own words", "Words written again correctly", "token"),
     counts=_words_written(_OWN),
-    outputs=_written("write", _OWN),
+    outputs=_written(_write_sentences(_OWN)),
     origin=Origin(2015, "after Dai & Le", "reads a sentence and writes it again"),
+    page_name=SentenceObjective.page_name,
+    writes=_OWN,
 )
 
 
@@ -153,9 +237,22 @@ SENTENCE_TRANSLATION = replace(
     ),
     reads=("aligned_lines",),
     counts=lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
-    outputs=_written("translate"),
+    outputs=_written(_write_second),
     origin=Origin(2017, "after McCann et al.", "reads a sentence and writes its translation"),
+    page_name=SentenceObjective.page_name,
+    writes=(_PAIRED,),
 )
+
+
+def _judge(model: Any, pairs: LabelledPairs[Tensor]) -> Tensor:
+    """Return the logits (B, C) of the labels of pairs."""
+    u_BD, v_BD = sentence_vectors(model.body, pairs).unbind(1)
+    return model.classifier(torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], dim=1))
+
+
+def _classifier(config: Any) -> nn.Module:
+    D, C = config.hidden_size, config.classifier_size
+    return nn.Sequential(nn.Linear(4 * D, C), nn.Linear(C, C), nn.Linear(C, config.num_labels))
 
 
 def _pair_losses(logits_BC: Tensor, batch: LabelledPairs[Tensor]) -> Losses:
@@ -171,8 +268,11 @@ INFERENCE = replace(
     tokens=Part("relation", "relation", "Pairs of sentences labelled correctly", "pair", 3),
     reads=("labelled_pairs",),
     counts=lambda batch: torch.tensor([float(len(batch.label))], device=batch.label.device),
-    outputs=lambda model, batch: model(batch, "judge"),
+    outputs=lambda model, batch: model(batch, _judge),
     losses=_pair_losses,
     origin=Origin(2017, "Conneau et al.", "learns which sentences follow from which others"),
+    page_name=SentenceObjective.page_name,
+    encoders=1,
+    heads=(("classifier", _classifier),),
 )
 SENTENCES = (QUICK_THOUGHTS, SKIP_THOUGHTS, SENTENCE_AUTOENCODER, SENTENCE_TRANSLATION, INFERENCE)

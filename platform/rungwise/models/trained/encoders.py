@@ -11,7 +11,7 @@
     nnlm, log_bilinear             its token and the n - 2 before it       D      yes
     senna                          the window around its token             D      no
 
-The heads on top (finetune/heads.py) do not know the family. Parameters keep their names from
+The heads on top (tasks/kinds/heads.py) do not know the family. Parameters keep their names from
 pretraining, so the weights of a run load unchanged; its heads are left out.
 
 Rows are framed by three marks (tasks/kinds/items.py). A model pretrained on packed blocks has not

@@ -4,16 +4,13 @@ Each task has its own panel, since scores of different tasks do not compare; eac
 own colour, marker and line.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.ticker import MaxNLocator
 
 from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis
 from rungwise.report.sections.variants import VariantSweep
-from rungwise.sweep.config import HalvingScheduler
-from rungwise.sweep.record import Trial
 
 _PANEL_INCHES = 3.7
 
@@ -26,17 +23,15 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
         tasks.setdefault(sweep.task, []).append(sweep)
     figure, panels = style.new_panels(len(tasks), 2, _PANEL_INCHES, 0.5)
     for axes, (task, task_sweeps) in zip(panels, tasks.items(), strict=True):
-        milestones = {
-            epoch
-            for sweep in task_sweeps
-            for epoch in halving_epochs(sweep.settings, sweep.summary.trials)
-        }
+        milestones = {epoch for sweep in task_sweeps for epoch in sweep.summary.milestones}
         for epoch in milestones:
             axes.axvline(
                 epoch, color=palette.FAINT, linestyle=style.DOTTED, linewidth=1.4, zorder=0
             )
         for sweep in task_sweeps:
-            for trial in sweep.summary.scored:
+            for trial in sweep.summary.trials:
+                if trial.score is None:
+                    continue
                 points = [(row.epoch, 100 * row.score) for row in trial.history]
                 style.draw_trial(
                     *(axes, points, sweep.look, sweep.variant),
@@ -54,11 +49,3 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.add_legend_below(figure, panels, last=["stopped early"])
     return style.png(figure)
-
-
-def halving_epochs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list[int]:
-    """The epochs after which successive halving compares trials; none for another scheduler."""
-    if settings["scheduler"]["kind"] != "halving":
-        return []
-    scheduler = HalvingScheduler.model_validate(settings["scheduler"])
-    return scheduler.milestones(max(trial.epochs_asked for trial in trials))

@@ -15,6 +15,7 @@ from rungwise.evaluation.comparison.predictions import FILE, read_predictions
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.report.sections.tables import Row
 from rungwise.report.sections.variants import input_artifact, select_stage
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
 
 _CLASSES = 30  # at most, in the table of classes
@@ -52,13 +53,13 @@ def gather_errors(inputs: Mapping[str, Artifact]) -> list[TaskErrors]:
         if evaluation.budget is not None or not artifact.folder.exists(FILE):
             continue
         assert data is not None, f"the task {evaluation.task} is not among the stages"
-        rows, info = read_predictions(artifact.folder), TaskSummary.of(data).info
+        rows, kind = read_predictions(artifact.folder), task_kind(TaskSummary.of(data).info)
         first, *others = evaluation.variants
         both, examples = {}, ()
-        if others and info.kind != "regression":
-            both, examples = compare_errors(rows, first, others[0], info)
+        if others and not kind.numeric:
+            both, examples = compare_errors(rows, first, others[0], kind)
         other = others[0] if both else None
-        analysis = analyse_errors(rows, first, info)
+        analysis = analyse_errors(rows, first, kind)
         tasks.append(TaskErrors(evaluation.task, analysis, other, both, examples))
     return tasks
 

@@ -201,7 +201,7 @@ def describe_comparison(comparison: Comparison) -> str:
     if len(tasks) == 1:
         examples = number(tasks[0].evaluation.examples.train)
         return (
-            f"{start}on the task {tasks[0].name} ({tasks[0].task.info.goal}), with "
+            f"{start}on the task {tasks[0].name} ({tasks[0].kind.goal}), with "
             f"{examples} labelled examples{_budgets(comparison)}."
         )
     names = _join_names([task.name for task in tasks])

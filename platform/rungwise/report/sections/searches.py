@@ -11,12 +11,12 @@ from rungwise.core.plural import list_first
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.search.record import SearchSummary
-from rungwise.evaluation.search.running import format_score, table
 from rungwise.report import palette, style
 from rungwise.report.palette import Series
 from rungwise.report.sections.tables import Row
 from rungwise.report.sections.variants import select_stage
-from rungwise.sweep.draws import describe_values
+from rungwise.tasks.scoring.metrics import OWN_UNITS, format_metric
+from rungwise.tuning.draws import describe_values
 
 _COLUMNS = 2
 _NAMED = 8
@@ -33,14 +33,14 @@ class Tuned:
     @property
     def shown(self) -> Mapping[str, str]:
         """Scores as they are written."""
-        summary, measure = self.summary, self.summary.measure
+        summary, metric = self.summary, self.summary.metric
         winner = summary.winner_scores
         return {
-            "best": format_score(winner[0], measure),
-            "worst": format_score(summary.worst, measure),
-            "one": format_score(summary.expected[0], measure),
-            "mean": format_score(fmean(winner), measure),
-            "spread": format_score(stdev(winner), measure) if len(winner) > 1 else "",
+            "best": format_metric(winner[0], metric),
+            "worst": format_metric(summary.worst, metric),
+            "one": format_metric(summary.expected[0], metric),
+            "mean": format_metric(fmean(winner), metric),
+            "spread": format_metric(stdev(winner), metric) if len(winner) > 1 else "",
         }
 
     @property
@@ -98,11 +98,7 @@ def changed_verdicts(
 
 def search_rows(searches: Sequence[Tuned]) -> list[Row]:
     """Every trial of every search with its settings."""
-    return [
-        {"rung": each.rung, **row}
-        for each in searches
-        for row in table(list(each.summary.trials), each.summary.best.number)
-    ]
+    return [{"rung": each.rung, **row} for each in searches for row in each.summary.table()]
 
 
 def draw_searches(searches: Sequence[Tuned]) -> dict[str, bytes]:
@@ -121,7 +117,7 @@ def draw_expected(searches: Sequence[Tuned]) -> bytes:
         for each in searches:
             if each.summary.label != label:
                 continue
-            scale = 100 if each.summary.measure == "word_list" else 1
+            scale = 1 if each.summary.metric in OWN_UNITS else 100
             curve = [scale * score for score in each.summary.expected]
             axes.plot(
                 range(1, len(curve) + 1),
@@ -159,7 +155,7 @@ def draw_trials(searches: Sequence[Tuned]) -> bytes | None:
                 style.draw_trial(
                     *(axes, points, each.look, "the best" if wins else "other trials"),
                     wins=wins,
-                    stopped=len(trial.runs) < len(best.runs),
+                    stopped=trial.stopped_early,
                     marker=".",
                 )
         style.dress(axes, each.rung, "tokens", each.summary.label)

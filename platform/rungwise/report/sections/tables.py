@@ -11,7 +11,7 @@ from rungwise.evaluation.page.generation import Continuation
 from rungwise.evaluation.page.neighbours import Neighbours
 from rungwise.evaluation.statistics import holm
 from rungwise.report.sections.variants import Comparison, VariantSweep
-from rungwise.sweep.record import table
+from rungwise.tuning.record import tabulate
 
 Row = dict[str, Any]
 _MOST_STAGES = 20  # listed one by one
@@ -74,7 +74,7 @@ def trials(sweeps: Sequence[VariantSweep]) -> list[Row]:
             "winner": trial.name == sweep.summary.best.name,
         }
         for sweep in sweeps
-        for trial, row in zip(sweep.summary.trials, table(sweep.summary.trials), strict=True)
+        for trial, row in zip(sweep.summary.trials, tabulate(sweep.summary.trials), strict=True)
     ]
 
 

@@ -13,8 +13,10 @@ from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
 from rungwise.report.palette import Series, series
-from rungwise.sweep.record import SweepSummary
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
+from rungwise.tasks.kinds.kind import TaskKind
+from rungwise.tuning.record import SweepSummary
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ class TaskResult:
     task: TaskSummary
     evaluation: EvaluateSummary
     by_budget: tuple[EvaluateSummary, ...]
+
+    @property
+    def kind(self) -> TaskKind:
+        return task_kind(self.task.info)
 
     @property
     def metric(self) -> str:

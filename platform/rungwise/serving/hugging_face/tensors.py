@@ -7,12 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rungwise.finetune.heads import Head, SequenceHead, SpanHead
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.serving.hugging_face.names import ELECTRA, MODERN_DECODER, Known
+from rungwise.tasks.kinds.heads import Head, SequenceHead, SpanHead
 
 Change = Literal["none", "transposed", "reversed", "split", "last"]
 ENCODER = "encoder"  # the group that every checkpoint must have

@@ -13,16 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.core.errors import ConfigError
-from rungwise.finetune.heads import (
-    ChoiceHead,
-    CrfHead,
-    HeadedEncoder,
-    PooledHead,
-    SequenceHead,
-    SpanHead,
-    TokenHead,
-)
-from rungwise.finetune.model import TaskModel
+from rungwise.finetune.model import HeadedEncoder, TaskModel
 from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining, LeftToRight
 from rungwise.models.families.gpt import DecoderFamily, GptForPretraining
 from rungwise.models.families.llama import LlamaConfig, LlamaForPretraining
@@ -52,6 +43,14 @@ from rungwise.serving.hugging_face.names import (
 from rungwise.serving.hugging_face.sentence_encoders import export_sentence_encoder
 from rungwise.serving.hugging_face.tensors import list_entries, rename_headed
 from rungwise.serving.hugging_face.tokenizer import add_frame, read_tokenizer
+from rungwise.tasks.kinds.heads import (
+    ChoiceHead,
+    CrfHead,
+    PooledHead,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+)
 
 # The `model_type` of classes whose config alone does not say it.
 _KINDS = {"ModernBertDecoderForCausalLM": MODERN_DECODER, "ElectraForPreTraining": ELECTRA}
@@ -208,7 +207,7 @@ def _find_counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str
 def _find_headed(model: HeadedEncoder) -> tuple[Bert, str]:
     encoder, head = model.encoder, model.head
     bert = encoder.body
-    if isinstance(model, TaskModel) and model.info.kind == "generation":
+    if isinstance(model, TaskModel) and model.kind.writes:
         raise ConfigError(
             "transformers has no model that reads one text both ways and writes another with the "
             "same layers; expected a task of another kind, or the model before fine-tuning"
@@ -294,7 +293,7 @@ def _label_keys(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
     data["id2label"] = {str(index): name for index, name in enumerate(names)}
     data["label2id"] = {name: index for index, name in enumerate(names)}
     if isinstance(model.head, SequenceHead):
-        several = isinstance(model, TaskModel) and model.info.kind == "multilabel"
+        several = isinstance(model, TaskModel) and model.kind.labelled and not model.kind.one_label
         one = "single_label_classification" if count > 1 else "regression"
         data["problem_type"] = "multi_label_classification" if several else one
     return data

@@ -14,6 +14,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rungwise.core.stages.summary import Part
+from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind, Text, joined_parts
 from rungwise.tasks.kinds.items import WORD, Cut, Item
 
@@ -55,7 +56,7 @@ def cut_share(
         needs[item.example] = max(needs[item.example], item.needs)
     cuts = [cut for item in items for cut in item.cut]
     texts = [joined_parts(example) for example in examples]
-    if kind == "generation":  # the target is a text too, and can lose words
+    if KINDS[kind].writes:  # the target is a text too, and can lose words
         texts += [str(each.target) for each in examples if isinstance(each, Text)]
     enough = sorted(needs)[len(needs) - 1 - int(NOTED * len(needs))]
     return CutShare(

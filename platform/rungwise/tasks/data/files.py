@@ -17,7 +17,7 @@ from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import Draw, FilesTaskConfig, split_files
 from rungwise.tasks.formats.base import WORDS_DROPPED, count_words, join_names, quote, suggest
 from rungwise.tasks.formats.schemes import BARE, SPANS
-from rungwise.tasks.interface import task_kind
+from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import SPLITS, Example, TaskInfo, Text, joined_parts
 from rungwise.tokens.text import document_hash
 
@@ -82,8 +82,9 @@ def load(config: FilesTaskConfig) -> Task:
                 f"{number} of {len(splits[split])} {split} examples have a text that stands in "
                 "train too; their score says what was remembered"
             )
-    if info.positive and info.metric == "f1":
-        notes.append(f"f1 is that of the label {quote(info.positive)}; data.positive sets it")
+    positive = task_kind(info).positive
+    if positive and info.metric == "f1":
+        notes.append(f"f1 is that of the label {quote(positive)}; data.positive sets it")
     irregular = {split: dict(reasons) for split, reasons in counts.items() if reasons}
     notes += [
         f"{split}: {reason.replace('_', ' ')}: {number:,}"
@@ -170,7 +171,7 @@ def _labels(
 
     Runs on the whole training split, before a budget is drawn from it.
     """
-    if config.format.task_kind not in ("classification", "multilabel", "tagging"):
+    if not KINDS[config.format.task_kind].labelled:
         return ()
     known = {label for example in splits["train"] for label in example.labels}
     if len(known) < 2:
@@ -227,8 +228,8 @@ def _budget(
 ) -> list[Example]:
     number = config.train_examples
     assert number is not None
-    classes = config.format.task_kind == "classification"
-    draw = config.draw or ("balanced" if classes else "natural")
+    one_label = KINDS[config.format.task_kind].one_label
+    draw = config.draw or ("balanced" if one_label else "natural")
     if number > len(examples):
         raise DataError(
             f"data.train_examples is {number}, but train has {len(examples)} examples; "

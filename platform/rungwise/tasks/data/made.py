@@ -26,6 +26,7 @@ from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import MadeTaskConfig, ParagraphTaskConfig
 from rungwise.tasks.data.files import Task
+from rungwise.tasks.interface import selecting_metrics
 from rungwise.tasks.kinds.examples import (
     SPLITS,
     ChoiceExample,
@@ -168,8 +169,8 @@ def load(config: MadeTaskConfig, corpus: Artifact) -> Task:
             )
         if len(splits[split]) < number:
             notes.append(f"{result}, and data.{split}_examples is {number}")
-    metric = "f1" if kind == "tagging" else "accuracy"
     pair = config.kind == "next_paragraph"
+    metric, *_ = selecting_metrics(kind)
     return Task(TaskInfo(kind, labels, pair=pair, metric=metric), splits, notes=notes)
 
 

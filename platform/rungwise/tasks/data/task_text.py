@@ -36,6 +36,7 @@ from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (
     ChoiceExample,
     Example,
@@ -144,11 +145,12 @@ def encode_pairs(
     training pairs have only one label, or if a label is not among those of the task.
     """
     info = TaskSummary.of(inputs["task"]).info
-    writes = info.kind == "generation"
-    if not writes and (info.kind != "classification" or not info.pair):
+    kind = task_kind(info)
+    writes = kind.writes
+    if not writes and not (kind.one_label and info.pair):
         raise DataError(
             "pairs need a task with one label for a pair of texts, or with a text to write for "
-            f"another, found {info.goal}; name another one in pretraining_task"
+            f"another, found {kind.goal}; name another one in pretraining_task"
         )
     splits = {split: read_examples(inputs["task"], split) for split in _SPLITS}
     labels = {example.target for example in splits["train"]}

@@ -1,13 +1,13 @@
 """Look at files of labelled data, and guess the task block that reads them.
 
     content ──> candidate blocks, likeliest first ──> the first that reads nearly all
-    names of files, columns and parts ──> the splits ──> the block of the task
+    names of files and columns ──> the splits ──> the block of the task
 
-A guess goes by field names that data sets and labelling tools use, or else by the contents of the
-columns. A person is expected to check it against the examples.
+Tables, tagged words, objects of JSON, JSON Lines and Parquet, SQuAD's JSON, fastText and a folder a
+class are known; other layouts are stated by hand. A person is expected to check a guess against the
+examples.
 """
 
-import math
 import os.path
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,6 @@ from typing import Any
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.plural import counted
 from rungwise.core.storage.archives import Member, find
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import matching
@@ -26,24 +25,24 @@ from rungwise.corpus.readers.encodings import detect_encoding
 from rungwise.corpus.readers.streams import compression_suffix
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import (
-    UNITS,
     WORDS_DROPPED,
     FormatConfig,
     count_words,
     join_names,
     read_bytes,
 )
-from rungwise.tasks.formats.guess_fields import ROWS, find_split_column, group_by_split, name_split
-from rungwise.tasks.formats.guess_json import guess_json, guess_parquet, list_parts
+from rungwise.tasks.formats.guess_columns import ROWS, guess_json, guess_parquet
 from rungwise.tasks.formats.guess_lines import guess_lines
-from rungwise.tasks.formats.records import RecordsFormat, is_columnar
+from rungwise.tasks.formats.records import RecordsFormat, explain_escapes, is_columnar
+from rungwise.tasks.formats.splits import find_split_column, group_by_split, name_split
+from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import SPLITS, Example
 
 _SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block
 _MOST_DAMAGED = 0.3
 _FILES_TRIED = 3
 _TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet", ".arrow")  # one is no text of a class
-_WITH_LABELS = ("classification", "multilabel", "tagging")
+_NO_LABEL = "-1"  # of unlabelled rows in many a table, but a class in others
 
 
 class _Block(Config):
@@ -100,32 +99,38 @@ def guess_format(path: str) -> Guess:
     first = next(groups[split] for split in (*SPLITS, "") if split in groups)
     # The largest, since a README may be first.
     for file in sorted(first, key=lambda each: -each.size_bytes)[:_FILES_TRIED]:
-        for likely in _forms(file, first):
-            form = _choose_reading(likely, [file] if likely["kind"] != "folders" else first)
+        for likely in _guess_forms(file, first):
+            form = _choose_form(likely, [file] if likely["kind"] != "folders" else first)
             if form is None:
                 continue
             if form["kind"] == "folders":
                 groups = group_by_split(files, classes_in_folders=True)
-            guess = _Splits(path, form, groups).guess()
+            guess = _TaskGuess(path, form, groups).guess()
             if guess is not None:
                 return guess
+    _, text = _decode(read_bytes(max(first, key=lambda each: each.size_bytes)))
     raise DataError(
-        f"{path}: no format reads this; docs/reference/layouts.md has blocks for public layouts"
+        f"{path}: no format reads this; expected a table (CSV or TSV, with names of columns or "
+        "none), tagged words in columns, objects of JSON, JSON Lines or Parquet, SQuAD's JSON, "
+        "lines of fastText, or a folder for each class; for other layouts, such as questions with "
+        "options or marks of a labelling tool, write data.format yourself: "
+        "docs/reference/layouts.md has blocks for public ones, docs/reference/tasks.md all keys"
+        f"{explain_escapes(text) if path.endswith('.csv') else ''}"
     )
 
 
-def _forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
+def _guess_forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
     folders = {each.uri.rpartition("/")[0] for each in files}
     content = read_bytes(file)
     if is_columnar(content):
         yield from guess_parquet(content)
         return
-    encoding, text = _decoded(content)
+    encoding, text = _decode(content)
     if text.lstrip().startswith(("{", "[")):
         forms = guess_json(text)
     elif len(folders) > 1 and not file.name.endswith(_TABLES):
         # Most of the texts may be ASCII, and only some tell the encoding.
-        others = (_decoded(read_bytes(each))[0] for each in files)
+        others = (_decode(read_bytes(each))[0] for each in files)
         encoding = next((each for each in others if each != "utf-8"), encoding)
         # aclImdb keeps its unlabelled reviews beside the classes.
         unlabelled = any(folder.endswith("/unsup") for folder in folders)
@@ -136,11 +141,11 @@ def _forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, 
     yield from (form | keys for form in forms)
 
 
-def _format(form: dict[str, Any]) -> TaggedFormat:
+def _parse_form(form: dict[str, Any]) -> TaggedFormat:
     return validate(_Block, {"format": form | {"on_error": "drop"}}).format
 
 
-def _try(
+def _read_examples(
     form: dict[str, Any], files: Sequence[SourceFile], most: int | None = 2 * ROWS
 ) -> tuple[list[Example], Counter[str]] | None:
     """Read at most so many examples of each file, of its beginning; with None, all. Returns None if
@@ -148,9 +153,9 @@ def _try(
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:
-        block = _format(form)
+        block = _parse_form(form)
         for file in block.select_files(files, counts):
-            sample = file if most is None else _beginning(file, form)
+            sample = file if most is None else _cut_beginning(file, form)
             examples += islice(block.read(sample, "train", counts), most)
     except (ConfigError, DataError):
         return None
@@ -164,30 +169,15 @@ def _try(
     return (examples, counts) if examples else None
 
 
-def _choose_reading(
-    form: dict[str, Any], files: Sequence[SourceFile], most: int | None = 2 * ROWS
-) -> dict[str, Any] | None:
-    """Return the block, or the one with other units of offsets, or with tags as they are, that
-    damages the fewest examples; None if none reads the files."""
-    others: list[dict[str, Any]] = []
-    if form["kind"] in ("marks", "squad"):
-        others = [{"offsets": units} for units in UNITS[1:]]
-    elif form["kind"] in ("conll", "tokens"):
-        others = [{"scheme": "as_is"}]
-    best: dict[str, Any] | None = None
-    fewest = math.inf
-    for keys in ({}, *others):
-        result = _try(form | keys, files, most)
-        if result is not None and (damaged := FormatConfig.count_damaged(result[1])) < fewest:
-            best, fewest = form | keys, damaged
-        if not fewest:
-            break
-    return best
+def _choose_form(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, Any] | None:
+    """Return the block, or the one that takes tags as they are; None if neither reads the files."""
+    forms = [form, form | {"scheme": "as_is"}] if form["kind"] in ("conll", "tokens") else [form]
+    return next((each for each in forms if _read_examples(each, files) is not None), None)
 
 
-class _Splits:
-    """The rest of a guess, after a block that reads the beginning of the training files: read them
-    whole, and find the other splits."""
+class _TaskGuess:
+    """Reads the training files whole, by a block that reads their beginning, and finds the other
+    splits."""
 
     def __init__(
         self, path: str, form: dict[str, Any], groups: dict[str, list[SourceFile]]
@@ -206,76 +196,67 @@ class _Splits:
                 "labels of words"
             )
         if self.form["kind"] != "folders":
-            files = self._readable(files)
-        result = _try(self.form, files, None)
-        if result is not None and FormatConfig.count_damaged(result[1]):
-            # The beginning may not show what the offsets count.
-            self.form = _choose_reading(self.form, files, None) or self.form
-            result = _try(self.form, files, None)
+            files = self._select_readable(files)
+        result = _read_examples(self.form, files, None)
         if result is None:
             return None
         examples, counts = result
         whole = len(self.groups) == 1 and len(files) == len(self.groups[first])
-        data = {"kind": "files", "format": self.form, "train": self._paths(files)}
-        if whole:
-            data["train"] = self.path
-        self._drop(counts)
+        paths = self.path if whole else self._list_paths(files)
+        data = {"kind": "files", "format": self.form, "train": paths}
+        self._drop_damage(counts)
         if len(self.groups) > 1:
-            data |= self._others(first)
+            data |= self._find_splits(first)
         else:
-            data |= self._inside(files, data["train"])
+            data |= self._find_split_column(files, paths)
             if data.keys().isdisjoint(SPLITS[1:]):
                 self._name_neighbours()
         guess = Guess(data, examples, counts, self.notes)
-        if len(guess.labels) == 1 and _format(self.form).task_kind in _WITH_LABELS:
+        if len(guess.labels) == 1 and KINDS[_parse_form(self.form).task_kind].labelled:
             self.notes.append(
                 f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two"
             )
+        if _NO_LABEL in guess.labels:
+            self.notes.append(
+                f"the label {_NO_LABEL} may stand for none; if so, add skip_labels: ['{_NO_LABEL}']"
+            )
         return guess
 
-    def _paths(self, files: Sequence[SourceFile]) -> str | list[str]:
+    def _list_paths(self, files: Sequence[SourceFile]) -> str | list[str]:
         is_absolute = is_remote(self.path) or os.path.isabs(self.path)
         paths = [file.uri if is_absolute else os.path.relpath(file.uri) for file in files]
         if self.form["kind"] == "folders":  # the folder of those of the classes
             paths = [*dict.fromkeys(path.rsplit("/", 2)[0] for path in paths)]
         return paths[0] if len(paths) == 1 else paths
 
-    def _drop(self, counts: Counter[str]) -> None:
+    def _drop_damage(self, counts: Counter[str]) -> None:
         if FormatConfig.count_damaged(counts):
             self.form["on_error"] = "drop"
 
-    def _readable(self, files: Sequence[SourceFile]) -> list[SourceFile]:
+    def _select_readable(self, files: Sequence[SourceFile]) -> list[SourceFile]:
         """Return the files that the block reads; note the others."""
-        result = [file for file in files if _try(self.form, [file]) is not None]
+        result = [file for file in files if _read_examples(self.form, [file]) is not None]
         if left := [file.name for file in files if file not in result]:
             self.notes.append(f"left out, since the block does not read it: {join_names(left)}")
         return result
 
-    def _others(self, first: str) -> dict[str, Any]:
+    def _find_splits(self, first: str) -> dict[str, Any]:
         """Return the files of the other splits. Where validation has the only other files with
         labels, they are the test."""
         splits = {
-            split: self._readable(files) if self.form["kind"] != "folders" else files
+            split: self._select_readable(files) if self.form["kind"] != "folders" else files
             for split, files in self.groups.items()
             if split not in (first, "")
         }
-        rest = self.groups.get("", []) if first else []
-        if rest and not any(splits.values()):
-            readable = self._readable(rest)
-            if len(readable) == 1:
-                self.notes.append(f"{readable[0].name} names no split; it is taken as the test")
-                splits["test"], readable = readable, []
-            rest = readable
-        if rest:
-            names = [file.name for file in rest]
-            self.notes.append(f"left out, since its name tells no split: {join_names(names)}")
+        if rest := [file.name for file in self.groups.get("", [])]:
+            self.notes.append(f"left out, since its name tells no split: {join_names(rest)}")
         if not splits.get("test") and splits.get("validation"):
             splits["test"] = splits.pop("validation")
             self.notes.append("no other file with labels is named as a test; validation is taken")
         for files in splits.values():
-            if files and (result := _try(self.form, files, None)):
-                self._drop(result[1])
-        return {split: self._paths(splits[split]) for split in SPLITS if splits.get(split)}
+            if files and (result := _read_examples(self.form, files, None)):
+                self._drop_damage(result[1])
+        return {split: self._list_paths(splits[split]) for split in SPLITS if splits.get(split)}
 
     def _name_neighbours(self) -> None:
         """Note files of other splits in the folder of the only file that was given."""
@@ -290,23 +271,13 @@ class _Splits:
         if others:
             self.notes.append(f"beside it: {join_names(others)}; give the folder to use its splits")
 
-    def _inside(self, files: Sequence[SourceFile], path: str | list[str]) -> dict[str, Any]:
-        """Return the keys for splits that are in one file: by a column, or as parts of JSON."""
-        form = _format(self.form)
+    def _find_split_column(
+        self, files: Sequence[SourceFile], path: str | list[str]
+    ) -> dict[str, Any]:
+        """Return the keys for splits that a column of the files names."""
+        form = _parse_form(self.form)
         if not isinstance(form, RecordsFormat):
             return {}
-        parts = list_parts(read_bytes(files[0])) if form.layout == "json" else {}
-        if len(form.each) == 1 and form.each[0] in parts and len(parts) > 1:
-            listed = ", ".join(f"{name} {number:,}" for name, number in parts.items())
-            self.notes.append(f"the file has {counted(len(parts), 'part')}: {listed}")
-            # `val` is likelier than `oos_val`.
-            named = {name_split(name): name for name in sorted(parts, key=len, reverse=True)}
-            if named.get("train") != form.each[0] or len(named.keys() - {None}) < 2:
-                self.notes.append(f"the block reads {form.each[0]}; name another in each")
-                return {}
-            others = {split: name for split, name in named.items() if split in SPLITS[1:]}
-            formats = {split: self.form | {"each": [name]} for split, name in others.items()}
-            return {"formats": formats} | dict.fromkeys(others, path)
         column, note = find_split_column(form, files)
         if note:
             self.notes.append(note)
@@ -316,11 +287,11 @@ class _Splits:
         return {split: path for split in SPLITS[1:] if split in column}
 
 
-def _beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
+def _cut_beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
     """Return a file of lines cut after the first ones, and another file as a whole."""
     content = read_bytes(file)
     lines = form.get("layout", "delimited") in ("delimited", "json_lines")
-    lines = lines and form["kind"] not in ("squad", "dream", "folders")
+    lines = lines and form["kind"] not in ("squad", "folders")
     # In UTF-16 and UTF-32 a line does not end with a byte.
     if lines and not form.get("encoding", "").startswith("utf-"):
         head = content[:_SAMPLE_BYTES]
@@ -330,6 +301,6 @@ def _beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
     return Member(uri, name, len(content), content=content)
 
 
-def _decoded(content: bytes) -> tuple[str, str]:
+def _decode(content: bytes) -> tuple[str, str]:
     encoding = detect_encoding(content) or "latin-1"
     return encoding, content.decode(encoding, "replace").removeprefix("\ufeff")

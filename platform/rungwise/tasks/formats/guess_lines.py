@@ -4,76 +4,71 @@ import csv
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import fmean
 from typing import Any
 
 from rungwise.tasks.formats.base import split_lines
-from rungwise.tasks.formats.guess_fields import (
-    DECIMAL,
-    KNOWN_FIELDS,
+from rungwise.tasks.formats.guess_columns import (
+    KNOWN_NAMES,
     ROWS,
-    as_list,
     find_classes,
     find_indicators,
-    guess_fields,
-    has_empty,
+    guess_columns,
     is_prose,
-    label_columns,
     mean_length,
     spread,
+    target_columns,
 )
 from rungwise.tasks.formats.records import read_cells
 from rungwise.tasks.formats.schemes import are_spans
 from rungwise.tasks.formats.texts import PREFIX
 
-_PARTS = 8
-_FEWEST_BEFORE_EXTRA = 4  # columns that each line has, where the lines are of many lengths
+_TAGGED_LINES = 20 * ROWS  # of a file of sentences to look at
+_MOST_TEXTS = 3
 _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
-_DELIMITERS = (
-    *(("\t", False), (",", True), ("\t", True), (";", True), ("|", False), ("@", False)),
-)
+# (delimiter, whether cells are quoted); decimal commas may stand between semicolons.
+_DELIMITERS = (("\t", False), (";", True), (",", True), ("\t", True), ("|", False))
+_CONLLU_WIDTH = 10
+_DEFAULTS = {"delimiter": "\t", "quoting": False}
 
 
 def guess_lines(text: str) -> Iterator[dict[str, Any]]:
     """Yield format blocks that may read the text, likeliest first."""
     lines = split_lines(text)
-    every = [line for line in lines if line.strip()]
-    filled = spread(every, ROWS)
-    several = [sum(word.startswith(PREFIX) for word in line.split()) for line in filled]
-    if several and all(several):
-        yield {"kind": "fasttext"} | ({"several_labels": True} if max(several) > 1 else {})
-    yield from _conll(_parts(lines))
-    tables = []
+    filled = [line for line in lines if line.strip()]
+    marked = [sum(w.startswith(PREFIX) for w in line.split()) for line in spread(filled, ROWS)]
+    if marked and all(marked):
+        yield {"kind": "fasttext"} | ({"several_labels": True} if max(marked) > 1 else {})
+    yield from _guess_tagged(lines[:_TAGGED_LINES])
     for delimiter, quoting in _DELIMITERS:
-        rows = _rows(every, delimiter, quoting)
+        rows = _rows(filled, delimiter, quoting)
         width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1 and same > 0.9 * len(rows):
-            tables.append(({"delimiter": delimiter, "quoting": quoting}, rows, width))
-    for layout, rows, width in tables:
-        plain = {k: v for k, v in layout.items() if v != {"delimiter": "\t", "quoting": False}[k]}
-        header = [cell.strip() for cell in rows[0]]
-        even = [row for row in rows if len(row) == width]
-        if len(even) < len(rows):
-            plain["extra_columns"] = all(len(row) >= width for row in rows)
-        if KNOWN_FIELDS.intersection(cell.lower() for cell in header) and len({*header}) == len(
-            header
-        ):
-            columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
-            if columns:
-                yield from guess_fields(columns, plain)
+            layout = {"delimiter": delimiter, "quoting": quoting}
+            keys = {key: value for key, value in layout.items() if value != _DEFAULTS[key]}
+            yield from _guess_table(rows, width, keys)
+
+
+def _guess_table(
+    rows: Sequence[list[str]], width: int, layout: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield blocks of a table whose first row has known names, other names, or none."""
+    header = [cell.strip() for cell in rows[0]]
+    even = [row for row in rows if len(row) == width]
+    if len(even) < len(rows):
+        layout = layout | {"extra_columns": all(len(row) >= width for row in rows)}
+    if len(even) > 1:
+        cells = map(list, zip(*even[1:], strict=True))
+        named = dict(zip(header, cells, strict=False))
+        if not KNOWN_NAMES.isdisjoint(map(str.lower, header)) and len(named) == len(header):
+            yield from guess_columns(named, layout)
         if len(header) >= width:
-            yield from _with_names(header, even[1:], plain)
-        yield from _without_names(even, plain)
-    first = [line.partition(" ") for line in filled]
-    heads = {label for label, _, _ in first}
-    # A label does not stand in the texts too, as the first word of a sentence does.
-    inside = {word.lower() for _, _, rest in first for word in rest.split()}
-    apart = {head for head in heads if head.isdecimal() or head.lower() not in inside}
-    if first and len(heads) <= max(2, len(first) / 3) and len(apart) > 0.8 * len(heads):
-        form = {"kind": "table", "columns": {"text": 1, "label": 0}, "delimiter": " "}
-        yield form | {"header": False, "rest_of_line": True}
+            forms = _guess_contents(named, layout)
+            yield from (form for form in forms if _has_names(form, named))
+    numbered = dict(enumerate(map(list, zip(*even, strict=True))))
+    yield from _guess_contents(numbered, layout | {"header": False})
 
 
 def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]]:
@@ -84,163 +79,110 @@ def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]
         return []
 
 
-def _parts(lines: list[str]) -> list[str]:
-    """Return parts of a file of sentences from all over, each from the beginning of a sentence."""
-    length = 20 * ROWS // _PARTS
-    if len(lines) <= 20 * ROWS:
-        return lines
-    result: list[str] = []
-    for start in range(0, len(lines), len(lines) // _PARTS):
-        ends = (n for n in range(start, len(lines)) if not lines[n].strip())
-        at = 0 if start == 0 else next(ends, len(lines))
-        result += lines[at : at + length]
-    return result
+def _has_names(form: dict[str, Any], columns: Mapping[str, Sequence[str]]) -> bool:
+    """Tell whether the first row names the columns of the block: a label would occur below too, a
+    text would have more words."""
+    names = [name for each in form["columns"].values() for name in _as_list(each)]
+    return all(name.count(" ") < _WORDS_OF_A_NAME and name not in columns[name] for name in names)
 
 
-def _with_names(
-    header: Sequence[str], rows: Sequence[Sequence[str]], layout: dict[str, Any]
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _guess_contents(
+    columns: Mapping[Any, list[str]], layout: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield tables with unknown header names. A header cell that occurs as a label is data."""
-    for form in _without_names(rows, layout) if rows else ():
-        columns = form["columns"]
-        target = columns.get("label", columns.get("labels", columns.get("score")))
-        targets = as_list(target) or [target]
-        if target is None or any(header[n] in {row[n] for row in rows} for n in targets):
-            continue
-        names = {
-            key: [header[n] for n in place] if isinstance(place, list) else header[place]
-            for key, place in columns.items()
-        }
-        words = (each for name in names.values() for each in as_list(name) or [name])
-        if all(each.count(" ") < _WORDS_OF_A_NAME for each in words):
-            yield {k: v for k, v in form.items() if k != "header"} | {"columns": names}
-
-
-def _without_names(
-    rows: Sequence[Sequence[str]], layout: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    columns = {place: list(cells) for place, cells in enumerate(zip(*rows, strict=True))}
-    lengths = {place: mean_length(cells) for place, cells in columns.items()}
-    prose = [place for place, cells in columns.items() if is_prose(cells)]
-    text = max(prose or columns, key=lambda place: lengths[place])
+    """Yield tables by what the columns hold, whatever their names."""
+    lengths = {name: mean_length(cells) for name, cells in columns.items()}
+    prose = [name for name, cells in columns.items() if is_prose(cells)]
+    text = max(prose or columns, key=lambda name: lengths[name])
     label = find_classes(columns, but=text)
-    plain = {"kind": "table", **layout, "header": False}
-    last = max(columns)
-    answers = {*columns[last]}
-    letters = {*"ABCDE"} & answers
-    for written, values, extra in (
-        ("ABCDE", answers, {"answer": "letter"}),
-        ("0123", answers, {}),
-        ("1234", answers, {"first": 1}),
-        ("ABCDE", letters, {"answer": "letter_or_number"}),  # with numbers beside the letters
-    ):
-        count = len(values)
-        if (
-            not 3 <= count < last
-            or {*values} != {*written[:count]}
-            or not answers - values <= {*"12345"}
-        ):
-            continue
-        options = list(range(last - count, last))
-        choice = {"question": options[0] - 1, "options": options, "answer": last}
-        if min(lengths[place] for place in options[:2]) > 3:
-            fewer = has_empty(columns[place] for place in options[2:])
-            block = {**plain, "kind": "choice", "columns": choice, **extra}
-            yield block | ({"fewer_options": True} if fewer else {})
-    if marks := find_indicators(columns):
-        yield plain | {"columns": {"text": text, "labels": marks}}
+    table = {"kind": "table", **layout}
+    if indicators := find_indicators(columns):
+        yield table | {"columns": {"text": text, "labels": indicators}}
     if label is None:
         return
-    about, keys = {"score": label}, {}
-    if not any(map(DECIMAL, columns[label])):
-        about, keys = label_columns(label, columns[label])
-    plain |= keys
-    different = {place: len({*cells}) / len(rows) for place, cells in columns.items()}
-    texts = sorted({text, *(place for place in prose if different[place] > 0.5)} - {label})
+    target, keys = target_columns(label, columns[label], layout)
+    table |= keys
+    different = {name for name in prose if 2 * len({*columns[name]}) > len(columns[name])}
+    texts = [name for name in columns if name == text or name in different - {label}]
+    if len(texts) > _MOST_TEXTS:  # the options of a question
+        return
     # A second text is about as long as the first; a title is shorter, and a part of the text.
-    if len(texts) == 2 and min(lengths[place] for place in texts) > 0.2 * lengths[text]:
-        yield plain | {"columns": {"text": texts[0], "second": texts[1], **about}}
-    yield plain | {"columns": {"text": texts if len(texts) > 1 else text, **about}}
+    if len(texts) == 2 and min(lengths[name] for name in texts) > 0.2 * lengths[text]:
+        yield table | {"columns": {"text": texts[0], "second": texts[1], **target}}
+    yield table | {"columns": {"text": texts if len(texts) > 1 else text, **target}}
 
 
-def _conll(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _guess_tagged(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield blocks for one word and its tags per line, with blank lines between sentences."""
     words = [line for line in lines if line.strip() and not line.startswith("-DOCSTART-")]
-    ends = sum(not line.strip() for line in lines)
-    # Inside a sentence, # is a word.
+    num_ends = sum(not line.strip() for line in lines)
+    for separator in ("\t", None) if words else ():
+        comments = _find_comments(lines, words, separator)
+        rows = [line.split(separator) for line in words if line not in comments]
+        width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
+        if width < 2 or same < 0.95 * len(rows):
+            continue
+        columns = [*zip(*(row for row in rows if len(row) == width), strict=True)]
+        form = _guess_tag_columns(columns, are_sentences=2 < num_ends < len(rows) / 2)
+        if form is None:
+            continue
+        if form["kind"] == "conll":
+            form |= {"separator": "tab"} if separator else {}
+            form |= {"comment": "#"} if comments else {}
+        yield form
+
+
+def _find_comments(lines: Sequence[str], words: Sequence[str], separator: str | None) -> set[str]:
+    """Return the lines that begin with # before a sentence and are no words of it."""
     starts = {
         line
         for before, line in itertools.pairwise(["", *lines])
         if line.startswith("#") and (not before.strip() or before.startswith("#"))
     }
-    for separator in ("\t", None) if words else ():
-        cells = {line: line.split(separator) for line in words}
-        usual = Counter(map(len, cells.values())).most_common(1)[0][0]
-        # At the beginning of a sentence, it is one where a tag follows that another word has too.
-        tagged = {(row[0], row[-1]) for row in cells.values() if len(row) == usual}
-        counts = Counter(tag for _, tag in tagged)
-        tags = {tag for word, tag in tagged if not word.startswith("#") or counts[tag] > 1}
-        comments = {
-            line for line in starts if len(cells[line]) != usual or cells[line][-1] not in tags
-        }
-        body = [line for line in words if line not in comments]
-        if body:
-            yield from _of_words(body, separator, comments, ends)
+    cells = {line: line.split(separator) for line in words}
+    width = Counter(map(len, cells.values())).most_common(1)[0][0]
+    # At the beginning of a sentence, # is a word where a tag follows that another word has too.
+    tagged = {(row[0], row[-1]) for row in cells.values() if len(row) == width}
+    counts = Counter(tag for _, tag in tagged)
+    tags = {tag for word, tag in tagged if not word.startswith("#") or counts[tag] > 1}
+    return {line for line in starts if len(cells[line]) != width or cells[line][-1] not in tags}
 
 
-def _of_words(
-    body: Sequence[str], separator: str | None, comments: set[str], ends: int
-) -> Iterator[dict[str, Any]]:
-    rows = [line.split(separator) for line in body]
-    width, same = Counter(map(len, rows)).most_common(1)[0]
-    extra = same < 0.95 * len(rows)
-    # After the tag, CoNLL-2012 has as many columns as the sentence has verbs.
-    width = min(map(len, rows)) if extra else width
-    if width < (_FEWEST_BEFORE_EXTRA if extra else 2):
-        return
-    columns = [*zip(*(row[:width] for row in rows if extra or len(row) == width), strict=True)]
+def _guess_tag_columns(
+    columns: Sequence[Sequence[str]], *, are_sentences: bool
+) -> dict[str, Any] | None:
+    """Return the block for the columns of words and of tags, None if there are none."""
+    width = len(columns)
     number = next((n for n, cells in enumerate(columns[:3]) if _running(cells)), None)
-    if separator and number == 0 and width == 10:
-        yield {"kind": "conllu"}
-        return
+    if number == 0 and width == _CONLLU_WIDTH:
+        return {"kind": "conllu"}
     word = 0 if number is None else number + 1
     if word >= width or fmean(cell.count(" ") for cell in columns[word]) > 0.1:
-        return
+        return None
     # WebAnno's first columns are places, such as 1-2 and 4-9.
     if not any(character.isalpha() for cell in columns[word] for character in cell):
-        return
-    marks = [n for n, each in enumerate(columns) if n > word and are_spans({*each})]
+        return None
+    spans = [n for n, cells in enumerate(columns) if n > word and are_spans({*cells})]
     tag = width - 1
-    if marks:
-        tag = marks[-1] if number is None else marks[0]
+    if spans:
+        tag = spans[-1] if number is None else spans[0]
     elif are_spans({*columns[word]}):
-        word, tag, marks = width - 1, word, [word]
+        word, tag, spans = width - 1, word, [word]
+    tags = spread(columns[tag], ROWS)
+    if not spans and not (are_sentences and len({*tags}) < max(60, len(tags) / 4)):
+        return None
+    glued = [cell for cell in columns[word] if re.fullmatch(r"\D\d", cell)]
     form: dict[str, Any] = {"kind": "conll"}
     form |= {"word": word} if word else {}
-    form |= {"tag": tag} if extra or tag != width - 1 else {}
-    form |= {"extra_columns": True} if extra else {}
-    form |= {"separator": "tab"} if separator else {}
-    form |= {"comment": _comment(comments, body)} if comments else {}
-    glued = [cell for cell in columns[word] if re.fullmatch(r"\D\d", cell)]
-    form |= {"glued_digit": True} if len(glued) > 0.5 * len(rows) else {}
-    apart = 2 < ends < len(body) / 2 and not extra
-    tags = spread(columns[tag], ROWS)
-    if marks or (apart and len({*tags}) < max(60, len(tags) / 4)):
-        yield form
-
-
-def _comment(comments: set[str], body: Sequence[str]) -> str:
-    """Return what comments begin with and words do not."""
-    hash_is_a_word = any(line.startswith("#") for line in body)
-    if not hash_is_a_word:
-        return "#"
-    first, last = min(comments), max(comments)  # what these share, all do
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-    return "".join(character for character, _ in same).rstrip()
+    form |= {"tag": tag} if tag != width - 1 else {}
+    return form | ({"glued_digit": True} if len(glued) > 0.5 * len(columns[word]) else {})
 
 
 def _running(cells: Sequence[str]) -> bool:
-    """Whether a column numbers the words of each sentence, from 0 or 1."""
+    """Tell whether a column numbers the words of each sentence, from 0 or 1."""
     if cells[0] not in ("0", "1"):
         return False
     # CoNLL-U also numbers what is between words.

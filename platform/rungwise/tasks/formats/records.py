@@ -70,7 +70,13 @@ def read_rows(
         raise DataError(
             f"{file.uri}:{line}: the quotes of this row do not match ({error}); mend the row, or "
             "set data.format.quoting to false if quotes are characters like others"
+            f"{explain_escapes(text.getvalue())}"
         ) from None
+
+
+def explain_escapes(text: str) -> str:
+    """Return advice on quotes that are escaped by a backslash; "" if there are none."""
+    return '; a quote is written \\" where it must be doubled: ""' if '\\"' in text else ""
 
 
 def is_columnar(content: bytes) -> bool:

@@ -93,7 +93,7 @@ class TableFormat(RecordsFormat):
                 if "columns.labels" in row:
                     target = tuple(sorted({*names}))
                 elif "columns.score" in row:
-                    target = _score(row["columns.score"], self.score_range, where)
+                    target = self._score(row["columns.score"], where)
                 elif "columns.target" in row:
                     target = words(row["columns.target"], where, "the target")
                 text, second = words(row["columns.text"], where, "the text"), None
@@ -112,6 +112,29 @@ class TableFormat(RecordsFormat):
             return [each.strip() for each in value.split(self.label_separator) if each.strip()]
         several = value if isinstance(value, list) else [value]
         return [_label_text(each, where) for each in several]
+
+    def _score(self, value: Any, where: str) -> float:
+        if self.delimiter == ";" and isinstance(value, str):
+            value = value.replace(",", ".")  # a semicolon leaves the comma to the decimals
+        try:
+            # float(True) is 1.0, but `true` among scores is a mistake.
+            score = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            score = math.nan
+        if not math.isfinite(score):
+            raise Damage(
+                f"{where}: expected a number as the score, found {quote(value)}; mend the line, or "
+                "change data.format.columns.score",
+                "their_score",
+            )
+        lowest, highest = self.score_range or (-math.inf, math.inf)
+        if not lowest <= score <= highest:
+            raise Damage(
+                f"{where}: expected a score from {lowest:g} to {highest:g}, found {score:g}; mend "
+                "the line, or change data.format.score_range",
+                "their_score",
+            )
+        return score
 
 
 def _is_marked(value: Any, where: str) -> bool:
@@ -139,24 +162,3 @@ def _label_text(value: Any, where: str) -> str:
         "mend the line, or change data.format.columns.label",
         "their_label",
     )
-
-
-def _score(value: Any, within: tuple[float, float] | None, where: str) -> float:
-    try:
-        # float(True) is 1.0, but `true` among scores is a mistake.
-        score = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise Damage(
-            f"{where}: expected a number as the score, found {quote(value)}; mend the line, or "
-            "change data.format.columns.score",
-            "their_score",
-        )
-    if within is not None and not within[0] <= score <= within[1]:
-        raise Damage(
-            f"{where}: expected a score from {within[0]:g} to {within[1]:g}, found {score:g}; mend "
-            "the line, or change data.format.score_range",
-            "their_score",
-        )
-    return score

@@ -10,10 +10,12 @@ Baselines: `majority`, the commonest position of the right option in the trainin
 the option with the most characters, and `chance`, the expected accuracy of a random guess.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy  # its parts are imported when they are used
@@ -24,14 +26,22 @@ from rungwise.tasks.kinds.examples import ChoiceExample, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
 from rungwise.tasks.kinds.kind import (
     Calibration,
+    Decision,
     Outputs,
     Prediction,
     Record,
     Rules,
+    Stand,
     TaskKind,
     commonest,
+    decide_best,
 )
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rungwise.tasks.kinds.heads import Head
 
 _OPTION = "option"
 _NUMBERED = re.compile(f"{_OPTION}[0-9]+")
@@ -46,10 +56,21 @@ def _count_right(
 class Choice(TaskKind):
     """Predicts {"option", "probabilities"}."""
 
+    name = "choice"
     answer = "option"
-    head = "choice"
+    pools = True
+    words = "which of several options continues a text"
+    score_name = "accuracy"
     columns = ("context", "options")
     metrics: ClassVar[Mapping[str, Metric]] = {"accuracy": Metric(_count_right, mean)}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return ("context", f"{_OPTION}0", f"{_OPTION}1")
+
+    @property
+    def sample(self) -> dict[str, Any]:
+        return super().sample | {"options": ["one", "another"]}
 
     def parse(self, record: Record) -> ChoiceExample:
         question = record.text("question") if "question" in record else None
@@ -91,6 +112,20 @@ class Choice(TaskKind):
             needs = len(text) + longest + 3
             items.append(Item(rows, index, example.target, needs=needs, cut=cut))
         return items
+
+    def build_head(self, stand: Stand) -> Head:
+        from rungwise.tasks.kinds.heads import ChoiceHead
+
+        return ChoiceHead(stand.width, 1, stand.pooling, stand.dropout, stand.pooler)
+
+    def split_logits(self, logits: Tensor, items: Sequence[Item]) -> list[Tensor]:
+        return [row[: len(item.rows)] for row, item in zip(logits, items, strict=True)]
+
+    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+        return decide_best(row)
+
+    def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
+        return row["options"][answer]
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [

@@ -6,13 +6,21 @@ accuracy of a random guess.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy  # its parts are imported when they are used
 
 from rungwise.tasks.kinds.examples import TaskInfo, Text
-from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
+from rungwise.tasks.kinds.kind import (
+    Calibration,
+    Decision,
+    Outputs,
+    Prediction,
+    Rules,
+    commonest,
+    decide_best,
+)
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, f1_scores, ratio, thirds
 
@@ -48,13 +56,22 @@ def _matthews(totals: Numbers) -> Numbers:
 class Classification(SentenceKind):
     """Predicts {"label", "probability"}. `f1` is that of the second of two labels."""
 
+    name = "classification"
     answer = "label"
+    labelled = one_label = confuses_labels = True
+    finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
+    words = "one of {labels} labels for {input}"
+    score_name = "accuracy"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "accuracy": Metric(_counts, _accuracy),
         "macro_f1": Metric(_counts, _macro_f1),
         "f1": Metric(_counts, lambda totals: f1_scores(totals)[..., 1]),
         "matthews": Metric(_counts, _matthews),
     }
+
+    @property
+    def positive(self) -> str | None:
+        return self.info.labels[1] if len(self.info.labels) == 2 else None
 
     def metric_names(self, examples: Sequence[Text]) -> list[str]:
         return [name for name in self.metrics if name != "f1" or len(self.info.labels) == 2]
@@ -70,6 +87,9 @@ class Classification(SentenceKind):
 
     def probabilities(self, outputs: Outputs) -> list[list[float]]:
         return [scipy.special.softmax(logits).tolist() for logits in mean_logits(outputs)]
+
+    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+        return decide_best(row)
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
         label = commonest(example.target for example in train)

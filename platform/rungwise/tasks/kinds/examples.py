@@ -16,7 +16,7 @@ characters, never ids. The target is None where it is unknown, as in data to pre
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, islice
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,10 +25,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit, Summary
 from rungwise.core.storage.folder import Folder
 
-Kind = Literal[
-    "classification", "multilabel", "regression", "tagging", "span", "choice", "generation"
-]
-OF_TEXT: tuple[Kind, ...] = ("classification", "multilabel", "regression")
+Kind = str  # the name of a kind, a key of KINDS (tasks/interface.py)
 SPLITS = ("train", "validation", "test")
 PART_END = "\x1f"  # between the texts of an example where they are one text
 
@@ -180,26 +177,6 @@ class TaskInfo:
     labels: tuple[str, ...]
     pair: bool
     metric: str
-
-    @property
-    def positive(self) -> str | None:
-        """The class of two whose F1 is the metric `f1`, None for another task."""
-        two = self.kind == "classification" and len(self.labels) == 2
-        return self.labels[1] if two else None
-
-    @property
-    def goal(self) -> str:
-        """The task in words: `one of 3 labels for a text`."""
-        labels, of = len(self.labels), "a pair of texts" if self.pair else "a text"
-        return {
-            "classification": f"one of {labels} labels for {of}",
-            "multilabel": f"which of {labels} labels {of} has",
-            "regression": f"a number for {of}",
-            "tagging": f"one of {labels} tags for each word",
-            "span": "the place of the answer to a question in a context",
-            "choice": "which of several options continues a text",
-            "generation": "a text to write for another text",
-        }[self.kind]
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "TaskInfo":

@@ -10,26 +10,30 @@ whether or not its target is known.
 Baselines: `copy`, the unchanged source, and `majority`, the commonest target of the training split.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from rungwise.core.errors import ConfigError
 from rungwise.tasks.kinds.examples import TaskInfo, Text
-from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
-from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
+from rungwise.tasks.kinds.items import Frame, Item, Row, cuts, token_ids
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, Stand, commonest
 from rungwise.tasks.kinds.sentences import TextKind
 from rungwise.tasks.scoring import chrf
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means
 from rungwise.tokenizer import CLEAN_UP
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def longest_target(sequence_length: int, max_answer_tokens: int) -> int:
-    """Return the most tokens of a target, without the end: at most half of a row."""
-    return min(max_answer_tokens, (sequence_length - 3) // 2)
+    from rungwise.tasks.kinds.heads import Head
 
 
 def _pairs(predictions: Predictions, examples: Sequence[Text]) -> list[tuple[str, str]]:
@@ -51,17 +55,66 @@ def _count_exact(predictions: Predictions, examples: Any, info: TaskInfo) -> Num
 class Generation(TextKind):
     """Predicts {"text"}."""
 
+    name = "generation"
     answer = "text"
-    head = "token"
+    writes = target_per_place = True
+    words = "a text to write for another text"
+    score_name = "share of texts equal to the reference"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "chrf": Metric(_count_runs, chrf.value),
         "exact_match": Metric(_count_exact, mean),
     }
 
+    @property
+    def longest_answer(self) -> int:
+        """The most tokens of a target, without the end: at most half of a row."""
+        return _longest_target(self.reading.sequence_length, self.reading.max_answer_tokens)
+
+    def check_reading(self) -> None:
+        if not self.longest_answer:
+            raise ConfigError(
+                f"finetune.sequence_length is {self.reading.sequence_length}, which leaves no room "
+                "to write beside three marks and a source; choose 5 or more"
+            )
+
+    def build_head(self, stand: Stand) -> Head:
+        from rungwise.tasks.kinds.heads import TokenHead
+
+        return TokenHead(stand.width, stand.num_tokens, stand.dropout)
+
+    def read_logits(
+        self, logits: Tensor, items: Sequence[Item], compute: Callable[[Sequence[Item]], Tensor]
+    ) -> list[NDArray[Any]]:
+        """Write the likeliest ids after each source, up to the end mark (greedy decoding).
+
+        Each step reads the whole row again; texts are short enough to need no cache.
+        """
+        texts: list[list[int]] = [[] for _ in items]
+        ends = [item.rows[0].ids[-1] for item in items]
+        unended = list(range(len(items)))
+        for _ in range(self.longest_answer):
+            unknown = []
+            for n in unended:
+                row, text = items[n].rows[0], texts[n]
+                ids = (*row.ids[: row.second], *text)
+                segments = (*row.segments[: row.second], *[1] * len(text))
+                row = Row(ids, segments, row.second)
+                unknown.append(Item((row,), n, places=(len(ids) - 1,)))
+            for n, token in zip(unended, compute(unknown).argmax(dim=1).tolist(), strict=True):
+                texts[n].append(token)
+            unended = [n for n in unended if texts[n][-1] != ends[n]]
+            if not unended:
+                break
+        whole = zip(texts, ends, strict=True)
+        return [np.array([t for t in text if t != end], np.int64) for text, end in whole]
+
+    def example_score(self, row: Mapping[str, Any]) -> float:
+        return float(chrf.same(row["prediction"], row["gold"]))
+
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
         """Encode each example as an item of one row. Both texts are cut at their ends; a cut target
         does not train the end."""
-        longest = longest_target(frame.sequence_length, self.reading.max_answer_tokens)
+        longest = _longest_target(frame.sequence_length, self.reading.max_answer_tokens)
         room = frame.sequence_length - 3 - longest
         texts = [str(example.target or "") for example in examples]
         sources = token_ids(tokenizer, [example.text for example in examples])
@@ -97,3 +150,7 @@ class Generation(TextKind):
             "majority": [{"text": target}] * len(test),
             "copy": [{"text": example.text} for example in test],
         }
+
+
+def _longest_target(sequence_length: int, max_answer_tokens: int) -> int:
+    return min(max_answer_tokens, (sequence_length - 3) // 2)

@@ -21,12 +21,16 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import Encoding, Tokenizer
 
 from rungwise.tokenizer import refuse_panic
 from rungwise.tokens.segmenters import HAN
+
+# A pair of texts as one row, as two with the texts in either order, or as a row for each text.
+Pairs = Literal["joined", "both_orders", "apart"]
+Pooling = Literal["cls", "mean", "last", "last_max_mean"]  # the vector of a row
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """The interface of a kind of task: a class per kind, made for one task.
 
+All that depends on the kind is asked here: reading, the head and its loss, decoding, scores and
+baselines, errors, and words for the page. Packages above know no kind by name.
+
 Shapes: N examples, k sums each, C labels. The output of an item is an array of logits:
 
     classification  (C,)
@@ -11,21 +14,27 @@ Shapes: N examples, k sums each, C labels. The output of an item is an array of 
     generation      (tokens,)    not logits, but the ids that were written
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import Example, TaskInfo
-from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.items import Frame, Item, Pairs, Pooling
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions
 
-Pairs = Literal["joined", "both_orders", "apart"]
+if TYPE_CHECKING:  # reading a recipe needs no PyTorch
+    from torch import Tensor
+
+    from rungwise.tasks.kinds.heads import Head
+
 Calibration = Mapping[str, float]
 Prediction = dict[str, Any]
 Rules = dict[str, list[Prediction]]  # the predictions of each rule
@@ -35,10 +44,9 @@ Rules = dict[str, list[Prediction]]  # the predictions of each rule
 class Reading:
     """How texts become rows, and outputs become answers.
 
-    `pairs` gives pairs one row, two with the texts in either order, or a row for each text. With
-    `windows` a long text gives several items, as the context of a question always does; `stride` is
-    the distance in tokens between them. With `legal_tags` no tag follows another that its scheme
-    forbids.
+    With `windows` a long text gives several items, as the context of a question always does;
+    `stride` is the distance in tokens between them. With `legal_tags` no tag follows another that
+    its scheme forbids.
     """
 
     pairs: Pairs = "joined"
@@ -47,6 +55,27 @@ class Reading:
     max_question_tokens: int = 64
     max_answer_tokens: int = 30
     legal_tags: bool = False
+    sequence_length: int = 128
+
+
+@dataclass(frozen=True)
+class Stand:
+    """The model below a head, and how the head reads it."""
+
+    width: int  # of a state
+    num_tokens: int
+    pooling: Pooling
+    pooler: bool  # whether pretraining trained BERT's pooler
+    dropout: float
+    crf: bool = False
+
+
+class Decision(NamedTuple):
+    """A label of an example, of a word (tagging), or whether a label is present (multilabel)."""
+
+    gold: str
+    prediction: str
+    confidence: float
 
 
 @dataclass(frozen=True)
@@ -103,16 +132,57 @@ class Record:
 class TaskKind(ABC):
     """The kind of the task `info`. Its metrics begin with the default one."""
 
+    name: ClassVar[str]
     metrics: ClassVar[Mapping[str, Metric]]
     answer: ClassVar[str]  # key of the answer in a prediction
     columns: tuple[str, ...]  # those that a record of an input must have
     is_one_text: bool = False  # whether a bare text is an input
-    head: ClassVar[Literal["sequence", "token", "span", "choice"]]
+    labelled: ClassVar[bool] = False  # whether a task has a list of labels or tags
+    one_label: ClassVar[bool] = False  # whether each example has exactly one of them
+    writes: ClassVar[bool] = False  # whether the answer is written token by token
+    pools: ClassVar[bool] = False  # whether the head reads one vector of each row
+    has_windows: ClassVar[bool] = False  # whether a long text can give several items
+    target_per_place: ClassVar[bool] = False  # of an item's places, instead of one of the item
+    real_targets: ClassVar[bool] = False  # real numbers, instead of indices
+    # Settings of fine-tuning that this kind has and not every other.
+    finetune_keys: ClassVar[tuple[str, ...]] = ()
+    words: ClassVar[str]  # the task in words, with the places {labels} and {input}
+    score_name: ClassVar[str]  # of the score of one example, for the page
+    numeric: ClassVar[bool] = False  # whether an answer is a number, whose score is an error
+    confuses_labels: ClassVar[bool] = False  # whether its decisions are between all labels
 
     def __init__(self, info: TaskInfo, reading: Reading | None = None) -> None:
         self.info = info
         self.reading = reading or Reading()
         self._numbers = {label: number for number, label in enumerate(info.labels)}
+
+    @property
+    def goal(self) -> str:
+        """The task in words: `one of 3 labels for a text`."""
+        an_input = "a pair of texts" if self.info.pair else "a text"
+        return self.words.format(labels=len(self.info.labels), input=an_input)
+
+    @property
+    def positive(self) -> str | None:
+        """The class of two whose F1 is the metric `f1`, None for another task."""
+        return None
+
+    # Inputs.
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns of an input whose values are all texts."""
+        return self.columns
+
+    @property
+    def sample(self) -> dict[str, Any]:
+        """An input of made-up texts, by column."""
+        return dict.fromkeys(self.columns, "some text")
+
+    @property
+    def marks(self) -> int:
+        """The number of marks in a row."""
+        return 2
 
     @abstractmethod
     def parse(self, record: Record) -> Example:
@@ -124,6 +194,53 @@ class TaskKind(ABC):
 
         Raises DataError, naming the example, for a target that the task does not have.
         """
+
+    # Fine-tuning.
+
+    def takes(self, key: str) -> bool:
+        """Whether a setting of `finetune_keys` of some kind has a meaning for this task."""
+        return key in self.finetune_keys
+
+    def check_reading(self) -> None:  # noqa: B027  (most kinds can have any)
+        """Raise ConfigError, naming the key, for a reading that this task cannot have."""
+
+    @property
+    def longest_answer(self) -> int:
+        """The most tokens of an answer that `max_answer_tokens` limits; 0 if it limits none."""
+        return 0
+
+    @abstractmethod
+    def build_head(self, stand: Stand) -> Head:
+        """Build the head, with random weights."""
+
+    @staticmethod
+    def loss_sums(
+        logits: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, int]:
+        """Return the sum of the losses, times their class weights, and their number. By default
+        the cross entropy of one class."""
+        from torch.nn import functional
+
+        return functional.cross_entropy(logits, targets, weights, reduction="sum"), len(targets)
+
+    @staticmethod
+    def count_classes(targets_N: Tensor, num_classes: int) -> Tensor:
+        """Count the targets of each class, (C,) or more."""
+        return targets_N.bincount(minlength=num_classes)
+
+    def read_logits(
+        self, logits: Tensor, items: Sequence[Item], compute: Callable[[Sequence[Item]], Tensor]
+    ) -> Iterable[NDArray[Any]]:
+        """Return the output of each item from the logits of their batch, without padding.
+        `compute` returns the logits of other items."""
+        # Copy: a view would keep the logits of the whole batch alive.
+        return (part.numpy().copy() for part in self.split_logits(logits, items))
+
+    def split_logits(self, logits: Tensor, items: Sequence[Item]) -> Iterable[Tensor]:
+        """Split the logits of a batch into those of its items."""
+        return logits
+
+    # Answers.
 
     @abstractmethod
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
@@ -189,6 +306,29 @@ class TaskKind(ABC):
             for label in labels if self.info.labels else ():
                 self.label_number(label, example.where)
 
+    # Errors, from the rows of predictions.
+
+    def example_score(self, row: Mapping[str, Any]) -> float:
+        """Score one example: 1 if right, or the error of a number."""
+        return float(row["gold"] == row["prediction"])
+
+    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+        """Return the decisions with a confidence; [] for a kind without probabilities."""
+        return []
+
+    @property
+    def has_class_items(self) -> bool:
+        """Whether classes are scored by `class_items`, and not by the decisions."""
+        return False
+
+    def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
+        """Return the labels or spans of an answer, each with its class first."""
+        return set()
+
+    def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
+        """Return a gold answer or a prediction of an example as readable text."""
+        return str(answer)
+
     def label_number(self, label: Any, where: str, word: str = "label") -> int:
         """Return the index of a label. Raises DataError for one that the task does not have."""
         if label not in self._numbers:
@@ -196,6 +336,11 @@ class TaskKind(ABC):
                 f"{where}: {word} {label!r} is none of the task's ({', '.join(self.info.labels)})"
             )
         return self._numbers[label]
+
+
+def decide_best(row: Mapping[str, Any]) -> list[Decision]:
+    """Return the one decision of a row, with the highest of its probabilities."""
+    return [Decision(str(row["gold"]), str(row["prediction"]), max(row["probabilities"]))]
 
 
 def commonest(values: Iterable[Any] | Counter[str]) -> Any:

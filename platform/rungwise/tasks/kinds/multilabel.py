@@ -14,15 +14,17 @@ averages over all labels. Baselines:
 Shapes: N examples, C labels.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
 
 from rungwise.tasks.kinds.examples import TaskInfo, Text
-from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
+from rungwise.tasks.kinds.kind import Calibration, Decision, Outputs, Prediction, Rules, commonest
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import (
     Metric,
@@ -34,6 +36,9 @@ from rungwise.tasks.scoring.metrics import (
     ratio,
     thirds,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 THRESHOLD = "label_threshold"
 _THRESHOLDS = np.arange(1, 100) / 100
@@ -66,7 +71,12 @@ class Multilabel(SentenceKind):
     """Predicts {"labels", "probabilities"}: labels in alphabetical order, probabilities of all
     labels in the order of the task."""
 
+    name = "multilabel"
     answer = "labels"
+    labelled = real_targets = True
+    finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
+    words = "which of {labels} labels {input} has"
+    score_name = "share of texts with exactly the right labels"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "micro_f1": Metric(_count, _micro_f1),
         "macro_f1": Metric(_count, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),
@@ -78,6 +88,43 @@ class Multilabel(SentenceKind):
         for name in names:
             self.label_number(name, example.where)
         return tuple(int(label in names) for label in self.info.labels)
+
+    @staticmethod
+    def loss_sums(
+        logits: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, int]:
+        """Return the sum of the binary cross entropies, each averaged over the labels."""
+        from torch.nn import functional
+
+        each_BC = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        if weights is not None:
+            each_BC = each_BC * weights.gather(0, targets.long())
+        return each_BC.mean(dim=1).sum(), len(targets)
+
+    @staticmethod
+    def count_classes(targets_N: Tensor, num_classes: int) -> Tensor:
+        """Count the absence and the presence of each label, (2, C)."""
+        import torch
+
+        present_C = targets_N.sum(dim=0)
+        return torch.stack((len(targets_N) - present_C, present_C))
+
+    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+        return [
+            Decision(str(label in row["gold"]), str(present), p if present else 1 - p)
+            for label, p in zip(self.info.labels, row["probabilities"], strict=True)
+            for present in [label in row["prediction"]]
+        ]
+
+    @property
+    def has_class_items(self) -> bool:
+        return True
+
+    def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
+        return set(zip(answer))
+
+    def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
+        return ", ".join(answer) or "no label"
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         threshold = calibration.get(THRESHOLD, 0.5)

@@ -4,16 +4,22 @@ Spearman's correlation is Pearson's of ranks. The ranks are computed once, on th
 within each resample. Baseline: `mean`, that of the training scores.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import TaskInfo, Text
+from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means, ratio
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ROUNDING = 1e-12  # a variance below this share of the sum of squares counts as zero
 
@@ -58,7 +64,11 @@ def _correlation(totals: Numbers) -> Numbers:
 class Regression(SentenceKind):
     """Predicts {"score"}."""
 
+    name = "regression"
     answer = "score"
+    real_targets = numeric = True
+    words = "a number for {input}"
+    score_name = "mean absolute error"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "pearson": Metric(_count_numbers, _correlation),
         "spearman": Metric(_count_ranks, _correlation),
@@ -71,6 +81,21 @@ class Regression(SentenceKind):
                 f"{example.where}: expected a number as target, found {example.target!r}"
             )
         return example.number
+
+    @staticmethod
+    def loss_sums(
+        logits: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, int]:
+        """Return the sum of the squared errors, and their number."""
+        from torch.nn import functional
+
+        return functional.mse_loss(logits[:, 0], targets, reduction="sum"), len(targets)
+
+    def split_logits(self, logits: Tensor, items: Sequence[Item]) -> Tensor:
+        return logits[:, 0]
+
+    def example_score(self, row: Mapping[str, Any]) -> float:
+        return abs(row["prediction"] - row["gold"])
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [{"score": float(score)} for score in mean_logits(outputs)]

@@ -6,9 +6,12 @@ the normalised geometric mean over the windows, the logarithmic opinion pool (Ge
 "Combining probability distributions", Statistical Science 1), as for a mean of log probabilities.
 """
 
+from __future__ import annotations
+
 import itertools
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +19,20 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.kinds.examples import TaskInfo, Text
-from rungwise.tasks.kinds.items import Frame, Item, Row, cuts, longest_first, token_ids, windows
-from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading, Record, TaskKind
+from rungwise.tasks.kinds.items import (
+    Frame,
+    Item,
+    Pairs,
+    Row,
+    cuts,
+    longest_first,
+    token_ids,
+    windows,
+)
+from rungwise.tasks.kinds.kind import Outputs, Reading, Record, Stand, TaskKind
+
+if TYPE_CHECKING:
+    from rungwise.tasks.kinds.heads import Head
 
 _Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
 
@@ -30,6 +45,10 @@ class TextKind(TaskKind):
         self.columns = ("text", "second") if info.pair else ("text",)
         self.is_one_text = not info.pair
 
+    @property
+    def marks(self) -> int:
+        return 3 if self.info.pair else 2
+
     def parse(self, record: Record) -> Text:
         return Text(record.where, *(record.text(name) for name in self.columns))
 
@@ -37,7 +56,17 @@ class TextKind(TaskKind):
 class SentenceKind(TextKind):
     """A kind that predicts from one vector of the text or the pair."""
 
-    head = "sequence"
+    pools = has_windows = True
+    finetune_keys = ("pairs", "windows")
+
+    def takes(self, key: str) -> bool:
+        return super().takes(key) and (key != "pairs" or self.info.pair)
+
+    def build_head(self, stand: Stand) -> Head:
+        from rungwise.tasks.kinds.heads import SequenceHead
+
+        pooled = (stand.pooling, stand.dropout, stand.pooler)
+        return SequenceHead(stand.width, max(1, len(self.info.labels)), *pooled, self.reading.pairs)
 
     @abstractmethod
     def target(self, example: Text) -> int | float | tuple[int, ...]:

@@ -17,21 +17,36 @@ Baselines: `no_answer`, `first_sentence` of the context, and `first_words`, as m
 the context as the median answer of the training split has.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.tasks.kinds.examples import Question, TaskInfo
+from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
 from rungwise.tasks.kinds.items import WORD, Frame, Item, cuts, locate, token_ids, windows
-from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Record, Rules, TaskKind
+from rungwise.tasks.kinds.kind import (
+    Calibration,
+    Outputs,
+    Prediction,
+    Record,
+    Rules,
+    Stand,
+    TaskKind,
+)
 from rungwise.tasks.scoring import squad_rules
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, ratio
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rungwise.tasks.kinds.heads import Head
 
 NO_ANSWER = (0, 0)  # target: start and end at the first token of the row
 THRESHOLD = "null_threshold"
@@ -89,8 +104,11 @@ class Span(TaskKind):
     empty for no answer; without a threshold every context with a token has one. `no_answer_score`
     is the lead of no answer over the best span."""
 
+    name = "span"
     answer = "text"
-    head = "span"
+    has_windows = True
+    words = "the place of the answer to a question in a context"
+    score_name = "mean F1"
     columns = ("question", "context")
     metrics: ClassVar[Mapping[str, Metric]] = {
         "f1": Metric(_count, lambda n: ratio(n[..., 1], n[..., 4])),
@@ -100,6 +118,44 @@ class Span(TaskKind):
             _count, lambda n: ratio(n[..., 3], n[..., 6]), selects=False
         ),
     }
+
+    @property
+    def marks(self) -> int:
+        return 3
+
+    @property
+    def longest_answer(self) -> int:
+        return self.reading.max_answer_tokens
+
+    def build_head(self, stand: Stand) -> Head:
+        from rungwise.tasks.kinds.heads import SpanHead
+
+        return SpanHead(stand.width)
+
+    @staticmethod
+    def loss_sums(
+        logits: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, int]:
+        """Return the sum of the means of the cross entropies of start and end."""
+        from torch.nn import functional
+
+        # (B, T, 2) -> (B, 2, T): two classifications over T positions.
+        each_X = functional.cross_entropy(
+            logits.transpose(1, 2).flatten(0, 1), targets.flatten(), reduction="none"
+        )
+        return each_X.sum() / 2, len(targets)
+
+    def split_logits(self, logits: Tensor, items: Sequence[Item]) -> list[Tensor]:
+        return [row[: len(item.rows[0].ids)] for row, item in zip(logits, items, strict=True)]
+
+    def example_score(self, row: Mapping[str, Any]) -> float:
+        answers = tuple(Answer(text, 0) for text in row["gold"])
+        question = Question("", "", row["question"], row["context"], answers)
+        return squad_rules.score_answer(row["prediction"], question)[1]
+
+    def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
+        answers = [answer] if isinstance(answer, str) else answer
+        return " | ".join(dict.fromkeys(answers)) or "no answer"
 
     def metric_names(self, examples: Sequence[Question]) -> Sequence[str]:
         both = len({bool(example.answers) for example in examples}) == 2

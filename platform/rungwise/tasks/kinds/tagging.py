@@ -17,12 +17,14 @@ independent words by a constant:
 Shapes: W words, C labels.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import scipy  # its parts are imported when they are used
@@ -34,16 +36,23 @@ from rungwise.tasks.kinds.examples import Tagged, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
 from rungwise.tasks.kinds.kind import (
     Calibration,
+    Decision,
     Outputs,
     Prediction,
     Record,
     Rules,
+    Stand,
     TaskKind,
     commonest,
 )
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, ratio
 from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokens.segmenters import HAN
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rungwise.tasks.kinds.heads import Head
 
 _GOES_ON = ("I", "E")  # marks that continue a span
 
@@ -133,8 +142,12 @@ class Tagging(TaskKind):
     """Predicts {"tags"}: the likeliest tag of each word, or with `legal_tags` the likeliest
     sequence that the scheme allows."""
 
+    name = "tagging"
     answer = "tags"
-    head = "token"
+    labelled = target_per_place = confuses_labels = True
+    finetune_keys = ("crf", "legal_tags")
+    words = "one of {labels} tags for each word"
+    score_name = "accuracy over words"
     columns = ("words",)
     is_one_text = True
     metrics: ClassVar[Mapping[str, Metric]] = {
@@ -143,6 +156,24 @@ class Tagging(TaskKind):
         "recall": Metric(_count_spans, lambda n: ratio(n[..., 0], n[..., 2])),
         "accuracy": Metric(_count_words, mean),
     }
+
+    def takes(self, key: str) -> bool:
+        labels = self.info.labels
+        known = key != "legal_tags" or not labels or marks_spans(labels)
+        return super().takes(key) and known
+
+    def check_reading(self) -> None:
+        if self.reading.legal_tags and self.info.labels:
+            Transitions.of(self.info.labels)
+
+    def build_head(self, stand: Stand) -> Head:
+        from rungwise.tasks.kinds.heads import CrfHead, TokenHead
+
+        head = CrfHead if stand.crf else TokenHead
+        return head(stand.width, max(1, len(self.info.labels)), stand.dropout)
+
+    def split_logits(self, logits: Tensor, items: Sequence[Item]) -> Sequence[Tensor]:
+        return logits.split([len(item.places) for item in items])
 
     def metric_names(self, examples: Sequence[Tagged]) -> Sequence[str]:
         return tuple(self.metrics) if marks_spans(self.info.labels) else ("accuracy",)
@@ -190,6 +221,25 @@ class Tagging(TaskKind):
 
     def probabilities(self, outputs: Outputs) -> list[list[list[float]]]:
         return [scipy.special.softmax(logits, axis=-1).tolist() for logits in self._logits(outputs)]
+
+    def example_score(self, row: Mapping[str, Any]) -> float:
+        return float(np.mean([a == b for a, b in zip(row["gold"], row["prediction"], strict=True)]))
+
+    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+        words = zip(row["gold"], row["prediction"], row["probabilities"], strict=True)
+        return [Decision(gold, tag, p[self.info.labels.index(tag)]) for gold, tag, p in words]
+
+    @property
+    def has_class_items(self) -> bool:
+        return marks_spans(self.info.labels)
+
+    def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
+        return {*tagged_spans(answer)}
+
+    def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
+        """Return the words with their tags, O left out."""
+        pairs = zip(row["words"], answer, strict=True)
+        return " ".join(f"{word}/{tag}" for word, tag in pairs if tag != "O") or "nothing"
 
     def rules(self, train: Sequence[Tagged], test: Sequence[Tagged]) -> Rules:
         tag_counts: dict[str, Counter[str]] = {}

@@ -1,0 +1,49 @@
+"""The `preStop` of a spot pod on Kubernetes: tell Ray that this node is about to go away.
+
+Ray Train then gives its workers notice, and they save a checkpoint (pretraining/preemption.py).
+This waits, because Kubernetes ends the pod when `preStop` returns.
+"""
+
+import os
+import socket
+import time
+
+from rungwise.ray_private import DrainNodeReason, GcsClient, GcsNodeInfo
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"  # of the head; KubeRay sets it
+POD_VARIABLE = "POD_IP"
+_NOTICE_SECONDS = 100.0  # within infra/kuberay's terminationGracePeriodSeconds
+_CALL_SECONDS = 10.0
+_POLL_SECONDS = 1.0
+
+
+def drain(head: str, address: str) -> None:
+    """Drain the nodes at `address` and wait for their end, or else for the end of the notice.
+    Raises RuntimeError if Ray refuses."""
+    # Ray 2.60 does not resolve every name that the machine resolves.
+    host, _, port = head.rpartition(":")
+    client = GcsClient(address=f"{socket.gethostbyname(host)}:{port}")
+    deadline = time.time() + _NOTICE_SECONDS
+
+    def list_nodes() -> list[str]:
+        nodes = client.get_all_node_info(
+            timeout=_CALL_SECONDS, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
+        )
+        return [node.hex() for node, row in nodes.items() if row.node_manager_address == address]
+
+    for node in list_nodes():
+        accepted, reason = client.drain_node(
+            node,
+            DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
+            "Kubernetes ends the pod",
+            round(deadline * 1000),
+            timeout=_CALL_SECONDS,
+        )
+        if not accepted:
+            raise RuntimeError(f"Ray refused to drain node {node}: {reason}")
+    while time.time() < deadline and list_nodes():
+        time.sleep(_POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    drain(os.environ[ADDRESS_VARIABLE], os.environ[POD_VARIABLE])

@@ -1,0 +1,295 @@
+"""Find the values of names of secrets in text: `password: x`, `"api_key": "x"`, `--token x`.
+
+    name ──> strength ──┐
+    text behind it ─────┴─> form (quoted, bare, header, block, ...) ──> value ──> is it a secret?
+
+What must look random to be cut, and what need not, depends on how surely the name is that of a
+secret and on how surely its value is no word of a sentence: `password=reset-me` is a setting, "the
+password reset page" is none, and a token is a piece of text as well.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+CUT = "..."
+_MOST = 300  # characters of a value that decide whether it is a secret
+_MOST_IN_BRACKETS = 10_000
+Span = tuple[int, int]
+
+_NAME = re.compile(
+    r"(?i:api|access|private|secret|account) (?i:key|token)\b|[A-Za-z_](?:[\w-]|\.(?=\w))*"
+)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET = re.compile(
+    r"[a-z]*(?:password|passwd|passphrase|passcode|secret|credential|apikey|secretkey|accesskey"
+    r"|privatekey|authtoken|accesstoken|apitoken)s?|[a-z]*pwd"
+)
+# What stands before `key` and before `token` in the name of a secret.
+_KEY_OF = re.compile(
+    r"access|account|admin|api|app|application|auth|deploy|encryption|hmac|license|master|private"
+    r"|secret|server|service|shared|signing|ssh|storage|subscription|tls|webhook"
+)
+_TOKEN_OF = re.compile(
+    r"access|api|auth|bearer|bot|csrf|deploy|gh|git|github|gitlab|hf|hub|id|identity|jwt|npm"
+    r"|private|push|pypi|refresh|registration|secret|security|service|session|slack|user|vault"
+    r"|wandb|webhook|xsrf"
+)
+_PIECE_OF_TEXT = re.compile(
+    r"additional|begin|blank|bos|class|cls|context|decoder|end|eod|eos|extra|first|image|last|mask"
+    r"|next|pad|padding|prefix|prompt|sep|separator|special|start|stop|suffix|unk|unknown"
+)
+_AMBIGUOUS = re.compile(r"auth|hmac|jwt|pass|sessionid|sig|signature")
+_ONLY_IN_QUERY = re.compile(r"key|code|sas", re.IGNORECASE)
+_ENDING = re.compile(  # of SECRET_KEY_BASE, API_KEY_2
+    r"b64|base|backup|current|new|old|prev|previous|dev|staging|test|prod|production|v|value|\d+"
+)
+
+_SEPARATOR = re.compile(
+    r"(?P<end>\\?[\"'])?\]?(?:"
+    r"(?P<tight>=(?!=)|%3D)(?![ \t=>])"
+    r"|(?P<wide>[ \t]{0,9}(?:=>|:=|=(?!=)|:(?!/))[ \t]{0,9})"
+    r"|(?P<pair>,?\s{1,40}[\"']?[Vv]alue[\"']?\s{0,3}[:=]\s{0,3})"  # name: PASSWORD, value: x
+    r"|(?P<element>>)"
+    r"|(?P<list>,\s{0,9}(?=[\"']))"
+    r"|(?P<word>[ \t]{1,3}(?:(?:is|was)[ \t]{1,3}|(?=\S)))"
+    r"|)"
+)
+_QUOTED = re.compile(
+    r"[fbruFBRU]{0,2}(?P<quote>\\?[\"'])((?:(?!(?P=quote))(?:\\.|[^\n\\]))*)(?P=quote)"
+)
+_QUOTE = re.compile(r"\\?[\"']")
+# To a blank or a quote, or to a comma, semicolon or ampersand before the next item.
+_BARE = re.compile(r"(?:[^\s\"'`;&,<>]|[;&,](?!\s|$|[\"'\])}]|[\"']?[\w.-]{1,64}[\"']?\s?[=:]))+")
+_ELEMENT = re.compile(r"[^<\n]+")
+_COOKIE = re.compile(r"[\w.%-]+=[^\n\"']*")
+_AUTHORIZATION = re.compile(
+    r"(?:bearer|basic|token|bot|negotiate|key|apikey)[ ]+(?P<value>[^\s\"',;]+)"
+    r"|(?:digest|oauth|hawk|signature|sharedkey\w*|aws4-[\w-]+)[ ]+\w[^\n]*=[^\n]*",
+    re.IGNORECASE,
+)
+_BLOCK_MARK = re.compile(r"[ \t]*(?:[|>][+-]?\d?[+-]?[ \t]*(?:#[^\n]*)?)?(?=\n)")
+_BRACKET = re.compile(r"[{}\[\]]")
+_NEXT_WORD = re.compile(r"[ \t]*[A-Za-z]|[.:;)]?[ \t]+\w")
+
+# Expressions, placeholders, types and states: no values.
+_NO_VALUE = re.compile(
+    r"\$\w+|\$[{(].*|arn:.*|\d*\.\d+|%\(?\w+\)?[s%]|[{\[(<].*|[*.x_-]+|[?!]+|your\b.*|(?i:your_.*)"
+    r"|[A-Za-z_][\w.]*[(\[].*|[a-z_]+(?:\.[a-z_]+)+|!\w+"
+    r"|(?i:str|int|bytes|bool|any|object|string|number|boolean|secretstr|optional|required|none|null"
+    r"|nil|true|false|undefined|unset|yes|no|on|off|ok|missing|unknown|invalid|valid|wrong|incorrect"
+    r"|empty|hidden|redacted|masked|expired|changed|reset|default|not|is|are|was|were|be|it|its|the"
+    r"|this|that|these|an?|and|or|to|of|for|in|at|by|as|with|from|if|when|where|which|who|will"
+    r"|must|may|can|cannot|should|would|has|have|does|needs|you|your|we|they|one|two|both|each|all"
+    r"|option|flag|value|argument|instead)",
+    re.DOTALL,
+)
+_PLACEHOLDER = "{$<%"
+_RANDOM = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#%^&+=])")
+# Numbers with units, versions, names like aes-256, paths, addresses and digests.
+_ORDINARY = re.compile(
+    r"\d[\d.,:]*[-a-z%]*|v?\d+(?:\.\w+)+|[a-z]+(?:-(?:[a-z]+|\d{1,4}))+|[~.]{0,2}/.*|\w+://.*|(?:sha|md)\d+[:-].*|[a-z]+=\S*"
+)
+Strength = Literal["", "weak", "strong", "authorization", "cookie"]
+
+
+class _Key(NamedTuple):
+    """A name of a secret in a text, and what stands around it."""
+
+    name: str
+    start: int
+    before: str  # the character before it
+    strength: Strength
+    form: str | None  # the group of `_SEPARATOR`
+    separator: str
+
+    @property
+    def is_compound(self) -> bool:
+        """Whether it is no word of a sentence: `db_password`, `apiKey`."""
+        return len(_WORD.findall(self.name)) > 1
+
+    @property
+    def is_in_query(self) -> bool:
+        in_query = bool(self.before) and self.before in "?&"
+        return self.form == "tight" and (in_query or self.separator.endswith("%3D"))
+
+
+def find_named(text: str) -> Iterator[Span]:
+    """Yield where the values of names of secrets are, in order."""
+    place = 0
+    while name := _NAME.search(text, place):
+        place = name.end()
+        before = text[name.start() - 1 : name.start()]
+        strength = _strength(name[0])
+        if not strength and before and before in "?&" and _ONLY_IN_QUERY.fullmatch(name[0]):
+            strength = "weak"
+        if not strength:
+            continue
+        separator = _SEPARATOR.match(text, place)
+        assert separator is not None, "it may be empty"
+        key = _Key(name[0], name.start(), before, strength, separator.lastgroup, separator[0])
+        if span := _find_value(text, key, separator.end()):
+            yield span
+            place = span[1]
+
+
+def is_named_secret(name: str, value: str) -> bool:
+    """Whether data has a secret under this name."""
+    return bool(name) and _strength(name) == "strong" and _is_value(value)
+
+
+@lru_cache(4096)
+def _strength(name: str) -> Strength:
+    """How surely a name is that of a secret, by its last words. The value of a weak one must look
+    random, since it may as well belong to a sentence or a program."""
+    words = [word.lower() for word in _WORD.findall(name[-100:])]
+    while len(words) > 1 and _ENDING.fullmatch(words[-1]):
+        words.pop()
+    if not words or name in ("PWD", "OLDPWD"):
+        return ""
+    *_, before, word = ["", *words]
+    if word in ("authorization", "cookie"):
+        return word
+    if _SECRET.fullmatch(word) or (word == "key" and _KEY_OF.fullmatch(before)):
+        return "strong"
+    is_variable = bool(before) and name.isupper()
+    if word == "token" and not _PIECE_OF_TEXT.fullmatch(before):
+        return "strong" if is_variable or _TOKEN_OF.fullmatch(before) else "weak"
+    if word == "pass" and is_variable:
+        return "strong"
+    is_weak = _AMBIGUOUS.fullmatch(word) or words[-3:] == ["access", "key", "id"]
+    return "weak" if is_weak else ""
+
+
+def _find_value(text: str, key: _Key, start: int) -> Span | None:
+    """Where the value of a key is, if it is a secret; `start` is behind the separator."""
+    # `"secret"` and `secret` alone; a:secret:b.
+    if key.form in (None, "end") or (key.before == ":" and key.separator.strip() == ":"):
+        return None
+    if key.form == "element":
+        element = _ELEMENT.match(text, start) if key.before == "<" else None
+        return element.span() if element and _is_secret(element[0], key, exact=True) else None
+    is_item = key.is_compound or _begins_item(text, key.start)
+    if key.form in ("wide", "tight") and is_item and (block := _find_block(text, key, start)):
+        return block
+    is_flag = text.startswith("--", max(0, key.start - 2))
+    if quoted := _QUOTED.match(text, start):
+        may_be = is_flag or (key.form == "word" and key.name[0].isupper())
+        may_be = may_be or key.form not in ("word", "list")
+        return quoted.span(2) if may_be and _is_secret(quoted[2], key, exact=True) else None
+    if quote := _QUOTE.match(text, start):
+        start = quote.end()  # which is not closed
+    if header := _find_header(text, key, start):
+        return header
+    bare = _BARE.match(text, start, start + _MOST)
+    if bare is None:
+        return None
+    value = _strip_punctuation(bare[0])
+    end = start + len(value)
+    if key.is_in_query:
+        is_secret = value not in ("", CUT) and (_strength(key.name) != "" or _is_random(value))
+    elif key.form == "word":
+        is_secret = _is_secret_word(value, key, is_flag)
+    elif key.form == "tight":
+        is_secret = _is_secret(value, key, exact=True)
+    else:
+        is_last = not _NEXT_WORD.match(text, end)
+        is_title = key.name[0].istitle() and value.istitle()
+        exact = is_item and is_last and not is_title and len(value) >= 4
+        is_secret = _is_secret(value, key, exact, least=5 if is_last else 8)
+    if is_secret and len(bare[0]) == _MOST and (whole := _BARE.match(text, start)):
+        end = whole.end()
+    return (start, end) if is_secret else None
+
+
+def _find_header(text: str, key: _Key, start: int) -> Span | None:
+    if key.strength == "cookie" and key.form == "wide" and (cookie := _COOKIE.match(text, start)):
+        return cookie.span()
+    if key.strength != "authorization" or key.form == "word":
+        return None
+    header = _AUTHORIZATION.match(text, start)
+    if header is None or (value := header["value"] or header[0])[0] in _PLACEHOLDER:
+        return None
+    in_sentence = not _is_random(value) and _NEXT_WORD.match(text, header.end())
+    return None if in_sentence else header.span()
+
+
+def _find_block(text: str, key: _Key, start: int) -> Span | None:
+    """Where the indented lines below a key are, or the mapping or list of a plural."""
+    is_plural = key.name.lower().endswith("s")
+    if is_plural and text[start : start + 1] in ("{", "["):
+        return _find_brackets(text, start)
+    mark = _BLOCK_MARK.match(text, start)
+    if mark is None or key.form == "tight" or not (mark[0].strip() or is_plural):
+        return None
+    before = text[text.rfind("\n", 0, key.start) + 1 : key.start]
+    indent = len(before) - len(before.lstrip(" +-"))
+    indent -= 2 * ("- " in before)  # the item of a list
+    deeper = rf"(?:\n[+]?(?:[ \t]{{{max(0, indent) + 1},}}[^\n]*|(?=\n)))+"
+    lines = re.compile(deeper).match(text, mark.end())
+    if lines is None or (key.strength == "weak" and not _is_random(lines[0].strip())):
+        return None
+    return lines.end() - len(lines[0].lstrip()), lines.end()
+
+
+def _find_brackets(text: str, start: int) -> Span | None:
+    """What is in brackets that hold quoted or named values; a part of it if they are not closed."""
+    depth, end = 0, min(len(text), start + _MOST_IN_BRACKETS)
+    for bracket in _BRACKET.finditer(text, start, end):
+        depth += 1 if bracket[0] in "{[" else -1
+        if depth == 0:
+            end = bracket.start()
+            break
+    return (start + 1, end) if re.search(r"[\"':]", text[start + 1 : end]) else None
+
+
+def _is_secret(value: str, key: _Key, exact: bool, least: int = 3) -> bool:
+    """Whether a value of a key is a secret. `exact`: it is surely a value and no word of a
+    sentence; else a random one of at least so many characters is a secret."""
+    if not _is_value(value):
+        return False
+    if key.strength == "authorization" and (header := _AUTHORIZATION.match(value)):
+        return (header["value"] or value)[0] not in _PLACEHOLDER
+    if key.strength == "cookie" and _COOKIE.match(value):
+        return True
+    if key.strength != "strong":
+        return len(value) >= (8 if exact else 12) and " " not in value and _is_random(value)
+    return (exact and len(value) >= 3) or (len(value) >= least and _is_random(value))
+
+
+def _is_secret_word(value: str, key: _Key, is_flag: bool) -> bool:
+    """Whether a word is the value of the name before it: `--password x`, `password is x`."""
+    if not _is_value(value):
+        return False
+    if is_flag and key.strength == "strong":
+        return not value.startswith("-") and not value.isupper()
+    is_said = bool(key.separator.strip()) or is_flag or key.is_compound or key.name[0].isupper()
+    return is_said and len(value) >= 6 and _is_random(value)
+
+
+def _is_value(value: str) -> bool:
+    """Whether it is no expression, placeholder, type or state, nor the name of a secret."""
+    is_name = value.replace("_", "").isalpha() and _strength(value) != ""
+    return bool(value) and not is_name and not _NO_VALUE.fullmatch(value[:_MOST])
+
+
+def _is_random(value: str) -> bool:
+    return bool(_RANDOM.match(value[:_MOST])) and not _ORDINARY.fullmatch(value[:_MOST])
+
+
+def _begins_item(text: str, start: int) -> bool:
+    """Whether a name begins a line, or an item of a mapping."""
+    before = text[max(0, start - 40) : start].rstrip(" \t\"'\\")
+    return (not before and start < 40) or before[-1:] in ("\n", *"{,;([-+|&?")
+
+
+def _strip_punctuation(value: str) -> str:
+    """Without the punctuation of the text around it."""
+    pairs = ("()", "[]", "{}")
+    while value and value != CUT:
+        closes = any(value[-1] == end and begin not in value for begin, end in pairs)
+        if not closes and value[-1] not in ".,:;\\":
+            break
+        value = value[:-1]
+    return value

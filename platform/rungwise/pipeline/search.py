@@ -1,0 +1,421 @@
+"""Searches over pretraining: which trials to build next, and what the recipe becomes at their end.
+
+    space ──> values ──> recipe with changes ──> its stages up to pretrain ──> score
+                                                                                 │
+    recipe with the best values  <── best, with other seeds  <── all scores  <───┘
+
+A search is a function of finished stages (growth.py): whoever has the same scores takes the same
+next step. So it is resumed by looking at the records again, and every trial is an ordinary chain of
+stages: cached, leased and built side by side with others as any stage is.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from rungwise.core.configuration.canonical import canonical_json
+from rungwise.core.errors import ConfigError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.title import Title
+from rungwise.evaluation.search.record import (
+    SEARCH,
+    SearchStageConfig,
+    Titles,
+    TrialPlan,
+    count_cost,
+    score_run,
+)
+from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
+from rungwise.models.fitting import SolvedFamily
+from rungwise.pipeline.experiment import Graph
+from rungwise.pipeline.growth import Grow, Growth, Known
+from rungwise.pipeline.places import root_folder
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.search_space import check_search, complete_search
+from rungwise.pipeline.stages import pretrain_stages
+from rungwise.pipeline.variants import change_recipe
+from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig
+from rungwise.training.config import GradientConfig
+from rungwise.tuning import check_space
+from rungwise.tuning.config import Halving
+from rungwise.tuning.draws import Values, draw_trials
+from rungwise.tuning.selection import rank_trials
+
+ONLY = {"pretrained": {}}  # the variants of a recipe that names none
+FEWER = {"one trial": 0.0, "half of the trials": 0.5}  # after which a verdict is looked at too
+_SUITE = "list"  # the name of the suite of the measure
+_MOST_STEPS = 10_000_000  # where a budget ends the run
+_MOST_COUNTING = 10  # one epoch takes at least so small a part of a run of one epoch
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """A pretraining, with the measurement that has the score if it has not. `changes` are the
+    keys by which it differs from the recipe."""
+
+    changes: Values
+    stages: Mapping[str, Stage]
+
+    @property
+    def ends(self) -> list[Stage]:
+        """The stages that hold its result."""
+        return [self.stages[name] for name in ("pretrain", "measure") if name in self.stages]
+
+    @property
+    def titles(self) -> Titles:
+        return tuple(stage.display_name for stage in self.ends)
+
+
+@dataclass
+class _Trial:
+    number: int
+    values: Values
+    runs: list[TrialRun] = field(default_factory=list)
+    pilot: TrialRun | None = None
+
+
+class _Waits(Exception):
+    """Nothing more is known until further stages have finished."""
+
+
+class Search:
+    """The search of one variant. Its stages are added to `graph` as they become known."""
+
+    def __init__(self, recipe: Recipe, variant: str, label: str | None, graph: Graph) -> None:
+        assert recipe.search
+        assert recipe.model
+        self.variant = variant
+        self.stage: Stage | None = None  # its record, once all trials have ended
+        self.missing = ""  # why there is no best, if all of them failed
+        self._recipe, self._label, self._graph = recipe, label, graph
+        self._config = complete_search(recipe)
+        check_space(Recipe, recipe.raw, self._config.space, "search")
+        self._runs: dict[str, TrialRun] = {}
+        self._best: Values = {}
+        self._ranked: list[_Trial] = []
+        self._count = 0
+        self._finished: Mapping[str, Artifact] = {}
+        self._failed: Mapping[str, str] = {}
+        check_search(self._config, recipe, variant)
+
+    def proceed(self, finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Values | None:
+        """Add the stages that follow from those that are finished or have failed; return the
+        changes of the best once they are known. Raises ConfigError if settings do not fit."""
+        if self.stage is not None:
+            return self._best
+        self._finished, self._failed, self.missing = finished, failed, ""
+        try:
+            trials = self._end_trials()
+            ranked = self._rank(trials)
+            if not ranked:
+                self.missing = (
+                    f"search of {self.variant}: all {len(trials)} trials failed, the first with: "
+                    f"{self._error(trials[0].runs[-1])}"
+                )
+                return None
+            best = ranked[0].runs[-1]
+            self.stage = self._record(trials, ranked[0].number, self._repeat(best))
+            self._ranked, self._count, self._best = ranked, len(trials), best.changes
+            return self._best
+        except _Waits:
+            return None
+
+    def select_best(self, part: float) -> Values:
+        """The changes of the best of the first trials, so large a part of all and at least one; if
+        all of these failed, those of the next one that did not."""
+        count = max(1, math.floor(part * self._count))
+        first = min(self._ranked, key=lambda trial: trial.number)
+        best, *_ = [trial for trial in self._ranked if trial.number < count] or [first]
+        return best.runs[-1].changes
+
+    def _end_trials(self) -> list[_Trial]:
+        """Every trial with its runs, all of which have ended."""
+        trials = [_Trial(*each) for each in enumerate(draw_trials(self._config))]
+        if self._config.halving:
+            self._halve(trials, self._config.halving)
+        elif self._takes_turns:
+            trials = self._spend(trials)
+        else:
+            length = self._share(len(trials))
+            for trial in trials:
+                trial.runs.append(self._run(trial, length))
+            self._await([trial.runs[-1] for trial in trials])
+        return trials
+
+    def _halve(self, trials: Sequence[_Trial], halving: Halving) -> None:
+        alive = trials
+        for number, fraction in enumerate(halving.fractions(), start=1):
+            if number > 1:
+                alive = halving.select(self._rank(alive))
+            for trial in alive:
+                steps = self._whole_steps(trial, len(trials), halving)
+                length = {"pretrain.steps": max(1, round(steps * fraction))}
+                trial.runs.append(self._run(trial, length, f"round-{number}"))
+            self._await([trial.runs[-1] for trial in alive])
+
+    def _whole_steps(self, trial: _Trial, count: int, halving: Halving) -> float:
+        """The steps of a trial that is never stopped: those of the recipe, or so many that all
+        trials together read the budget of tokens, if rows are full."""
+        recipe = self._change_recipe(trial.values)
+        pretrain = recipe.pretrain
+        if self._config.tokens is None:
+            return pretrain.steps
+        plateau = pretrain.shared_steps / pretrain.steps
+        whole, before = 0.0, 0.0  # what all trials read, in the tokens of one that is never stopped
+        for fraction in halving.fractions():
+            whole += count * (fraction - before)
+            count, before = len(halving.select(range(count))), plateau * fraction
+        a_step = pretrain.global_batch_size * (recipe.instances.sequence_length or 1)
+        return self._config.tokens / whole / a_step
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether a trial's length depends on what those before took: epochs are whole."""
+        gradient = isinstance(self._recipe.pretrain, GradientConfig)
+        return self._config.budget is not None and not gradient
+
+    def _share(self, count: int) -> Values:
+        """The keys that end a training by gradient when its share of the budget is spent."""
+        budget = self._config.budget
+        if budget is None:
+            return {}
+        total = getattr(self._config, budget)
+        share = total / count if budget == "seconds" else max(1, total // count)
+        return {f"pretrain.max_{budget}": share, "pretrain.steps": _MOST_STEPS}
+
+    def _spend(self, trials: list[_Trial]) -> list[_Trial]:
+        """Give trials as many epochs, one after the other, as their share of what is left allows;
+        those for which nothing is left are not begun. What cannot be prolonged runs as it is."""
+        assert self._config.budget
+        remainder = float(getattr(self._config, self._config.budget))
+        if self._has_epochs:
+            for trial in trials:
+                trial.pilot = self._run(trial, {"pretrain.epochs": 1}, "pilot")
+            self._await([trial.pilot for trial in trials if trial.pilot])
+            remainder -= sum(self._cost(trial.pilot) for trial in trials)
+        started: list[_Trial] = []
+        overheads: list[float] = []  # what trials took besides their epochs, as to count the text
+        for place, trial in enumerate(trials):
+            length, least = {}, self._cost(trials[0].runs[0]) if started else 0.0
+            if trial.pilot:
+                least, once = self._cost(trial.pilot), fmean(overheads or [0.0])
+                each = max(least - once, least / _MOST_COUNTING) or 1.0
+                share = remainder / (len(trials) - place)
+                length = {"pretrain.epochs": max(1, round((share - once) / each))}
+            if started and remainder < least / 2:
+                break
+            trial.runs.append(self._run(trial, length))
+            self._await(trial.runs)
+            started.append(trial)
+            cost = self._cost(trial.runs[0])
+            if trial.runs[0] is not trial.pilot:
+                remainder -= cost
+                epochs = length.get("pretrain.epochs", 1)
+                if epochs > 1 and cost:
+                    overheads.append(max(0.0, least - (cost - least) / (epochs - 1)))
+        return started
+
+    @property
+    def _has_epochs(self) -> bool:
+        solved = isinstance(self._recipe.model, SolvedFamily)
+        kinds = (AsynchronousConfig, CooccurrenceConfig)
+        return isinstance(self._recipe.pretrain, kinds) and not solved
+
+    def _cost(self, run: TrialRun | None) -> float:
+        """The part of the budget that a run took; 0 if it failed."""
+        artifact = run and self._finished.get(run.stages["pretrain"].fingerprint)
+        if not artifact:
+            return 0.0
+        seconds, tokens = count_cost(artifact)
+        return seconds if self._config.budget == "seconds" else float(tokens)
+
+    def _change_recipe(self, changes: Values) -> Any:
+        return self._recipe.with_changes(changes, f"search of {self.variant}")
+
+    def _run(self, trial: _Trial, length: Values, part: str | None = None) -> TrialRun:
+        title = Title("", variant=self._label, trial=trial.number, part=part)
+        return self._build(trial.values | length, title)
+
+    def _build(self, changes: Values, title: Title) -> TrialRun:
+        """The stages of the recipe with these changes, under titles of their own where the space
+        reaches them."""
+        key = canonical_json(changes)
+        if key in self._runs:
+            return self._runs[key]
+        recipe = self._change_recipe(changes)
+        stages = pretrain_stages(recipe)
+        if suite := self._config.measure.suite():
+            inputs = {name: stages[name] for name in ("corpus", "tokenizer", "tokens", "pretrain")}
+            stages["measure"] = MEASURE.stage(MeasureConfig(suites={_SUITE: suite}), inputs)
+        common = Title("", variant=self._label)
+        added = {
+            name: self._graph.add(
+                stage, replace(title if self._varies(name) else common, stage=name)
+            )
+            for name, stage in stages.items()
+        }
+        run = self._runs[key] = TrialRun(changes, added)
+        return run
+
+    def _varies(self, stage: str) -> bool:
+        """Whether the space reaches a stage."""
+        blocks = {key.partition(".")[0] for key in self._config.space}
+        if stage in ("pretrain", "measure"):
+            return True
+        if stage == "tokenizer":
+            return "tokenizer" in blocks
+        return stage not in ("corpus", "task") and bool(blocks & {"tokenizer", "instances"})
+
+    def _repeat(self, best: TrialRun) -> list[TrialRun]:
+        """The best with further seeds; all of them have ended."""
+        seed = getattr(self._change_recipe(best.changes).pretrain, "seed", None)
+        if seed is None:
+            return []
+        runs = [
+            self._build(
+                best.changes | {"pretrain.seed": seed + n},
+                Title("", variant=self._label, part="best", seed=n),
+            )
+            for n in range(1, self._config.seeds)
+        ]
+        self._await(runs)
+        return runs
+
+    def _record(self, trials: Sequence[_Trial], best: int, seeds: Sequence[TrialRun]) -> Stage:
+        config = SearchStageConfig(
+            variant=self.variant,
+            search=self._config,
+            best=best,
+            trials=tuple(
+                TrialPlan(
+                    number=trial.number,
+                    values=trial.values,
+                    runs=tuple(run.titles for run in trial.runs),
+                    pilot=trial.pilot.titles if trial.pilot else None,
+                    error=self._error(trial.runs[-1]),
+                )
+                for trial in trials
+            ),
+            seeds=tuple(run.titles for run in seeds),
+        )
+        runs = [run for trial in trials for run in (*trial.runs, trial.pilot) if run]
+        inputs = {
+            stage.display_name: stage
+            for run in (*runs, *seeds)
+            for stage in run.ends
+            if stage.fingerprint in self._finished
+        }
+        return self._graph.add(SEARCH.stage(config, inputs), Title("search", variant=self._label))
+
+    def _await(self, runs: Sequence[TrialRun]) -> None:
+        """Raise _Waits unless all have ended."""
+        if not all(self._error(run) or self._is_finished(run) for run in runs):
+            raise _Waits
+
+    def _is_finished(self, run: TrialRun) -> bool:
+        return all(stage.fingerprint in self._finished for stage in run.ends)
+
+    def _error(self, run: TrialRun) -> str:
+        """Why a run failed, "" if it did not."""
+        errors = (self._failed.get(stage.fingerprint) for stage in run.ends)
+        error = next((each for each in errors if each), "")
+        if not error and self._is_finished(run) and self._score(run) is None:
+            return f"it has no {self._config.measure.kind.replace('_', ' ')}"
+        return error
+
+    def _score(self, run: TrialRun) -> float | None:
+        if not self._is_finished(run):
+            return None
+        artifacts = (self._finished[stage.fingerprint] for stage in run.ends)
+        return score_run(self._config.measure, *artifacts)
+
+    def _rank(self, trials: Sequence[_Trial]) -> list[_Trial]:
+        """Those that came the farthest and did not fail, the best first; ties by number."""
+        farthest = max((len(trial.runs) for trial in trials), default=0)
+        last = {trial.number: trial for trial in trials if len(trial.runs) == farthest}
+        rows = [(number, self._score(trial.runs[-1]), None) for number, trial in last.items()]
+        ranked = rank_trials(rows, self._config.measure.higher_is_better)
+        return [last[number] for number in ranked]
+
+
+def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
+    """Return a function that adds the stages of searches as they become known; None without one.
+    `make` makes the stages of a recipe, `stages` are those of this one as it is."""
+    if not any(stage.name == "pretrain" for stage in stages):
+        return None
+    graph = Graph()
+    alone = recipe.variants == ONLY
+    recipes = {name: change_recipe(recipe, name) for name in recipe.variants}
+    searches = [
+        Search(each, name, None if alone else name, graph)
+        for name, each in recipes.items()
+        if each.search is not None and complete_search(each).space
+    ]
+    if not searches:
+        return None
+    workflow: list[Stage] = []  # of the recipe with the best values, once they are known
+
+    def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Known:
+        proceeded = {search.variant: search.proceed(finished, failed) for search in searches}
+        best = {name: values for name, values in proceeded.items() if values is not None}
+        missing = next((search.missing for search in searches if search.missing), "")
+        union = dict(graph.stages)
+        optional = frozenset(stage.fingerprint for stage in union.values())
+        if len(best) == len(searches):
+            if not workflow:
+                records = {each.stage.display_name: each.stage for each in searches if each.stage}
+                fewer = {
+                    name: _with_best(
+                        recipe, {s.variant: s.select_best(part) for s in searches}, alone
+                    )
+                    for name, part in FEWER.items()
+                }
+                tuned = _with_best(recipe, best, alone).with_searches(records, fewer)
+                workflow.extend(make(tuned))
+            for stage in workflow:
+                same = union.setdefault(stage.display_name, stage)
+                assert same.fingerprint == stage.fingerprint, f"two stages called {stage.title}"
+            optional -= {stage.fingerprint for stage in workflow}
+        return Known(list(union.values()), optional, missing)
+
+    return grow
+
+
+def apply_searches(recipe: Recipe) -> Recipe:
+    """The recipe with the best values of its searches, by what is finished below its root. Raises
+    ConfigError if a search has not ended."""
+    tuned = [recipe]
+
+    def make(changed: Recipe) -> list[Stage]:
+        tuned.append(changed)
+        return list(pretrain_stages(changed).values())
+
+    grow = grow_stages(recipe, make, list(pretrain_stages(recipe).values()))
+    if grow is not None:
+        Growth(grow, root_folder(recipe.root), recipe.name)
+        if len(tuned) == 1:
+            raise ConfigError(
+                f"{recipe.name}: its search has not ended below {recipe.root}, so its best "
+                "settings are not known; run its workflow first"
+            )
+    return tuned[-1]
+
+
+def _with_best(recipe: Recipe, best: Mapping[str, Values], alone: bool) -> Recipe:
+    """The recipe with the best values of each search in its place."""
+    if alone:
+        (changes,) = best.values()
+    else:
+        changes = {
+            f"variants.{name}": {
+                key: value
+                for key, value in recipe.variants[name].items()
+                if not any(key.startswith(f"{own}.") or key == own for own in values)
+            }
+            | values
+            for name, values in best.items()
+        }
+    return recipe.with_changes(changes, "search")

@@ -1,0 +1,191 @@
+"""Write a built model in a format that other software reads.
+
+trained by gradient,   files for transformers
+or fine-tuned          and, of encoders of sentences, for sentence-transformers
+n-gram model           an ARPA file, for kenlm and SRILM
+class n-gram model     the bits of each word's path in the tree of classes, a tab and the word
+token vectors          the formats of word2vec.c, text and binary
+encoder states,        ONNX, for onnxruntime
+or answers of a task
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from tokenizers import Tokenizer
+from torch import nn
+
+from rungwise import tokenizer as tokenizers
+from rungwise.core.configuration.secrecy import redact
+from rungwise.core.console import plain_console
+from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.models.families import arpa
+from rungwise.models.families.brown_clusters import ClassModel
+from rungwise.models.families.ngram_model import NgramLanguageModel
+from rungwise.models.family import Family
+from rungwise.pretraining.config import fitting_kind
+from rungwise.pretraining.initial import trained_config
+from rungwise.pretraining.pretrained import (
+    find_tokenizer,
+    load_encoder,
+    load_model,
+    load_module,
+    load_word_vectors,
+)
+from rungwise.serving import hugging_face, onnx
+from rungwise.serving.card import recorded_licences, write_pretrain_card
+from rungwise.serving.hugging_face.hub_card import HUB_CARD, hub_card
+from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
+from rungwise.serving.predictor import Predictor
+from rungwise.serving.word_vectors import export_vectors
+from rungwise.tasks.kinds.items import Frame
+
+ARPA, PATHS = "model.arpa", "paths.txt"
+
+
+@dataclass(frozen=True)
+class Export:
+    """The names of the files, and which software loads them."""
+
+    files: tuple[str, ...]
+    loader: str
+
+
+def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> Export:
+    """Export the model of an artifact with its tokenizer, or its token vectors.
+
+    Raises UserError if `to` already holds a model, ConfigError if the format cannot hold this
+    model, DataError if an input of the model is gone.
+    """
+    tokenizer = find_tokenizer(pretrain)
+    config, objective = trained_config(pretrain).model, trained_config(pretrain).objective
+    if vectors or not (objective.predicts_text or objective.sentences):
+        return _write_vectors(pretrain, tokenizer, to)
+    if fitting_kind(config) == "counts":
+        model = load_model(pretrain)
+        if isinstance(model, ClassModel):
+            return _write_paths(model, tokenizer, to)
+        return _write_arpa(cast(NgramLanguageModel, model), tokenizer, to)
+    reader = tokenizers.load_reader(tokenizer.folder)
+    try:
+        card = write_pretrain_card(config.kind, {"pretrain": pretrain}, recorded_licences(pretrain))
+    except DataError as error:
+        plain_console().print(f"the card lacks what the model was trained on: {redact(str(error))}")
+        card = ""
+    return _write_for_transformers(load_module(pretrain), config, reader, to, card)
+
+
+def write_task_model(predictor: Predictor, to: Folder, card: str = "") -> Export:
+    """Export a fine-tuned model, tokenizer and card for transformers; see `write_pretrained`."""
+    model = predictor.model.cpu()
+    longest, labels = predictor.frame.sequence_length, predictor.info.labels
+    family, reader = model.pretrained.family, predictor.tokenizer
+    return _write_for_transformers(model, family, reader, to, card, labels, longest)
+
+
+def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
+    """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX.
+
+    Raises UserError if `to` already holds a model or packages are missing, ConfigError if the
+    model has no ONNX form.
+    """
+    if isinstance(model, Predictor):
+        module, tokenizer, frame = model.model.cpu(), model.tokenizer, model.frame
+    else:
+        module = load_encoder(model)
+        if module is None:
+            kind = trained_config(model).model.kind
+            raise ConfigError(f"a {kind} has no token states to export as ONNX")
+        tokenizer, frame = tokenizers.load_reader(find_tokenizer(model).folder), None
+        if trained_config(model).objective.masks:
+            cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
+            frame = Frame(cls, sep, sep, module.max_length or 0)
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        onnx.export_onnx(module, tokenizer, frame, Path(scratch))
+        # Weights above 2 GB are in a separate file, which the graph names.
+        files = _put(scratch, to, last=onnx.MODEL)
+    return Export(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
+
+
+def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Export:
+
+    vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
+        files = _put(scratch, to)
+    loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
+    return Export(files, loader)
+
+
+def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> Export:
+    """Write <s> for the start symbol, </s> for the end symbol, and <unk> for [UNK] unless the
+    vocabulary has a word spelt <unk>."""
+    _check_empty(to, (ARPA,))
+    vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
+    special = tokenizers.special_ids(vocabulary)
+    words = [vocabulary.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
+    (end,) = special.require("end")
+    words[model.start_id], words[end] = arpa.START, arpa.END
+    if special.unk is not None and arpa.UNKNOWN not in words:
+        words[special.unk] = arpa.UNKNOWN
+    with to.staged(ARPA) as path, path.open("w", encoding="utf-8") as stream:
+        stream.writelines(f"{line}\n" for line in arpa.arpa_lines(model, words))
+    return Export((ARPA,), "kenlm.Model or rungwise.models.families.arpa.read_arpa")
+
+
+def _write_paths(model: ClassModel, tokenizer: Artifact, to: Folder) -> Export:
+    """Write the classes of words in the order of the tree, words by falling probability."""
+    _check_empty(to, (PATHS,))
+    vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
+    with to.staged(PATHS) as path, path.open("w", encoding="utf-8") as stream:
+        for number in np.lexsort((-model.log_words, model.classes)):
+            if (cluster := model.classes[number]) < len(model.paths):
+                stream.write(f"{model.paths[cluster]}\t{vocabulary.id_to_token(int(number))}\n")
+    return Export((PATHS,), "any program that reads the paths of Brown clusters")
+
+
+def _write_for_transformers(
+    model: nn.Module,
+    config: Family,
+    tokenizer: Tokenizer,
+    to: Folder,
+    card: str,
+    labels: Sequence[str] = (),
+    longest: int | None = None,
+) -> Export:
+
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
+        tokenizer.save(str(file))
+        architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
+        auto, sentences = auto_class(architecture), (folder / MODULES).exists()
+        text = hub_card(card, auto, sentences)
+        (folder / HUB_CARD).write_text(text, encoding="utf-8")
+        files = _put(str(folder), to, last=MODULES if sentences else CONFIG)
+    if sentences:
+        return Export(files, "SentenceTransformer from sentence-transformers")
+    loaders = f"{auto}.from_pretrained and AutoTokenizer.from_pretrained"
+    return Export(files, f"{loaders} from transformers")
+
+
+def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
+    """Copy the files to `to` and return their names. `last`, whose presence marks a complete
+    model to readers, is copied last."""
+    files = sorted(Folder.at(scratch).names(), key=last.__eq__)
+    _check_empty(to, files)
+    for name in files:
+        to.copy_file(Path(scratch) / name, name)
+    return tuple(files)
+
+
+def _check_empty(to: Folder, files: Sequence[str]) -> None:
+    if existing := [name for name in files if to.exists(name)]:
+        raise UserError(
+            f"--to {to.uri} already holds {', '.join(existing)}; give another folder, or empty it"
+        )

@@ -1,0 +1,88 @@
+"""A RayJob of KubeRay: a run on a cluster of its own, as an overlay of infra/kuberay describes it.
+
+After a failure KubeRay makes a new cluster, and the run goes on from what is below its root. The
+image has to hold the workflow and the recipe, since nothing is uploaded.
+"""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rungwise.core.errors import UserError
+from rungwise.core.storage.object_store import is_remote
+from rungwise.submission.job import Job
+
+_RETRIES = 2
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_ROOT_VARIABLE = "RUNGWISE_ROOT"
+
+
+def submit_rayjob(job: Job, overlay: Path, *, apply: bool) -> None:
+    """Print the job's manifest, or give it to `kubectl create`. Raises UserError without kubectl,
+    without a RayCluster in the overlay, or if kubectl fails."""
+    manifest = yaml.safe_dump(make_rayjob(job, render_cluster(overlay)), sort_keys=False)
+    if apply:
+        _run_kubectl(["create", "--filename", "-"], manifest)
+    else:
+        sys.stdout.write(manifest)
+
+
+def make_rayjob(job: Job, cluster: dict[str, Any]) -> dict[str, Any]:
+    """The RayJob that runs `job` on a cluster with the specification of `cluster`."""
+    spec = cluster["spec"]
+    [head] = spec["headGroupSpec"]["template"]["spec"]["containers"]
+    variables = {each["name"] for each in head["env"]}
+    if not is_remote(job.recipe.root) and _ROOT_VARIABLE not in variables:
+        raise UserError(
+            f"root: {job.recipe.root} is a folder, and each pod would have its own; give "
+            f"root=s3://BUCKET/PREFIX, or set {_ROOT_VARIABLE} in the overlay"
+        )
+    labels = cluster["metadata"].get("labels", {})
+    metadata: dict[str, Any] = {"generateName": f"{_make_name(job.recipe.name)}-"}
+    if "namespace" in cluster["metadata"]:
+        metadata["namespace"] = cluster["metadata"]["namespace"]
+    if _QUEUE_LABEL in labels:
+        metadata["labels"] = {_QUEUE_LABEL: labels[_QUEUE_LABEL]}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": metadata,
+        "spec": {
+            "entrypoint": shlex.join(["rungwise", "run", job.workflow, job.config, *job.overrides]),
+            "backoffLimit": _RETRIES,
+            "shutdownAfterJobFinishes": True,
+            "rayClusterSpec": spec,
+        },
+    }
+
+
+def render_cluster(overlay: Path) -> dict[str, Any]:
+    """The RayCluster of an overlay, rendered by kubectl."""
+    if not overlay.is_dir():
+        raise UserError(f"--kubernetes: expected a folder of kustomize, found {overlay}")
+    manifests = yaml.safe_load_all(_run_kubectl(["kustomize", str(overlay)]))
+    clusters = [each for each in manifests if each["kind"] == "RayCluster"]
+    if len(clusters) != 1:
+        raise UserError(f"{overlay}: expected one RayCluster, found {len(clusters)}")
+    return clusters[0]
+
+
+def _make_name(name: str) -> str:
+    """A recipe's name as Kubernetes takes it: lower case, digits and dashes."""
+    return "".join(each if each.isalnum() else "-" for each in name.lower())[:40].strip("-")
+
+
+def _run_kubectl(arguments: list[str], text: str | None = None) -> str:
+    if shutil.which("kubectl") is None:
+        raise UserError("kubectl is not on PATH (Debian: apt-get install kubernetes-client)")
+    result = subprocess.run(
+        ["kubectl", *arguments], input=text, capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        raise UserError(f"kubectl {arguments[0]} failed: {result.stderr.strip()}")
+    return result.stdout

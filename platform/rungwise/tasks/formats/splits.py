@@ -1,0 +1,101 @@
+"""The splits of labelled data, as names of files, folders and columns tell them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rungwise.core.storage.source_files import SourceFile
+from rungwise.tasks.formats.records import Column, RecordsFormat, plain, read_objects, read_rows
+
+_SPLIT_WORDS = {
+    "train": ("train", "training", "trn", "trainset"),
+    "validation": ("validation", "valid", "val", "dev", "devel", "development", "trial", "testa"),
+    "test": ("test", "testing", "tst", "testset", "testb"),
+}
+_SPLITS = {word: split for split, words in _SPLIT_WORDS.items() for word in words}
+_COLUMNS = ("split", "splits", "set", "subset", "partition", "fold", "splitset_label")
+_MOST_VALUES = 12  # of a column that names splits
+
+
+def name_split(name: str) -> str | None:
+    """Return the split that a name such as `wnut17train.conll` or `DEV` tells; None if not one."""
+    splits = {_SPLITS.get(word) for word in re.findall("[a-z]+", name.lower())} - {None}
+    return splits.pop() if len(splits) == 1 else None
+
+
+def group_by_split(
+    files: Sequence[SourceFile], *, classes_in_folders: bool = False
+) -> dict[str, list[SourceFile]]:
+    """Return the files of each split by their names, else by their folders; "" for the others. A
+    folder that is a class names no split."""
+    groups: dict[str, list[SourceFile]] = {}
+    for file in files:
+        parts = file.name.split("/")[: -2 if classes_in_folders else None]
+        splits = filter(None, map(name_split, reversed(parts)))
+        groups.setdefault(next(splits, ""), []).append(file)
+    # A single split that is not train is all that there is, whatever its name.
+    return groups if len(groups.keys() - {""}) > 1 or "train" in groups else {"": [*files]}
+
+
+def names_splits(values: Iterable[Any]) -> bool:
+    """Tell whether all values name splits, and not all of them the same."""
+    splits = {name_split(str(value)) for value in values}
+    return len(splits) > 1 and None not in splits
+
+
+def find_split_column(
+    form: RecordsFormat, files: Sequence[SourceFile]
+) -> tuple[dict[str, Any] | None, str]:
+    """Return the block of the column that names the split of each record, None if there is none;
+    and a note about it."""
+    used = {column for column in form.named_columns().values() if not isinstance(column, tuple)}
+    for column, counts in _count_values(form, files).items():
+        if column in used:
+            continue
+        splits: dict[str, list[str]] = {}
+        for value in counts:
+            splits.setdefault(name_split(value) or "", []).append(value)
+        listed = ", ".join(f"{value} {number:,}" for value, number in counts.most_common())
+        if "train" in splits and len(splits.keys() - {""}) > 1:
+            block = {n: v if len(v) > 1 else v[0] for n, v in splits.items() if n}
+            return {"column": column, **block}, f"the column {column!r} names the split: {listed}"
+        if str(column).lower() in _COLUMNS and len(counts) > 1:
+            return None, (
+                f"the column {column!r} may name the split ({listed}); if so, see the key split in "
+                "docs/reference/tasks.md"
+            )
+    return None, ""
+
+
+def _count_values(
+    form: RecordsFormat, files: Sequence[SourceFile]
+) -> Mapping[Column, Counter[str]]:
+    """Count the values of each column that has few."""
+    counts: dict[Column, Counter[str]] = {}
+    many: set[Column] = set()
+    for file in files:
+        for record in _records(form, file):
+            for column, value in record.items():
+                if column in many or isinstance(value, list | dict):
+                    continue
+                values = counts.setdefault(column, Counter())
+                values[plain(value)] += 1
+                if len(values) > _MOST_VALUES:
+                    many.add(column)
+                    del counts[column]
+    return counts
+
+
+def _records(form: RecordsFormat, file: SourceFile) -> Iterator[Mapping[Any, Any]]:
+    """Yield the records of a file with all of their fields."""
+    if form.layout == "delimited":
+        names: Sequence[Column] = []
+        for _, cells in read_rows(file, form.encoding, form.delimiter, quoting=form.quoting):
+            if not names:
+                names = [c.strip() for c in cells] if form.header else range(len(cells))
+                if form.header:
+                    continue
+            yield dict(zip(names, cells, strict=False))
+        return
+    yield from (record for _, record in read_objects(form, form.layout, file, Counter()))

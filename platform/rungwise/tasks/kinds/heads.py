@@ -1,0 +1,254 @@
+"""The heads that kinds of tasks build: states (R, T, E) of an encoder become logits.
+
+The heads are those of Devlin et al. 2019 (arXiv:1810.04805, section 4): one linear layer after
+dropout. The sequence and choice heads read one vector per row (`FinetuneConfig.pooling`). BERT's
+pooler, a layer and tanh on [CLS], is trained by pretraining with sentence pairs.
+
+An item may have several rows. The vectors of both orders of a pair are added before the linear
+layer (Radford et al. 2018, figure 1), so that the order does not matter. Of texts in rows of their
+own the linear layer reads both vectors, their distance and their product (Conneau et al. 2017,
+arXiv:1705.02364, figure 1). Each option of a choice is a row with its own score.
+
+With `crf` tags are scored by a linear-chain conditional random field (Lafferty et al. 2001; Lample
+et al. 2016, arXiv:1603.01360):
+
+    score(y) = first[y_1] + sum of emission[t, y_t] + sum of follow[y_t-1, y_t] + last[y_n]
+    loss     = log Z - score(gold)                    Z sums exp(score) over all sequences
+    logits   = log P(y_t | row)                       the gradient of log Z by emission[t, y_t]
+
+Training sees emissions, prediction the log-probability of each tag of a word given all other words.
+The likeliest tag of each word is the decoding with the fewest wrong tags to be expected (Merialdo
+1994, "Tagging English Text with a Probabilistic Model"), and `legal_tags` finds the likeliest legal
+sequence of these.
+
+Shapes: R rows, B items, T sequence, E width of a state, C classes, W words, O options, N words of
+the longest row.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.transformer.block import initialise
+from rungwise.models.transformer.rows import real_places
+from rungwise.tasks.kinds.items import Pairs, Pooling
+
+INITIALIZER_RANGE = 0.02  # of the weights of a head, as in BERT and GPT, whatever the encoder's
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How rows make up items, and where words are in them."""
+
+    lengths: Tensor | None  # (R,) int64 real tokens; None: no row is padded
+    item: Tensor  # (R,) int64 index of the item; the rows of an item are neighbours, in order
+    count: int  # B
+    word_row: Tensor | None = None  # (W,) int64, only for tagging and generation
+    word_place: Tensor | None = None  # (W,) int64, the token that stands for the word
+
+    def to(self, device: torch.device) -> Self:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(
+            self, **{n: v.to(device) for n, v in values.items() if isinstance(v, torch.Tensor)}
+        )
+
+
+class Pool(nn.Module):
+    """Reduces each row to one vector, optionally through BERT's pooler."""
+
+    def __init__(self, width: int, pooling: Pooling, pooler: bool) -> None:
+        super().__init__()
+        assert pooling == "cls" or not pooler, "a pooler is trained on [CLS]"
+        self.pooling: Pooling = pooling
+        self.dense = nn.Linear(width, width) if pooler else None
+
+    def forward(self, states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
+        """Return (R, E), or (R, 3 E) of three vectors side by side."""
+        match self.pooling:
+            case "cls":
+                pooled_RE = states_RTE[:, 0]
+            case "mean":
+                pooled_RE = mean_over_tokens(states_RTE, lengths_R)
+            case "last":
+                pooled_RE = last_token(states_RTE, lengths_R)
+            case "last_max_mean":
+                parts = (last_token, max_over_tokens, mean_over_tokens)
+                pooled_RE = torch.cat([part(states_RTE, lengths_R) for part in parts], dim=1)
+        return pooled_RE if self.dense is None else torch.tanh(self.dense(pooled_RE))
+
+
+class PooledHead(nn.Module):
+    """A linear layer that reads one vector of each row, or of each pair of rows."""
+
+    def __init__(
+        self,
+        width: int,
+        num_outputs: int,
+        pooling: Pooling,
+        dropout: float,
+        pooler: bool = False,
+        pairs: Pairs = "joined",
+    ) -> None:
+        super().__init__()
+        self.pool = Pool(width, pooling, pooler)
+        self.pairs: Pairs = pairs
+        self.dropout = nn.Dropout(dropout)
+        width *= (3 if pooling == "last_max_mean" else 1) * (4 if pairs == "apart" else 1)
+        self.linear = nn.Linear(width, num_outputs)
+        initialise(self, INITIALIZER_RANGE)
+
+    def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
+        """Return logits (B, C)."""
+        return self.linear(self.dropout(self.vectors(states_RTE, rows.lengths)))
+
+    def vectors(self, states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
+        """Return what the linear layer reads, (B, E), or (B, 4 E) of texts apart."""
+        pooled_RE = self.pool(states_RTE, lengths_R)
+        match self.pairs:
+            case "joined":
+                return pooled_RE
+            case "both_orders":
+                return pooled_RE.unflatten(0, (-1, 2)).sum(dim=1)  # (R, E) -> (B, E)
+            case "apart":
+                first_BE, second_BE = pooled_RE.unflatten(0, (-1, 2)).unbind(dim=1)
+                distance_BE, product_BE = (first_BE - second_BE).abs(), first_BE * second_BE
+                return torch.cat([first_BE, second_BE, distance_BE, product_BE], dim=1)
+
+
+class SequenceHead(PooledHead):
+    """One prediction for a text or a pair of texts. All items have one row, or all have two."""
+
+
+class ChoiceHead(PooledHead):
+    """One output for each row, the score of an option."""
+
+    def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
+        """Return logits (B, O), -inf where an item has no such option."""
+        score_R = super().forward(states_RTE, rows).squeeze(-1)
+        none_B = rows.item.new_zeros(rows.count)
+        options_B = none_B.index_add(0, rows.item, torch.ones_like(rows.item))  # number per item
+        first_B = options_B.cumsum(0) - options_B
+        option_R = torch.arange(len(score_R), device=score_R.device) - first_B[rows.item]
+        empty_BO = score_R.new_full((rows.count, int(options_B.max())), -math.inf)
+        return empty_BO.index_put((rows.item, option_R), score_R)
+
+
+class TokenHead(nn.Module):
+    """One tag for each word, or the token to write after each place of a target, from one state."""
+
+    def __init__(self, width: int, num_outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(width, num_outputs)
+        initialise(self, INITIALIZER_RANGE)
+
+    def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
+        """Return logits (W, C)."""
+        assert rows.word_row is not None
+        assert rows.word_place is not None
+        return self.linear(self.dropout(states_RTE[rows.word_row, rows.word_place]))
+
+
+class SpanHead(nn.Module):
+    """Start and end of an answer, by two vectors (Devlin et al. 2019, section 4.2). No dropout, as
+    in run_squad.py of google-research/bert."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, 2)
+        initialise(self, INITIALIZER_RANGE)
+
+    def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
+        """Return logits (B, T, 2), -inf at padding, which gets no probability."""
+        logits_BT2 = self.linear(states_RTE)
+        if rows.lengths is None:
+            return logits_BT2
+        padding_BT = ~real_places(states_RTE.shape[1], rows.lengths)
+        return logits_BT2.masked_fill(padding_BT[:, :, None], -math.inf)
+
+
+def mean_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
+    """Return the mean (R, E) over the real tokens of each row, marks included."""
+    if lengths_R is None:
+        return states_RTE.mean(dim=1)
+    real_RT1 = real_places(states_RTE.shape[1], lengths_R)[:, :, None]
+    # Select instead of multiplying: padding may hold NaN, and must not count.
+    kept_RTE = torch.where(real_RT1, states_RTE, states_RTE.new_zeros(()))
+    return kept_RTE.sum(dim=1) / lengths_R[:, None].to(states_RTE.dtype)
+
+
+def max_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
+    """Return the maximum (R, E) of each unit over the real tokens of each row, marks included."""
+    if lengths_R is not None:
+        padding_RT1 = ~real_places(states_RTE.shape[1], lengths_R)[:, :, None]
+        states_RTE = states_RTE.masked_fill(padding_RT1, -math.inf)
+    return states_RTE.amax(dim=1)
+
+
+def last_token(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
+    """Return the state (R, E) of the last real token of each row."""
+    if lengths_R is None:
+        return states_RTE[:, -1]
+    return states_RTE[torch.arange(len(states_RTE), device=states_RTE.device), lengths_R - 1]
+
+
+class CrfHead(TokenHead):
+    """A linear layer that scores the tags of a word, and scores of tags that follow each other."""
+
+    def __init__(self, width: int, num_outputs: int, dropout: float) -> None:
+        super().__init__(width, num_outputs, dropout)
+        self.first = nn.Parameter(torch.zeros(num_outputs))
+        self.follow = nn.Parameter(torch.zeros(num_outputs, num_outputs))  # from, to
+        self.last = nn.Parameter(torch.zeros(num_outputs))
+
+    def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
+        """Return the emissions (W, C) in training, else the log-probabilities of tags (W, C)."""
+        emissions_WC = at_least_float32(super().forward(states_RTE, rows))
+        return emissions_WC if self.training else self.log_marginals(emissions_WC, rows)
+
+    def loss(self, emissions_WC: Tensor, rows: Rows, tags_W: Tensor) -> Tensor:
+        """Return the sum over rows of the negative log-likelihoods of their tags."""
+        assert rows.word_row is not None
+        words_W = torch.arange(len(tags_W), device=tags_W.device)
+        same_W = rows.word_row[1:] == rows.word_row[:-1]
+        opens_W = torch.cat((same_W.new_ones(1), ~same_W))
+        closes_W = torch.cat((~same_W, same_W.new_ones(1)))
+        score = (
+            emissions_WC[words_W, tags_W].sum()
+            + self.first[tags_W[opens_W]].sum()
+            + self.follow[tags_W[:-1], tags_W[1:]][same_W].sum()
+            + self.last[tags_W[closes_W]].sum()
+        )
+        return self.log_partition(emissions_WC, rows).sum() - score
+
+    def log_partition(self, emissions_WC: Tensor, rows: Rows) -> Tensor:
+        """Return log Z of each row that has words."""
+        assert rows.word_row is not None
+        _, row_W, count_R = rows.word_row.unique_consecutive(
+            return_inverse=True, return_counts=True
+        )
+        begin_R = count_R.cumsum(0) - count_R
+        place_W = torch.arange(len(row_W), device=row_W.device) - begin_R[row_W]
+        shape = (len(count_R), int(count_R.max()), len(self.first))
+        padded_RNC = emissions_WC.new_zeros(shape).index_put((row_W, place_W), emissions_WC)
+        sums_RC = self.first + padded_RNC[:, 0]
+        for number in range(1, shape[1]):
+            next_RC = (sums_RC[:, :, None] + self.follow).logsumexp(1) + padded_RNC[:, number]
+            sums_RC = torch.where((count_R > number)[:, None], next_RC, sums_RC)
+        return (sums_RC + self.last).logsumexp(1)
+
+    def log_marginals(self, emissions_WC: Tensor, rows: Rows) -> Tensor:
+        """Return the log-probability (W, C) of each tag of each word."""
+        with torch.enable_grad():
+            emissions_WC = emissions_WC.detach().requires_grad_()
+            (shares_WC,) = torch.autograd.grad(
+                self.log_partition(emissions_WC, rows).sum(), emissions_WC
+            )
+        return shares_WC.clamp(min=torch.finfo(shares_WC.dtype).tiny).log()
+
+
+Head = SequenceHead | ChoiceHead | TokenHead | SpanHead

@@ -1,0 +1,166 @@
+"""Kinds of tasks: they answer for themselves, and no other place knows which there are."""
+
+import ast
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import mean_absolute_error
+
+from rungwise.core.configuration.config import validate
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
+from rungwise.finetune import FinetuneConfig, check_task
+from rungwise.report.sections import findings, results
+from rungwise.report.sections.errors import gather_errors
+from rungwise.report.sections.variants import gather_comparison
+from rungwise.report.writing import environment
+from rungwise.serving.predictor import Predictor
+from rungwise.serving.trial import make_trial
+from rungwise.tasks.building import build_task
+from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.interface import KINDS, task_kind
+from rungwise.tasks.kinds.examples import TaskInfo, read_examples
+from rungwise.tasks.kinds.kind import Stand, TaskKind
+from tests.summaries import standing
+from tests.toy_kind import Count, CountTable
+from tests.unit.test_compare import ONE, LocalRay, evaluated
+
+PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "rungwise"
+OUTSIDE = [
+    path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.parent != PACKAGE / "tasks" / "kinds" and path != PACKAGE / "tasks" / "interface.py"
+]
+
+
+def kind_tests(code: str) -> list[int]:
+    """The lines that import a kind of tasks, or ask by its name which one they hold."""
+    classes = {(kind.__module__, kind.__name__) for kind in KINDS.values()}
+    lines: list[int] = []
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.ImportFrom():
+                asks = bool({(node.module, alias.name) for alias in node.names} & classes)
+            case ast.Compare() | ast.Match():
+                values = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+                names = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+                names |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+                asks = bool(values & set(KINDS)) and bool({"kind", "task_kind"} & names)
+            case _:
+                asks = False
+        if asks:
+            lines.append(getattr(node, "lineno", 0))
+    return lines
+
+
+def test_nothing_outside_the_kinds_asks_which_kind_it_holds() -> None:
+    assert {path: lines for path in OUTSIDE if (lines := kind_tests(path.read_text("utf-8")))} == {}
+    for path in sorted(PACKAGE.rglob("*.j2")):
+        assert not [kind for kind in KINDS if f'"{kind}"' in path.read_text("utf-8")], path
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from rungwise.tasks.kinds.span import THRESHOLD, Span",
+        "windows = info.kind != 'tagging'",
+        "if form.task_kind in ('classification', 'regression'): ...",
+        "match info.kind:\n    case 'span' | 'generation': ...",
+        "writes = kind == 'generation'",
+    ],
+)
+def test_the_walk_would_see_a_kind(code: str) -> None:
+    assert kind_tests(code) == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_kind_answers_every_question(kind: type[TaskKind]) -> None:
+    made = kind(TaskInfo(kind.name, ("no", "yes") if kind.labelled else (), False, ""))
+    stand = Stand(8, num_tokens=20, pooling="mean", pooler=False, dropout=0.1)
+    assert made.build_head(stand).linear.in_features == 8
+    assert made.goal
+    assert made.score_name
+    assert made.columns
+    assert set(made.sample) >= set(made.columns)
+    assert made.metrics
+    assert set(made.metric_names(())) <= set(made.metrics)
+    assert sys.modules[kind.__module__].__doc__
+
+
+def test_a_toy_kind_is_one_file_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its files to its row of the page."""
+    monkeypatch.setitem(cast(dict[str, type[TaskKind]], KINDS), Count.name, Count)
+    monkeypatch.setitem(sys.modules, "ray", LocalRay())
+    rng = np.random.default_rng(0)
+    words = [f"word{n}" for n in range(45)] + ["here"]
+    rows = ["text\tcount"]
+    for _ in range(90):
+        text = rng.choice(words[:40], 5).tolist()
+        here = int(rng.integers(0, 5))
+        rows.append(f"{' '.join(['here'] * here + text)}\t{here}")
+    (tmp_path / "counts.tsv").write_text("\n".join(rows))
+    table = {"kind": "table", "columns": {"text": "text", "score": "count"}}
+    block = {"format": table, "train": str(tmp_path / "counts.tsv"), "test_fraction": 0.3}
+    config = validate(FilesTaskConfig, block | {"validation_fraction": 0.2})
+    config = config.model_copy(update={"format": validate(CountTable, table)})
+    output = Folder.at(tmp_path / "task")
+    known = build_task(config, {}, output, Context())
+    task = standing("task", output, known)
+    test = read_examples(task, "test")
+    gold = [example.target for example in test]
+    median = round(float(np.median([each.target for each in read_examples(task, "train")])))
+    assert known.info == TaskInfo("count", (), False, "exact_match")
+    assert known.baselines["median"] == {
+        "exact_match": pytest.approx(np.mean([each == median for each in gold])),
+        "within_one": pytest.approx(np.mean([abs(each - median) <= 1 for each in gold])),
+    }
+
+    settings = {"num_seeds": 2, "bootstrap_resamples": 100}
+    longer = {"pooling": "mean", "epochs": 12, "windows": True, "batch_size": 4}
+    variants = {"first": ONE | longer, "second": ONE}
+    summary = evaluated(tmp_path, task, words, variants, settings)
+    predictions = pd.read_parquet(tmp_path / "out" / "predictions.parquet")
+    for row in summary.rows:
+        own = predictions[(predictions.variant == row.variant) & (predictions.seed == row.seed)]
+        assert row.test["exact_match"] == pytest.approx((own.prediction == own.gold).mean())
+    scores = summary.variants["first"].estimates["within_one"]
+    assert scores.mean > known.baselines["median"]["within_one"], "the words can be counted"
+
+    evaluation = standing(
+        *("evaluate", tmp_path / "out", summary),
+        inputs={"task": {"fingerprint": task.fingerprint, "stage": "task"}},
+    )
+    inputs = {"task": task, "evaluate": evaluation}
+    [errors] = gather_errors(inputs)
+    own = predictions[predictions.variant == "first"]
+    ranges = errors.analysis.by_length
+    total = sum(each.score * each.count for each in ranges) / len(own)
+    assert total == pytest.approx(mean_absolute_error(own.gold, own.prediction))
+    assert (errors.analysis.score_of, errors.both) == (Count.score_name, {})
+    section = environment().get_template("comparison.html.j2")
+    html = section.render(
+        comparison=gather_comparison(inputs),
+        findings=findings,
+        results=results,
+        plots=defaultdict(bytes),
+        figure=lambda *_, **__: "",
+        badge=str,
+        pretrainings=1,
+        selections=(),
+    )
+    assert "how many there are in a text" in html
+    assert "median" in html
+    trial = make_trial(Predictor.load(evaluation.folder))
+    assert trial.fields == ("text",)
+    assert float(trial.answer("here word1")) >= 0
+
+    kind = task_kind(known.info)
+    check_task(validate(FinetuneConfig, longer), known.info)
+    assert not kind.takes("pairs")
