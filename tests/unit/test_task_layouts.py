@@ -335,7 +335,7 @@ UNREADABLE = {
         f"Which {each}?\tthe old {n}\tthe new {n}\ta film {n}\tno plot {n}\t{n % 4}\n"
         for n, each in enumerate(SENTENCES)
     ),
-} | {name: LAYOUTS[name][1].decode("latin-1") for name in STATED}  # fmt: skip
+} | {name: LAYOUTS[name][1].decode("latin-1") for name in sorted(STATED)}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", UNREADABLE)

@@ -57,7 +57,7 @@ class CorpusSummary(Summary):
 
     `dropped_examples` are ids of a few documents, `dropped_samples` adds their text if known.
     `skipped` lists the first of `skipped_parts` parts (`skipped_bytes` in all), `labels` the most
-    frequent ones. `cut` is text removed from documents that stay, `repeated_characters` held-out
+    frequent ones. `cut` is text removed from documents that stay, `repeated_bytes` held-out
     text left out because it stands in training. `encodings` counts documents by
     the detected encoding, other than UTF-8, in which they were read.
     """
@@ -81,7 +81,7 @@ class CorpusSummary(Summary):
     characters_removed: int
     characters_replaced: int
     encodings: dict[str, int] = Field(default_factory=dict)
-    repeated_characters: int = 0
+    repeated_bytes: int = 0
 
     def file_names(self, split: str) -> list[str]:
         return [row.file for row in self.files if row.split == split]
@@ -117,7 +117,7 @@ class RangeReport:
     sha256: dict[str, str] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     spans_dropped: int = 0
-    repeated_characters: int = 0  # of held-out text that stands in training
+    repeated_bytes: int = 0  # of held-out text that stands in training
 
     def drop(self, reason: str, id_: str, sentences: Sequence[str]) -> None:
         """Count a document that is dropped; keep the start of the first ones to show."""
@@ -220,9 +220,9 @@ def summarise_reports(
         ", ".join(sizes),
         f"{dropped.total():,} dropped" + (f" ({reasons})" if reasons else ""),
     ]
-    repeated = sum(report.repeated_characters for report in reports)
-    held_out = repeated + totals["characters"].validation
-    share = held_out / max(1, repeated + totals["characters"].total)
+    repeated = sum(report.repeated_bytes for report in reports)
+    held_out = repeated + totals["bytes"].validation
+    share = held_out / max(1, repeated + totals["bytes"].total)
     if held_out_fraction and abs(share - held_out_fraction) > _SHARE_TOLERANCE * held_out_fraction:
         headline.append(
             f"held out {share:.1%} and not {held_out_fraction:.1%}: too little text to cut"
@@ -271,7 +271,7 @@ def summarise_reports(
         characters_removed=removed,
         characters_replaced=replaced,
         encodings=dict(encodings.most_common()),
-        repeated_characters=repeated,
+        repeated_bytes=repeated,
     )
 
 

@@ -104,7 +104,7 @@ def choose_split(
             break
         width //= BUCKETS
         buckets = count(longest, begin, width)
-    is_short = cut_documents < least
+    is_short = max(cut_documents, sum(key <= threshold for key in smallest)) < least
     if is_short and edge < smallest[-1]:
         threshold = max(threshold, smallest[-1])
     return Split(max(threshold, 0), longest, edge, edge_share, is_short or edge_share > 0.5)

@@ -94,10 +94,9 @@ class ShardWriter:
             for row in shorter.too_short.tolist():
                 text = table["sentences"][row].as_py()
                 report.drop(STANDS_IN_TRAINING, table["id"][row].as_py(), text)
-            remainder = shorter.table.filter(pa.array(~stays))["sentences"].to_pylist()
-            lengths = [len(sentence) for sentences in remainder for sentence in sentences]
-            report.repeated_characters = shorter.characters + sum(lengths)
+            size = sum(table["bytes"].to_pylist())
             table = shorter.table.filter(pa.array(stays))
+            report.repeated_bytes = size - sum(table["bytes"].to_pylist())
         files.add(table)
         files.close()
         return report

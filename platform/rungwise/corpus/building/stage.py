@@ -213,7 +213,7 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
             "documents to corpus.sources"
         )
     if not documents.validation:
-        if summary.repeated_characters:
+        if summary.repeated_bytes:
             raise DataError(
                 "no document is left in validation: what was held out stands in training too; "
                 "raise corpus.held_out_fraction (now "

@@ -1,0 +1,213 @@
+"""Held-out text is new text: passages that stand in training leave it, in documents of any form."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.core.configuration.config import validate
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus import read_documents
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.config import Rules
+from rungwise.corpus.deduplication.overlap import (
+    TRAINING,
+    HashFilter,
+    find_passages,
+    hash_passages,
+    hash_training,
+    passage_rows,
+)
+from rungwise.corpus.document import Document, RawDocument
+from rungwise.corpus.summary import CorpusSummary
+
+
+def draw_words(rng: random.Random, count: int) -> list[str]:
+    return ["".join(rng.choices("abcdefghij", k=rng.randint(3, 8))) for _ in range(count)]
+
+
+def draw_sentence(rng: random.Random, words: int) -> str:
+    return " ".join(draw_words(rng, words)).capitalize() + "."
+
+
+def build(
+    folder: Path, documents: list[RawDocument], **rules: object
+) -> tuple[CorpusSummary, dict[str, list[Document]]]:
+    summary = write_corpus([documents], validate(Rules, rules), "x", Folder.at(folder))
+    return summary, {
+        split: [
+            document
+            for name in summary.file_names(split)
+            for document in read_documents(Folder.at(folder), name)
+        ]
+        for split in ("train", "validation")
+    }
+
+
+def brute_force(train: list[Document], lines: list[str]) -> set[str]:
+    """The lines that the documented rules leave out, by plain loops over sets of tuples."""
+    words = [line.lower().rstrip(".").split() for line in lines]
+    sentences = {
+        tuple(sentence.lower().rstrip(".").split()) for one in train for sentence in one.sentences
+    }
+    runs = set()
+    for one in train:
+        text = " ".join(one.sentences).lower().replace(".", "").split()
+        runs |= {tuple(text[at : at + 13]) for at in range(len(text) - 12)}
+    left = {at for at, line in enumerate(words) if len(line) >= 5 and tuple(line) in sentences}
+    flat = [(word, at) for at, line in enumerate(words) for word in line]
+    for begin in range(len(flat) - 12):
+        run = flat[begin : begin + 13]
+        if tuple(word for word, _ in run) in runs:
+            left |= set(range(run[0][1], run[-1][1] + 1))
+    return {lines[at] for at in left}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_leaves_is_what_plain_loops_find(tmp_path: Path, seed: int) -> None:
+    """Whole sentences in other case, and runs of 13 words across sentences and documents' ends."""
+    rng = random.Random(seed)
+    documents = [[draw_sentence(rng, rng.randint(3, 20)) for _ in range(12)] for _ in range(24)]
+    for _ in range(40):
+        one, other = rng.sample(documents, 2)
+        at, to = rng.randrange(12), rng.randrange(12)
+        words = one[at][:-1].lower().split()
+        match rng.randrange(3):
+            case 0:
+                other[to] = one[at]
+            case 1:  # a part, with words of its own around it
+                size = rng.randint(8, 16)
+                part = words[:size]
+                ends = draw_words(rng, 3), draw_words(rng, 2)
+                other[to] = " ".join([*ends[0], *part, *ends[1]]).capitalize() + "."
+            case 2 if at < 11:
+                other[to : to + 2] = one[at : at + 2]
+    raw = [RawDocument(f"d{n}", "x", [" ".join(lines)]) for n, lines in enumerate(documents)]
+    rules = {"held_out_fraction": 0.3, "minimum_characters": 1, "deduplicate": False}
+    summary, splits = build(tmp_path, raw, **rules)
+    held_out = {one.id: list(one.sentences) for one in splits["validation"]}
+    whole = {one.id for one in splits["train"]}
+    assert held_out
+    left = 0
+    for number, one in enumerate(raw):
+        if one.id in whole or any(each.startswith(f"{one.id}#") for each in held_out):
+            continue
+        lines = [line[0].upper() + line[1:] for line in documents[number]]
+        expected = brute_force(splits["train"], lines)
+        kept = [line[0].upper() + line[1:] for line in held_out.get(one.id, [])]
+        assert kept == [line for line in lines if line not in expected]
+        left += len(" ".join(lines)) - len(" ".join(kept))
+    if not any("#" in name for name in held_out):
+        assert summary.repeated_bytes == left
+
+
+def test_a_paragraph_that_is_nearly_the_same_leaves_and_training_stays_whole(
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(0)
+    paragraphs = [[draw_sentence(rng, 12) for _ in range(8)] for _ in range(40)]
+    copy = [line.split() for line in paragraphs[0]]
+    copy[3][5], copy[6][2] = "changed", "words"
+    raw = [RawDocument(f"d{n}", "x", [" ".join(lines)]) for n, lines in enumerate(paragraphs)]
+    for number in range(1, 40):  # whichever is held out has it too
+        raw[number].paragraphs = [*raw[number].paragraphs, " ".join(map(" ".join, copy))]
+    summary, splits = build(tmp_path, raw, held_out_fraction=0.2)
+    assert all("changed" not in " ".join(one.sentences) for one in splits["validation"])
+    assert sum("changed" in " ".join(one.sentences) for one in splits["train"]) > 20
+    assert all(one.paragraph_starts == (0,) for one in splits["validation"])
+    share = summary.repeated_bytes / (summary.repeated_bytes + summary.bytes.validation)
+    assert f"left out {share:.1%} of the held-out text: it stands in training" in summary.headline
+
+
+def test_ranges_and_partitions_change_nothing() -> None:
+    rng = random.Random(1)
+    train = [[draw_sentence(rng, 14) for _ in range(5)] for _ in range(30)]
+    held_out = [[*rng.choice(train)[1:4], draw_sentence(rng, 14)] for _ in range(10)]
+    passages = [hash_passages(held_out[:4]), hash_passages(held_out[4:])]
+    filter_ = HashFilter(sum(map(len, passages)))
+    for hashes in passages:
+        filter_.add(hashes)
+    results = []
+    for partitions, cut in ((1, 30), (7, 11)):
+        parts = [hash_training(some, filter_) for some in (train[:cut], train[cut:])]
+        rows = [passage_rows(hashes, TRAINING, partitions) for hashes in parts]
+        rows += [passage_rows(hashes, number, partitions) for number, hashes in enumerate(passages)]
+        table = pa.concat_tables(rows)
+        number = table["partition"].to_numpy()
+        places = [find_passages(table.filter(pa.array(number == one))) for one in range(partitions)]
+        together = np.concatenate(places)
+        results.append(together[np.lexsort(together.T[::-1])].tolist())
+    assert results[0] == results[1]
+    every = np.concatenate(passages)
+    assert len(results[0]) == np.isin(every, hash_passages(train)).sum() > 0
+
+
+def test_a_filter_holds_what_was_added_and_a_tenth_of_others() -> None:
+    rng = np.random.default_rng(0)
+    members, others = rng.integers(0, 1 << 64, (2, 50_000), np.uint64)
+    filter_ = HashFilter(len(members))
+    filter_.add(members)
+    assert filter_.may_hold(members).all()
+    assert filter_.may_hold(others).mean() < 0.1
+
+
+SHAPES = st.lists(
+    st.tuples(
+        st.integers(60, 4000),  # characters
+        st.sampled_from(["sentences", "words", "one word", "chinese", "table"]),
+    ),
+    min_size=2,
+    max_size=25,
+)
+
+
+def shape_text(rng: random.Random, characters: int, shape: str) -> str:
+    match shape:
+        case "sentences":
+            text = " ".join(draw_sentence(rng, 9) for _ in range(characters // 50 + 1))
+        case "words":
+            text = " ".join(draw_words(rng, characters // 6 + 1))
+        case "one word":
+            text = "".join(rng.choices("acgt", k=characters))
+        case "chinese":
+            text = "".join(chr(rng.randrange(0x4E00, 0x9000)) for _ in range(characters // 2))
+        case _:
+            half = " ".join(draw_sentence(rng, 9) for _ in range(characters // 200 + 1))
+            text = half + " " + " | ".join(draw_words(rng, characters // 8 + 1))
+    return text
+
+
+@settings(max_examples=60)
+@given(SHAPES, st.sampled_from([0.05, 0.1, 0.3]), st.integers(0, 5))
+def test_a_share_is_held_out_of_documents_of_any_shape_or_a_line_says_otherwise(
+    tmp_path_factory: pytest.TempPathFactory, shapes: list[tuple[int, str]], share: float, seed: int
+) -> None:
+    rng = random.Random(str(shapes))
+    raw = [RawDocument(f"d{n}", "x", [shape_text(rng, *shape)]) for n, shape in enumerate(shapes)]
+    folder = tmp_path_factory.mktemp("corpus")
+    summary, splits = build(folder, raw, held_out_fraction=share, seed=seed)
+    assert splits["train"]
+    assert splits["validation"]
+    size = {
+        split: sum(len("".join(one.sentences).encode()) for one in documents)
+        for split, documents in splits.items()
+    }
+    amount = size["validation"] / sum(size.values())
+    if abs(amount - share) > 0.21 * share and not summary.repeated_bytes:
+        assert f"and not {share:.1%}: too little text to cut" in summary.headline
+        # Less than a few passages of the share: two documents at least are held out.
+        assert share * sum(size.values()) < 5_000
+    text = {one.id: "".join("".join(one.paragraphs).split()) for one in raw}
+    for name, whole in text.items():
+        parts = sorted(
+            (one.id, "".join("".join(one.sentences).split()))
+            for documents in splits.values()
+            for one in documents
+            if one.id.partition("#")[0] == name
+        )
+        if not summary.repeated_bytes:
+            assert "".join(part for _, part in parts) == whole
