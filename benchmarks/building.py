@@ -72,7 +72,7 @@ def real_range(folder: Path) -> dict[str, Any]:
     task = RangeTask(config, Folder.at(folder / "out"))
     [one] = ranges.list_ranges(config)
     reading = task.read(one)
-    writing = task.write(one, NO_POSITIONS, NO_POSITIONS, Split(2**64 // 100))
+    writing = task.write_training(one, NO_POSITIONS, NO_POSITIONS, Split(2**64 // 100))
     return {
         "read": json.dumps(reading.to_plain()),
         "written": json.dumps(writing.to_plain()),

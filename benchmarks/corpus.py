@@ -90,7 +90,9 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
             for each in ranges:
                 task.read(each)
             for each in ranges:
-                task.write(each, NO_POSITIONS, NO_POSITIONS, Split(threshold=0))
+                task.write_training(each, NO_POSITIONS, NO_POSITIONS, Split(threshold=0))
+            for each in ranges:
+                task.write_held_out(each, NO_POSITIONS, Split(threshold=0), keep_repeats=False)
 
     def timed(work: Callable[[], object]) -> Callable[[], float]:
         def seconds() -> float:

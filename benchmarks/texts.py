@@ -167,7 +167,9 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
                 return _finish(target, summarise_reports([*reports[0], *reports[1]]))
             builder = RangeBuilder(rules, "benchmark")
             tables = builder.tables(changed(base, row.file, copy))
-            report = writer.write(len(reports[0]), "benchmark", tables, no_positions, no_positions)
+            report, _ = writer.write_training(
+                len(reports[0]), "benchmark", tables, no_positions, no_positions
+            )
             num_bytes += sum(file.bytes for file in report.files)
             reports[0].append(builder.report)
             reports[1].append(report)

@@ -24,7 +24,7 @@ from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.ranges import list_ranges
 from rungwise.corpus.building.stage import build_corpus
 from rungwise.corpus.deduplication import documents as duplicates
-from rungwise.corpus.deduplication import near_duplicates
+from rungwise.corpus.deduplication import near_duplicates, overlap
 from tests.conftest import REPOSITORY, made_up_sentences
 from tests.ray.kills import PARTS
 from tests.waiting import wait_until
@@ -139,7 +139,7 @@ def test_killed_while_it_writes_it_writes_no_finished_range_again(
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(lines)
-    written = kill_at(start(tmp_path, output, source, cpus=3), output, "?????.json")
+    written = kill_at(start(tmp_path, output, source, cpus=3), output, "?????.train.json")
     assert len(written) < RANGES
     before = {
         path: path.stat().st_mtime_ns
@@ -174,6 +174,19 @@ def test_one_process_without_a_cluster_writes_the_same(
     assert len(verdict.duplicates) > 300
     split = Split(fraction_threshold(0.2))
     nothing = np.empty((0, 3), np.int64)
-    reports = [task.write(one, verdict.duplicates, nothing, split) for one in ranges]
+    reports = [task.write_training(one, verdict.duplicates, nothing, split) for one in ranges]
+    passages = [
+        overlap.hash_passages(task.held_out_documents(one.number)["sentences"].to_pylist())
+        for one in ranges
+    ]
+    members = overlap.HashFilter(sum(map(len, passages)))
+    for hashes in passages:
+        members.add(hashes)
+    files = [file.file for report in reports for file in report.files]
+    training = overlap.hash_training(task.training_documents(files), members)
+    rows = [overlap.passage_rows(hashes, number, 1) for number, hashes in enumerate(passages)]
+    rows.append(overlap.passage_rows(training, overlap.TRAINING, 1))
+    repeats = overlap.find_passages(pa.concat_tables(rows))
+    reports += [task.write_held_out(one, repeats, split, keep_repeats=False) for one in ranges]
     written = {file: sha256 for one in reports for file, sha256 in one.sha256.items()}
     assert written == expected

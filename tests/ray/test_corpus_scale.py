@@ -144,6 +144,7 @@ import numpy as np
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import list_ranges
 def megabytes(name):
@@ -161,7 +162,9 @@ counts = {"": 0}
 for range in list_ranges(config):
     report = task.read(range)
     none = np.empty((0, 3), np.int64)
-    task.write(range, none, none, 0)
+    split = Split(0)
+    task.write_training(range, none, none, split)
+    task.write_held_out(range, none, split, False)
     counts[""] += report.documents
     for reason, count in report.dropped.items():
         counts[reason] = counts.get(reason, 0) + count

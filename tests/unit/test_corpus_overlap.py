@@ -64,6 +64,8 @@ def brute_force(train: list[Document], lines: list[str]) -> set[str]:
         run = flat[begin : begin + 13]
         if tuple(word for word, _ in run) in runs:
             left |= set(range(run[0][1], run[-1][1] + 1))
+    if sum(len(lines[at]) for at in left) >= 0.7 * sum(map(len, lines)):  # of the only paragraph
+        return set(lines)
     return {lines[at] for at in left}
 
 
@@ -121,6 +123,26 @@ def test_a_paragraph_that_is_nearly_the_same_leaves_and_training_stays_whole(
     assert all(one.paragraph_starts == (0,) for one in splits["validation"])
     share = summary.repeated_bytes / (summary.repeated_bytes + summary.bytes.validation)
     assert f"left out {share:.1%} of the held-out text: it stands in training" in summary.headline
+
+
+@pytest.mark.parametrize("repeats", ["leave_out", "keep"])
+def test_text_of_a_template_stays_and_so_does_what_a_recipe_keeps(
+    tmp_path: Path, repeats: str
+) -> None:
+    rng = random.Random(0)
+    nouns = ["river", "stone", "market", "garden", "window"]
+    lines = [
+        f"The old {rng.choice(nouns)} followed the quiet {rng.choice(nouns)} near the river."
+        for _ in range(1200)
+    ]
+    raw = [RawDocument(f"d{n}", "x", [" ".join(lines[n * 40 :][:40])]) for n in range(30)]
+    summary, splits = build(tmp_path, raw, held_out_fraction=0.1, held_out_repeats=repeats)
+    words = sum(len(" ".join(one.sentences).split()) for one in splits["validation"])
+    assert abs(words - 0.1 * 9 * 1200) < 0.02 * 9 * 1200
+    assert summary.words.validation == words
+    assert "% of the held-out text stands in training and stays" in summary.headline
+    written = {name for name in Folder.at(tmp_path).names() if name.endswith(".parquet")}
+    assert written == {file.file for file in summary.files}
 
 
 def test_ranges_and_partitions_change_nothing() -> None:

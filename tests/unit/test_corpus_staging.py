@@ -41,7 +41,7 @@ def build(task: RangeTask, range_: Range) -> list[Any]:
     return [
         task.read(range_),
         task.write_training(range_, NOTHING, NOTHING, SPLIT),
-        task.write_held_out(range_, NOTHING, SPLIT),
+        task.write_held_out(range_, NOTHING, SPLIT, keep_repeats=False),
     ]
 
 
@@ -53,7 +53,7 @@ def build(task: RangeTask, range_: Range) -> list[Any]:
         "held-out.arrow",
         "read.json",
         "train.json",
-        "validation.json",
+        "validation-new.json",
         "parquet",
     ],
 )

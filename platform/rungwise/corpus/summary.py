@@ -58,8 +58,8 @@ class CorpusSummary(Summary):
     `dropped_examples` are ids of a few documents, `dropped_samples` adds their text if known.
     `skipped` lists the first of `skipped_parts` parts (`skipped_bytes` in all), `labels` the most
     frequent ones. `cut` is text removed from documents that stay, `repeated_bytes` held-out
-    text left out because it stands in training. `encodings` counts documents by
-    the detected encoding, other than UTF-8, in which they were read.
+    text that stands in training, which was left out unless `repeats_stay`. `encodings` counts
+    documents by the detected encoding, other than UTF-8, in which they were read.
     """
 
     files: tuple[CorpusFile, ...]
@@ -82,6 +82,7 @@ class CorpusSummary(Summary):
     characters_replaced: int
     encodings: dict[str, int] = Field(default_factory=dict)
     repeated_bytes: int = 0
+    repeats_stay: bool = False
 
     def file_names(self, split: str) -> list[str]:
         return [row.file for row in self.files if row.split == split]
@@ -118,6 +119,7 @@ class RangeReport:
     labels: dict[str, int] = field(default_factory=dict)
     spans_dropped: int = 0
     repeated_bytes: int = 0  # of held-out text that stands in training
+    repeats_stay: bool = False  # or were left out
 
     def drop(self, reason: str, id_: str, sentences: Sequence[str]) -> None:
         """Count a document that is dropped; keep the start of the first ones to show."""
@@ -185,6 +187,14 @@ def _format_size(files: Iterable[CorpusFile], number: Callable[[int], str]) -> s
     return format_amount([(size["words"], size["characters"]) for size in sizes.values()], number)
 
 
+def repeats_most(reports: Iterable[RangeReport]) -> bool:
+    """Whether more than half of the held-out text was left out."""
+    reports = list(reports)
+    left_out = sum(report.repeated_bytes for report in reports)
+    stays = any(report.repeats_stay for report in reports)
+    return not stays and left_out > sum(file.bytes for one in reports for file in one.files)
+
+
 def summarise_reports(
     reports: Sequence[RangeReport], held_out_fraction: float | None = None
 ) -> CorpusSummary:
@@ -221,15 +231,20 @@ def summarise_reports(
         f"{dropped.total():,} dropped" + (f" ({reasons})" if reasons else ""),
     ]
     repeated = sum(report.repeated_bytes for report in reports)
-    held_out = repeated + totals["bytes"].validation
-    share = held_out / max(1, repeated + totals["bytes"].total)
+    repeats_stay = any(report.repeats_stay for report in reports)
+    left_out = 0 if repeats_stay else repeated
+    held_out = left_out + totals["bytes"].validation
+    share = held_out / max(1, left_out + totals["bytes"].total)
     if held_out_fraction and abs(share - held_out_fraction) > _SHARE_TOLERANCE * held_out_fraction:
         headline.append(
             f"held out {share:.1%} and not {held_out_fraction:.1%}: too little text to cut"
         )
     if repeated:
-        share = repeated / held_out
-        headline.append(f"left out {share:.1%} of the held-out text: it stands in training")
+        share = f"{repeated / held_out:.1%} of the held-out text"
+        if repeats_stay:
+            headline.append(f"{share} stands in training and stays")
+        else:
+            headline.append(f"left out {share}: it stands in training")
     if skipped:
         headline.append(f"skipped {skipped_parts:,} unreadable, {skipped_bytes:,} bytes")
     if cuts:
@@ -272,6 +287,7 @@ def summarise_reports(
         characters_replaced=replaced,
         encodings=dict(encodings.most_common()),
         repeated_bytes=repeated,
+        repeats_stay=repeats_stay,
     )
 
 

@@ -28,7 +28,7 @@ _FEW = 40  # documents
 _HELD_OUT = 0.1  # of the words of few documents, and for a ladder
 _LADDER_WORDS, _MOST_HELD_OUT = 6000, 0.3  # held out for the test examples of its tasks; at most
 _FEWEST_CHARACTERS = 500
-_FEWEST_OF_ONE = 4000  # whose held-out tenth is twice as long as a long sentence (held_out.py)
+_FEWEST_OF_ONE = 4000  # whose held-out tenth is some sentences long (held_out.py)
 _TABLES = (".csv", ".tsv")
 _LADDER = "ladder"  # the recipe whose rungs `--ladder` writes
 _LONGEST_NAME = 40
@@ -203,7 +203,7 @@ def write_recipe(
         "corpus:",
         "  sources:",
         *(f"    - {flow(_source_block(each, len(sources) > 1))}" for each in sources),
-        *([f"  held_out_fraction: {held_out} # of the words; {reason}"] if reason else []),
+        *([f"  held_out_fraction: {held_out} # of the bytes; {reason}"] if reason else []),
         "",
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
     ]

@@ -13,7 +13,7 @@ from rungwise.corpus.building.shards import ShardWriter
 from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication import documents, near_duplicates, overlap
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.summary import CorpusSummary, summarise_reports
+from rungwise.corpus.summary import CorpusSummary, RangeReport, repeats_most, summarise_reports
 
 
 def write_corpus(
@@ -73,9 +73,20 @@ def write_corpus(
     rows = [overlap.passage_rows(overlap.hash_training(training, filter_), overlap.TRAINING, 1)]
     rows += [overlap.passage_rows(hashes, number, 1) for number, hashes in enumerate(passages)]
     repeats = overlap.find_passages(pa.concat_tables(rows))
-    validation = [
-        writer.write_held_out(number, source, part, repeats[repeats[:, 0] == number, 1])
-        for number, part in enumerate(parts)
-    ]
+
+    def write_held_out(keep_repeats: bool) -> list[RangeReport]:
+        return [
+            writer.write_held_out(
+                number, source, part, repeats[repeats[:, 0] == number, 1], keep_repeats
+            )
+            for number, part in enumerate(parts)
+        ]
+
+    validation = write_held_out(rules.held_out_repeats == "keep")
+    if repeats_most(validation):
+        for report in validation:
+            for file in report.sha256:
+                output.remove(file)
+        validation = write_held_out(keep_repeats=True)
     written = [one for pair in zip(reports, validation, strict=True) for one in pair]
     return summarise_reports([*(builder.report for builder in builders), *written], fraction)

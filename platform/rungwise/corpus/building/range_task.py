@@ -9,7 +9,8 @@ files for each other in `{output}/staging`:
     {range}.read.json             the report of reading, and digests of both: marks it as done
     {range}.held-out.arrow        its held-out documents
     {range}.train.json            the report of writing the others, and digests of all: likewise
-    {range}.validation.json       the report of writing those held out, and digests: likewise
+    {range}.validation-new.json   the report of writing those held out, and digests: likewise;
+    {range}.validation-whole.json with what stands in training
     tests                         hashes of test texts
     duplicates-{partition}.arrow  rows of duplicate documents, a record batch per group of ranges
     repeats-{partition}.arrow     repeated paragraphs, likewise
@@ -179,12 +180,15 @@ class RangeTask:
             for document in read_documents(self.output, file):
                 yield document.sentences
 
-    def write_held_out(self, range: Range, passages: np.ndarray, split: Split) -> RangeReport:
+    def write_held_out(
+        self, range: Range, passages: np.ndarray, split: Split, keep_repeats: bool
+    ) -> RangeReport:
         """Write the validation files of a range unless already written; return the report.
 
         `passages` are positions (`PositionFiles`) of what stands in training, of all ranges.
         """
-        marker = f"{STAGING}/{range.number:05d}.validation.json"
+        form = "whole" if keep_repeats else "new"
+        marker = f"{STAGING}/{range.number:05d}.validation-{form}.json"
         if (written := read_note(self.output, marker)) is not None:
             return RangeReport.from_plain(written)
         report = self._writer(split).write_held_out(
@@ -192,6 +196,7 @@ class RangeTask:
             self._source(range),
             self.held_out_documents(range.number),
             passages[passages[:, 0] == range.number, 1],
+            keep_repeats,
         )
         write_note(self.output, marker, report.to_plain(), report.sha256)
         return report

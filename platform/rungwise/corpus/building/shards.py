@@ -80,23 +80,24 @@ class ShardWriter:
         return report, pa.concat_tables(parts)
 
     def write_held_out(
-        self, number: int, source: str, table: pa.Table, passages: np.ndarray
+        self, number: int, source: str, table: pa.Table, passages: np.ndarray, keep_repeats: bool
     ) -> RangeReport:
-        """Write the validation files of range `number`, without the sentences that stand in
-        training; `passages`, (N,), are indices into `hash_passages`."""
+        """Write the validation files of range `number`; count the text that stands in training,
+        and leave it out unless `keep_repeats`. `passages`, (N,), index `hash_passages`."""
         report = RangeReport(source=source)
         files = self._files(VALIDATION, number, report)
-        if len(passages):
-            marks = mark_sentences(table, passages)
-            shorter = keep_sentences(table, ~marks, self._rules.minimum_characters)
-            stays = np.ones(table.num_rows, bool)
-            stays[shorter.too_short] = False
+        marks = mark_sentences(table, passages)
+        shorter = keep_sentences(table, ~marks, self._rules.minimum_characters)
+        stays = np.ones(table.num_rows, bool)
+        stays[shorter.too_short] = False
+        new = shorter.table.filter(pa.array(stays))
+        report.repeated_bytes = sum(table["bytes"].to_pylist()) - sum(new["bytes"].to_pylist())
+        report.repeats_stay = keep_repeats
+        if not keep_repeats:
             for row in shorter.too_short.tolist():
                 text = table["sentences"][row].as_py()
                 report.drop(STANDS_IN_TRAINING, table["id"][row].as_py(), text)
-            size = sum(table["bytes"].to_pylist())
-            table = shorter.table.filter(pa.array(stays))
-            report.repeated_bytes = size - sum(table["bytes"].to_pylist())
+            table = new
         files.add(table)
         files.close()
         return report

@@ -29,7 +29,7 @@ from rungwise.corpus.building.ranges import Range, list_ranges
 from rungwise.corpus.config import CorpusConfig, source_key, source_names
 from rungwise.corpus.deduplication.documents import Position
 from rungwise.corpus.readers.streams import unpacked_bytes
-from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
+from rungwise.corpus.summary import CorpusSummary, RangeReport, repeats_most, summarise_reports
 
 # The summary of a stage killed between its last file and its record.
 _SUMMARY_FILE = ".summary.json"
@@ -112,14 +112,25 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
         context.report.progress(len(ranges) + len(training), 3 * len(ranges))
     overlap = comparison.find_overlap(training, int(config.held_out_fraction * num_bytes))
 
-    def write_held_out(pack: list[Range]) -> Iterator[RangeReport]:
-        passages = overlap.read(int(group_of[pack[0].number]))
-        return (task.write_held_out(range, passages, split) for range in pack)
+    def write_held_out(keep_repeats: bool) -> dict[int, RangeReport]:
+        def write(pack: list[Range]) -> Iterator[RangeReport]:
+            passages = overlap.read(int(group_of[pack[0].number]))
+            return (task.write_held_out(range, passages, split, keep_repeats) for range in pack)
 
-    held_out: dict[int, RangeReport] = {}
-    for number, report in _run(packs, write_held_out):
-        held_out[number] = report
-        context.report.progress(2 * len(ranges) + len(held_out), 3 * len(ranges))
+        written: dict[int, RangeReport] = {}
+        for number, report in _run(packs, write):
+            written[number] = report
+            context.report.progress(2 * len(ranges) + len(written), 3 * len(ranges))
+        return written
+
+    held_out = write_held_out(config.held_out_repeats == "keep")
+    if repeats_most(held_out.values()):
+        parts = held_out
+        held_out = write_held_out(keep_repeats=True)
+        files = {file for report in held_out.values() for file in report.sha256}
+        for report in parts.values():
+            for file in report.sha256.keys() - files:
+                output.remove(file)
     written = [one for range in ranges for one in (training[range.number], held_out[range.number])]
     summary = summarise_reports([*reports, *written], config.held_out_fraction)
     _refuse_too_few(config, summary)
@@ -213,12 +224,6 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
             "documents to corpus.sources"
         )
     if not documents.validation:
-        if summary.repeated_bytes:
-            raise DataError(
-                "no document is left in validation: what was held out stands in training too; "
-                "raise corpus.held_out_fraction (now "
-                f"{config.held_out_fraction}), or add documents to corpus.sources"
-            )
         # Documents are held out before their repeated paragraphs go.
         raise DataError(
             "no document is left in validation: those held out were too short without their "

@@ -5,10 +5,7 @@ A held-out sentence stands in training if
 - a training sentence has all its words, five or more; or
 - it shares a word of a run of 13 words with a training document (Brown et al. 2020,
   arXiv:2005.14165, appendix C); or
-- 70 % of the runs of 8 words in its paragraph do: the paragraph is a near-duplicate (the rule that
-  Chowdhery et al. 2022, arXiv:2204.02311, have for test examples).
-
-A run of 13 words is looked for as six runs of 8, each a word further.
+- it lies in a paragraph of which 70 % stands in training by these two rules: a near-duplicate.
 
 N passages: runs of words, then sentences
 """
@@ -19,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.corpus.cleaning.characters import DOCUMENT
-from rungwise.corpus.cleaning.word_runs import WordRuns, batch_sentences, hash_lines, hash_runs
+from rungwise.corpus.cleaning.word_runs import batch_sentences, hash_lines, hash_runs
 
 STANDS_IN_TRAINING = "stands in training"
 TRAINING = -1  # in the place of a range
-_RUN_WORDS, _LONG_RUN_WORDS = 8, 13
+_RUN_WORDS = 13
 _SENTENCE_WORDS = 5
 _PARAGRAPH_SHARE = 0.7
 # Bytes shuffled per passage: a hash and a place.
@@ -109,33 +106,22 @@ def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
     for lines in batch_sentences(table["sentences"].to_pylist()):
         runs, whole = hash_runs(lines, _RUN_WORDS), hash_lines(lines, _SENTENCE_WORDS)
         middle, end = begin + len(runs.hashes), begin + len(runs.hashes) + len(whole.hashes)
-        paragraph = paragraphs[line : line + len(lines)]
-        mark = _mark_runs(lines, paragraph, runs, hits[begin:middle])
+        change = np.zeros(len(lines) + 1, np.int64)
+        np.add.at(change, runs.first[hits[begin:middle]], 1)
+        np.add.at(change, runs.last[hits[begin:middle]] + 1, -1)
+        mark = np.cumsum(change)[:-1] > 0
         mark[whole.first[hits[middle:end]]] = True
-        marks.append(mark[np.array([text != DOCUMENT for text in lines], bool)])
+        marks.append(_add_paragraphs(mark, lines, paragraphs[line : line + len(lines)]))
         begin, line = end, line + len(lines)
     return np.concatenate(marks)
 
 
-def _mark_runs(
-    lines: Sequence[str], paragraph: np.ndarray, runs: WordRuns, hits: np.ndarray
-) -> np.ndarray:
-    """Mark the lines that long runs touch, and those of near-duplicate paragraphs."""
-    span = _LONG_RUN_WORDS - _RUN_WORDS
-    mark = np.zeros(len(lines), bool)
-    if len(hits) > span:
-        document = np.cumsum([text == DOCUMENT for text in lines])[runs.first]
-        in_a_row = np.lib.stride_tricks.sliding_window_view(hits, span + 1).all(axis=1)
-        begin = np.flatnonzero(in_a_row & (document[:-span] == document[span:]))
-        change = np.zeros(len(lines) + 1, np.int64)
-        np.add.at(change, runs.first[begin], 1)
-        np.add.at(change, runs.last[begin + span] + 1, -1)
-        mark = np.cumsum(change)[:-1] > 0
-    if len(hits):
-        inside = paragraph[runs.first] == paragraph[runs.last]
-        owner = paragraph[runs.first[inside]] - paragraph[0]
-        size = int(paragraph[-1] - paragraph[0]) + 1
-        count, shared = (np.bincount(owner, weights, size) for weights in (None, hits[inside]))
-        near = (count > span) & (shared >= _PARAGRAPH_SHARE * count)
-        mark |= near[paragraph - paragraph[0]]
-    return mark
+def _add_paragraphs(mark: np.ndarray, lines: Sequence[str], paragraph: np.ndarray) -> np.ndarray:
+    """Mark all lines of a paragraph of which most is marked; leave out marks between documents."""
+    if not len(lines):
+        return mark
+    sizes = np.array([len(text) for text in lines])
+    owner = paragraph - paragraph[0]
+    size, marked = (np.bincount(owner, weights) for weights in (sizes, sizes * mark))
+    mark = mark | (marked >= _PARAGRAPH_SHARE * size)[owner]
+    return mark[np.array([text != DOCUMENT for text in lines])]
