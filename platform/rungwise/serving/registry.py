@@ -116,6 +116,10 @@ def register_model(
     uses = "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info)
     text = fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
     client.update_model_version(config.name, number, text)
+    newest = f"[version {number}](#/models/{config.name}/versions/{number})"
+    client.update_registered_model(
+        config.name, f"The newest is {newest}; the page of its run: {page}"
+    )
     summary = RegisterSummary(
         name=config.name,
         version=number,
