@@ -136,7 +136,7 @@ def test_text_of_a_template_stays_and_so_does_what_a_recipe_keeps(
         for _ in range(1200)
     ]
     raw = [RawDocument(f"d{n}", "x", [" ".join(lines[n * 40 :][:40])]) for n in range(30)]
-    summary, splits = build(tmp_path, raw, held_out_fraction=0.1, held_out_repeats=repeats)
+    summary, splits = build(tmp_path, raw, held_out_fraction=0.1, overlap=repeats)
     words = sum(len(" ".join(one.sentences).split()) for one in splits["validation"])
     assert abs(words - 0.1 * 9 * 1200) < 0.02 * 9 * 1200
     assert summary.words.validation == words

@@ -216,6 +216,7 @@ def test_gc_keeps_a_run_until_the_longer_one_has_continued_it(
         config="quickstart",
         overrides=["name=toy", f"root={root.uri}"],
         delete=True,
+        instead_of=None,
     )
     gc(options)
     assert artifacts.load(Folder(short.folder.uri))

@@ -111,7 +111,7 @@ def test_the_reference_has_values_defaults_and_comments() -> None:
     page = reference()
     for row in (
         "| `name` | text | required | labels folders and runs |",
-        "| `held_out_fraction` | number, > 0, < 1 | `0.05` | share of the words, to validate on |",
+        "| `held_out_fraction` | number, > 0, < 1 | `0.05` | share of the bytes, to validate on |",
         "| `deduplicate` | true, false | `true` | drop documents whose text was seen already |",
         "| `steps` | whole number, ≥ 1 | required |  |",
     ):

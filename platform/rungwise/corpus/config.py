@@ -167,7 +167,7 @@ class Rules(Config):
     held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # share of the bytes, to validate on
     # sentences of held-out documents that stand in training: leave them out (unless more than half
     # of the held-out text does), or keep them; counted in either case
-    held_out_repeats: Literal["leave_out", "keep"] = "leave_out"
+    overlap: Literal["leave_out", "keep"] = "leave_out"
     # size of an output shard and of a read; up to the limit, building its instances takes less than
     # 1 GiB
     shard_megabytes: float = Field(default=8.0, gt=0, le=256)

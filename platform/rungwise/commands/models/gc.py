@@ -52,8 +52,8 @@ def _send_events(uri: str, spool: Path, instead_of: str | None) -> None:
         hint = ""
         if "http" in str(error):
             hint = (
-                ". If the server needs a password, give it in tracking.uri=https://USER:PASSWORD"
-                "@HOST, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+                ". If the server needs a password, give it in MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD"
             )
         raise UserError(f"{error}; they stay in {spool}{hint}") from error
     say = plain_console().print

@@ -82,7 +82,7 @@ def write_corpus(
             for number, part in enumerate(parts)
         ]
 
-    validation = write_held_out(rules.held_out_repeats == "keep")
+    validation = write_held_out(rules.overlap == "keep")
     if repeats_most(validation):
         for report in validation:
             for file in report.sha256:

@@ -86,18 +86,19 @@ class ShardWriter:
         and leave it out unless `keep_repeats`. `passages`, (N,), index `hash_passages`."""
         report = RangeReport(source=source)
         files = self._files(VALIDATION, number, report)
-        marks = mark_sentences(table, passages)
-        shorter = keep_sentences(table, ~marks, self._rules.minimum_characters)
-        stays = np.ones(table.num_rows, bool)
-        stays[shorter.too_short] = False
-        new = shorter.table.filter(pa.array(stays))
-        report.repeated_bytes = sum(table["bytes"].to_pylist()) - sum(new["bytes"].to_pylist())
-        report.repeats_stay = keep_repeats
-        if not keep_repeats:
-            for row in shorter.too_short.tolist():
-                text = table["sentences"][row].as_py()
-                report.drop(STANDS_IN_TRAINING, table["id"][row].as_py(), text)
-            table = new
+        if len(passages):
+            marks = mark_sentences(table, passages)
+            shorter = keep_sentences(table, ~marks, self._rules.minimum_characters)
+            stays = np.ones(table.num_rows, bool)
+            stays[shorter.too_short] = False
+            new = shorter.table.filter(pa.array(stays))
+            report.repeated_bytes = sum(table["bytes"].to_pylist()) - sum(new["bytes"].to_pylist())
+            report.repeats_stay = keep_repeats
+            if not keep_repeats:
+                for row in shorter.too_short.tolist():
+                    text = table["sentences"][row].as_py()
+                    report.drop(STANDS_IN_TRAINING, table["id"][row].as_py(), text)
+                table = new
         files.add(table)
         files.close()
         return report

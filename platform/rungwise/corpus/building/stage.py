@@ -123,7 +123,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
             context.report.progress(2 * len(ranges) + len(written), 3 * len(ranges))
         return written
 
-    held_out = write_held_out(config.held_out_repeats == "keep")
+    held_out = write_held_out(config.overlap == "keep")
     if repeats_most(held_out.values()):
         parts = held_out
         held_out = write_held_out(keep_repeats=True)
