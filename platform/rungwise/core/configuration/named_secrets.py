@@ -234,7 +234,7 @@ def _find_block(text: str, key: _Key, start: int) -> Span | None:
 
 
 def _find_brackets(text: str, start: int) -> Span | None:
-    """What is in brackets that hold quoted or named values; a part of it if they are not closed."""
+    """Return the span of brackets that hold quoted or named values, in part if they stay open."""
     depth, end = 0, min(len(text), start + _MOST_IN_BRACKETS)
     for bracket in _BRACKET.finditer(text, start, end):
         depth += 1 if bracket[0] in "{[" else -1

@@ -40,7 +40,7 @@ _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class _File(NamedTuple):
-    """What the listing of a commit says of a file."""
+    """A file as the listing of a commit has it."""
 
     size: int
     digest: str
