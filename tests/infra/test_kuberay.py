@@ -53,7 +53,7 @@ def strict(schema: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["raycluster", "rayjob"])
-@pytest.mark.parametrize("overlay", ["cpu", "spot"])
+@pytest.mark.parametrize("overlay", ["cpu", "spot", "gpu-efa"])
 def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(
     kind: str, overlay: str
 ) -> None:
@@ -101,8 +101,26 @@ def test_a_spot_pod_drains_before_it_ends() -> None:
     assert command == ["python", "-m", drain.__spec__.name]
     assert drain.POD_VARIABLE in {each["name"] for each in container["env"]}
     assert pod["terminationGracePeriodSeconds"] > drain._NOTICE_SECONDS
+
+
+@pytest.mark.parametrize(("overlay", "example"), [("spot", "cpu-smoke"), ("gpu-efa", "gpu-efa")])
+def test_pods_go_to_the_nodes_that_terraform_makes(overlay: str, example: str) -> None:
+    """By the label and the taints of the node groups, with the account that may read the bucket."""
+    cluster = render_cluster(OVERLAY.parent / overlay)
+    [group] = [one for one in cluster["spec"]["workerGroupSpecs"] if one["groupName"] == overlay]
+    pod = group["template"]["spec"]
+    assert pod["nodeSelector"] == {"rungwise/group": overlay}
+    modules = INFRA / "terraform" / "modules" / "platform"
+    groups = (modules / "node_groups.tf").read_text()
+    assert 'labels = { "rungwise/group" = each.key }' in groups
+    assert re.search(
+        rf"^ +{overlay} += ", (INFRA / f"terraform/examples/{example}/main.tf").read_text(), re.M
+    )
     [toleration] = pod["tolerations"]
-    assert pod["nodeSelector"] == {toleration["key"]: toleration["value"]}
+    assert f'{{ "{toleration["key"]}" = "{toleration["value"]}" }}' in groups
+    assert toleration["effect"] == "NoSchedule"
+    every = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    assert {each["template"]["spec"]["serviceAccountName"] for each in every} == {"rungwise"}
 
 
 def test_a_drain_is_of_this_pods_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
