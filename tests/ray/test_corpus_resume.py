@@ -175,11 +175,8 @@ def test_one_process_without_a_cluster_writes_the_same(
     split = Split(fraction_threshold(0.2))
     nothing = np.empty((0, 3), np.int64)
     reports = [task.write_training(one, verdict.duplicates, nothing, split) for one in ranges]
-    passages = [
-        overlap.hash_passages(task.held_out_documents(one.number)["sentences"].to_pylist())
-        for one in ranges
-    ]
-    members = overlap.HashFilter(sum(map(len, passages)))
+    passages = [task.held_out_passages(one.number) for one in ranges]
+    members = overlap.HashFilter.for_hashes(sum(map(len, passages)))
     for hashes in passages:
         members.add(hashes)
     files = [file.file for report in reports for file in report.files]

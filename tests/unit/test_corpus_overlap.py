@@ -150,7 +150,7 @@ def test_ranges_and_partitions_change_nothing() -> None:
     train = [[draw_sentence(rng, 14) for _ in range(5)] for _ in range(30)]
     held_out = [[*rng.choice(train)[1:4], draw_sentence(rng, 14)] for _ in range(10)]
     passages = [hash_passages(held_out[:4]), hash_passages(held_out[4:])]
-    filter_ = HashFilter(sum(map(len, passages)))
+    filter_ = HashFilter.for_hashes(sum(map(len, passages)))
     for hashes in passages:
         filter_.add(hashes)
     results = []
@@ -171,8 +171,9 @@ def test_ranges_and_partitions_change_nothing() -> None:
 def test_a_filter_holds_what_was_added_and_a_tenth_of_others() -> None:
     rng = np.random.default_rng(0)
     members, others = rng.integers(0, 1 << 64, (2, 50_000), np.uint64)
-    filter_ = HashFilter(len(members))
+    filter_ = HashFilter.for_hashes(len(members))
     filter_.add(members)
+    filter_ = HashFilter.from_bytes(filter_.to_bytes())
     assert filter_.may_hold(members).all()
     assert filter_.may_hold(others).mean() < 0.1
 

@@ -51,6 +51,7 @@ def build(task: RangeTask, range_: Range) -> list[Any]:
         "text.arrow",
         "keys.arrow",
         "held-out.arrow",
+        "passages",
         "read.json",
         "train.json",
         "validation-new.json",

@@ -141,8 +141,8 @@ class Tracker:
         return self.waiting
 
     def _put(self, **event: Any) -> None:
-        shown = {part: redact_data(event[part]) for part in _SHOWN if part in event}
-        event = event | shown | {"time": int(time.time() * 1000)}
+        visible = {part: redact_data(event[part]) for part in _SHOWN if part in event}
+        event = event | visible | {"time": int(time.time() * 1000)}
         if event["op"] in ("open", "close"):
             event["driver"] = self._driver
         self._events.put(self._file.append(event))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rungwise.cluster.shuffle import Rows, group_parts, list_rows, map_packs, unite
 from rungwise.cluster.tasks import Packs
 from rungwise.corpus.building.held_out import fraction_threshold
-from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
+from rungwise.corpus.building.range_task import NO_POSITIONS, STAGING, PositionFiles, RangeTask
 from rungwise.corpus.deduplication import documents, near_duplicates, overlap, paragraphs
 from rungwise.corpus.deduplication.documents import Decision, Position
 from rungwise.corpus.deduplication.near_duplicates import NearDuplicateConfig
@@ -24,6 +24,7 @@ from rungwise.corpus.summary import RangeReport
 
 # A row of near-duplicate bands, without its signature.
 _BAND_ROW_BYTES = 32
+_FILTER_FILE = f"{STAGING}/filter"
 # Text of a word with its blank, or of a character of Chinese and its like: each begins a passage.
 _BYTES_A_PASSAGE = 3
 # Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
@@ -114,20 +115,22 @@ class Comparison:
         `reports` are those of writing the training split; `num_bytes` of text are held out.
         """
         passages = num_bytes // _BYTES_A_PASSAGE
-        filter_ = overlap.HashFilter(passages)
+        members = overlap.HashFilter.for_hashes(passages)
         for number in reports:
-            filter_.add(self._held_out_hashes(number))
+            members.add(self.task.held_out_passages(number))
+        self.task.output.write_bytes(_FILTER_FILE, members.to_bytes())
         moved_bytes = 2 * passages * overlap.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
         files = PositionFiles(self.task.output, "overlap", num_partitions, self.group_of)
         names = {number: [file.file for file in report.files] for number, report in reports.items()}
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
+            members = overlap.HashFilter.from_bytes(self.task.output.read_bytes(_FILTER_FILE))
             for number in numbers:
                 documents = self.task.training_documents(names[number])
-                hashes = overlap.hash_training(documents, filter_)
+                hashes = overlap.hash_training(documents, members)
                 yield overlap.passage_rows(hashes, overlap.TRAINING, num_partitions)
-                hashes = self._held_out_hashes(number)
+                hashes = self.task.held_out_passages(number)
                 yield overlap.passage_rows(hashes, number, num_partitions)
 
         def decide(partition: pa.Table) -> pa.Table:
@@ -142,10 +145,6 @@ class Comparison:
         partitions = {row["partition"] for row in list_rows(decided)}
         files.write_empty(set(range(num_partitions)) - partitions)
         return files
-
-    def _held_out_hashes(self, number: int) -> np.ndarray:
-        table = self.task.held_out_documents(number)
-        return overlap.hash_passages(table["sentences"].to_pylist())
 
     def _marks(
         self, config: NearDuplicateConfig, num_documents: int, num_key_partitions: int

@@ -61,16 +61,16 @@ def write_corpus(
         strict=True,
     )
     passages = [overlap.hash_passages(part["sentences"].to_pylist()) for part in parts]
-    filter_ = overlap.HashFilter(sum(map(len, passages)))
+    members = overlap.HashFilter.for_hashes(sum(map(len, passages)))
     for hashes in passages:
-        filter_.add(hashes)
+        members.add(hashes)
     training = (
         document.sentences
         for report in reports
         for file in report.files
         for document in read_documents(output, file.file)
     )
-    rows = [overlap.passage_rows(overlap.hash_training(training, filter_), overlap.TRAINING, 1)]
+    rows = [overlap.passage_rows(overlap.hash_training(training, members), overlap.TRAINING, 1)]
     rows += [overlap.passage_rows(hashes, number, 1) for number, hashes in enumerate(passages)]
     repeats = overlap.find_passages(pa.concat_tables(rows))
 

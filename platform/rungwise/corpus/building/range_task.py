@@ -8,10 +8,12 @@ files for each other in `{output}/staging`:
     {range}.keys.arrow            their keys
     {range}.read.json             the report of reading, and digests of both: marks it as done
     {range}.held-out.arrow        its held-out documents
+    {range}.passages              hashes of their passages
     {range}.train.json            the report of writing the others, and digests of all: likewise
     {range}.validation-new.json   the report of writing those held out, and digests: likewise;
     {range}.validation-whole.json with what stands in training
     tests                         hashes of test texts
+    filter                        the passages of all ranges, as bits
     duplicates-{partition}.arrow  rows of duplicate documents, a record batch per group of ranges
     repeats-{partition}.arrow     repeated paragraphs, likewise
     overlap-{partition}.arrow     held-out passages that stand in training, likewise
@@ -20,6 +22,7 @@ Every file appears whole or not at all, so a killed stage resumes where it stopp
 as done and has changed since is made again.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +39,7 @@ from rungwise.corpus.building.ranges import Range, read_range
 from rungwise.corpus.building.shards import ShardWriter
 from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts
 from rungwise.corpus.config import CorpusConfig, source_names
+from rungwise.corpus.deduplication.overlap import hash_passages
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.files import list_test_files
 from rungwise.corpus.summary import RangeReport
@@ -104,6 +108,7 @@ def open_tables(output: Folder, name: str) -> Any:
 
 _TESTS_FILE = f"{STAGING}/tests"
 _HELD_OUT_FILE = STAGING + "/{:05d}.held-out.arrow"
+_PASSAGES_FILE = STAGING + "/{:05d}.passages"
 _TEXT_FILE, _KEYS_FILE = STAGING + "/{:05d}.text.arrow", STAGING + "/{:05d}.keys.arrow"
 
 
@@ -164,10 +169,23 @@ class RangeTask:
             duplicates[duplicates[:, 0] == range.number, 1:],
             repeats[repeats[:, 0] == range.number, 1:],
         )
-        name = _HELD_OUT_FILE.format(range.number)
-        sha256 = write_tables(self.output, name, TEXT_SCHEMA, [table])
-        write_note(self.output, marker, report.to_plain(), {**report.sha256, name: sha256})
+        held_out, passages = (
+            name.format(range.number) for name in (_HELD_OUT_FILE, _PASSAGES_FILE)
+        )
+        hashes = hash_passages(table["sentences"].to_pylist()).tobytes()
+        self.output.write_bytes(passages, hashes)
+        files = {
+            **report.sha256,
+            held_out: write_tables(self.output, held_out, TEXT_SCHEMA, [table]),
+            passages: hashlib.sha256(hashes).hexdigest(),
+        }
+        write_note(self.output, marker, report.to_plain(), files)
         return report
+
+    def held_out_passages(self, number: int) -> np.ndarray:
+        """Return the hashes of the passages of a range's held-out documents, (N,) uint64."""
+        content = self.output.read_bytes(_PASSAGES_FILE.format(number))
+        return np.frombuffer(content, np.uint64)
 
     def held_out_documents(self, number: int) -> pa.Table:
         """Return the staged held-out documents of a range."""

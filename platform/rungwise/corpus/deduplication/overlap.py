@@ -28,12 +28,27 @@ ROW_BYTES = 24
 
 
 class HashFilter:
-    """A set of hashes as bits, at least ten for each: of others, it takes a tenth for members."""
+    """A set of hashes as bits, ten or more for each: of others, it takes a tenth for members.
 
-    def __init__(self, num_hashes: int) -> None:
-        bits = min(max(16, (10 * num_hashes).bit_length()), 33)
-        self._bits = np.zeros(1 << (bits - 3), np.uint8)
-        self._mask = np.uint64((1 << bits) - 1)
+    Above 256 MiB it stays as large, and takes more of them.
+    """
+
+    def __init__(self, bits: np.ndarray) -> None:
+        self._bits = bits
+        self._mask = np.uint64(8 * len(bits) - 1)
+
+    @classmethod
+    def for_hashes(cls, number: int) -> "HashFilter":
+        """Return an empty filter for so many hashes."""
+        bits = min(max(16, (10 * number).bit_length()), 31)
+        return cls(np.zeros(1 << (bits - 3), np.uint8))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "HashFilter":
+        return cls(np.frombuffer(content, np.uint8))
+
+    def to_bytes(self) -> bytes:
+        return self._bits.tobytes()
 
     def add(self, hashes: np.ndarray) -> None:
         place = hashes & self._mask
@@ -90,8 +105,6 @@ def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
 
     `passages`, (N,), are indices into `hash_passages` of the sentences of `table`.
     """
-    hits = np.zeros(len(hash_passages(table["sentences"].to_pylist())), bool)
-    hits[passages] = True
     begin = 0
     marks = [np.empty(0, bool)]
     columns = (table[name].to_pylist() for name in ("sentences", "paragraph_starts"))
@@ -105,12 +118,14 @@ def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
     line = 0
     for lines in batch_sentences(table["sentences"].to_pylist()):
         runs, whole = hash_runs(lines, _RUN_WORDS), hash_lines(lines, _SENTENCE_WORDS)
-        middle, end = begin + len(runs.hashes), begin + len(runs.hashes) + len(whole.hashes)
+        end = begin + len(runs.hashes) + len(whole.hashes)
+        hits = np.isin(np.arange(begin, end), passages)
+        in_run, in_sentence = np.split(hits, [len(runs.hashes)])
         change = np.zeros(len(lines) + 1, np.int64)
-        np.add.at(change, runs.first[hits[begin:middle]], 1)
-        np.add.at(change, runs.last[hits[begin:middle]] + 1, -1)
+        np.add.at(change, runs.first[in_run], 1)
+        np.add.at(change, runs.last[in_run] + 1, -1)
         mark = np.cumsum(change)[:-1] > 0
-        mark[whole.first[hits[middle:end]]] = True
+        mark[whole.first[in_sentence]] = True
         marks.append(_add_paragraphs(mark, lines, paragraphs[line : line + len(lines)]))
         begin, line = end, line + len(lines)
     return np.concatenate(marks)

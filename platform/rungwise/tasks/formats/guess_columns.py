@@ -92,9 +92,11 @@ def _first_named(names: Iterable[str], lower: Mapping[str, str]) -> str | None:
 
 def _find_label(columns: Mapping[str, list[Any]], lower: Mapping[str, str]) -> str | None:
     """Return the first column with the name of a label that has several values, or only a few."""
-    named = [lower[name] for name in _LABELS if name in lower]
-    several = (n for n in named if len(columns[n]) < _FEW or len({*map(str, columns[n])}) > 1)
-    return next(several, named[0] if named else None)
+    label_columns = [lower[name] for name in _LABELS if name in lower]
+    several = (
+        n for n in label_columns if len(columns[n]) < _FEW or len({*map(str, columns[n])}) > 1
+    )
+    return next(several, label_columns[0] if label_columns else None)
 
 
 def _has_options(columns: Mapping[str, list[Any]], lower: Mapping[str, str]) -> bool:

@@ -61,12 +61,12 @@ def _guess_table(
         layout = layout | {"extra_columns": all(len(row) >= width for row in rows)}
     if len(even) > 1:
         cells = map(list, zip(*even[1:], strict=True))
-        named = dict(zip(header, cells, strict=False))
-        if not KNOWN_NAMES.isdisjoint(map(str.lower, header)) and len(named) == len(header):
-            yield from guess_columns(named, layout)
+        columns = dict(zip(header, cells, strict=False))
+        if not KNOWN_NAMES.isdisjoint(map(str.lower, header)) and len(columns) == len(header):
+            yield from guess_columns(columns, layout)
         if len(header) >= width:
-            forms = _guess_contents(named, layout)
-            yield from (form for form in forms if _has_names(form, named))
+            forms = _guess_contents(columns, layout)
+            yield from (form for form in forms if _has_names(form, columns))
     numbered = dict(enumerate(map(list, zip(*even, strict=True))))
     yield from _guess_contents(numbered, layout | {"header": False})
 
