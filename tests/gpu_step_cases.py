@@ -11,6 +11,7 @@ from rungwise.instances.batch import Batch, CausalAndMaskedBatch, CausalBatch, M
 from rungwise.models.families.log_bilinear import LogBilinearConfig
 from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.family import Family
+from rungwise.models.losses.heads import OwnHead
 from tests.small_models import small_config
 
 B, T, M, V = 8, 40, 4, 50
@@ -31,7 +32,7 @@ FAMILIES |= {
     f"{family.kind}_{objective.name}": (family, objective.name)
     for family in (FAMILIES["mlm"][0], FAMILIES["modern_bert"][0])
     for objective in family.objectives
-    if objective.build is not None
+    if isinstance(objective.head, OwnHead)
 }
 NO_ATTENTION = ("nnlm", "log_bilinear")
 # A token sees more than those before it and fewer than all, which no kernel but the dense has.

@@ -236,6 +236,8 @@ def test_mixtures_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
 def test_a_mixture_has_one_name_and_finds_its_members() -> None:
     config = SentenceEncoderConfig()
     mixture = config.objective("quick_thoughts+inference")
-    assert config.objective(mixture.name).names == mixture.names == {"quick_thoughts", "inference"}
+    members = config.objective(mixture.name).members
+    assert {each.name for each in members} == {"quick_thoughts", "inference"}
+    assert all(each.parts == mixture.parts for each in members)
     assert mixture.parts == ("neighbour", "relation")
     assert config.origin(mixture).paper == "after Subramanian et al."

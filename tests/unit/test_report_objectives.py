@@ -19,6 +19,7 @@ from rungwise.evaluation.page.generation import Prompt
 from rungwise.evaluation.page.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.families.gpt import GptConfig
+from rungwise.models.losses.objectives import Meaning
 from rungwise.models.trained.language_models import CausalModel, TwoDirectionModel
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
@@ -204,7 +205,7 @@ def _loss(pretrain: Artifact) -> bytes:
 def test_a_loss_that_is_no_probability_of_text_is_held_against_none(
     causal: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objective = dataclasses.replace(objective_of("causal"), predicts_text=False)
+    objective = dataclasses.replace(objective_of("causal"), meaning=Meaning.ANSWERS)
     monkeypatch.setattr(GptConfig, "objective", lambda *_: objective)
     page, _ = written_page(causal, tmp_path, continuations=0)
     assert "no probability of text" in page.words

@@ -18,7 +18,7 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
-from rungwise.models.losses.objectives import Losses, Objective, Part
+from rungwise.models.losses.objectives import Loss, Losses, Objective, Part
 from rungwise.models.losses.sentences import (
     INFERENCE,
     QUICK_THOUGHTS,
@@ -26,6 +26,7 @@ from rungwise.models.losses.sentences import (
     SENTENCE_TRANSLATION,
     SENTENCES,
     SKIP_THOUGHTS,
+    SentenceHead,
     own_scores,
     sentence_vectors,
 )
@@ -435,10 +436,12 @@ LENGTHS = replace(
     name="lengths",
     tokens=Part("length", "length", "Lengths guessed correctly", "sentence", LONGEST),
     reads=("sentence_runs",),
-    counts=lambda batch: (batch.lengths > 0).sum()[None].float(),
-    outputs=lambda model, batch: model(batch, guess_lengths),
-    losses=length_losses,
-    heads=(("lengths", lambda config: nn.Linear(config.hidden_size, LONGEST)),),
+    loss=Loss(
+        lambda batch: (batch.lengths > 0).sum()[None].float(),
+        lambda model, batch: model(batch, guess_lengths),
+        length_losses,
+    ),
+    head=SentenceHead(layers=(("lengths", lambda config: nn.Linear(config.hidden_size, LONGEST)),)),
 )
 
 

@@ -96,10 +96,10 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
             )
         turn.order(config)  # raises if its mixture does not fit the sources
         held_out = min(settings.validation_instances, summary.instances.validation)
-        if held_out < (fewest := 2 if objective.needs_whole_batch else 1):
+        if held_out < objective.fewest_rows:
             raise UserError(
                 f"{block} have {held_out} rows for validation, but pretrain.objective "
-                f"{objective.name} needs {fewest} to measure a loss; raise "
+                f"{objective.name} needs {objective.fewest_rows} to measure a loss; raise "
                 "pretrain.validation_instances or corpus.held_out_fraction, or add documents"
             )
         if compute.parallel != "ddp" and held_out < compute.num_workers:

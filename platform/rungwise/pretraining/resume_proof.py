@@ -198,7 +198,7 @@ def _describe_dropout(config: GradientFit) -> str | None:
     for key, value in config.model:
         if key.endswith("dropout") and value:
             return f"model.{key} is {value}"
-    if rate := config.objective.default_dropout:
+    if rate := config.objective.head.dropout:
         return f"pretrain.objective {config.objective.name} has a dropout of {rate}"
     return None
 

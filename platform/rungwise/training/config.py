@@ -18,7 +18,7 @@ from rungwise.instances.order import OrderConfig
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import Fitting
-from rungwise.models.losses.objectives import Objective
+from rungwise.models.losses.objectives import Objective, Shapes
 from rungwise.training.average import AverageConfig, LastAverageConfig
 from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
 
@@ -180,10 +180,11 @@ class GradientConfig(Fitting):
                 "objectives do not compare; set pretrain.skip_outliers to null",
                 {"pretrain.skip_outliers": None},
             )
-        if objective.needs_whole_batch and self.global_batch_size < 2:
+        if self.global_batch_size < objective.fewest_rows:
             raise ConfigError(
                 f"pretrain.global_batch_size is {self.global_batch_size}, but pretrain.objective "
-                f"{objective.name} compares the texts of a batch; raise it to 2 or more"
+                f"{objective.name} compares the texts of a batch; raise it to "
+                f"{objective.fewest_rows} or more"
             )
         if model.carries_state(objective):
             self._check_streams(model, compute)
@@ -308,10 +309,9 @@ class FitConfig(Generic[FittingT_co]):
 
     @property
     def compiles(self) -> bool:
-        """Whether torch.compile takes the step: losses that compare a whole batch, or count its
-        rows of a sort, have no fixed shapes."""
-        objective = self.objective
-        return self.model.compiles and objective.compiles and not objective.sentences
+        """Whether torch.compile can compile the step: the model must be compilable, and the sizes
+        of what the losses read must be known."""
+        return self.model.compiles and self.objective.shapes is not Shapes.UNKNOWN
 
     @property
     def carries_state(self) -> bool:

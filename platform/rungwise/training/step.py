@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from rungwise.instances.batch import Batch
-from rungwise.models.losses.objectives import Losses, LossSum, Objective
+from rungwise.models.losses.objectives import Losses, LossSum, Objective, Shapes
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,
@@ -81,8 +81,8 @@ class Step:
     def with_vectors(
         self, parts: Iterable[Batch[Tensor]], seeds: Sequence[int] = ()
     ) -> Iterable[Batch[Tensor]]:
-        """The micro-batches of a global batch, with its vectors if losses compare them. Forward
-        passes over them draw the dropout of `seeds` again."""
+        """Add the vectors of the whole global batch to its micro-batches, if losses need them.
+        The forward passes that compute them draw the dropout of `seeds` again."""
         if not self.objective.needs_whole_batch:
             return parts
         parts, group = list(parts), self.group
@@ -130,8 +130,9 @@ class Step:
                 streams.leave(part, losses.state)
         self.computed_seconds = time.perf_counter() - began
         self._exchange.finish()
-        if self.objective.mixture_parts:
-            # Momentum moves also what this step does not train, on every worker alike.
+        if self.objective.mixture:
+            # Momentum goes on moving the weights that this step's objective does not use. They
+            # need a gradient, of zeros, to move alike on every worker.
             for parameter in self.model.parameters():
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
@@ -166,14 +167,14 @@ def _compile(
     (embeddings, each block, heads) is a graph, and so are the losses: the backward of a single
     graph returns all gradients at its end, when it is too late to overlap their exchange.
 
-    Shapes are static except for the number of documents, and of rows of a sort if a batch has two.
-    There are few of them, but more than the
-    compiler's default limit per function: two phases have two lengths, and batches of training and
-    of validation two numbers of rows each.
+    Shapes are static except for the number of documents, and of rows of each sort if a batch has
+    two. There are few of them, but more than the compiler's default limit per function: two phases
+    have two lengths, and batches of training and of validation two numbers of rows each.
     """
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
 
-    dynamic = None if objective.varies else False  # None: what has changed once may change again
+    # None: a size that has changed once may change again.
+    dynamic = None if objective.shapes is Shapes.ROWS_VARY else False
     graph = functools.partial(torch.compile, fullgraph=True, dynamic=dynamic)
     losses = objective.losses
     if group.world_size > 1:

@@ -29,7 +29,8 @@ from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
-from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, sentence_encoder
+from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES
+from rungwise.models.losses.heads import EncoderHead
 from rungwise.models.losses.hybrid import HYBRID
 from rungwise.models.losses.objectives import (
     LEFT_TO_RIGHT,
@@ -80,19 +81,18 @@ class EncoderFamily(TransformerFamily):
         """Build the head for tokens, without the weights that `initialise` draws."""
 
     @abstractmethod
-    def masked(self, vocab_size: int, objective: Objective, vocab_multiple: int) -> nn.Module:
-        """Build the model that predicts masked tokens."""
+    def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+        """Build the model that predicts masked tokens, and pairs if the family can."""
+
+    def next_token(self, vocab_size: int, vocab_multiple: int) -> nn.Module:
+        """Build the model that predicts the next token."""
+        body = self.stack(vocab_size, vocab_multiple, causal=True)
+        return LeftToRight(body, self.head(vocab_size), self.initializer_range)
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        if objective.sentences:
-            return sentence_encoder(self, vocab_size, objective)
-        if objective.build is not None:
-            body = self.stack(vocab_size, vocab_multiple, causal=False)
-            return objective.build(self, body, self.head(vocab_size))
-        if not objective.masks:
-            body = self.stack(vocab_size, vocab_multiple, causal=True)
-            return LeftToRight(body, self.head(vocab_size), self.initializer_range)
-        return self.masked(vocab_size, objective, vocab_multiple)
+        assert isinstance(objective.head, EncoderHead)
+        pairs = objective.pair is not None
+        return objective.head.build(self, vocab_size, vocab_multiple, pairs)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return self.stack(vocab_size, causal=not objective.masks)
@@ -109,20 +109,8 @@ class EncoderFamily(TransformerFamily):
         return MaskedModel(model.blanks(), length, *special.require("cls", "sep", "mask"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the stack, the MLM head at M positions, and pooler and NSP once per sequence:
-
-            stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
-
-        Left to right, M is T. Objectives of sentences have no MLM head.
-        BERT base with 15 % masked and V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
-        """
-        D, causal = self.hidden_size, not objective.masks
-        if objective.sentences:
-            return self.stack_flops(T, causal) + objective.more_flops(self, V, T, M)
-        predicted = T if causal else M
-        mlm = 6 * predicted / T * (D * D + D * V)
-        nsp = 6 / T * (D * D + 2 * D) if objective.pair and not objective.build else 0.0
-        return self.stack_flops(T, causal) + mlm + nsp + objective.more_flops(self, V, T, M)
+        assert isinstance(objective.head, EncoderHead)
+        return objective.head.flops(self, V, T, M, objective.pair is not None)
 
 
 class BertConfig(EncoderFamily):
@@ -164,8 +152,7 @@ class BertConfig(EncoderFamily):
     def head(self, vocab_size: int) -> "MlmHead":
         return MlmHead(self.hidden_size, vocab_size)
 
-    def masked(self, vocab_size: int, objective: Objective, vocab_multiple: int) -> nn.Module:
-        pairs = objective.pair is not None
+    def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
         return BertForPretraining(self, vocab_size, vocab_multiple, next_sentence=pairs)
 
     def encoder(

@@ -81,7 +81,7 @@ class ModernBertConfig(EncoderFamily):
         epsilon = self.layer_norm_epsilon
         return MlmHead(self.hidden_size, vocab_size, biases=False, epsilon=epsilon)
 
-    def masked(self, vocab_size: int, objective: Objective, vocab_multiple: int) -> nn.Module:
+    def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
         return ModernBertForPretraining(self, vocab_size, vocab_multiple)
 
 

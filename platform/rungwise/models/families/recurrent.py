@@ -43,7 +43,7 @@ from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import CausalBatch, DocumentRows
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import TokenSums
-from rungwise.models.losses.objectives import CAUSAL, Objective, Origin, Part
+from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Origin, Part
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
 from rungwise.models.suggestion import Steps
 from rungwise.models.trained.language_models import CarryingModel
@@ -58,8 +58,10 @@ AUTOENCODER = dataclasses.replace(
         "rewriting", "rewriting", "Tokens written again correctly", "token of a known document"
     ),
     reads=("document_rows",),
-    counts=lambda batch: batch.lengths.sum()[None].float(),  # () -> (1,)
-    is_code_length=False,
+    loss=CAUSAL.loss._replace(
+        counts=lambda batch: batch.lengths.sum()[None].float()  # () -> (1,)
+    ),
+    meaning=Meaning.TOKENS,
     origin=Origin(2015, "Dai & Le", "reads a text, and writes it again from memory"),
 )
 

@@ -33,18 +33,17 @@ from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.nnlm import ContextBody
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
-from rungwise.models.losses.objectives import CAUSAL, Objective, Part
+from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Part, Shapes
 from rungwise.models.transformer.body import Body, OnBody
 from rungwise.models.transformer.rows import real_places
 
 RANKING = dataclasses.replace(
     CAUSAL,
     name="ranking",
-    compiles=False,
+    shapes=Shapes.UNKNOWN,
     tokens=Part("ranking", "ranking", "Windows scored above their corruption", "window"),
     reads=("corrupted_words",),
-    is_code_length=False,
-    predicts_text=False,
+    meaning=Meaning.ANSWERS,
 )
 _MOST_UNITS = 1 << 24  # of hidden layers held at a time
 

@@ -43,7 +43,7 @@ from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.sentences import SENTENCES, SentenceObjective
+from rungwise.models.losses.sentences import SENTENCES, SentenceHead
 from rungwise.models.trained.contexts import EncodedWords
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer, initialise, sinusoid_positions
@@ -137,8 +137,8 @@ class SentenceEncoderConfig(LayeredFamily):
         return f"{_WORDS[self.network]}{layers}{pooling}, hidden size {self.hidden_size}"
 
     def page_name(self, objective: Objective) -> str:
-        (member, *others) = _members(objective, self)
-        return SentenceObjective.page_name if others else member.page_name
+        (head, *others) = _heads(objective, self)
+        return SentenceHead.page_name if others else head.page_name
 
     def blocks(self) -> list[Layer]:
         """The options of the Transformer's blocks."""
@@ -163,9 +163,9 @@ class SentenceEncoderConfig(LayeredFamily):
         decoder's gates and the output: 6·3·(M + 2·D)·D + 6·D·V. Work per sentence and per pair of
         sentences is not counted, that of `words` among it."""
         D, E = self.hidden_size, self.embedding_size
-        (member, *others) = _members(objective, self)
+        (head, *others) = _heads(objective, self)
         # The steps of a mixture differ: only one encoder is counted.
-        encoders, written = (1, 0) if others else (member.encoders, len(member.writes))
+        encoders, written = (1, 0) if others else (head.encoders, len(head.writes))
         flops = 0.0
         if self.cell:
             inputs = E + (self.num_layers - 1) * D
@@ -293,18 +293,18 @@ class SentenceModel(OnBody):
         super().__init__(SentenceBody(config, vocab_size, vocab_multiple))
         self.masks_own = config.own_score == "masked"
         self.other = None
-        members = _members(objective, config)
+        heads = _heads(objective, config)
         D, bound = config.hidden_size, config.initializer_range
-        if any(each.encoders > 1 for each in members):
+        if any(head.encoders > 1 for head in heads):
             self.other = SentenceBody(config, vocab_size, vocab_multiple)
-        texts = [str(text) for each in members for text in each.writes]
+        texts = [str(text) for head in heads for text in head.writes]
         self.writers = nn.ModuleDict({text: Writer(config) for text in texts})
         for parameter in self.writers.parameters():
             nn.init.uniform_(parameter, -bound, bound)
         if texts:
             self.output = self.body.own_output(D, bound)
             self.output_bias = nn.Parameter(torch.zeros(vocab_size))
-        for name, build in (head for each in members for head in each.heads):
+        for name, build in (layer for head in heads for layer in head.layers):
             self.add_module(name, build(config))
 
     def forward(self, rows: Any, compute: Callable[[Self, Any], Any]) -> Any:
@@ -315,11 +315,11 @@ class SentenceModel(OnBody):
         return self.output_bias if len(self.writers) else None
 
 
-def _members(objective: Objective, config: SentenceEncoderConfig) -> list[SentenceObjective]:
-    """Return the objective, or those of a mixture in the order of the family's."""
-    names = [each.name for each in config.objectives]
-    members = cast(Sequence[SentenceObjective], objective.members or (objective,))
-    return sorted(members, key=lambda each: names.index(each.name))
+def _heads(objective: Objective, config: SentenceEncoderConfig) -> list[SentenceHead]:
+    """Return the head of the objective, or those of a mixture in the order of the family's."""
+    names = {each.name for each in objective.mixture or (objective,)}
+    heads = [each.head for each in config.objectives if each.name in names]
+    return cast(list[SentenceHead], heads)
 
 
 @dataclass(frozen=True)

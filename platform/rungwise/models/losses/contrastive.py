@@ -18,7 +18,8 @@ Shapes: B batch, T sequence, D hidden, N rows of the global batch; 2 views.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,8 @@ from torch.nn import functional
 
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.losses.objectives import MLM, Losses, Objective, Part
+from rungwise.models.losses.heads import EncoderHead, MoreFlops, no_flops
+from rungwise.models.losses.objectives import MLM, Loss, Losses, Meaning, Objective, Part, Shapes
 from rungwise.models.transformer.body import OnBody
 from rungwise.models.transformer.rows import pool
 
@@ -39,6 +41,22 @@ class SentenceEncoder(OnBody):
     def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         body: Any = self.body
         return pool(body.encode(ids_BT, None, lengths_B), lengths_B, "mean")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorHead(EncoderHead):
+    """A model that reads the vector of each text from the body."""
+
+    gives_sentences: ClassVar[bool] = True
+    make: Callable[[Any, Any], nn.Module]  # takes the family and its body
+    more_flops: MoreFlops = no_flops
+
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+        family = family.model_copy(update={"dropout": family.dropout or self.dropout})
+        return self.make(family, family.stack(vocab_size, causal=False))
+
+    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+        return family.stack_flops(T, False) + self.more_flops(family, V, T, M)
 
 
 def _same_row_twice(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
@@ -101,21 +119,21 @@ SIMCSE = dataclasses.replace(
     name="simcse",
     tokens=Part("contrastive", "contrastive", "Other views found among all texts", "text"),
     reads=("masked_blocks",),
-    counts=_counts,
-    outputs=_make_outputs(_same_row_twice),
-    losses=_losses,
-    predicts_text=False,
+    loss=Loss(_counts, _make_outputs(_same_row_twice), _losses),
+    meaning=Meaning.ANSWERS,
     needs_whole_batch=True,
-    sentences=True,
-    default_dropout=0.1,
-    more_flops=lambda family, V, T, M: family.stack_flops(T, False),  # the second view
+    shapes=Shapes.UNKNOWN,
+    head=VectorHead(
+        make=lambda family, body: SentenceEncoder(body),
+        dropout=0.1,
+        more_flops=lambda family, V, T, M: family.stack_flops(T, False),  # the second view
+    ),
 )
 SENTENCE_PAIRS = dataclasses.replace(
     SIMCSE,
     name="sentence_pairs",
     reads=("sentence_order",),
-    outputs=_make_outputs(_both_halves),
-    default_dropout=0.0,
-    more_flops=MLM.more_flops,
+    loss=Loss(_counts, _make_outputs(_both_halves), _losses),
+    head=VectorHead(make=lambda family, body: SentenceEncoder(body)),
 )
 CONTRASTIVE: tuple[Objective, ...] = (SIMCSE, SENTENCE_PAIRS)

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
-from rungwise.models.losses.contrastive import CONTRASTIVE, SentenceEncoder, unmasked
+from rungwise.models.losses.contrastive import CONTRASTIVE, SentenceEncoder, VectorHead, unmasked
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
-from rungwise.models.losses.objectives import MLM, Losses, Objective, Part
+from rungwise.models.losses.objectives import MLM, Loss, Losses, Objective, Part, Shapes
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import Body
 
@@ -31,7 +31,7 @@ from rungwise.models.transformer.body import Body
 class SentenceAutoencoder(SentenceEncoder):
     """A sentence encoder, and a decoder that writes the text from its vector alone."""
 
-    def __init__(self, body: Body, config: TransformerFamily) -> None:
+    def __init__(self, config: TransformerFamily, body: Body) -> None:
         super().__init__(body)
         self.decoder = Transformer(config.blocks(), causal=True)
         self.from_vector = nn.Linear(config.hidden_size, config.hidden_size)
@@ -91,10 +91,6 @@ def _outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Losses:
     return Losses(total[None], correct[None])
 
 
-def _losses(sums: Losses, batch: MaskedBatch[Tensor]) -> Losses:
-    return sums
-
-
 def _counts(batch: MaskedBatch[Tensor]) -> Tensor:
     return _predicted(*unmasked(batch)).sum()[None].to(batch.masked_weights.dtype)
 
@@ -115,21 +111,8 @@ TSDAE = dataclasses.replace(
         "token",
     ),
     reads=("masked_blocks",),
-    counts=_counts,
-    outputs=_outputs,
-    losses=_losses,
-    sentences=True,
-    more_flops=_decoder_flops,
+    loss=Loss(_counts, _outputs),
+    shapes=Shapes.UNKNOWN,
+    head=VectorHead(make=SentenceAutoencoder, more_flops=_decoder_flops),
 )
 SENTENCE_OBJECTIVES: tuple[Objective, ...] = (*CONTRASTIVE, TSDAE)
-
-
-def sentence_encoder(
-    config: TransformerFamily, vocab_size: int, objective: Objective
-) -> SentenceEncoder:
-    """Build the model for a sentence objective; a dropout of 0 becomes its default."""
-    config = config.model_copy(update={"dropout": config.dropout or objective.default_dropout})
-    body = config.body(vocab_size, objective)
-    return (
-        SentenceEncoder(body) if objective.needs_whole_batch else SentenceAutoencoder(body, config)
-    )

@@ -16,16 +16,20 @@ import dataclasses
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rungwise.instances.batch import CausalAndMaskedBatch, MaskedBatch
+from rungwise.models.losses.heads import OwnHead
 from rungwise.models.losses.objectives import (
     MLM,
+    Loss,
     Losses,
     Objective,
     Origin,
     Part,
     PretrainingLogits,
+    Shapes,
+    masked_losses,
 )
 from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
 
@@ -63,15 +67,7 @@ class HybridModel(MaskedHead, TokenOutput):
         return self.heads(self.before(rows))
 
     def masked_sums(self, before_BMD: Tensor, rows: MaskedBatch[Tensor]) -> Losses:
-        return MLM.losses(self.heads(before_BMD), rows)
-
-
-def _outputs(model: nn.Module, batch: CausalAndMaskedBatch[Tensor]) -> Losses:
-    return model(batch)
-
-
-def _losses(sums: Losses, batch: CausalAndMaskedBatch[Tensor]) -> Losses:
-    return sums
+        return masked_losses(self.heads(before_BMD), rows)
 
 
 def _counts(batch: CausalAndMaskedBatch[Tensor]) -> Tensor:
@@ -92,12 +88,10 @@ HYBRID: Objective = dataclasses.replace(
         "masked or next token",
     ),
     reads=("causal_and_masked",),
-    counts=_counts,
-    outputs=_outputs,
-    losses=_losses,
+    loss=Loss(_counts),
     origin=Origin(
         2024, "Charpentier & Samuel", "fills in hidden words and guesses next ones, by turns"
     ),
-    varies=True,
-    build=HybridModel,
+    shapes=Shapes.ROWS_VARY,
+    head=OwnHead(make=HybridModel),
 )

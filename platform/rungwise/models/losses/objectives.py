@@ -43,6 +43,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -51,6 +52,7 @@ from torch.nn import functional
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32, weighted_sums
+from rungwise.models.losses.heads import NO_HEAD, Head, MaskedTokensHead, NextTokenHead
 
 _MIXED = "+"  # between the names of the objectives of a mixture
 
@@ -166,55 +168,115 @@ class Losses(NamedTuple):
     state: Tensor | None = None  # (B, ...) after the last token, of models that carry one
 
 
+class Meaning(Enum):
+    """What the loss in nats measures; only code lengths compare between any two models."""
+
+    CODE_LENGTH = "minus the log of the text's probability"
+    TOKENS = "minus the log-probability of tokens, given more than those before them"
+    ANSWERS = "minus the log-probability of answers, which are no tokens"
+
+
+class Shapes(Enum):
+    """What torch.compile knows of a step: which sizes change from batch to batch."""
+
+    FIXED = "none"
+    ROWS_VARY = "the number of rows of each sort, of which a batch has two"
+    UNKNOWN = "any; the step is not compiled"
+
+
+def call_model(model: nn.Module, batch: Any) -> Any:
+    return model(batch)
+
+
+def keep_sums(sums: Losses, batch: Any) -> Losses:
+    return sums
+
+
+class Loss(NamedTuple):
+    """How the losses of a batch are computed. By default the model returns their sums."""
+
+    counts: Callable[[Any], Tensor]  # how many losses each part sums, (P,), from the batch alone
+    outputs: Callable[[nn.Module, Any], Any] = call_model  # one forward pass
+    sums: Callable[[Any, Any], Losses] = keep_sums  # of the outputs and the batch
+
+
 @dataclass(frozen=True)
 class Objective:
     """A prediction to train on; see the module docstring.
 
-    `outputs(model, batch)` is one forward pass, `losses` sums its losses, and `counts(batch)`
-    returns how many losses each part sums, (P,). The exponential of the loss of `tokens` is a
-    perplexity; `pair` is a loss over pairs of segments.
+    The exponential of the loss of `tokens` is a perplexity; `pair` is a loss over pairs of
+    segments.
     """
 
     name: str
     tokens: Part
     reads: tuple[str, ...]  # kinds of instances
     masks: bool  # whether rows are framed by [CLS] and [SEP], with some tokens masked
-    counts: Callable[[Any], Tensor]
-    outputs: Callable[[nn.Module, Any], Any]
-    losses: Callable[[Any, Any], Losses]  # of the outputs and the batch
+    loss: Loss
     pair: Part | None = None
-    is_code_length: bool = False  # whether the loss is minus the log of the text's probability
-    predicts_text: bool = True  # whether the loss in nats compares with the unigram loss
+    meaning: Meaning = Meaning.TOKENS
     needs_whole_batch: bool = False  # whether a row's loss depends on all rows of the global batch
-    default_dropout: float = 0.0  # used if the model's dropout is 0
-    sentences: bool = False  # whether the model gives one vector per text
+    shapes: Shapes = Shapes.FIXED
+    head: Head = NO_HEAD
     origin: Origin | None = None  # if it, and not the family, is what a paper proposed
-    members: "tuple[Objective, ...]" = ()  # of a mixture: each step trains on one of them
-    mixture_parts: tuple[str, ...] = ()  # the parts of the mixture that it is a member of
-    compiles: bool = True  # whether torch.compile is known to take its step whole
-    varies: bool = False  # whether batches of as many rows differ in those of a sort
-    # Builds the model of an encoder family from the family, its body and its head for tokens.
-    build: Callable[[Any, Any, Any], nn.Module] | None = None
-    # Operations per token that `Family.flops_per_token` does not know, of the family, V, T and M.
-    more_flops: Callable[[Any, int, int, float], float] = lambda *_: 0.0
+    mixture: "tuple[Objective, ...]" = ()  # those that take turns, if it is one or their mixture
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return self.mixture_parts or self.own_parts
+        """The keys of its losses, or of those of the whole mixture."""
+        return tuple(key for each in self.mixture or (self,) for key in each.own_parts)
 
     @property
     def own_parts(self) -> tuple[str, ...]:
         return (self.tokens.key, self.pair.key) if self.pair else (self.tokens.key,)
 
     @property
-    def names(self) -> set[str]:
-        """Its name, or those of its members."""
-        return {each.name for each in self.members} or {self.name}
+    def members(self) -> "tuple[Objective, ...]":
+        """The objectives of a mixture, with a place for the losses of all, so that steps add up."""
+        return tuple(dataclasses.replace(each, mixture=self.mixture) for each in self.mixture)
+
+    @property
+    def predicts_text(self) -> bool:
+        """Whether the loss compares with that of guessing tokens by their frequency."""
+        return self.meaning is not Meaning.ANSWERS
+
+    @property
+    def is_code_length(self) -> bool:
+        return self.meaning is Meaning.CODE_LENGTH
+
+    @property
+    def sentences(self) -> bool:
+        """Whether the model gives one vector per text."""
+        return self.head.gives_sentences
+
+    @property
+    def fewest_rows(self) -> int:
+        """The rows that a global batch, and validation, need for a loss."""
+        return 2 if self.needs_whole_batch else 1
+
+    def counts(self, batch: Any) -> Tensor:
+        """Count how many losses each part sums, (P,)."""
+        return self._place(self.loss.counts(batch))
+
+    def outputs(self, model: nn.Module, batch: Any) -> Any:
+        return self.loss.outputs(model, batch)
+
+    def losses(self, outputs: Any, batch: Any) -> Losses:
+        """Sum the losses of a forward pass."""
+        total, correct, state = self.loss.sums(outputs, batch)
+        return Losses(self._place(total), self._place(correct), state)
 
     def __call__(self, model: nn.Module, batch: Any) -> LossSum:
         """Run one forward pass and return the sums over this batch."""
         losses = self.losses(self.outputs(model, batch), batch)
         return LossSum(losses.total, self.counts(batch), losses.correct, self.parts, losses.state)
+
+    def _place(self, own: Tensor) -> Tensor:
+        """Put zeros in the places of the losses that other objectives of a mixture have."""
+        if not self.mixture:
+            return own
+        before = self.parts.index(self.own_parts[0])
+        return functional.pad(own, (before, len(self.parts) - before - len(self.own_parts)))
 
 
 def member_names(name: str) -> list[str]:
@@ -223,30 +285,14 @@ def member_names(name: str) -> list[str]:
 
 
 def mix(objectives: Sequence[Objective]) -> Objective:
-    """Mix objectives: the sums of each have a place for the parts of all, so that a run of steps
-    adds up. What a page says of a mixture it says of the first."""
-    parts = tuple(part for each in objectives for part in each.own_parts)
-    members = tuple(_member(each, parts) for each in objectives)
-    name = _MIXED.join(each.name for each in objectives)
-    origin = Origin(
-        2018, "after Subramanian et al.", "learns from several tasks, one after another"
-    )
-    return dataclasses.replace(members[0], name=name, members=members, origin=origin)
-
-
-def _member(objective: Objective, parts: tuple[str, ...]) -> Objective:
-    before = parts.index(objective.own_parts[0])
-    around = before, len(parts) - before - len(objective.own_parts)
-
-    def losses(outputs: Any, batch: Any) -> Losses:
-        total, correct, state = objective.losses(outputs, batch)
-        return Losses(functional.pad(total, around), functional.pad(correct, around), state)
-
+    """Mix objectives that take turns. What a page says of a mixture it says of the first."""
     return dataclasses.replace(
-        objective,
-        counts=lambda batch: functional.pad(objective.counts(batch), around),
-        losses=losses,
-        mixture_parts=parts,
+        objectives[0],
+        name=_MIXED.join(each.name for each in objectives),
+        mixture=tuple(objectives),
+        origin=Origin(
+            2018, "after Subramanian et al.", "learns from several tasks, one after another"
+        ),
     )
 
 
@@ -254,11 +300,7 @@ def _masked_counts(batch: MaskedBatch[Tensor]) -> Tensor:
     return batch.masked_weights.sum()[None]  # () -> (1,)
 
 
-def _masked_outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> PretrainingLogits:
-    return model(batch)
-
-
-def _masked_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
+def masked_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
     total, correct = _mlm_sums(logits.mlm, batch)
     return Losses(total[None], correct[None])
 
@@ -297,13 +339,9 @@ def _twofold_counts(batch: CausalBatch[Tensor]) -> Tensor:
 
 
 def _token_outputs(model: nn.Module, batch: CausalBatch[Tensor]) -> Losses:
-    # The model sums its own losses: the logits of all positions are too many (cross_entropy.py).
+    # The model sums its losses: the logits of all positions are too many (cross_entropy.py).
     total, correct, *state = model(batch)
     return Losses(total[None], correct[None], *state)
-
-
-def _token_losses(sums: Losses, batch: CausalBatch[Tensor]) -> Losses:
-    return sums
 
 
 _MLM = Part("mlm", "MLM", "Masked tokens predicted correctly", "masked token")
@@ -316,19 +354,17 @@ MLM_NSP = Objective(
     _MLM,
     reads=("masked_pairs",),
     masks=True,
-    counts=_masked_and_pair_counts,
-    outputs=_masked_outputs,
-    losses=_masked_and_pair_losses,
+    loss=Loss(_masked_and_pair_counts, sums=_masked_and_pair_losses),
     pair=_NSP,
+    head=MaskedTokensHead(),
 )
 MLM = Objective(
     "mlm",
     _MLM,
     reads=("masked_pairs", "masked_blocks", "sentence_order"),
     masks=True,
-    counts=_masked_counts,
-    outputs=_masked_outputs,
-    losses=_masked_losses,
+    loss=Loss(_masked_counts, sums=masked_losses),
+    head=MaskedTokensHead(),
 )
 SENTENCE_ORDER = dataclasses.replace(
     MLM_NSP, name="sentence_order", reads=("sentence_order",), pair=_SOP
@@ -338,12 +374,10 @@ CAUSAL = Objective(
     _LM,
     reads=("causal",),
     masks=False,
-    counts=_token_counts,
-    outputs=_token_outputs,
-    losses=_token_losses,
-    is_code_length=True,
+    loss=Loss(_token_counts, _token_outputs),
+    meaning=Meaning.CODE_LENGTH,
 )
-LEFT_TO_RIGHT = dataclasses.replace(CAUSAL, name="left_to_right")
+LEFT_TO_RIGHT = dataclasses.replace(CAUSAL, name="left_to_right", head=NextTokenHead())
 BIDIRECTIONAL = dataclasses.replace(
     CAUSAL,
     name="bidirectional",
@@ -353,7 +387,7 @@ BIDIRECTIONAL = dataclasses.replace(
         "Tokens predicted correctly from all others",
         "token, given all others",
     ),
-    is_code_length=False,
+    meaning=Meaning.TOKENS,
 )
 # The mean of two code lengths is a code length: sqrt(p·q) sums to at most 1 over all texts.
 BILM = dataclasses.replace(
@@ -365,5 +399,5 @@ BILM = dataclasses.replace(
         "Tokens predicted correctly, mean of both directions",
         "token, mean of both directions",
     ),
-    counts=_twofold_counts,
+    loss=CAUSAL.loss._replace(counts=_twofold_counts),
 )

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.contrastive import unmasked
+from rungwise.models.losses.heads import OwnHead
 from rungwise.models.losses.objectives import MLM, Objective, Origin, Part, PretrainingLogits
 from rungwise.models.losses.replaced_tokens import real_tokens, row_numbers
 from rungwise.models.transformer.body import MaskedHead
@@ -81,7 +82,6 @@ PERMUTED: Objective = dataclasses.replace(
     MLM,
     name="permuted",
     tokens=Part("permuted", "permuted", "Tokens predicted correctly in a random order", "token"),
-    build=PermutedModel,
-    more_flops=_more_flops,
+    head=OwnHead(make=PermutedModel, more_flops=_more_flops),
     origin=Origin(2019, "after Yang et al.", "guesses words in a random order, one after another"),
 )

@@ -25,13 +25,16 @@ from torch.nn import functional
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.contrastive import unmasked
 from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.losses.heads import OwnHead
 from rungwise.models.losses.objectives import (
     MLM,
+    Loss,
     Losses,
     Objective,
     Origin,
     Part,
     PretrainingLogits,
+    masked_losses,
 )
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import MaskedHead, boundaries
@@ -155,12 +158,8 @@ def real_tokens(rows: MaskedBatch[Tensor]) -> Tensor:
     return (place_T < lengths_B).expand_as(rows.ids)
 
 
-def _outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Detected:
-    return model(batch)
-
-
 def _losses(outputs: Detected, batch: MaskedBatch[Tensor]) -> Losses:
-    masked = MLM.losses(PretrainingLogits(outputs.mlm, None), batch)
+    masked = masked_losses(PretrainingLogits(outputs.mlm, None), batch)
     logits_BT, real_BT = at_least_float32(outputs.logits), real_tokens(batch)
     losses_BT = functional.binary_cross_entropy_with_logits(
         logits_BT, outputs.replaced.to(logits_BT.dtype), reduction="none"
@@ -193,10 +192,7 @@ REPLACED_TOKENS: Objective = dataclasses.replace(
     pair=Part(
         "detection", "replaced-token", "Tokens told to be replaced or original", "token", 2, 0.15
     ),
-    counts=_counts,
-    outputs=_outputs,
-    losses=_losses,
+    loss=Loss(_counts, sums=_losses),
     origin=Origin(2020, "Clark et al.", "finds the words that a smaller model has replaced"),
-    build=ReplacedTokensModel,
-    more_flops=_more_flops,
+    head=OwnHead(make=ReplacedTokensModel, more_flops=_more_flops),
 )

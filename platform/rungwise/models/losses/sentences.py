@@ -30,7 +30,7 @@ Shapes: B runs or pairs, R sentences of a run, N = B·R, L tokens of a sentence,
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,8 @@ from rungwise.models.losses.cross_entropy import (
     at_least_float32,
     token_sums,
 )
-from rungwise.models.losses.objectives import Losses, Objective, Origin, Part
+from rungwise.models.losses.heads import Head
+from rungwise.models.losses.objectives import Loss, Losses, Meaning, Objective, Origin, Part, Shapes
 from rungwise.models.transformer.rows import real_places
 
 _PAIRED = "paired"  # the place of the second text of a pair
@@ -51,15 +52,16 @@ _PAIRED = "paired"  # the place of the second text of a pair
 _NEAR, _OWN = (-1, 1), (0,)
 
 
-@dataclass(frozen=True)
-class SentenceObjective(Objective):
-    """An objective of the vector of a sentence, and what it needs besides the encoder."""
+@dataclass(frozen=True, kw_only=True)
+class SentenceHead(Head):
+    """What an objective of the vector of a sentence needs besides the encoder."""
 
+    gives_sentences: ClassVar[bool] = True
     page_name: str = "sentence encoder"
     encoders: int = 1  # 2: a second one without shared weights, `other` of the model
     writes: tuple[int | str, ...] = ()  # a GRU for each of these texts to write, in `writers`
     # Layers of its own: their name in the model, and what builds them from the config.
-    heads: tuple[tuple[str, Callable[[Any], nn.Module]], ...] = ()
+    layers: tuple[tuple[str, Callable[[Any], nn.Module]], ...] = ()
 
 
 def sentence_vectors(
@@ -113,21 +115,18 @@ def _choose(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
     return own_scores(f_BRD @ g_BRD.transpose(1, 2), model.masks_own)
 
 
-QUICK_THOUGHTS = SentenceObjective(
+QUICK_THOUGHTS = Objective(
     "quick_thoughts",
     Part("neighbour", "neighbour", "Neighbours found among the sentences of a run", "sentence"),
     reads=("sentence_runs",),
     masks=False,
-    counts=_neighbour_counts,
-    outputs=lambda model, batch: model(batch, _choose),
-    losses=_neighbour_losses,
-    predicts_text=False,
-    sentences=True,
+    loss=Loss(_neighbour_counts, lambda model, batch: model(batch, _choose), _neighbour_losses),
+    meaning=Meaning.ANSWERS,
+    shapes=Shapes.UNKNOWN,
     origin=Origin(
         2018, "Logeswaran & Lee", "reads a sentence and picks its neighbour among others"
     ),
-    page_name="Quick-thoughts model",
-    encoders=2,
+    head=SentenceHead(page_name="Quick-thoughts model", encoders=2),
 )
 
 
@@ -208,24 +207,18 @@ SKIP_THOUGHTS = replace(
     tokens=Part(
         "neighbour_words", "neighbours' words", "Words of neighbours written correctly", "token"
     ),
-    counts=_words_written(_NEAR),
-    outputs=_written(_write_sentences(_NEAR)),
-    losses=lambda sums, batch: sums,
-    predicts_text=True,
+    loss=Loss(_words_written(_NEAR), _written(_write_sentences(_NEAR))),
+    meaning=Meaning.TOKENS,
     origin=Origin(2015, "Kiros et al.", "reads a sentence and writes the ones around it"),
-    page_name="Skip-thoughts model",
-    encoders=1,
-    writes=_NEAR,
+    head=SentenceHead(page_name="Skip-thoughts model", writes=_NEAR),
 )
 SENTENCE_AUTOENCODER = replace(
     SKIP_THOUGHTS,
     name="sentence_autoencoder",
     tokens=Part("own_words", "own words", "Words written again correctly", "token"),
-    counts=_words_written(_OWN),
-    outputs=_written(_write_sentences(_OWN)),
+    loss=Loss(_words_written(_OWN), _written(_write_sentences(_OWN))),
     origin=Origin(2015, "after Dai & Le", "reads a sentence and writes it again"),
-    page_name=SentenceObjective.page_name,
-    writes=_OWN,
+    head=SentenceHead(writes=_OWN),
 )
 
 
@@ -236,11 +229,12 @@ SENTENCE_TRANSLATION = replace(
         "aligned_words", "aligned words", "Words of aligned texts written correctly", "token"
     ),
     reads=("aligned_lines",),
-    counts=lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
-    outputs=_written(_write_second),
+    loss=Loss(
+        lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
+        _written(_write_second),
+    ),
     origin=Origin(2017, "after McCann et al.", "reads a sentence and writes its translation"),
-    page_name=SentenceObjective.page_name,
-    writes=(_PAIRED,),
+    head=SentenceHead(writes=(_PAIRED,)),
 )
 
 
@@ -267,12 +261,12 @@ INFERENCE = replace(
     name="inference",
     tokens=Part("relation", "relation", "Pairs of sentences labelled correctly", "pair", 3),
     reads=("labelled_pairs",),
-    counts=lambda batch: torch.tensor([float(len(batch.label))], device=batch.label.device),
-    outputs=lambda model, batch: model(batch, _judge),
-    losses=_pair_losses,
+    loss=Loss(
+        lambda batch: torch.tensor([float(len(batch.label))], device=batch.label.device),
+        lambda model, batch: model(batch, _judge),
+        _pair_losses,
+    ),
     origin=Origin(2017, "Conneau et al.", "learns which sentences follow from which others"),
-    page_name=SentenceObjective.page_name,
-    encoders=1,
-    heads=(("classifier", _classifier),),
+    head=SentenceHead(layers=(("classifier", _classifier),)),
 )
 SENTENCES = (QUICK_THOUGHTS, SKIP_THOUGHTS, SENTENCE_AUTOENCODER, SENTENCE_TRANSLATION, INFERENCE)

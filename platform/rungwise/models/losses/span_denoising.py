@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from rungwise.instances.batch import MaskedBatch
+from rungwise.models.losses.heads import OwnHead
 from rungwise.models.losses.objectives import MLM, Objective, Origin, Part, PretrainingLogits
 from rungwise.models.transformer.block import gather_positions
 from rungwise.models.transformer.body import MaskedHead
@@ -45,6 +46,6 @@ SPAN_DENOISING: Objective = dataclasses.replace(
     name="span_denoising",
     tokens=Part("written", "denoising", "Tokens of spans written correctly", "written token"),
     reads=("denoised_spans",),
-    build=DenoisingModel,
+    head=OwnHead(make=DenoisingModel),
     origin=Origin(2020, "after Raffel et al.", "writes the spans that were taken out of a text"),
 )

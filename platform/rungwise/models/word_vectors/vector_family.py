@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import LayeredFamily
 from rungwise.models.fitting import Weights
-from rungwise.models.losses.objectives import CAUSAL, Objective, Part
+from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Part
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body
 from rungwise.models.word_vectors import sparse_sums
@@ -31,12 +31,7 @@ _MULTIPLE = 16  # floats in the widest register; rows are padded with zeros to a
 def vector_objective(name: str, part: str, unit: str) -> Objective:
     """Create the objective of a family whose loss is no probability of text."""
     return dataclasses.replace(
-        CAUSAL,
-        name=name,
-        tokens=Part(name, part, "", unit),
-        reads=(),
-        is_code_length=False,
-        predicts_text=False,
+        CAUSAL, name=name, tokens=Part(name, part, "", unit), reads=(), meaning=Meaning.ANSWERS
     )
 
 

@@ -1,0 +1,98 @@
+"""The models that encoder families build for an objective: the body with what stands on it.
+
+    head               model                                       operations besides the blocks
+    MaskedTokensHead   logits at masked positions, and of pairs    tokens at M positions, pairs
+    NextTokenHead      next tokens, from a causal body             tokens at every position
+    OwnHead            one of the objective's own (`make`)         tokens at M positions, and more
+    VectorHead         a vector for each text (contrastive.py)     those of the objective
+
+A family calls `build` and `flops` and does not ask which head it has. A family that has one model
+only, such as GPT, builds it itself; its objectives have the base class.
+
+Shapes: T sequence, D hidden, V vocabulary, M masked positions per row.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+
+MoreFlops = Callable[[Any, int, int, float], float]  # of the family, V, T and M
+
+
+def no_flops(family: Any, V: int, T: int, M: float) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What a model has above its body for an objective."""
+
+    gives_sentences: ClassVar[bool] = False  # whether the model gives one vector per text
+    dropout: float = 0.0  # used if the model's dropout is 0
+
+
+NO_HEAD = Head()  # of a family that has one model only
+
+
+class EncoderHead(Head, ABC):
+    """A head of an `EncoderFamily` (families/bert.py). `pairs`: whether pairs are predicted too."""
+
+    @abstractmethod
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+        """Build the model, with random weights."""
+
+    @abstractmethod
+    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+        """Count the operations per token; see `Family.flops_per_token`."""
+
+
+class MaskedTokensHead(EncoderHead):
+    """The head for masked tokens, and one for pairs on the pooled state."""
+
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+        return family.masked(vocab_size, vocab_multiple, pairs)
+
+    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+        """Count the blocks, the MLM head at M positions, and pooler and NSP once per sequence:
+
+            stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
+
+        BERT base with 15 % masked and V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
+        """
+        D = family.hidden_size
+        tokens = family.stack_flops(T, False) + _token_flops(family, V, T, M)
+        return tokens + (6 / T * (D * D + 2 * D) if pairs else 0.0)
+
+
+class NextTokenHead(EncoderHead):
+    """The head for tokens on every state of a causal body."""
+
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+        return family.next_token(vocab_size, vocab_multiple)
+
+    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+        return family.stack_flops(T, True) + _token_flops(family, V, T, T)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnHead(EncoderHead):
+    """A model of the objective, which reads both ways and has the family's head for tokens."""
+
+    make: Callable[[Any, Any, Any], nn.Module]  # takes the family, its body and its head
+    more_flops: MoreFlops = no_flops
+
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+        body = family.stack(vocab_size, vocab_multiple, causal=False)
+        return self.make(family, body, family.head(vocab_size))
+
+    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+        tokens = family.stack_flops(T, False) + _token_flops(family, V, T, M)
+        return tokens + self.more_flops(family, V, T, M)
+
+
+def _token_flops(family: Any, V: int, T: int, predicted: float) -> float:
+    D = family.hidden_size
+    return 6 * predicted / T * (D * D + D * V)
