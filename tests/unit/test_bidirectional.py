@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.families.bidirectional import BidirectionalConfig, BidirectionalForPretraining
-from rungwise.models.losses.objectives import BIDIRECTIONAL
 from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     VOCAB_SIZE,
-    documents_of,
     lengths_of,
     logits_of,
     random_causal_batch,
@@ -57,18 +55,6 @@ def test_a_token_is_predicted_from_all_of_its_row_but_itself(norm, seed):
                     assert moved_BT[row, t] > 1e-5, f"target {t} did not see token {place}"
                 else:
                     assert moved_BT[row, t] == 0, "it saw padding"
-
-
-@settings(max_examples=15)
-@given(seed=st.integers(0, 10_000), norm=st.sampled_from(["pre", "post"]))
-def test_packed_documents_are_as_if_each_were_alone(seed, norm):
-    torch.manual_seed(seed)
-    model = shaken(small_model("bidirectional", norm=norm)).eval()
-    batch = random_causal_batch(3, 12)
-    packed_BTV = logits_of(model, batch)
-    for row, columns, alone in documents_of(batch):
-        expected = logits_of(model, alone)[0]
-        torch.testing.assert_close(packed_BTV[row, columns], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_padding_is_as_if_it_were_not_there():
@@ -125,11 +111,3 @@ def test_base_has_the_blocks_of_bert_base():
     # norm of the embeddings.
     extra = 512 * 768 + 2 * 2 * 768 + 768 * 768 - 2 * 768 - 2 * 768
     assert parameter_count(bidirectional) == parameter_count(bert) + extra == 110_497_338
-
-
-def test_flops_per_token_by_hand():
-    L, D, T, V = 6, 768, 512, 30_522
-    stacks = 2 * (6 * L * (4 * D * D + 2 * D * 4 * D) + 6 * L * D * T)
-    head = 6 * (2 * D * D + D * V)
-    flops = BidirectionalConfig().flops_per_token(V, T, BIDIRECTIONAL)
-    assert flops == stacks + head

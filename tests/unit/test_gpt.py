@@ -27,6 +27,7 @@ from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     CAUSAL_KINDS,
+    KINDS,
     VOCAB_SIZE,
     documents_of,
     logits_of,
@@ -103,12 +104,6 @@ def test_flops_of_modern_bert_are_what_pytorch_counts_but_for_far_keys():
     assert flops == pytest.approx(counted, rel=1e-12)
 
 
-def test_flops_of_masked_objectives_are_those_of_bert():
-    for kind, megaflops in (("mlm_nsp", 545.4), ("sentence_order", 545.4), ("mlm", 545.4)):
-        flops = BertConfig().flops_per_token(30_522, 128, objective_of(kind), 0.15 * 128)
-        assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
-
-
 # Configuration.
 
 
@@ -123,8 +118,6 @@ def test_the_family_is_chosen_by_kind():
         validate(_Recipe, {"model": {"kind": "gpt", "positions": "sinusoid"}})
     with pytest.raises(ConfigError, match=r"model.kind: expected one of bert, gpt, bidirectional"):
         validate(_Recipe, {"model": {"kind": "magic"}})
-    with pytest.raises(ConfigError, match=r"num_heads 12; set model\.hidden_size=108"):
-        validate(_Recipe, {"model": {"kind": "gpt", "hidden_size": 100}})
 
 
 @pytest.mark.parametrize(
@@ -149,12 +142,6 @@ def test_an_objective_of_another_family_is_refused(kind, objective, takes):
         config.objective(objective)
 
 
-def test_a_block_beyond_the_learned_table_is_refused():
-    model = small_model("causal")
-    with pytest.raises(ValueError, match="16 learned positions, found a sequence of 17"):
-        model.logits(torch.zeros(1, 17, dtype=torch.int64))
-
-
 # The start: Radford et al. 2019, section 2.3.
 
 
@@ -176,7 +163,7 @@ def test_residual_outputs_start_smaller_by_the_root_of_twice_the_layers():
 
 
 def test_biases_start_at_zero_and_the_same_seed_gives_the_same_start():
-    for kind in CAUSAL_KINDS:
+    for kind in KINDS:
         torch.manual_seed(5)
         first = small_model(kind)
         torch.manual_seed(5)
@@ -233,7 +220,12 @@ def test_no_position_sees_the_future(kind, norm):
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [("causal", {}), ("left_to_right", {}), ("left_to_right", {"positions": "sinusoid"})],
+    [
+        ("causal", {}),
+        ("bidirectional", {}),
+        ("left_to_right", {}),
+        ("left_to_right", {"positions": "sinusoid"}),
+    ],
 )
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10_000), norm=st.sampled_from(["pre", "post"]))

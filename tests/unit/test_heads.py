@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from rungwise.finetune.encoder_heads import BiLstm, ScalarMix
 from rungwise.finetune.model import HeadedEncoder
-from rungwise.finetune.tops import BiLstm, ScalarMix
 from rungwise.tasks import interface
 from rungwise.tasks.kinds.heads import (
     ChoiceHead,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.finetune.config import BilstmTop, FeaturesAdaptation, FinetuneConfig
-from rungwise.finetune.tops import BiLstm, ScalarMix, Tagger
+from rungwise.finetune.encoder_heads import BiLstm, ScalarMix, Tagger
 from rungwise.models.config import model_config
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective

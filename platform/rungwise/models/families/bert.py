@@ -214,11 +214,11 @@ class Bert(TransformerBody):
         if self.position_embedding is not None:
             return learned_positions(self.position_embedding, sequence_length, positions_BT)
         weight = self.token_embedding.weight
-        table_TD = sinusoid_positions(
-            sequence_length, self.config.hidden_size, weight.device, weight.dtype
+        positions = sequence_length if positions_BT is None else positions_BT
+        sinusoids = sinusoid_positions(
+            positions, self.config.hidden_size, weight.device, weight.dtype
         )
-        table_TD = table_TD * (self.config.initializer_range * math.sqrt(2))
-        return table_TD if positions_BT is None else table_TD[positions_BT]
+        return sinusoids * (self.config.initializer_range * math.sqrt(2))
 
     def embeddings(self) -> list[nn.Module]:
         tables = (self.token_embedding, self.segment_embedding, self.position_embedding)

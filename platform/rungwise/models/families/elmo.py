@@ -9,7 +9,7 @@ Dropout applies before each layer and before the output; layers above the first 
 loss is the mean of both over all tokens, as in the release; the paper sums them.
 
 Fine-tuning reads both directions concatenated: the paper's 2·L + 1 vectors as L + 1 layers, where
-layer 0 is the token's vector twice. A task weights them (finetune/tops.py).
+layer 0 is the token's vector twice. A task weights them (finetune/encoder_heads.py).
 
 The left-to-right state is carried from block to block (training/streams.py). The release also
 carries the right-to-left state, but that state comes from the text on the left, which a

@@ -25,31 +25,34 @@ from rungwise.models.transformer.attention import (
     WHOLE,
     Attention,
     Boundaries,
+    Rotation,
     Visible,
     has_varlen,
     near_keys,
+    rotation,
     visible_keys,
 )
 from rungwise.models.transformer.layer import ACTIVATIONS, Layer, StackedLinear
-from rungwise.models.transformer.rotary import Rotation, rotation
 
 Inputs = tuple[Visible, Rotation | None, bool]  # of a block, beside the states
 
 
 def sinusoid_positions(
-    num_positions: int,
+    positions: int | Tensor,
     hidden_size: int,
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return PE(pos, 2i) = sin(pos / 10000^(2i/d)) and PE(pos, 2i+1) = cos(the same), as (T, D).
-    Computed, not stored, so it extends to any length. Angles are in float64: in bfloat16 position
-    511 is already off by a radian."""
-    position_T1 = torch.arange(num_positions, device=device, dtype=torch.float64)[:, None]
+    """Return PE(pos, 2i) = sin(pos / 10000^(2i/d)) and PE(pos, 2i+1) = cos(the same), as (..., D)
+    of these positions, or (T, D) of the first T. Computed, not stored, so it extends to any length.
+    Angles are in float64: in bfloat16 position 511 is already off by a radian."""
+    if not isinstance(positions, Tensor):
+        positions = torch.arange(positions, device=device)
     even_I = torch.arange(0, hidden_size, 2, device=device, dtype=torch.float64)
-    angle_TI = position_T1 * torch.exp(even_I * (-math.log(10_000.0) / hidden_size))
-    pair_TI2 = torch.stack((angle_TI.sin(), angle_TI.cos()), dim=-1)
-    return pair_TI2.flatten(1).to(dtype)  # (T, D/2, 2) -> (T, D): sine and cosine alternate
+    rates_I = torch.exp(even_I * (-math.log(10_000.0) / hidden_size))
+    angles = positions.double()[..., None] * rates_I
+    pairs = torch.stack((angles.sin(), angles.cos()), dim=-1)
+    return pairs.flatten(-2).to(dtype)  # (..., D/2, 2) -> (..., D): sine and cosine alternate
 
 
 def learned_positions(
