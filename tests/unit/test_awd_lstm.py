@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,13 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.finetune import Pretrained, finetune
 from rungwise.instances.batch import CausalBatch, DocumentRows
 from rungwise.models.families.awd_lstm import AwdLstmConfig, AwdLstmForPretraining
 from rungwise.models.families.recurrent import AUTOENCODER, LstmConfig
 from rungwise.models.losses.objectives import CAUSAL
-from tests.small_models import VOCAB_SIZE
-from tests.toy_tasks import config_of, stand_in, toy_data
 
 V, B, T = 29, 3, 12
 DROPOUTS = ("dropout", "hidden_dropout", "input_dropout", "word_dropout", "recurrent_dropout")
@@ -242,39 +238,3 @@ def test_copying_digits_can_be_learnt_and_the_classifier_starts_from_its_weights
         torch.testing.assert_close(
             value[:10] if "embedding" in name else value, model.state_dict()[name]
         )
-
-
-def test_the_classifier_of_ulmfit_learns_with_all_its_tricks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Embeddings and three layers are unfrozen one by one; each has its rate at the peak."""
-    stand_in(monkeypatch)
-    sizes: Any = {"hidden_size": 24, "embedding_size": 16, "initializer_range": 0.3}
-    sizes |= {"recurrent_dropout": 0.1, "hidden_dropout": 0.1, "input_dropout": 0.1}
-    family = AwdLstmConfig(**sizes)
-    torch.manual_seed(0)
-    weights = family.build(VOCAB_SIZE, CAUSAL).state_dict()
-    data = replace(
-        toy_data("classification", "causal", examples=96),
-        pretrained=Pretrained(family, CAUSAL, VOCAB_SIZE),
-        weights=dict(weights),
-    )
-    settings = config_of(
-        adaptation={"kind": "discriminative", "decay": 0.5, "unfreeze_every_epochs": 1},
-        schedule="slanted",
-        pooling="last_max_mean",
-        gradient_length=6,
-        word_dropout=0.1,
-        learning_rate=0.02,
-        epochs=16,
-    )
-    told: list[dict[str, float]] = []
-    model = finetune(settings, data, 0, lambda _, metrics, state=None: told.append(metrics))
-    assert model.head.linear.in_features == 48
-    moved = [
-        not torch.equal(value, weights[name])
-        for name, value in model.encoder.state_dict().items()
-        if "embedding" not in name
-    ]
-    assert all(moved)
-    assert told[-1]["accuracy"] > 0.9

@@ -1,11 +1,9 @@
 """Truncated backpropagation through time: a state carried over steps, workers and kills."""
 
-import gzip
 import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +15,6 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import shards
 from rungwise.instances.batch import CausalBatch
-from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.recurrent import LstmConfig, RecurrentForPretraining, RnnConfig
@@ -26,7 +23,6 @@ from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.estimate import Measures, estimate_run
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import kill_steps
-from rungwise.tokens.text import TokenisedText
 from rungwise.training.config import GradientFit
 from rungwise.training.curriculum import Turn, count_epochs
 from rungwise.training.optimizer import (
@@ -38,8 +34,6 @@ from rungwise.training.optimizer import (
 from rungwise.training.progress import Progress
 from rungwise.training.streams import StreamStates
 from rungwise.training.tensor_files import load_tensors
-from tests.conftest import SPECIAL_IDS, write_shards
-from tests.summaries import standing
 from tests.training_runs import (
     CPU,
     VOCAB,
@@ -231,49 +225,6 @@ def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_ev
     resumed = run(recurrent(model), instances, tmp_path)
     assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 1]
     assert_same(alone[1], resumed)
-
-
-def penn_treebank(real_data: Path, folder: Path) -> Artifact:
-    """Instances of its first sentences by words, three hundred to train on in two shards."""
-    text = gzip.decompress((real_data / "corpora/en/ptb/ptb.train.txt.gz").read_bytes()).decode()
-    lines = text.splitlines()[:350]
-    words = {
-        word: 5 + i for i, word in enumerate(sorted({w for line in lines for w in line.split()}))
-    }
-    settings = CausalConfig(sequence_length=32)
-    built = {}
-    parts = {"train-00000": (0, 120), "train-00001": (120, 300), "validation-00000": (300, 350)}
-    for name, (begin, end) in parts.items():
-        sentences = [[words[word] for word in line.split()] for line in lines[begin:end]]
-        tokens = TokenisedText(
-            ids=np.concatenate(sentences).astype(np.uint16),
-            starts=np.cumsum([0] + [len(sentence) for sentence in sentences]),
-            first_sentence=np.array([0, len(sentences)]),
-            documents=np.array([begin], np.uint64),
-        )
-        generator = np.random.Generator(np.random.Philox(begin))
-        built[f"{name}.arrow"] = settings.build(tokens, SPECIAL_IDS, generator).shard
-    summary = write_shards(folder, built, 5 + len(words), kind="causal", sequence_length=32)
-    return standing(
-        "instances", folder, summary, settings.model_dump(mode="json"), fingerprint="p" * 12
-    )
-
-
-def test_on_the_penn_treebank_killed_and_resumed_with_other_workers(
-    real_data: Path, tmp_path: Path, free_ports: list[int]
-) -> None:
-    instances = penn_treebank(real_data, tmp_path / "instances")
-    settings = recurrent(**{"pretrain.steps": 40})
-    window = kill_steps(settings, instances, settings.pretrain.steps)
-    first, last = window.first_step, window.last_step
-    assert first <= 30 < last
-    whole = run(settings, instances, tmp_path / "whole")
-    assert whole.history[-1]["loss"] < whole.history[0]["loss"] - 0.5
-    together(2, settings, instances, tmp_path / "cut", free_ports[0], killed_at=30)
-    resumed = run(settings, instances, tmp_path / "cut")
-    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
-    assert resumed.attempts[-1]["step"] in (25, 30)
-    assert_same(whole, resumed)
 
 
 def test_without_the_state_of_its_checkpoint_a_run_would_go_another_way(

@@ -21,7 +21,7 @@ from rungwise.training.feed import Source, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.step import _compile
 from tests.conftest import SPECIAL_IDS
-from tests.small_models import check_slopes, gradient, loss_and_gradient, shaken, small_config
+from tests.small_models import gradient, loss_and_gradient, shaken, small_config
 from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
 
 FAMILIES = ("mlm", "modern_bert")
@@ -120,14 +120,6 @@ def _texts(rows: CausalBatch[Any] | MaskedBatch[Any], row: int) -> Any:
     T = rows.ids.shape[1]
     length = getattr(rows, "lengths", None)
     return torch.where(torch.arange(T) < (T if length is None else length[row]), 0, -1)
-
-
-@pytest.mark.parametrize("kind", FAMILIES)
-def test_the_gradient_is_that_of_finite_differences(instances: Artifact, kind: str) -> None:
-    model, objective = model_of(kind, torch.float64)
-    batch = micro_batch(instances, 0.5, ROWS[:6])
-    objective(model, batch).loss().backward()
-    check_slopes(model, lambda: objective(model, batch).loss().item())
 
 
 def test_any_split_of_a_batch_has_the_same_sums(instances: Artifact) -> None:

@@ -51,7 +51,6 @@ from tests.training_runs import (
     config,
     make_instances,
     run,
-    together,
     weights,
 )
 
@@ -421,14 +420,3 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(
     assert resumed.attempts[-1]["step"] in (5, 10)
     assert resumed == alone[1]
     assert_same_weights(tmp_path, alone[0])
-
-
-def test_killed_and_resumed_with_other_workers_it_reads_the_same_with_the_same_losses(
-    instances: Artifact, alone: tuple[Path, Progress], tmp_path: Path, unused_port: int
-) -> None:
-    together(2, settings(), instances, tmp_path, unused_port, killed_at=13)
-    resumed = run(settings(), instances, tmp_path)
-    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
-    assert resumed.data == alone[1].data
-    for mine, theirs in zip(resumed.history, alone[1].history, strict=True):
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)

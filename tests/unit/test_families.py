@@ -160,33 +160,19 @@ RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "random words": ("corrupted_words", {"kind": "senna", "window": 5}),
 }
-SMALL_BERT = {"num_layers": 1, "num_heads": 2, "hidden_size": 12, "intermediate_size": 24}
-# What an encoder reads for objectives with a model of their own.
-READ = {
-    "causal_and_masked": "causal_and_masked",
-    "replaced_tokens": "masked_blocks",
-    "span_denoising": "denoised_spans",
-    "permuted": "masked_blocks",
-}
 
 
-@pytest.mark.parametrize(
-    "name", [*RESUMED, *(pytest.param(name, marks=pytest.mark.slow) for name in READ)]
-)
+@pytest.mark.parametrize("name", RESUMED)
 def test_killed_and_resumed_on_another_number_of_workers_a_run_ends_with_the_same_bits(
     name: str, tmp_path: Path, free_ports: list[int]
 ) -> None:
     """On as many logical workers; the first checkpoint has what the text has prepared."""
-    objective, keys = None, {}
-    if name in READ:
-        objective, keys = name, {"sequence_length": 32, "masking": {"max_predictions": 6}}
-    kind, model = RESUMED.get(name) or (READ[name], {"kind": "bert", **SMALL_BERT})
-    instances = make_instances(tmp_path / "instances", kind, documents=(60,), **keys)
+    kind, model = RESUMED[name]
+    instances = make_instances(tmp_path / "instances", kind, documents=(60,))
     compute: dict[str, Any] = {"micro_batch_size": 2, "logical_workers": 2}
     settings = require_gradient(
         stage(
             model,
-            objective=objective,
             steps=20,
             global_batch_size=4,
             optimizer={"learning_rate": 0.01},

@@ -14,7 +14,6 @@ from rungwise.models.losses.contrastive import unmasked
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.replaced_tokens import _draw, row_numbers
 from tests.small_models import (
-    check_slopes,
     gradient,
     loss_and_gradient,
     random_masked_batch,
@@ -106,20 +105,6 @@ def test_both_losses_are_those_of_each_text_alone(instances: Artifact, kind: str
     (both[0] + WEIGHT * both[1]).backward()
     # Angles of rotary positions are float32, and count from the beginning of a packed row.
     torch.testing.assert_close(slope, gradient(model), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", FAMILIES)
-def test_the_gradient_is_that_of_finite_differences(instances: Artifact, kind: str) -> None:
-    """Of the loss of masked tokens and fifty times that of the detector, the guesses fixed."""
-    model, objective = model_of(kind)
-    (rows,) = micro_batches(instances)
-    objective(model, rows).loss().backward()
-
-    def loss() -> float:
-        values = objective(model, rows).metrics()
-        return values["mlm_loss"] + WEIGHT * values["detection_loss"]
-
-    check_slopes(model, loss, epsilon=1e-7, least=1e-6)
 
 
 def test_a_right_guess_is_an_original_token(instances: Artifact) -> None:

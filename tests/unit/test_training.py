@@ -65,18 +65,6 @@ def test_the_split_into_micro_batches_changes_nothing(instances: Artifact, tmp_p
         assert whole.tokens == parts.tokens
 
 
-def test_padding_and_the_end_of_an_epoch_do_not_stop_a_run(
-    instances: Artifact, tmp_path: Path
-) -> None:
-    count = InstancesSummary.of(instances).instances.train
-    steps = count // 12 * 2 + 3
-    progress = run(
-        config(**{"pretrain.steps": steps}), instances, tmp_path, checkpoint_every_steps=1000
-    )
-    assert progress.step == steps
-    assert progress.step * 12 > 2 * count
-
-
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     instances: Artifact, tmp_path: Path
 ) -> None:

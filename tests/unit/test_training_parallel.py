@@ -72,38 +72,6 @@ def assert_same_rows_and_losses(one: Progress, other: Progress, relative: float)
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=relative)
 
 
-@pytest.mark.parametrize(
-    ("way", "model"),
-    [
-        ("ddp on 3", "bert"),
-        ("fsdp on 3", "gpt"),
-        pytest.param("ddp on 2", "bert", marks=pytest.mark.slow),
-        pytest.param("ddp on 3", "gpt", marks=pytest.mark.slow),
-        pytest.param("fsdp on 2", "bert", marks=pytest.mark.slow),
-        pytest.param("fsdp on 2", "gpt", marks=pytest.mark.slow),
-        pytest.param("fsdp on 3", "bert", marks=pytest.mark.slow),
-        pytest.param("hybrid on 4", "bert", marks=pytest.mark.slow),
-        pytest.param("hybrid on 4", "gpt", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.slow
-def test_any_number_of_workers_reads_the_same_rows_and_has_the_same_losses_for_200_steps(
-    made: Callable[[str], tuple[Artifact, Progress]],
-    tmp_path: Path,
-    way: str,
-    model: str,
-    unused_port: int,
-) -> None:
-    world, compute = WAYS[way]
-    instances, alone = made(model)
-    progress = together(
-        world, long(model), instances, tmp_path, unused_port, checkpoint_every_steps=100, **compute
-    )
-    assert progress is not None
-    assert [row["step"] for row in progress.history] == list(range(1, 201))
-    assert_same_rows_and_losses(alone, progress, relative=1e-5)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "optimizer", "precision"),
