@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rungwise.instances.batch import Batch
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family, StatefulFamily
-from rungwise.models.losses.objectives import Shapes
+from rungwise.models.losses.objectives import BatchShapes
 from rungwise.pretraining.config import fitting_kind
 from rungwise.training import parallel
 from rungwise.training.optimizer import MuonConfig, OptimizerConfig, build_optimizers
@@ -129,7 +129,7 @@ def test_every_family_and_objective_of_a_compiled_run_is_among_these() -> None:
             taken = {
                 (kind, each.name)
                 for each in family.objectives
-                if family().compiles and each.shapes is not Shapes.UNKNOWN
+                if family().compiles and each.shapes is not BatchShapes.UNKNOWN
             }
             assert taken <= found
 
@@ -155,7 +155,7 @@ def test_no_dense_mask_no_head_outside_a_graph_and_no_recompilation(
         step = made(family, kind, 1 if way == "whole" else 2)
         frames = taken(step, batches, watch)
     # Between graphs of parts, the compiler learns from the second batch which sizes vary.
-    first = int(step.objective.shapes is Shapes.ROWS_VARY and way != "whole")
+    first = int(step.objective.shapes is BatchShapes.ROWS_VARY and way != "whole")
     assert set(frames[first:]) == {1 if way == "whole" else frames[first]}
     assert not set(watch.outside) & set(HEAVY), watch.outside
     found = list(watch.made())

@@ -14,15 +14,7 @@ from torch.nn import functional
 from rungwise.finetune.encoder_heads import BiLstm, ScalarMix
 from rungwise.finetune.model import HeadedEncoder
 from rungwise.tasks import interface
-from rungwise.tasks.kinds.heads import (
-    ChoiceHead,
-    Rows,
-    SequenceHead,
-    SpanHead,
-    TokenHead,
-    last_token,
-    mean_over_tokens,
-)
+from rungwise.tasks.kinds.heads import ChoiceHead, Rows, SequenceHead, SpanHead, TokenHead
 from tests.small_models import VOCAB_SIZE, objective_of, shaken, small_config
 
 KINDS = ("mlm_nsp", "left_to_right", "causal", "bidirectional")
@@ -138,6 +130,8 @@ def test_last_maximum_and_mean_stand_side_by_side_and_see_no_padding():
         real = states_RTE[row, :length].numpy()
         expected = np.concatenate([real[-1], real.max(axis=0), real.mean(axis=0)])
         np.testing.assert_allclose(vectors[row], expected, rtol=1e-6)
+        alone = head.vectors(states_RTE[[row], :length], None).numpy()
+        np.testing.assert_allclose(alone[0], expected, rtol=1e-6)
     assert head.linear.in_features == 12
 
 
@@ -186,14 +180,6 @@ def test_a_span_loss_by_hand():
     total, count = interface.KINDS["span"].loss_sums(logits_BT2, torch.tensor([[2, 1]]))
     end = -math.log(math.e / (math.e + 2))
     assert (total.item(), count) == (pytest.approx((math.log(3) + end) / 2), 1)
-
-
-def test_mean_and_last_by_hand():
-    states_RTE = torch.tensor([[[1.0], [3.0], [math.nan]], [[2.0], [4.0], [9.0]]])
-    lengths_R = torch.tensor([2, 3])
-    assert mean_over_tokens(states_RTE, lengths_R).tolist() == [[2.0], [5.0]]
-    assert last_token(states_RTE, lengths_R).tolist() == [[3.0], [9.0]]
-    assert last_token(states_RTE[1:], None).tolist() == [[9.0]]
 
 
 def test_a_scalar_mix_by_hand():

@@ -242,7 +242,7 @@ def test_the_sizes_of_infersent_are_the_released_ones() -> None:
 
 
 def test_pooling_by_hand_with_rubbish_at_padding() -> None:
-    states = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [9.0, 9.0]], [[9.0, 9.0]] * 3])
+    states = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [math.nan, 9.0]], [[9.0, 9.0]] * 3])
     lengths = torch.tensor([2, 0])
     expected: dict[Any, list[float]] = {
         "last": [3, -2],

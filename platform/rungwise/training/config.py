@@ -18,7 +18,7 @@ from rungwise.instances.order import OrderConfig
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import Fitting
-from rungwise.models.losses.objectives import Objective, Shapes
+from rungwise.models.losses.objectives import BatchShapes, Objective
 from rungwise.training.average import AverageConfig, LastAverageConfig
 from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
 
@@ -311,7 +311,7 @@ class FitConfig(Generic[FittingT_co]):
     def compiles(self) -> bool:
         """Whether torch.compile can compile the step: the model must be compilable, and the sizes
         of what the losses read must be known."""
-        return self.model.compiles and self.objective.shapes is not Shapes.UNKNOWN
+        return self.model.compiles and self.objective.shapes is not BatchShapes.UNKNOWN
 
     @property
     def carries_state(self) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from rungwise.instances.batch import Batch
-from rungwise.models.losses.objectives import Losses, LossSum, Objective, Shapes
+from rungwise.models.losses.objectives import BatchShapes, Losses, LossSum, Objective
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,
@@ -174,7 +174,7 @@ def _compile(
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
 
     # None: a size that has changed once may change again.
-    dynamic = None if objective.shapes is Shapes.ROWS_VARY else False
+    dynamic = None if objective.shapes is BatchShapes.ROWS_VARY else False
     graph = functools.partial(torch.compile, fullgraph=True, dynamic=dynamic)
     losses = objective.losses
     if group.world_size > 1:

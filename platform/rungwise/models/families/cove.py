@@ -34,7 +34,7 @@ from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import TextPairs
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums
-from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Part, Shapes
+from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.transformer.body import Body, TokenOutput
 from rungwise.models.transformer.rows import real_places, run_cells
@@ -49,7 +49,7 @@ TRANSLATION = dataclasses.replace(
         "token of a translation",
     ),
     reads=("aligned_lines",),
-    shapes=Shapes.UNKNOWN,
+    shapes=BatchShapes.UNKNOWN,
     loss=CAUSAL.loss._replace(
         counts=lambda batch: batch.lengths[:, 1].sum()[None].float()  # () -> (1,)
     ),

@@ -33,14 +33,14 @@ from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.nnlm import ContextBody
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
-from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Part, Shapes
+from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
 from rungwise.models.transformer.body import Body, OnBody
 from rungwise.models.transformer.rows import real_places
 
 RANKING = dataclasses.replace(
     CAUSAL,
     name="ranking",
-    shapes=Shapes.UNKNOWN,
+    shapes=BatchShapes.UNKNOWN,
     tokens=Part("ranking", "ranking", "Windows scored above their corruption", "window"),
     reads=("corrupted_words",),
     meaning=Meaning.ANSWERS,

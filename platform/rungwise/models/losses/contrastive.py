@@ -28,7 +28,15 @@ from torch.nn import functional
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.heads import EncoderHead, MoreFlops, no_flops
-from rungwise.models.losses.objectives import MLM, Loss, Losses, Meaning, Objective, Part, Shapes
+from rungwise.models.losses.objectives import (
+    MLM,
+    BatchShapes,
+    Loss,
+    Losses,
+    Meaning,
+    Objective,
+    Part,
+)
 from rungwise.models.transformer.body import OnBody
 from rungwise.models.transformer.rows import pool
 
@@ -122,7 +130,7 @@ SIMCSE = dataclasses.replace(
     loss=Loss(_counts, _make_outputs(_same_row_twice), _losses),
     meaning=Meaning.ANSWERS,
     needs_whole_batch=True,
-    shapes=Shapes.UNKNOWN,
+    shapes=BatchShapes.UNKNOWN,
     head=VectorHead(
         make=lambda family, body: SentenceEncoder(body),
         dropout=0.1,

@@ -23,7 +23,7 @@ from rungwise.instances.batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.contrastive import CONTRASTIVE, SentenceEncoder, VectorHead, unmasked
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
-from rungwise.models.losses.objectives import MLM, Loss, Losses, Objective, Part, Shapes
+from rungwise.models.losses.objectives import MLM, BatchShapes, Loss, Losses, Objective, Part
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import Body
 
@@ -112,7 +112,7 @@ TSDAE = dataclasses.replace(
     ),
     reads=("masked_blocks",),
     loss=Loss(_counts, _outputs),
-    shapes=Shapes.UNKNOWN,
+    shapes=BatchShapes.UNKNOWN,
     head=VectorHead(make=SentenceAutoencoder, more_flops=_decoder_flops),
 )
 SENTENCE_OBJECTIVES: tuple[Objective, ...] = (*CONTRASTIVE, TSDAE)

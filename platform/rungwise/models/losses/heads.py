@@ -27,17 +27,17 @@ def no_flops(family: Any, V: int, T: int, M: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class ModelHead:
     """What a model has above its body for an objective."""
 
     gives_sentences: ClassVar[bool] = False  # whether the model gives one vector per text
     dropout: float = 0.0  # used if the model's dropout is 0
 
 
-NO_HEAD = Head()  # of a family that has one model only
+NO_HEAD = ModelHead()  # of a family that has one model only
 
 
-class EncoderHead(Head, ABC):
+class EncoderHead(ModelHead, ABC):
     """A head of an `EncoderFamily` (families/bert.py). `pairs`: whether pairs are predicted too."""
 
     @abstractmethod

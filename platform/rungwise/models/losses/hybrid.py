@@ -22,13 +22,13 @@ from rungwise.instances.batch import CausalAndMaskedBatch, MaskedBatch
 from rungwise.models.losses.heads import OwnHead
 from rungwise.models.losses.objectives import (
     MLM,
+    BatchShapes,
     Loss,
     Losses,
     Objective,
     Origin,
     Part,
     PretrainingLogits,
-    Shapes,
     masked_losses,
 )
 from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
@@ -92,6 +92,6 @@ HYBRID: Objective = dataclasses.replace(
     origin=Origin(
         2024, "Charpentier & Samuel", "fills in hidden words and guesses next ones, by turns"
     ),
-    shapes=Shapes.ROWS_VARY,
+    shapes=BatchShapes.ROWS_VARY,
     head=OwnHead(make=HybridModel),
 )

@@ -52,7 +52,7 @@ from torch.nn import functional
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32, weighted_sums
-from rungwise.models.losses.heads import NO_HEAD, Head, MaskedTokensHead, NextTokenHead
+from rungwise.models.losses.heads import NO_HEAD, MaskedTokensHead, ModelHead, NextTokenHead
 
 _MIXED = "+"  # between the names of the objectives of a mixture
 
@@ -176,7 +176,7 @@ class Meaning(Enum):
     ANSWERS = "minus the log-probability of answers, which are no tokens"
 
 
-class Shapes(Enum):
+class BatchShapes(Enum):
     """What torch.compile knows of a step: which sizes change from batch to batch."""
 
     FIXED = "none"
@@ -216,8 +216,8 @@ class Objective:
     pair: Part | None = None
     meaning: Meaning = Meaning.TOKENS
     needs_whole_batch: bool = False  # whether a row's loss depends on all rows of the global batch
-    shapes: Shapes = Shapes.FIXED
-    head: Head = NO_HEAD
+    shapes: BatchShapes = BatchShapes.FIXED
+    head: ModelHead = NO_HEAD
     origin: Origin | None = None  # if it, and not the family, is what a paper proposed
     mixture: "tuple[Objective, ...]" = ()  # those that take turns, if it is one or their mixture
 

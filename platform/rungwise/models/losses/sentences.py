@@ -43,8 +43,16 @@ from rungwise.models.losses.cross_entropy import (
     at_least_float32,
     token_sums,
 )
-from rungwise.models.losses.heads import Head
-from rungwise.models.losses.objectives import Loss, Losses, Meaning, Objective, Origin, Part, Shapes
+from rungwise.models.losses.heads import ModelHead
+from rungwise.models.losses.objectives import (
+    BatchShapes,
+    Loss,
+    Losses,
+    Meaning,
+    Objective,
+    Origin,
+    Part,
+)
 from rungwise.models.transformer.rows import real_places
 
 _PAIRED = "paired"  # the place of the second text of a pair
@@ -53,7 +61,7 @@ _NEAR, _OWN = (-1, 1), (0,)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceHead(Head):
+class SentenceHead(ModelHead):
     """What an objective of the vector of a sentence needs besides the encoder."""
 
     gives_sentences: ClassVar[bool] = True
@@ -122,7 +130,7 @@ QUICK_THOUGHTS = Objective(
     masks=False,
     loss=Loss(_neighbour_counts, lambda model, batch: model(batch, _choose), _neighbour_losses),
     meaning=Meaning.ANSWERS,
-    shapes=Shapes.UNKNOWN,
+    shapes=BatchShapes.UNKNOWN,
     origin=Origin(
         2018, "Logeswaran & Lee", "reads a sentence and picks its neighbour among others"
     ),

@@ -40,8 +40,8 @@ def run_cells(
 
 
 def pool(states_NLD: Tensor, lengths_N: Tensor, pooling: Pooling) -> Tensor:
-    """Return the vectors (N, D), whatever stands at padding; those of empty rows are zeros, except
-    of `last`, where they mean nothing."""
+    """Return the vectors (N, D), whatever stands at padding, NaN included; those of empty rows are
+    zeros, except of `last`, where they mean nothing."""
     if pooling == "last":
         rows_N = torch.arange(len(states_NLD), device=states_NLD.device)
         return states_NLD[rows_N, (lengths_N - 1).clamp(min=0)]
@@ -51,6 +51,6 @@ def pool(states_NLD: Tensor, lengths_N: Tensor, pooling: Pooling) -> Tensor:
         lowest = torch.finfo(states_NLD.dtype).min
         highest_ND = states_NLD.masked_fill(~real_NL1, lowest).amax(1)
         return highest_ND * (lengths_N > 0)[:, None]
-    sum_ND = (states_NLD * real_NL1).sum(1)
+    sum_ND = torch.where(real_NL1, states_NLD, states_NLD.new_zeros(())).sum(1)
     divisors = {"mean": length_N1, "sum": 1, "root": length_N1.sqrt()}
     return sum_ND / divisors[pooling]

@@ -64,11 +64,13 @@ class GloveConfig(VectorFamily):
         amounts = [self._unit // distance for distance in range(1, self.window + 1)]
         return sparse_sums.count_neighbours(text, text.starts, counts_V, amounts)
 
-    def cells(self, table: SparseSums, vocab_size: int) -> "Cells":
+    def cells(self, table: SparseSums, vocab_size: int) -> "PairCells":
         """Return the cells of all counts; a word near itself counts for both positions."""
         rows, columns = np.divmod(table.keys, vocab_size)
         amounts = table.sums / self._unit * (1 + (rows == columns))
-        return Cells(rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32))
+        return PairCells(
+            rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32)
+        )
 
     def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
         """Draw the initial weights; the sums of squared gradients start at 1."""
@@ -79,7 +81,7 @@ class GloveConfig(VectorFamily):
         return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _PARAMETERS}
 
     def read(
-        self, weights: Weights, cells: "Cells", order: NDArray[np.int64], rate: float
+        self, weights: Weights, cells: "PairCells", order: NDArray[np.int64], rate: float
     ) -> tuple[float, int]:
         """Train on cells; see `PairsFamily`."""
         from rungwise.models.word_vectors import glove_kernel
@@ -98,7 +100,7 @@ class GloveConfig(VectorFamily):
         return math.lcm(*range(1, self.window + 1))
 
 
-class Cells(NamedTuple):
+class PairCells(NamedTuple):
     """The non-zero cells on and above the diagonal of a symmetric table."""
 
     rows: NDArray[np.int32]  # (N,)

@@ -96,16 +96,16 @@ class LsaConfig(VectorFamily):
         keys = documents[is_frequent] * len(counts_V) + text.ids[is_frequent]
         return sparse_sums.merge_sums([SparseSums(keys, np.ones(len(keys), np.int64))])
 
-    def cells(self, table: SparseSums, vocab_size: int) -> "Cells":
+    def cells(self, table: SparseSums, vocab_size: int) -> "ContextCells":
         """Return the cells of all counts; those of a window in both orders."""
         contexts, words = np.divmod(table.keys, vocab_size)
         if self.contexts == "documents":
-            return Cells(words, contexts, table.sums)
+            return ContextCells(words, contexts, table.sums)
         both = np.concatenate([contexts, words]), np.concatenate([words, contexts])
-        return Cells(*both, np.tile(table.sums, 2))  # a word near itself has its pair twice
+        return ContextCells(*both, np.tile(table.sums, 2))  # a word near itself has its pair twice
 
     def solve(
-        self, cells: "Cells", counts_V: NDArray[np.int64], documents: int, seed: int
+        self, cells: "ContextCells", counts_V: NDArray[np.int64], documents: int, seed: int
     ) -> Solution:
         """Weigh the cells and decompose the table; see `SolvedFamily`."""
         from scipy.sparse import csr_array
@@ -159,7 +159,7 @@ class LsaConfig(VectorFamily):
         return LsaModel(tensors[TABLE], tensors[_VALUES], tensors[_IMPORTANCE], self)
 
 
-class Cells(NamedTuple):
+class ContextCells(NamedTuple):
     """The counts that are not 0."""
 
     words: NDArray[np.int64]  # (N,)

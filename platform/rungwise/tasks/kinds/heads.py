@@ -26,6 +26,7 @@ the longest row.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -34,9 +35,21 @@ from torch import Tensor, nn
 
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.transformer.block import initialise
-from rungwise.models.transformer.rows import real_places
+from rungwise.models.transformer.rows import Pooling as Way
+from rungwise.models.transformer.rows import pool, real_places
 from rungwise.tasks.kinds.items import Pairs, Pooling
 
+# What is pooled, side by side, and how where no row is padded; else the first token.
+_WAYS: dict[Pooling, tuple[Way, ...]] = {
+    "mean": ("mean",),
+    "last": ("last",),
+    "last_max_mean": ("last", "max", "mean"),
+}
+_POOLS: dict[Way, Callable[[Tensor], Tensor]] = {
+    "mean": lambda states_RTE: states_RTE.mean(dim=1),
+    "last": lambda states_RTE: states_RTE[:, -1],
+    "max": lambda states_RTE: states_RTE.amax(dim=1),
+}
 INITIALIZER_RANGE = 0.02  # of the weights of a head, as in BERT and GPT, whatever the encoder's
 
 
@@ -68,16 +81,13 @@ class Pool(nn.Module):
 
     def forward(self, states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
         """Return (R, E), or (R, 3 E) of three vectors side by side."""
-        match self.pooling:
-            case "cls":
-                pooled_RE = states_RTE[:, 0]
-            case "mean":
-                pooled_RE = mean_over_tokens(states_RTE, lengths_R)
-            case "last":
-                pooled_RE = last_token(states_RTE, lengths_R)
-            case "last_max_mean":
-                parts = (last_token, max_over_tokens, mean_over_tokens)
-                pooled_RE = torch.cat([part(states_RTE, lengths_R) for part in parts], dim=1)
+        ways = _WAYS.get(self.pooling)
+        if ways is None:
+            pooled_RE = states_RTE[:, 0]
+        elif lengths_R is None:
+            pooled_RE = torch.cat([_POOLS[way](states_RTE) for way in ways], dim=1)
+        else:
+            pooled_RE = torch.cat([pool(states_RTE, lengths_R, way) for way in ways], dim=1)
         return pooled_RE if self.dense is None else torch.tanh(self.dense(pooled_RE))
 
 
@@ -169,31 +179,6 @@ class SpanHead(nn.Module):
             return logits_BT2
         padding_BT = ~real_places(states_RTE.shape[1], rows.lengths)
         return logits_BT2.masked_fill(padding_BT[:, :, None], -math.inf)
-
-
-def mean_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
-    """Return the mean (R, E) over the real tokens of each row, marks included."""
-    if lengths_R is None:
-        return states_RTE.mean(dim=1)
-    real_RT1 = real_places(states_RTE.shape[1], lengths_R)[:, :, None]
-    # Select instead of multiplying: padding may hold NaN, and must not count.
-    kept_RTE = torch.where(real_RT1, states_RTE, states_RTE.new_zeros(()))
-    return kept_RTE.sum(dim=1) / lengths_R[:, None].to(states_RTE.dtype)
-
-
-def max_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
-    """Return the maximum (R, E) of each unit over the real tokens of each row, marks included."""
-    if lengths_R is not None:
-        padding_RT1 = ~real_places(states_RTE.shape[1], lengths_R)[:, :, None]
-        states_RTE = states_RTE.masked_fill(padding_RT1, -math.inf)
-    return states_RTE.amax(dim=1)
-
-
-def last_token(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
-    """Return the state (R, E) of the last real token of each row."""
-    if lengths_R is None:
-        return states_RTE[:, -1]
-    return states_RTE[torch.arange(len(states_RTE), device=states_RTE.device), lengths_R - 1]
 
 
 class CrfHead(TokenHead):

@@ -154,7 +154,7 @@ def longest_first(
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedTokens:
     """The N tokens of a text: ids, and places [start, end) with both bounds ascending."""
 
     ids: list[int]
@@ -172,14 +172,14 @@ class Located:
         return (first, last) if first <= last else None
 
 
-def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Located]:
+def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[LocatedTokens]:
     """Tokenise each text and find the places of its tokens."""
     with refuse_panic():
         encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return [_located(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
 
-def _located(text: str, encoding: Encoding) -> Located:
+def _located(text: str, encoding: Encoding) -> LocatedTokens:
     starts, ends = [], []
     for start, end in encoding.offsets:
         while start < end and text[start].isspace():
@@ -194,7 +194,7 @@ def _located(text: str, encoding: Encoding) -> Located:
         while starts[token] < ends[token] < limit and _continues_letter(text[ends[token]]):
             ends[token] += 1
     _join_overlapping(starts, ends)
-    return Located(encoding.ids, starts, ends)
+    return LocatedTokens(encoding.ids, starts, ends)
 
 
 def _continues_letter(character: str) -> bool:
