@@ -57,18 +57,6 @@ def test_a_token_is_predicted_from_all_of_its_row_but_itself(norm, seed):
                     assert moved_BT[row, t] == 0, "it saw padding"
 
 
-def test_padding_is_as_if_it_were_not_there():
-    model = shaken(small_model("bidirectional")).eval()
-    batch = random_causal_batch(4, 12, packed=False)
-    padded_BTV = logits_of(model, batch)
-    for row, length in enumerate(lengths_of(batch).tolist()):
-        one = slice(row, row + 1)
-        alone = model.logits(
-            batch.ids[one, :length], batch.targets[one, :length], torch.tensor([length])
-        )
-        torch.testing.assert_close(padded_BTV[row, :length], alone[0], atol=1e-5, rtol=1e-5)
-
-
 def test_both_directions_weigh_in_and_are_different():
     model = small_model("bidirectional").bidirectional
     left = {name: p.shape for name, p in model.left_to_right.named_parameters()}

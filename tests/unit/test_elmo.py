@@ -200,20 +200,6 @@ def test_clips_by_hand() -> None:
     assert after.tolist() == [pytest.approx([4.9, 2.5])]
 
 
-@pytest.mark.parametrize("clip", [None, 0.35])
-def test_gradients_of_the_layer_agree_with_finite_differences(clip: float | None) -> None:
-    of = layer(clip).double()
-    names = [name for name, _ in of.named_parameters()]
-    state_BS = torch.randn(2, 12, dtype=torch.float64)
-
-    def output(x_BTD: Tensor, *values: Tensor) -> Tensor:
-        replaced = dict(zip(names, values, strict=True))
-        return torch.func.functional_call(of, replaced, (x_BTD, state_BS))[0]
-
-    x_BTD = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(output, (x_BTD, *of.parameters()))
-
-
 # Both directions.
 
 

@@ -23,7 +23,6 @@ from rungwise.finetune import (
     FinetuneConfig,
     OnEpoch,
     Pretrained,
-    Split,
     TaskData,
     TaskModel,
     build_frame,
@@ -55,7 +54,7 @@ from rungwise.training.tensor_files import save_tensors
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config, small_model
 from tests.summaries import pretrained_of, task_of
-from tests.toy_tasks import FRAME, INFO, WAYS, config_of, stand_in, toy_data
+from tests.toy_tasks import INFO, WAYS, config_of, stand_in, toy_data
 
 # Of generation, see test_generation.py.
 TASKS: tuple[Kind, ...] = tuple(kind for kind in INFO if kind != "generation")
@@ -615,16 +614,6 @@ def test_every_way_of_use_serves_every_kind_of_task(objective: str) -> None:
             else:
                 assert parameter.grad is not None, (config, name)
                 assert parameter.grad.isfinite().all(), (config, name)
-
-
-def test_a_row_of_the_longest_length_is_read() -> None:
-    data = toy_data("classification")
-    row = FRAME.one([10] * 14)
-    split = Split([0], [Item((row,), 0, 0)])
-    model: TaskModel = finetune(
-        config_of(), dataclasses.replace(data, splits=dict.fromkeys(data.splits, split)), 0, nothing
-    )
-    assert outputs(model, split.items)[0].shape == (2,)
 
 
 def test_an_epoch_takes_every_item_once_in_batches_of_like_length() -> None:

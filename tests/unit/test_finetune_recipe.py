@@ -117,22 +117,6 @@ def test_of_several_labels_each_is_weighed_as_two_classes() -> None:
     assert total.item() / count == pytest.approx(np.mean(expected), rel=1e-6)
 
 
-def test_class_weights_move_what_is_learnt_towards_the_rare_class() -> None:
-    data = toy_data("classification", examples=40)
-    rare = [item for item in data.splits["train"].items if item.target == 1][:2]
-    often = [item for item in data.splits["train"].items if item.target == 0]
-    data = with_train(data, [*often, *rare])
-
-    def said(**keys: Any) -> float:
-        """The mean share of the rare class among what a head alone has learnt."""
-        config = config_of(adaptation={"kind": "frozen"}, epochs=4, learning_rate=0.05, **keys)
-        model = finetune(config, data, 0, lambda *_: None)
-        batch = collate(often, KINDS["classification"])
-        return model(batch.ids, batch.segments, batch.rows).softmax(-1)[:, 1].mean().item()
-
-    assert said(class_weights="balanced") > said() + 0.05
-
-
 def with_train(data: TaskData, items: list[Any]) -> TaskData:
     train = Split([item.target for item in items], items)
     return replace(data, splits={**data.splits, "train": train})
@@ -189,23 +173,6 @@ def test_an_auxiliary_language_model_adds_its_share_row_by_row(kind: Kind) -> No
         ]
     mean = torch.stack(by_hand).mean().item()
     assert losses[1][0] - losses[0][0] == pytest.approx(0.3 * mean, rel=1e-9)
-
-
-def test_training_in_parts_is_training_with_a_ragged_last_batch_too() -> None:
-    data = toy_data("classification", examples=18)  # of the last batch two items are left
-    told: list[dict[str, float]] = []
-    one, parts = (
-        finetune(
-            config_of(dropout=0, epochs=2, accumulation=accumulation),
-            data,
-            0,
-            lambda epoch, metrics, state=None: told.append(metrics),
-        ).state_dict()
-        for accumulation in (1, 3)
-    )
-    assert [metrics.get("effective/accumulation") for metrics in told] == [None, None, 3, 3]
-    for name, tensor in one.items():
-        torch.testing.assert_close(parts[name], tensor, rtol=1e-3, atol=1e-5)
 
 
 # In force.

@@ -4,7 +4,6 @@ The comparison with transformers is in reference/. The tests of what is seen cov
 right as well. Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +18,7 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.config import ModelConfig
-from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.gpt import Gpt, GptConfig, GptForPretraining
-from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
@@ -176,26 +173,6 @@ def test_biases_start_at_zero_and_the_same_seed_gives_the_same_start():
 # The formulas.
 
 
-def test_gpt_is_the_formula():
-    """One block, pre-norm, by hand: what is in no other test of the block."""
-    model = shaken(small_model("causal", num_layers=1))
-    gpt, ids_BT = model.gpt, torch.randint(VOCAB_SIZE, (2, 9))
-    x_BTD = gpt.token_embedding.weight[ids_BT] + gpt.position_embedding.weight[:9]
-    block = gpt.transformer.blocks[0]
-    q, k, v = block.attention.query_key_value(block.attention_norm(x_BTD)).chunk(3, dim=-1)
-    heads = []
-    for head in (slice(0, 8), slice(8, 16)):
-        scores_BTT = q[..., head] @ k[..., head].mT / math.sqrt(8)
-        future_TT = torch.ones(9, 9).triu(1).bool()
-        heads.append(scores_BTT.masked_fill(future_TT, -math.inf).softmax(-1) @ v[..., head])
-    x_BTD = x_BTD + block.attention.output(torch.cat(heads, dim=-1))
-    z = block.mlp.expand(block.mlp_norm(x_BTD))
-    gelu = 0.5 * z * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
-    x_BTD = gpt.transformer.final_norm(x_BTD + block.mlp.contract(gelu))
-    expected_BTV = x_BTD @ gpt.token_embedding.weight.T
-    torch.testing.assert_close(model.logits(ids_BT), expected_BTV, atol=1e-5, rtol=1e-5)
-
-
 def test_the_output_is_the_embedding_and_nothing_more():
     names = [name for name, p in small_model("causal").named_parameters() if VOCAB_SIZE in p.shape]
     assert names == ["gpt.token_embedding.weight"]
@@ -253,32 +230,6 @@ def test_what_stands_at_padding_changes_nothing(kind):
         sums = model(batch)
         changed = model(replace(batch, **other))
         torch.testing.assert_close(changed, sums, atol=0, rtol=0)
-
-
-@pytest.mark.parametrize("kind", LEFT_TO_RIGHT)
-def test_one_document_as_long_as_the_row_is_the_same_with_and_without_a_mask(kind):
-    model = shaken(small_model(kind)).eval()
-    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
-    positions_BT = torch.arange(9).expand(2, 9)
-    masked = model.logits(ids_BT, Boundaries(torch.full((2, 9), 3), positions_BT))
-    torch.testing.assert_close(masked, model.logits(ids_BT), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("family", [BertConfig, ModernBertConfig])
-def test_both_directions_stay_within_a_document_too(family):
-    """An encoder over packed blocks: padding is a document of its own."""
-    sizes: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "hidden_size": 16}
-    if family is ModernBertConfig:
-        sizes["local_window"] = 4  # the second layer sees two on either side
-    config = family(**sizes)
-    model = shaken(config.body(VOCAB_SIZE, config.objective("mlm"))).eval()
-    ids_BT = torch.randint(VOCAB_SIZE, (1, 9))
-    document_BT = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2]])
-    positions_BT = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 0, 1]])
-    packed = model.encode(ids_BT, None, None, Boundaries(document_BT, positions_BT))
-    for columns in (slice(0, 3), slice(3, 7)):
-        alone = model.encode(ids_BT[:, columns])
-        torch.testing.assert_close(packed[:, columns], alone, atol=1e-5, rtol=1e-5)
 
 
 def test_a_block_without_a_boundary_takes_the_kernel_with_its_own_rule(monkeypatch):

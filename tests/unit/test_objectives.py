@@ -147,20 +147,6 @@ def test_an_objective_says_what_it_reads_and_counts_the_losses_of_a_batch_of_it(
         )
 
 
-def test_counts_need_no_forward_pass():
-    batch = random_masked_batch(5, 9, 4)
-    masked = batch.masked_weights.sum().item()
-    assert MLM_NSP.counts(batch).tolist() == [masked, 5.0]
-    assert MLM.counts(batch).tolist() == [masked]
-    blocks = random_causal_batch(5, 9)
-    for kind in CAUSAL_KINDS:
-        objective = objective_of(kind)
-        assert objective.counts(blocks).tolist() == [blocks.weights.sum().item()]
-        assert torch.equal(objective(small_model(kind), blocks).count, objective.counts(blocks))
-    model = BertForPretraining(SMALL, VOCAB_SIZE)
-    assert torch.equal(MLM_NSP(model, batch).count, MLM_NSP.counts(batch))
-
-
 def test_a_sum_of_shares_is_not_a_mean_of_means():
     """Losses 4, 4 in one micro-batch and 1, 1, 1 in the other: 11/5, not (4 + 1)/2."""
     pieces = [

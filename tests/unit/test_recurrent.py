@@ -1,7 +1,6 @@
 """The recurrent language models: their state, gradients, dropouts, and what they offer."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.training.optimizer import hidden_matrices
 from tests.conftest import SPECIAL_IDS
-from tests.small_models import check_slopes
 
 V, B, T, D = 23, 3, 8, 6
 KINDS: dict[str, type[RecurrentFamily]] = {"lstm": LstmConfig, "rnn": RnnConfig}
@@ -50,25 +48,10 @@ def built(kind: str, **changes: Any) -> RecurrentForPretraining:
     return model
 
 
-def batch(part: slice = slice(T), **state: Tensor) -> CausalBatch[Tensor]:
+def batch() -> CausalBatch[Tensor]:
     torch.manual_seed(1)
     stream_BT = torch.randint(V, (B, T + 1))
-    return CausalBatch(
-        stream_BT[:, :-1][:, part], stream_BT[:, 1:][:, part], torch.ones(B, T)[:, part], **state
-    )
-
-
-def test_two_halves_with_the_state_handed_over_are_the_whole(kind: str) -> None:
-    model = built(kind)
-    zero = torch.zeros(B, *model.state_shape)
-    whole, right, end = model(batch(state=zero))
-    total, count, state = 0.0, 0.0, zero
-    for part in (slice(0, 3), slice(3, T)):
-        one, hits, state = model(batch(part, state=state))
-        total, count = total + one, count + hits
-    torch.testing.assert_close(total, whole)
-    assert count == right
-    torch.testing.assert_close(state, end)
+    return CausalBatch(stream_BT[:, :-1], stream_BT[:, 1:], torch.ones(B, T))
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -96,22 +79,6 @@ def test_the_cell_is_the_one_of_the_paper(kind: str, tied: bool) -> None:
     assert (table is body.token_embedding.weight) == tied
     expected = functional.linear(torch.stack(hidden, 1), table, model.bias)
     torch.testing.assert_close(model.logits(ids_BT), expected)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_gradients_agree_with_finite_differences(kind: str, tied: bool) -> None:
-    """With all dropouts, which the seed draws alike."""
-    rates = {"dropout": 0.3, "word_dropout": 0.2, "recurrent_dropout": 0.4}
-    model = built(kind, initializer_range=0.5, tied=tied, **rates).double().train()
-    state = torch.randn(B, *model.state_shape, dtype=torch.float64) * 0.3
-    rows = replace(batch(state=state), weights=batch().weights.double())
-
-    def loss() -> Tensor:
-        torch.manual_seed(7)
-        return model(rows)[0]
-
-    loss().backward()
-    check_slopes(model, lambda: loss().item(), rel=1e-6)
 
 
 def test_a_dropout_holds_for_all_of_a_block(kind: str) -> None:

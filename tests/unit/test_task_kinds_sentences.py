@@ -419,9 +419,3 @@ def test_options_are_guessed_by_place_and_by_length() -> None:
         "longest": {"accuracy": 1 / 2},
         "chance": {"accuracy": 3 / 8},
     }
-
-
-def test_a_test_split_without_targets_is_refused() -> None:
-    info = TaskInfo("classification", ("no", "yes"), False, "accuracy")
-    with pytest.raises(DataError, match="t:1: there is no target"):
-        task_kind(info).baselines([Text("a", "a", target="no")], [Text("t:1", "a")])
