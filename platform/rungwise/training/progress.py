@@ -111,7 +111,8 @@ def log_saves(progress: Progress, saves: list[Saved], report: Reporter) -> None:
 
 
 def check_start(values: Values, objective: Objective, words: float, report: Reporter) -> None:
-    """Compare the first losses of random weights with their known values, of words `words`."""
+    """Compare the first losses of random weights with their expected values; `words` is that of
+    predicting a word."""
     for part in (objective.tokens, objective.pair):
         if part is None or not objective.predicts_text:
             continue

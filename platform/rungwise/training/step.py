@@ -3,9 +3,10 @@
     step = Step(model, objective, exchange, optimizers, config, group, bfloat16, compile=True)
     sums, norm, verdict = step(micro_batches, counts, learning_rate)
 
-Nothing in it waits for the device, unless losses compare vectors (`with_vectors`). Whether the step
-counts is decided there as well: one whose gradient is not finite, or that stands out, leaves
-weights and moments unchanged; the former also leaves the states.
+Nothing in it waits for the device, except for losses that need the vectors of the whole batch
+(`with_vectors`). The device also decides whether the step counts: if its gradient is not finite, or
+if it is an outlier, weights and moments stay as they are; in the first case the states of streams
+do too.
 
 P parts of the objective
 """
@@ -53,7 +54,7 @@ class Step:
         compile: bool = False,
         judge: Judge | None = None,
     ) -> None:
-        """With `bfloat16`, matrix products use it. Without `judge`, no step stands out."""
+        """With `bfloat16`, matrix products use it. Without `judge`, no step is an outlier."""
         self.model = model
         self.objective = objective
         self._exchange = exchange
@@ -113,8 +114,8 @@ class Step:
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Take one step over micro-batches that are on the device.
 
-        Losses are divided by `counts_P`, those of the whole global batch. Dropout is drawn by
-        `seeds`, each of which serves as many micro-batches. Returns the sums (3, P)
+        Losses are divided by `counts_P`, those of the whole global batch. Each of
+        `seeds` seeds the dropout of an equal number of micro-batches. Returns the sums (3, P)
         of `LossSum.packed` on this worker, the gradient norm (), and the judge's result.
         """
         device = self.group.device
@@ -150,7 +151,7 @@ class Step:
 
 
 def _seed_dropout(parts: Sequence[Batch[Tensor]], seeds: Sequence[int]) -> Iterator[Batch[Tensor]]:
-    """Yield `parts`, and begin the draw of dropout anew for each logical worker's."""
+    """Yield `parts`, and seed dropout before the first part of each logical worker."""
     each = len(parts) // max(1, len(seeds))
     for number, part in enumerate(parts):
         if seeds and number % each == 0:

@@ -51,8 +51,8 @@ class StepTotals:
     """Sums of one step over the workers that do not depend on the model.
 
     `counts` (P,) stays on the device. The rest is copied to the host asynchronously; reading it
-    waits until the device begins the step, not until it finishes. `seconds` and `ask` are the
-    leader's.
+    waits until the device begins the step, not until it finishes. Only the leader's `seconds` and
+    `ask` count.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ class Part:
 
     def expected_start(self, words: float) -> float:
         """Return its value in nats before training, when all classes are about equally likely;
-        `words` is that of a guess of words."""
+        `words` is the value for a loss over words."""
         return math.log(self.num_classes) if self.num_classes else words
 
 
@@ -285,7 +285,7 @@ def member_names(name: str) -> list[str]:
 
 
 def mix(objectives: Sequence[Objective]) -> Objective:
-    """Mix objectives that take turns. What a page says of a mixture it says of the first."""
+    """Mix objectives that take turns. A page describes a mixture by its first objective."""
     return dataclasses.replace(
         objectives[0],
         name=_MIXED.join(each.name for each in objectives),
