@@ -2,19 +2,9 @@
 4.1): AdamW, linear warm-up and decay, one process with one or more devices (batches.py). The same
 seed gives the same bits.
 
-    task                  loss of an item
-    classification        cross entropy of the label
-    multilabel            binary cross entropy, averaged over the labels
-    regression            squared error
-    tagging               cross entropy of the tags, or with a conditional random field of the
-                          sequence of tags, averaged over the words of a batch
-    span                  mean of the cross entropies of start and end
-    choice                cross entropy of the option
-    generation            cross entropy of the next tokens, averaged over a batch, ends included
-
-Class weights multiply the losses. The sum is divided by the number of items, not by their weights:
-the mean weight over the training split is 1, and dividing by the weights would cancel them in a
-batch of one class.
+The loss is that of the kind of task (`loss_sums`); class weights multiply it. The sum is divided by
+the number of items, not by their weights: the mean weight over the training split is 1, and
+dividing by the weights would cancel them in a batch of one class.
 """
 
 import functools

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.losses.heads import EncoderHead, MoreFlops, no_flops
+from rungwise.models.losses.heads import EncoderHead, MoreFlops
 from rungwise.models.losses.objectives import (
     MLM,
     BatchShapes,
@@ -57,7 +57,7 @@ class VectorHead(EncoderHead):
 
     gives_sentences: ClassVar[bool] = True
     make: Callable[[Any, Any], nn.Module]  # takes the family and its body
-    more_flops: MoreFlops = no_flops
+    more_flops: MoreFlops = lambda *_: 0.0
 
     def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
         family = family.model_copy(update={"dropout": family.dropout or self.dropout})

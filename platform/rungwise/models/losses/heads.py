@@ -1,11 +1,5 @@
 """The models that encoder families build for an objective: the body with what stands on it.
 
-    head               model                                       operations besides the blocks
-    MaskedTokensHead   logits at masked positions, and of pairs    tokens at M positions, pairs
-    NextTokenHead      next tokens, from a causal body             tokens at every position
-    OwnHead            one of the objective's own (`make`)         tokens at M positions, and more
-    VectorHead         a vector for each text (contrastive.py)     those of the objective
-
 A family calls `build` and `flops` and does not ask which head it has. A family that has one model
 only, such as GPT, builds it itself; its objectives have the base class.
 
@@ -20,10 +14,6 @@ from typing import Any, ClassVar
 from torch import nn
 
 MoreFlops = Callable[[Any, int, int, float], float]  # of the family, V, T and M
-
-
-def no_flops(family: Any, V: int, T: int, M: float) -> float:
-    return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +72,7 @@ class OwnHead(EncoderHead):
     """A model of the objective, which reads both ways and has the family's head for tokens."""
 
     make: Callable[[Any, Any, Any], nn.Module]  # takes the family, its body and its head
-    more_flops: MoreFlops = no_flops
+    more_flops: MoreFlops = lambda *_: 0.0
 
     def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
         body = family.stack(vocab_size, vocab_multiple, causal=False)

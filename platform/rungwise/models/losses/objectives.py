@@ -31,10 +31,9 @@ exact global count, and an empty part adds exactly 0.
     causal_and_masked              bert           CausalAndMaskedBatch
                                                                masked tokens, or the next one
 
-ModernBERT also takes `mlm`, `left_to_right` and, but for `permuted`, the last seven
-(contrastive.py, denoising.py, hybrid.py, replaced_tokens.py, span_denoising.py); Llama and the
-recurrent families also take `causal`. Each family lists its objectives (family.py). Sentence order
-is ALBERT's replacement of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
+Each family lists its objectives (family.py); those with a model of their own have a file beside
+this one, as have those of sentences. Sentence order is ALBERT's replacement of NSP (Lan et al. 2020,
+arXiv:1909.11942, section 3.1).
 
 Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
 """
@@ -184,20 +183,12 @@ class BatchShapes(Enum):
     UNKNOWN = "any; the step is not compiled"
 
 
-def call_model(model: nn.Module, batch: Any) -> Any:
-    return model(batch)
-
-
-def keep_sums(sums: Losses, batch: Any) -> Losses:
-    return sums
-
-
 class Loss(NamedTuple):
     """How the losses of a batch are computed. By default the model returns their sums."""
 
     counts: Callable[[Any], Tensor]  # how many losses each part sums, (P,), from the batch alone
-    outputs: Callable[[nn.Module, Any], Any] = call_model  # one forward pass
-    sums: Callable[[Any, Any], Losses] = keep_sums  # of the outputs and the batch
+    outputs: Callable[[nn.Module, Any], Any] = lambda model, batch: model(batch)  # one forward pass
+    sums: Callable[[Any, Any], Losses] = lambda sums, batch: sums  # of the outputs and the batch
 
 
 @dataclass(frozen=True)

@@ -58,15 +58,7 @@ class Item:
     An item has one row, or one for each option of a choice, or two for a pair that is read in both
     orders or apart.
     `example` is the index of its example; a long context gives several items. `target` is what the
-    head is trained on, None if unknown:
-
-        classification  the index of the label
-        multilabel      1 for each of the task's labels that it has, 0 for the others
-        regression      the number
-        tagging         the index of the tag of each word in the item
-        span            (start, end), positions in the row, both included; (0, 0) for no answer
-        choice          the index of the option
-        generation      the ids of the tokens to write, the end included
+    head is trained on, as its kind has it: a number, an index, or a tuple; None if unknown.
 
     `places` maps the row back to the example. Tagging: the row position of the token that
     represents each word (`first` is the index of the item's first word). Generation: the positions
