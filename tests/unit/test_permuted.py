@@ -33,9 +33,9 @@ def micro_batch(instances: Artifact, count: int = 4) -> Any:
     return next(batch.micro_batches(1, False)).tensors()
 
 
-def new_model() -> tuple[Any, Objective]:
+def new_model(positions: str = "learned") -> tuple[Any, Objective]:
     torch.manual_seed(53)
-    family: Any = small_config("mlm", max_position_embeddings=LENGTH)
+    family: Any = small_config("mlm", max_position_embeddings=LENGTH, positions=positions)
     objective = family.objective("permuted")
     return shaken(family.build(VOCAB, objective)).double(), objective
 
@@ -86,8 +86,9 @@ def losses_of_text(model: Any, rows: Any, row: int, text: Tensor) -> list[Tensor
     ]
 
 
-def test_the_loss_is_that_of_two_streams(instances: Artifact) -> None:
-    model, objective = new_model()
+@pytest.mark.parametrize("positions", ["learned", "sinusoid"])
+def test_the_loss_is_that_of_two_streams(instances: Artifact, positions: str) -> None:
+    model, objective = new_model(positions)
     rows = micro_batch(instances)
     sums, slope = loss_and_gradient(objective, model, rows)
     losses = []

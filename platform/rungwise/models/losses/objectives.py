@@ -32,8 +32,8 @@ exact global count, and an empty part adds exactly 0.
                                                                masked tokens, or the next one
 
 Each family lists its objectives (family.py); those with a model of their own have a file beside
-this one, as have those of sentences. Sentence order is ALBERT's replacement of NSP (Lan et al. 2020,
-arXiv:1909.11942, section 3.1).
+this one, as have those of sentences. Sentence order is ALBERT's replacement of NSP (Lan et al.
+2020, arXiv:1909.11942, section 3.1).
 
 Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
 """
