@@ -5,6 +5,7 @@ Shapes: B batch, T sequence, V vocabulary, M masked positions.
 """
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -215,3 +216,21 @@ def loss_and_gradient(objective: Objective, model: nn.Module, rows: Any) -> tupl
 def gradient(model: nn.Module) -> Tensor:
     """All gradients in one vector."""
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def sum_probabilities(model: Any, vocab_size: int) -> float:
+    """The sum of the probabilities of all texts of two words, which is 1 of a language model."""
+    every = [[first, second] for first in range(vocab_size) for second in range(vocab_size)]
+    return math.fsum(math.exp(row.sum()) for row in model.log_probabilities(every))
+
+
+def watch_logits(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of positions whose logits a model computes at a time, from now on."""
+    held: list[int] = []
+    to_logits = model.to_logits
+    monkeypatch.setattr(
+        model,
+        "to_logits",
+        lambda states: held.append(states.shape[:2].numel()) or to_logits(states),
+    )
+    return held

@@ -18,7 +18,7 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from tests.conftest import SPECIAL_IDS
-from tests.small_models import random_causal_batch, shaken
+from tests.small_models import random_causal_batch, shaken, sum_probabilities
 
 V, END = 11, 3
 
@@ -77,7 +77,5 @@ def test_what_it_offers() -> None:
     for capability in (LanguageModel, NextTokenLogits, TargetLogits):
         assert isinstance(trained, capability)
     assert not isinstance(trained, WordVectors)
-    every = [[first, second] for first in range(V) for second in range(V)]
-    total = math.fsum(math.exp(row.sum()) for row in trained.log_probabilities(every))
-    assert total == pytest.approx(1.0, abs=1e-6)
+    assert sum_probabilities(trained, V) == pytest.approx(1.0, abs=1e-6)
     assert [len(row) for row in trained.log_probabilities([[], [END, 7]])] == [0, 2]

@@ -1,7 +1,6 @@
 """The neural n-gram and the log-bilinear model, which read the words before: the papers' formulas
 by hand, gradients, contexts, what they offer."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.models.transformer.attention import Boundaries
 from tests.conftest import SPECIAL_IDS
-from tests.small_models import random_causal_batch, shaken
+from tests.small_models import random_causal_batch, shaken, sum_probabilities, watch_logits
 
 V, END = 11, 3
 SMALL = {"order": 4, "embedding_size": 3, "hidden_size": 5, "initializer_range": 0.5}
@@ -129,20 +128,12 @@ def test_a_long_text_is_read_in_windows_and_has_the_numbers_of_one(
         document = (stream == END).cumsum(1)
         log_TV = model.logits(stream, Boundaries(document))[0].log_softmax(-1).detach().numpy()
         np.testing.assert_allclose(scores, log_TV[range(len(text)), text], rtol=1e-10)
-    held: list[int] = []
-    to_logits = model.to_logits
-    monkeypatch.setattr(
-        model,
-        "to_logits",
-        lambda states: held.append(states.shape[:2].numel()) or to_logits(states),
-    )
+    held = watch_logits(model, monkeypatch)
     monkeypatch.setattr(language_models, "_MOST_LOGITS", 6 * V)
     for scores, expected in zip(trained.log_probabilities(texts), whole, strict=True):
         np.testing.assert_allclose(scores, expected, rtol=1e-10)
     assert max(held) == 6
-    every = [[first, second] for first in range(V) for second in range(V)]
-    total = math.fsum(math.exp(row.sum()) for row in trained.log_probabilities(every))
-    assert total == pytest.approx(1.0, abs=1e-9)
+    assert sum_probabilities(trained, V) == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("sizes", [(3, 5), (6, 4)])

@@ -1,6 +1,5 @@
 """The recurrent language models: their state, gradients, dropouts, and what they offer."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.training.optimizer import hidden_matrices
 from tests.conftest import SPECIAL_IDS
+from tests.small_models import sum_probabilities, watch_logits
 
 V, B, T, D = 23, 3, 8, 6
 KINDS: dict[str, type[RecurrentFamily]] = {"lstm": LstmConfig, "rnn": RnnConfig}
@@ -153,22 +153,14 @@ def test_what_it_offers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         .numpy()
         for text in texts
     ]
-    held: list[int] = []
-    to_logits = model.to_logits
-    monkeypatch.setattr(
-        model,
-        "to_logits",
-        lambda states: held.append(states.shape[:2].numel()) or to_logits(states),
-    )
+    held = watch_logits(model, monkeypatch)
     for most in (64, 6):  # the second in pieces, with the state handed on
         monkeypatch.setattr(language_models, "_MOST_LOGITS", most * V)
         held.clear()
         for scores, row in zip(trained.log_probabilities(texts), expected, strict=True):
             np.testing.assert_allclose(scores, row, rtol=1e-4)
         assert max(held) <= most
-    every = [[first, second] for first in range(V) for second in range(V)]
-    total = math.fsum(math.exp(row.sum()) for row in trained.log_probabilities(every))
-    assert total == pytest.approx(1.0, abs=1e-5)
+    assert sum_probabilities(trained, V) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_its_encoder_has_a_level_a_layer_and_reads_to_the_left(kind: str) -> None:

@@ -35,7 +35,7 @@ from rungwise.models.transformer.block import parameter_count
 from rungwise.models.transformer.rows import pool
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from tests.small_models import shaken
-from tests.training_runs import VOCAB, make_instances, run, together, weights
+from tests.training_runs import VOCAB, make_instances, run
 
 SIZES: dict[str, Any] = {"embedding_size": 6, "hidden_size": 6, "num_heads": 2}
 NETWORKS: tuple[dict[str, Any], ...] = (
@@ -392,30 +392,6 @@ def test_a_short_training_beats_chance(instances: Artifact, tmp_path: Path) -> N
     assert first["neighbour_loss"] == pytest.approx(math.log(7), abs=0.1)
     assert last["neighbour_loss"] < first["neighbour_loss"] - 0.2
     assert last["neighbour_accuracy"] > 0.45 > 14 / 56  # of 7 others, 1 or 2 are neighbours
-
-
-@pytest.mark.parametrize("objective", ["quick_thoughts", "skip_thoughts"])
-def test_killed_and_resumed_on_another_number_of_workers_the_run_ends_the_same(
-    objective: str, instances: Artifact, tmp_path: Path, free_ports: list[int]
-) -> None:
-    """Exact on as many logical workers; without them, the same rows and losses but for rounding."""
-    keys = {"pretrain.objective": objective}
-    compute: dict[str, Any] = {"micro_batch_size": 2, "logical_workers": 2}
-    two = together(2, settings(**keys), instances, tmp_path / "two", free_ports[0], **compute)
-    together(
-        2, settings(**keys), instances, tmp_path / "broken", free_ports[1], killed_at=14, **compute
-    )
-    resumed = run(settings(**keys), instances, tmp_path / "broken", **compute)
-    assert two is not None
-    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
-    assert resumed.data == two.data
-    assert resumed.history == two.history
-    mine, expected = weights(tmp_path / "broken"), weights(tmp_path / "two")
-    assert all(torch.equal(mine[name], expected[name]) for name in expected)
-    alone = run(settings(**keys), instances, tmp_path / "alone", micro_batch_size=4)
-    assert alone.data == two.data
-    for one, other in zip(alone.history, two.history, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
 
 LONGEST = 6
