@@ -36,6 +36,7 @@ from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
 from rungwise.models.trained.contexts import MeanOfStates
+from rungwise.models.transformer.block import draw_uniform
 from rungwise.models.transformer.body import Body, TokenOutput
 from rungwise.models.transformer.rows import real_places, run_cells
 
@@ -119,7 +120,7 @@ class TranslatorBody(Body):
             nn.LSTM(before, config.hidden_size, batch_first=True, bidirectional=True)
             for before, _ in itertools.pairwise(config.sizes)
         )
-        draw(self, config.initializer_range)
+        draw_uniform(self, config.initializer_range)
         self.clear_padding()
 
     def encode(
@@ -185,7 +186,7 @@ class Translator(TokenOutput):
         self.decoder = Decoder(
             table.num_embeddings, config.embedding_size, body.width, config.dropout
         )
-        draw(self.decoder, config.initializer_range)
+        draw_uniform(self.decoder, config.initializer_range)
         self.output = body.own_output(body.width, config.initializer_range)
         self.bias = nn.Parameter(torch.zeros(body.vocab_size))
 
@@ -208,9 +209,3 @@ class Translator(TokenOutput):
 
     def word_bias(self) -> Tensor:
         return self.bias
-
-
-def draw(module: nn.Module, bound: float) -> None:
-    """Draw all weights uniformly from -`bound` to `bound`."""
-    for parameter in module.parameters():
-        nn.init.uniform_(parameter, -bound, bound)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from rungwise.models.families.nnlm import ContextBody, ContextFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.transformer.attention import WHOLE, Boundaries
+from rungwise.models.transformer.block import draw_uniform
 from rungwise.models.transformer.body import Body, NextWordModel
 
 
@@ -74,8 +75,7 @@ class LogBilinear(ContextBody):
         rows = 1 if config.diagonal else config.embedding_size
         self.maps = nn.Linear(config.context_size, rows, bias=False)
         self.diagonal = config.diagonal
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -config.initializer_range, config.initializer_range)
+        draw_uniform(self, config.initializer_range)
         self.clear_padding()
 
     def predict(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:

@@ -30,6 +30,7 @@ from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
 from rungwise.models.suggestion import Steps
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
+from rungwise.models.transformer.block import draw_uniform
 from rungwise.models.transformer.body import Body, NextWordModel
 
 
@@ -161,8 +162,7 @@ class Nnlm(ContextBody):
         super().__init__(vocab_size, M, config.dropout, vocab_multiple, config.offsets)
         self.hidden_size, self.width = D, max(M, D)
         self.hidden = nn.Linear(config.context_size, D)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+        draw_uniform(self, bound)
         nn.init.zeros_(self.hidden.bias)
         self.clear_padding()
 

@@ -48,6 +48,7 @@ from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
 from rungwise.models.suggestion import Steps
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
+from rungwise.models.transformer.block import draw_uniform
 from rungwise.models.transformer.body import Body, NextWordModel
 from rungwise.models.transformer.rows import real_places, run_cells
 
@@ -191,8 +192,7 @@ class Recurrent(Body):
             self.cells(before, after, batch_first=True)
             for before, after in itertools.pairwise(sizes)
         )
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+        draw_uniform(self, bound)
         self.clear_padding()
 
     def encode(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[list[Tensor], Tensor]:

@@ -46,7 +46,12 @@ from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import SENTENCES, SentenceHead
 from rungwise.models.trained.contexts import EncodedWords
 from rungwise.models.trained.encoders import LayeredEncoder
-from rungwise.models.transformer.block import Transformer, initialise, sinusoid_positions
+from rungwise.models.transformer.block import (
+    Transformer,
+    draw_uniform,
+    initialise,
+    sinusoid_positions,
+)
 from rungwise.models.transformer.body import Body, OnBody
 from rungwise.models.transformer.layer import Layer
 from rungwise.models.transformer.rows import Pooling, pool
@@ -205,8 +210,7 @@ class SentenceBody(Body):
             self.layers.extend(nn.Linear(before, D) for before in sizes[:-1])
         self.widths = [M] if self.feeds_forward else sizes
         self.width = self.widths[-1]
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -config.initializer_range, config.initializer_range)
+        draw_uniform(self, config.initializer_range)
         if config.network == "transformer":
             self.transformer = Transformer(config.blocks(), causal=False)
             initialise(self.transformer, _BLOCK_RANGE)
@@ -299,8 +303,7 @@ class SentenceModel(OnBody):
             self.other = SentenceBody(config, vocab_size, vocab_multiple)
         texts = [str(text) for head in heads for text in head.writes]
         self.writers = nn.ModuleDict({text: Writer(config) for text in texts})
-        for parameter in self.writers.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+        draw_uniform(self.writers, bound)
         if texts:
             self.output = self.body.own_output(D, bound)
             self.output_bias = nn.Parameter(torch.zeros(vocab_size))

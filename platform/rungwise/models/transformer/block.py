@@ -99,6 +99,12 @@ def initialise(module: nn.Module, initializer_range: float, *, truncated: bool =
             layer.reset_parameters()
 
 
+def draw_uniform(module: nn.Module, bound: float) -> None:
+    """Draw all parameters uniformly from -`bound` to `bound`, with PyTorch's generator."""
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -bound, bound)
+
+
 def parameter_count(module: nn.Module) -> int:
     """Count the parameters; tied weights count once."""
     return sum(parameter.numel() for parameter in module.parameters())
