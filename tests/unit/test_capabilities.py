@@ -27,8 +27,7 @@ from rungwise.models.trained.capabilities import (
     TargetLogits,
     WordVectors,
 )
-from rungwise.models.trained.language_models import windows
-from rungwise.models.trained.perplexity import perplexity
+from rungwise.models.trained.language_models import perplexity, windows
 from rungwise.models.transformer.attention import Boundaries
 from rungwise.pretraining import pretrained
 from rungwise.serving.trial import try_nearest

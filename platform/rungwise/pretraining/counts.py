@@ -24,7 +24,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
 from rungwise.models.fitting import HERE, CountedFamily, Tasks
 from rungwise.models.trained.capabilities import LanguageModel
-from rungwise.models.trained.perplexity import perplexity
+from rungwise.models.trained.language_models import perplexity
 from rungwise.pretraining.config import CountsConfig, FitConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary

@@ -1,21 +1,5 @@
 """Capabilities: the protocols of a trained model, independent of its family.
 
-    capability          used by                                    offered by
-    LanguageModel       perplexity, minimal pairs                  families that predict tokens
-    HidesWords          minimal pairs                              masked language models
-    WordVectors         word similarity                            families with a word table
-    RanksWords          ranks of words                             families that score, not predict
-    ContextWordVectors  probes, senses                             several prototypes of a word;
-                                                                   contexts.py, for all others
-    SentenceVectors     similarity of sentences, serving           families that pool in their way
-    Encoder             fine-tuning                                families with token states
-    ReadsSpelling       pretraining                                bodies with characters
-    ReadsText           pretraining                                models that predict tokens
-    BeginsAt            pretraining                                models that predict tokens
-    TargetLogits        the page: surprise at a passage            models of packed blocks
-    NextTokenLogits     the page: continuations, use of context    left-to-right models
-    BlankLogits         the page: words to fill in                 models that read both sides
-
 `rungwise.pretraining.pretrained.load_model` returns a trained model. Test for a protocol with
 `isinstance`, or call `language_model` or `word_vectors` there, which raise a readable error.
 

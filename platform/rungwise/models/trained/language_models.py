@@ -10,9 +10,14 @@ words of several pieces, because each piece gives away the others; `log_probabil
 hides the later pieces of the word (Kauf & Ivanova 2023, arXiv:2305.10588). For left-to-right
 models, END within a text begins another document, as in training.
 
+Perplexity is the exponential of the nats per token, so it compares models with one vocabulary. Bits
+per byte of the text in UTF-8 compare any two models that predict all of it. Pseudo-likelihoods
+(`is_exact` False) are no code lengths, and compare only with each other.
+
 Shapes: B batch, T sequence, V vocabulary, N tokens.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +28,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rungwise.core.errors import DataError
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.models.transformer.body import boundaries
 
 _MOST_LOGITS = 1 << 22  # held at a time; fits the cache of a CPU
@@ -311,3 +318,31 @@ def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:
     place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
     begin_BT = (opens_BT * place_T).cummax(dim=1).values
     return opens_BT.cumsum(dim=1), place_T - begin_BT
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """A model's surprise at a text; `is_exact` as in `LanguageModel`."""
+
+    nats_per_token: float
+    bits_per_byte: float
+    predicted: int  # tokens
+    is_exact: bool
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.nats_per_token)
+
+
+def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes: int) -> Perplexity:
+    """Measure `model` on documents of `text_bytes` bytes in total. Each text holds a document's
+    ids, followed by the end symbol if that should be predicted. Raises DataError if there is no
+    token or no byte."""
+    predicted = sum(len(text) for text in texts)
+    if not predicted or text_bytes < 1:
+        raise DataError(
+            f"expected held-out text to measure a perplexity on, found {predicted} tokens of "
+            f"{text_bytes} bytes; raise corpus.held_out_fraction, or add documents"
+        )
+    nats = -math.fsum(float(row.sum()) for row in model.log_probabilities(texts))
+    return Perplexity(nats / predicted, nats / math.log(2) / text_bytes, predicted, model.is_exact)

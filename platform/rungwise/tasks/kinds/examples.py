@@ -1,13 +1,4 @@
-"""The examples of downstream tasks: seven kinds, four dataclasses, and their files.
-
-    kind             example        what is asked
-    classification   Text           one label for a text or a pair of texts
-    multilabel       Text           any number of labels for a text or a pair
-    regression       Text           one number for a text or a pair
-    tagging          Tagged         one tag for each word
-    span             Question       where in the context the answer is, or that there is none
-    choice           ChoiceExample  which of several options continues the context
-    generation       Text           another text, to be written
+"""The examples of downstream tasks: a dataclass for each form of input, and their files.
 
 `where` says where an example came from, such as `train.tsv:12`, for messages. Targets are names and
 characters, never ids. The target is None where it is unknown, as in data to predict.
