@@ -91,8 +91,7 @@ class EncoderFamily(TransformerFamily):
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         assert isinstance(objective.head, EncoderHead)
-        pairs = objective.pair is not None
-        return objective.head.build(self, vocab_size, vocab_multiple, pairs)
+        return objective.head.build(self, vocab_size, vocab_multiple)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return self.stack(vocab_size, causal=not objective.masks)
@@ -110,7 +109,7 @@ class EncoderFamily(TransformerFamily):
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         assert isinstance(objective.head, EncoderHead)
-        return objective.head.flops(self, V, T, M, objective.pair is not None)
+        return objective.head.flops(self, V, T, M)
 
 
 class BertConfig(EncoderFamily):

@@ -59,11 +59,11 @@ class VectorHead(EncoderHead):
     make: Callable[[Any, Any], nn.Module]  # takes the family and its body
     more_flops: MoreFlops = lambda *_: 0.0
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
         family = family.model_copy(update={"dropout": family.dropout or self.dropout})
         return self.make(family, family.stack(vocab_size, causal=False))
 
-    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+    def flops(self, family: Any, V: int, T: int, M: float) -> float:
         return family.stack_flops(T, False) + self.more_flops(family, V, T, M)
 
 

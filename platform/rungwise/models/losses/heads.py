@@ -24,28 +24,28 @@ class ModelHead:
     dropout: float = 0.0  # used if the model's dropout is 0
 
 
-NO_HEAD = ModelHead()  # of a family that has one model only
-
-
 class EncoderHead(ModelHead, ABC):
-    """A head of an `EncoderFamily` (families/bert.py). `pairs`: whether pairs are predicted too."""
+    """A head of an `EncoderFamily` (families/bert.py)."""
 
     @abstractmethod
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
         """Build the model, with random weights."""
 
     @abstractmethod
-    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+    def flops(self, family: Any, V: int, T: int, M: float) -> float:
         """Count the operations per token; see `Family.flops_per_token`."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class MaskedTokensHead(EncoderHead):
-    """The head for masked tokens, and one for pairs on the pooled state."""
+    """The head for masked tokens, and for `pairs` one on the pooled state."""
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
-        return family.masked(vocab_size, vocab_multiple, pairs)
+    pairs: bool = False
 
-    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
+        return family.masked(vocab_size, vocab_multiple, self.pairs)
+
+    def flops(self, family: Any, V: int, T: int, M: float) -> float:
         """Count the blocks, the MLM head at M positions, and pooler and NSP once per sequence:
 
             stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
@@ -54,16 +54,16 @@ class MaskedTokensHead(EncoderHead):
         """
         D = family.hidden_size
         tokens = family.stack_flops(T, False) + _token_flops(family, V, T, M)
-        return tokens + (6 / T * (D * D + 2 * D) if pairs else 0.0)
+        return tokens + (6 / T * (D * D + 2 * D) if self.pairs else 0.0)
 
 
 class NextTokenHead(EncoderHead):
     """The head for tokens on every state of a causal body."""
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
         return family.next_token(vocab_size, vocab_multiple)
 
-    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+    def flops(self, family: Any, V: int, T: int, M: float) -> float:
         return family.stack_flops(T, True) + _token_flops(family, V, T, T)
 
 
@@ -74,11 +74,11 @@ class OwnHead(EncoderHead):
     make: Callable[[Any, Any, Any], nn.Module]  # takes the family, its body and its head
     more_flops: MoreFlops = lambda *_: 0.0
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
         body = family.stack(vocab_size, vocab_multiple, causal=False)
         return self.make(family, body, family.head(vocab_size))
 
-    def flops(self, family: Any, V: int, T: int, M: float, pairs: bool) -> float:
+    def flops(self, family: Any, V: int, T: int, M: float) -> float:
         tokens = family.stack_flops(T, False) + _token_flops(family, V, T, M)
         return tokens + self.more_flops(family, V, T, M)
 

@@ -41,7 +41,7 @@ Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -51,7 +51,7 @@ from torch.nn import functional
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32, weighted_sums
-from rungwise.models.losses.heads import NO_HEAD, MaskedTokensHead, ModelHead, NextTokenHead
+from rungwise.models.losses.heads import MaskedTokensHead, ModelHead, NextTokenHead
 
 _MIXED = "+"  # between the names of the objectives of a mixture
 
@@ -208,7 +208,7 @@ class Objective:
     meaning: Meaning = Meaning.TOKENS
     needs_whole_batch: bool = False  # whether a row's loss depends on all rows of the global batch
     shapes: BatchShapes = BatchShapes.FIXED
-    head: ModelHead = NO_HEAD
+    head: ModelHead = field(default_factory=ModelHead)
     origin: Origin | None = None  # if it, and not the family, is what a paper proposed
     mixture: "tuple[Objective, ...]" = ()  # those that take turns, if it is one or their mixture
 
@@ -347,7 +347,7 @@ MLM_NSP = Objective(
     masks=True,
     loss=Loss(_masked_and_pair_counts, sums=_masked_and_pair_losses),
     pair=_NSP,
-    head=MaskedTokensHead(),
+    head=MaskedTokensHead(pairs=True),
 )
 MLM = Objective(
     "mlm",
