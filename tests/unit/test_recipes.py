@@ -84,12 +84,17 @@ LSTM = {"model": {"kind": "lstm"}, "instances": {"kind": "causal", "sequence_len
         (
             {},
             {
-                "continued_pretraining.more.corpus.sources": [{"kind": "text", "paths": ["x"]}],
-                "continued_pretraining.more.instances.kind": "masked_pairs",
-                "continued_pretraining.more.pretrain.steps": 1,
-                "continue_with": ["more"],
+                "steps": [
+                    {},
+                    {
+                        "name": "more",
+                        "corpus": {"sources": [{"kind": "text", "paths": ["x"]}]},
+                        "instances": {"kind": "masked_pairs"},
+                        "pretrain": {"steps": 1},
+                    },
+                ]
             },
-            r"^continued_pretraining\.more: .* is 32, but instances\.sequence_length is 128",
+            r"^steps\.1: .* is 32, but instances\.sequence_length is 128",
         ),
     ],
 )

@@ -20,15 +20,11 @@ _BLOCKS = (
     "corpus",
     "tokenizer",
     "instances",
-    "pretraining_task",
-    "mixed_tasks",
     "longer_instances",
     "model",
     "pretrain",
-    "word_vectors",
+    "steps",
     "pretraining_seeds",
-    "continue_with",
-    "continued_pretraining",
     "finetune",
     "sweep",
     "search",
@@ -117,10 +113,12 @@ def _count_pretrainings(recipe: Recipe) -> int:
 
 
 def _reseed(recipe: Recipe, name: str) -> list[Recipe]:
-    """The recipe with each further seed of pretraining, in continued pretraining too."""
+    """The recipe with each further seed of pretraining, in every step of its model: one on the
+    vectors of another model keeps these."""
     blocks = {"pretrain": recipe.pretrain} | {
-        f"continued_pretraining.{step}.pretrain": recipe.continued_pretraining[step].pretrain
-        for step in recipe.continue_with
+        f"steps.{n}.pretrain": step.pretrain
+        for n, step in enumerate(recipe.steps)
+        if step.model in (None, recipe.model)
     }
     seeds = {
         f"{key}.seed": seed
