@@ -156,15 +156,6 @@ def test_the_loss_before_the_first_step_is_the_last_one_of_the_run_before(
     assert (further.step, further.history[0]["step"]) == (20, 1)
 
 
-def test_a_model_that_reads_from_left_to_right_goes_on_as_well(root: Path, tmp_path: Path) -> None:
-    blocks = instances_of(root, kind="causal")
-    first = pretrained(root, config("causal"), blocks, "gggg")
-    further = run(config("causal", **STANDING), blocks, tmp_path, initial=first)
-    assert_same(weights(tmp_path), of(first))
-    before = validation(first, -1)["lm_loss"]
-    assert further.validation[0]["lm_loss"] == pytest.approx(before, rel=1e-6)
-
-
 # From an objective to another of each family that has both, and the modules that are then fresh.
 CONVERSIONS: list[tuple[str, str, str, set[str]]] = [
     ("bert", "left_to_right", "mlm", set()),

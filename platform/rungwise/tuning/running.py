@@ -30,7 +30,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.scoring.metrics import format_metric
-from rungwise.tuning.check_applied import check_applied, check_inputs
+from rungwise.tuning.check_applied import check_applied
 from rungwise.tuning.config import SweepStageConfig
 from rungwise.tuning.draws import (
     Values,
@@ -72,7 +72,6 @@ def run_sweep(
     a value was not in force; ConfigError for a value that does not fit the task.
     """
     upstream = list_upstream(config.sweep)
-    check_inputs(inputs, upstream)
     info = TaskSummary.of(inputs["task"]).info
     check_values(config, info)
     job = SweepJob(config, inputs, output, info.metric, context.report, train)
