@@ -91,6 +91,11 @@ class Fitting(Config):
         return False
 
     @property
+    def imported(self) -> str | None:
+        """Where the weights of others are that it begins with, if it does."""
+        return None
+
+    @property
     def mixed_rows(self) -> Mapping[str, Any]:
         """The rows of the objectives behind the first of a mixture, by name."""
         return {}

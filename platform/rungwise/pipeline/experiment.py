@@ -239,7 +239,7 @@ def register_candidate(
     keep = recipe.evaluate.keep or comparison.candidates[0].variant.name
     (candidate,) = (each for each in comparison.candidates if each.variant.name == keep)
     inputs = {**candidate.pretrainings[0].stages, "evaluate": comparison.evaluated[0]}
-    inputs["task"] = comparison.budgets[None]  # a continued step may have read another one
+    inputs["task"] = comparison.budgets[None]  # a step may have read another one
     if keep in measured:
         inputs["measure"] = measured[keep][0]
     stage = register_stage(recipe.registry, comparison.task, inputs)

@@ -208,8 +208,9 @@ class Recipe(Config):
                 "steps.0 has a text of its own, and the first step reads that of the recipe, as "
                 "the tokenizer does; set corpus of the recipe instead"
             )
-        for step in self.training_steps:
-            step.check_pairs()
+        for number, step in enumerate(self.training_steps):
+            if fault := step.explain_pairs():
+                raise ValueError(f"steps.{number}: {fault}" if self.steps else fault)
         return self
 
     @model_validator(mode="after")

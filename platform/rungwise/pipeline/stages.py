@@ -115,11 +115,9 @@ def train_steps(
             inputs = {name: stage for name, stage in stages.items() if is_read(name)}
         if trained:
             inputs[INITIAL] = trained[-1].stages["pretrain"]
-        elif (path := getattr(step.pretrain, "initial", None)) is not None:
-            tokenizer = {"tokenizer": stages["tokenizer"]}
-            stages[INITIAL] = inputs[INITIAL] = INITIAL_WEIGHTS.stage(
-                ImportConfig(path=path), tokenizer
-            )
+        elif step.pretrain and (path := step.pretrain.imported):
+            weights, tokenizer = ImportConfig(path=path), {"tokenizer": stages["tokenizer"]}
+            stages[INITIAL] = inputs[INITIAL] = INITIAL_WEIGHTS.stage(weights, tokenizer)
         stages["pretrain"] = PRETRAIN.stage(config, inputs, Title("pretrain", step=step.name))
         trained.append(TrainedStep(step, stages))
     return trained
@@ -256,7 +254,7 @@ def _check_step(recipe: Recipe, step: StepConfig, before: Family | None) -> Pret
     assert model
     assert pretrain
     pretrain.check(model, recipe.compute)
-    if getattr(pretrain, "initial", None) is not None:  # an input of the stage instead
+    if pretrain.imported:  # an input of the stage instead
         if before is not None:
             raise ConfigError(
                 "pretrain.initial are the weights that the first step begins with, and this one "

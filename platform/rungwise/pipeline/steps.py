@@ -49,7 +49,7 @@ class StepConfig(Config):
             raise ValueError("a step reads either corpus or task_text, found both; give one")
         if self.model is not None and self.pretrain is None:
             raise ValueError("a step with a model has a block pretrain of its own; add it")
-        if getattr(self.pretrain, "initial", None) is not None:
+        if self.pretrain is not None and self.pretrain.imported:
             raise ValueError(
                 "a step begins with the weights of the step before it; leave out "
                 "pretrain.initial, or set it in the recipe's own block for the first step"
@@ -67,23 +67,24 @@ class StepConfig(Config):
         reads_rows = self.pretrain is None or not self.pretrain.reads_tokens
         return reads_rows and self.instances is not None and self.instances.labelled
 
-    def check_pairs(self) -> None:
-        """Raise ValueError unless a task is there exactly where one is read."""
+    def explain_pairs(self) -> str:
+        """Why its rows and its tasks do not fit together; "" if they do."""
         mixture = {} if self.pretrain is None else self.pretrain.mixed_rows
         of_task = {name for name, rows in mixture.items() if rows.labelled}
         if unread := sorted(self.mixed_tasks.keys() - of_task):
-            raise ValueError(
+            return (
                 f"mixed_tasks names {', '.join(unread)}, but in pretrain.mixture the rows of a "
                 f"task are those of {', '.join(sorted(of_task)) or 'none'}"
             )
         reads_pairs = self.labelled or bool(of_task - self.mixed_tasks.keys())
         if reads_pairs and (self.task is None or self.task_text is not None):
-            raise ValueError(
+            return (
                 "instances of kind labelled_pairs or aligned_lines are those of a task; write a "
                 "step with a task and without task_text, steps: [{task: {...}}]"
             )
         if self.task is not None and self.task_text is None and not reads_pairs:
-            raise ValueError(
+            return (
                 "a step with a task reads its labelled pairs or its text; set instances.kind to "
                 "labelled_pairs or aligned_lines, or give task_text: {}"
             )
+        return ""

@@ -128,6 +128,10 @@ class GradientConfig(Fitting):
         return self.longer_share is not None
 
     @property
+    def imported(self) -> str | None:
+        return self.initial
+
+    @property
     def mixed_rows(self) -> dict[str, InstancesConfig]:
         return {name: each.instances for name, each in self.mixture.items()}
 
