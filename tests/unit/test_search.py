@@ -26,7 +26,7 @@ from rungwise.evaluation.suites.measure import MeasureSummary
 from rungwise.pipeline.growth import Grow
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches, grow_stages
-from rungwise.pipeline.stages import pretrain_stages
+from rungwise.pipeline.stages import chained_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import PretrainSummary
@@ -80,7 +80,7 @@ def of(plain: dict[str, Any], kind: str = "gpt", **changes: Any) -> Recipe:
 
 
 def chain(recipe: Recipe) -> list[Stage]:
-    return list(pretrain_stages(recipe).values())
+    return chained_stages(recipe)[0]
 
 
 def growing(recipe: Recipe) -> Grow:
@@ -214,6 +214,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "halving": ("gpt", HALVING),
     "halving tokens": ("gpt", {**HALVING, "search.tokens": 400_000}),
     "tokens": ("gpt", {"search.tokens": 400_000}),
+    "two steps": ("gpt", {"steps": [{}, {"name": "more", "pretrain": {"steps": 5}}]}),
     "seconds": ("gpt", {"search.seconds": 400.0}),
     "word2vec seconds": ("word2vec", {"search.seconds": 200.0}),
     "word2vec tokens": ("word2vec", {"search.tokens": 100 * TEXT_TOKENS}),
