@@ -59,6 +59,12 @@ def recipe(plain: dict[str, Any], **changes: Any) -> Recipe:
     return validate(Recipe, with_overrides(plain, changes))
 
 
+def step_of(name: str, **blocks: Any) -> dict[str, Any]:
+    """A further step on blocks of text."""
+    settings = {"objective": "mlm", "steps": 10, "global_batch_size": 8}
+    return {"name": name, "instances": WORDS, "pretrain": settings} | blocks
+
+
 def titles(stages: dict[str, Stage], name: str) -> Sequence[str]:
     return [title for title, stage in stages.items() if stage.name == name]
 
@@ -223,28 +229,15 @@ def test_a_sweep_over_what_is_before_builds_each_variant_once(plain: dict[str, A
 
 
 def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -> None:
-    step = {"objective": "mlm", "steps": 10, "global_batch_size": 8}
-    steps = {
-        "domain": {
-            "name": "domain",
-            "corpus": plain["corpus"] | {"seed": 1},
-            "instances": {"kind": "masked_pairs", "sequence_length": 32},
-            "pretrain": step | {"objective": "mlm_nsp"},
-        },
-        "task": {
-            "name": "task",
-            "task_text": {"held_out_fraction": 0.2},
-            "instances": WORDS,
-            "pretrain": step,
-        },
-    }
+    domain = step_of("domain", corpus=plain["corpus"] | {"seed": 1})
+    task = step_of("task", task_text={"held_out_fraction": 0.2})
     stages = built(
         plain,
         variants={
             "GF": {},
-            "GTF": {"steps": [{}, steps["task"]]},
-            "GDTF": {"steps": [{}, steps["domain"], steps["task"]]},
-            "GTDF": {"steps": [{}, steps["task"], steps["domain"]]},
+            "GTF": {"steps": [{}, task]},
+            "GDTF": {"steps": [{}, domain, task]},
+            "GTDF": {"steps": [{}, task, domain]},
         },
     )
     last = stages["evaluate/files"].inputs["pretrain/GDTF"]
@@ -259,13 +252,8 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
 def test_a_model_is_registered_with_its_task_and_not_with_that_of_a_step(
     plain: dict[str, Any],
 ) -> None:
-    step = {
-        "name": "more",
-        "task": plain["tasks"]["files"]["data"] | {"test_fraction": 0.3},
-        "task_text": {"held_out_fraction": 0.2},
-        "instances": WORDS,
-        "pretrain": {"objective": "mlm", "steps": 10, "global_batch_size": 8},
-    }
+    own = plain["tasks"]["files"]["data"] | {"test_fraction": 0.3}
+    step = step_of("more", task=own, task_text={"held_out_fraction": 0.2})
     stages = built(plain, steps=[{}, step], registry={})
     inputs = stages["register/files"].inputs
     assert inputs["task"] is stages["task/files"]
@@ -324,8 +312,7 @@ def test_what_cannot_be_is_refused_before_anything_is_built(
 
 
 def test_without_tasks_every_variant_is_pretrained_and_has_a_page(plain: dict[str, Any]) -> None:
-    step = {"name": "more", "corpus": plain["corpus"] | {"seed": 1}, "instances": WORDS}
-    step["pretrain"] = {"objective": "mlm", "steps": 10, "global_batch_size": 8}
+    step = step_of("more", corpus=plain["corpus"] | {"seed": 1})
     variants = {"a": {}, "b": {"pretrain.steps": 50}, "c": {"steps": [{}, step]}}
     only = recipe(plain, tasks={}, finetune=None, evaluate=None, variants=variants)
     stages = plan(only).stages
@@ -338,8 +325,8 @@ def test_without_tasks_every_variant_is_pretrained_and_has_a_page(plain: dict[st
 
 def test_every_seed_of_pretraining_is_measured_and_fine_tuned(plain: dict[str, Any]) -> None:
     """In every step too; a model of counts has no seed, so it is built once."""
-    step = {"name": "more", "corpus": plain["corpus"] | {"seed": 1}, "instances": WORDS}
-    step["pretrain"] = {"objective": "mlm", "steps": 10, "global_batch_size": 8, "seed": 5}
+    step = step_of("more", corpus=plain["corpus"] | {"seed": 1})
+    step["pretrain"] |= {"seed": 5}
     counts = {"model": {"kind": "ngram", "order": 2}, "pretrain": {"kind": "counts"}}
     variants = {"a": {}, "once": {"pretraining_seeds": 1}, "counts": counts}
     variants |= {"more": {"steps": [{}, step]}}

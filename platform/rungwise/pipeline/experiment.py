@@ -70,16 +70,6 @@ class Candidate:
 Budgets = dict[int | None, Stage]  # the examples of a task by label budget; None: all of them
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The candidates of one task and the stages that compare them, one for each label budget."""
-
-    task: str
-    budgets: Budgets
-    candidates: list[Candidate]
-    evaluated: list[Stage]
-
-
 def experiment_stages(recipe: Recipe, variants: Sequence[Variant]) -> dict[str, Stage]:
     """Every stage from the corpus to the registered models and the table, by title. Raises
     ConfigError if a block is missing or there is nothing to compare."""
@@ -121,10 +111,11 @@ def plan_experiment(recipe: Recipe, variants: Sequence[Variant]) -> Experiment:
     for task in recipe.tasks:
         examples = budgets.get(task) or read_task(graph, recipe, task, corpus)
         candidates = tune_variants(graph, recipe, variants, task, examples[None])
-        comparison = compare_candidates(graph, recipe, task, candidates, examples)
+        compared = compare_candidates(graph, recipe, task, candidates, examples)
         if recipe.registry is not None:
-            register_candidate(graph, recipe, comparison, measured)
-        evaluated += comparison.evaluated
+            inputs = {"evaluate": compared[0], "task": examples[None]}
+            register_candidate(graph, recipe, task, candidates, measured, inputs)
+        evaluated += compared
     if recipe.tasks:
         assert recipe.evaluate
         columns = {task: entry.published for task, entry in recipe.tasks.items()}
@@ -206,7 +197,7 @@ def tune_variants(
 
 def compare_candidates(
     graph: Graph, recipe: Recipe, task: str, candidates: list[Candidate], budgets: Budgets
-) -> Comparison:
+) -> list[Stage]:
     """Compare candidates on a task, and at each label budget those that the recipe names."""
     assert recipe.evaluate
     stages = []
@@ -227,20 +218,24 @@ def compare_candidates(
         )
         stage = EVALUATE.stage(config, inputs)
         stages.append(graph.add(stage, Title("evaluate", task=task, budget=budget)))
-    return Comparison(task, budgets, candidates, stages)
+    return stages
 
 
 def register_candidate(
-    graph: Graph, recipe: Recipe, comparison: Comparison, measured: Mapping[str, list[Stage]]
+    graph: Graph,
+    recipe: Recipe,
+    task: str,
+    candidates: list[Candidate],
+    measured: Mapping[str, list[Stage]],
+    inputs: Mapping[str, Stage],
 ) -> None:
-    """Register the candidate that `evaluate.keep` names, else the first."""
+    """Register the candidate that `evaluate.keep` names, else the first. `inputs` are its task,
+    since a step may have read another one, and the stage that compares it."""
     assert recipe.registry
     assert recipe.evaluate
-    keep = recipe.evaluate.keep or comparison.candidates[0].variant.name
-    (candidate,) = (each for each in comparison.candidates if each.variant.name == keep)
-    inputs = {**candidate.pretrainings[0].stages, "evaluate": comparison.evaluated[0]}
-    inputs["task"] = comparison.budgets[None]  # a step may have read another one
+    keep = recipe.evaluate.keep or candidates[0].variant.name
+    (candidate,) = (each for each in candidates if each.variant.name == keep)
+    inputs = {**candidate.pretrainings[0].stages, **inputs}
     if keep in measured:
         inputs["measure"] = measured[keep][0]
-    stage = register_stage(recipe.registry, comparison.task, inputs)
-    graph.add(stage, Title("register", task=comparison.task))
+    graph.add(register_stage(recipe.registry, task, inputs), Title("register", task=task))

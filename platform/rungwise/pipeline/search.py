@@ -132,8 +132,8 @@ class Search:
         trials = [_Trial(*each) for each in enumerate(draw_trials(self._config))]
         if self._config.halving:
             self._halve(trials, self._config.halving)
-        elif self._takes_turns:
-            trials = self._spend(trials)
+        elif self._config.budget is not None and self._length_key != "steps":
+            trials = self._spend(trials)  # epochs are whole, so lengths depend on trials before
         else:
             length = self._share(len(trials))
             for trial in trials:
@@ -166,11 +166,6 @@ class Search:
             count, before = len(halving.select(range(count))), plateau * fraction
         a_step = pretrain.global_batch_size * (recipe.instances.sequence_length or 1)
         return self._config.tokens / whole / a_step
-
-    @property
-    def _takes_turns(self) -> bool:
-        """Whether a trial's length depends on what those before took: epochs are whole."""
-        return self._config.budget is not None and self._length_key != "steps"
 
     def _share(self, count: int) -> Values:
         """The keys that end a training by gradient when its share of the budget is spent."""

@@ -178,7 +178,8 @@ def run_trials(
             {"cpu": compute.cpus_per_trial, "gpu": compute.gpus_per_trial},
         ),
         tune_config=tune.TuneConfig(
-            num_samples=watch.rounds.most_runs,  # the searcher ends the sweep itself
+            # As if no trial were stopped: the searcher ends the sweep itself.
+            num_samples=len(watch.rounds.values) * len(job.config.rounds),
             search_alg=watch.rounds,
             max_concurrent_trials=concurrent,
             # Saves starting a process per trial; safe because training seeds all its generators.
