@@ -110,7 +110,7 @@ def plan_experiment(recipe: Recipe, variants: Sequence[Variant]) -> Experiment:
     evaluated: list[Stage] = []
     for task in recipe.tasks:
         examples = budgets.get(task) or read_task(graph, recipe, task, corpus)
-        candidates = tune_variants(graph, recipe, variants, task, examples[None])
+        candidates = tune_variants(graph, recipe, variants, task, pretrainings, examples[None])
         compared = compare_candidates(graph, recipe, task, candidates, examples)
         if recipe.registry is not None:
             inputs = {"evaluate": compared[0], "task": examples[None]}
@@ -172,26 +172,33 @@ def pretrain_variant(
 
 
 def tune_variants(
-    graph: Graph, recipe: Recipe, variants: Sequence[Variant], task: str, examples: Stage
+    graph: Graph,
+    recipe: Recipe,
+    variants: Sequence[Variant],
+    task: str,
+    pretrainings: Mapping[str, list[Pretraining]],
+    examples: Stage,
 ) -> list[Candidate]:
-    """Pretrain the variants of a task, then sweep the settings of each that has a sweep."""
+    """Take the steps of the variants that read the text of a task, then sweep the settings of each
+    variant that has a sweep."""
     by_name = {each.name: each for each in variants if task in each.finetune}
     candidates = []
     for name in recipe.tasks[task].variants or by_name:
-        variant, sweep = by_name[name], None
-        label = None if variant is variants[0] else name
-        pretrainings = pretrain_variant(graph, variant, label, task, examples)
+        variant, runs, sweep = by_name[name], pretrainings[name], None
+        if any(step.reads_each_task for step in variant.recipe.steps):
+            label = None if variant is variants[0] else name
+            runs = pretrain_variant(graph, variant, label, task, examples)
         if variant.recipe.sweep is not None:
             inputs = {"task": examples} | {
                 str(Title(of, number=each.number)): each.stages[of]
-                for each in pretrainings
+                for each in runs
                 if each.seed is None
                 for of in _FINETUNE_INPUTS
             }
             config = SweepStageConfig(finetune=variant.finetune[task], sweep=variant.recipe.sweep)
             title = Title("sweep", task=task, variant=name)
             sweep = graph.add(SWEEP.stage(config, inputs), title)
-        candidates.append(Candidate(variant, pretrainings, sweep))
+        candidates.append(Candidate(variant, runs, sweep))
     return candidates
 
 

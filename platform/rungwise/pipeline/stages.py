@@ -103,21 +103,22 @@ def train_steps(
 ) -> list[TrainedStep]:
     """Turn each step into stages. `examples` is the task whose text some steps read; `common` stops
     before the first of these. Raises as `check_steps` does."""
+    configs, tokenizer = check_steps(recipe), _tokenizer_stage(recipe)
     trained: list[TrainedStep] = []
-    for step, config in zip(recipe.training_steps, check_steps(recipe), strict=True):
+    for step, config in zip(recipe.training_steps, configs, strict=True):
         if common and step.reads_each_task:
             break
         if config.pretrain.reads_tokens:
-            stages = _tokens_stages(recipe, step, TokensConfig(), examples)
+            stages = _tokens_stages(tokenizer, step, TokensConfig(), examples)
             inputs = {"tokens": stages["tokens"]}
         else:
-            stages = _instances_stages(recipe, step, examples)
+            stages = _instances_stages(recipe, tokenizer, step, examples)
             inputs = {name: stage for name, stage in stages.items() if is_read(name)}
         if trained:
             inputs[INITIAL] = trained[-1].stages["pretrain"]
         elif step.pretrain and (path := step.pretrain.imported):
-            weights, tokenizer = ImportConfig(path=path), {"tokenizer": stages["tokenizer"]}
-            stages[INITIAL] = inputs[INITIAL] = INITIAL_WEIGHTS.stage(weights, tokenizer)
+            weights = INITIAL_WEIGHTS.stage(ImportConfig(path=path), {"tokenizer": tokenizer})
+            stages[INITIAL] = inputs[INITIAL] = weights
         stages["pretrain"] = PRETRAIN.stage(config, inputs, Title("pretrain", step=step.name))
         trained.append(TrainedStep(step, stages))
     return trained
@@ -144,14 +145,21 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     """Corpus, tokenizer, tokens, instances and longer ones if any, of the last step; inputs come
     first. Tokens of labelled pairs are those of a task, which is then among the stages."""
     recipe.require("builds instances", "instances")
-    return _instances_stages(recipe, recipe.training_steps[-1], None)
+    return _instances_stages(recipe, _tokenizer_stage(recipe), recipe.training_steps[-1], None)
 
 
-def _instances_stages(recipe: Recipe, step: StepConfig, examples: Stage | None) -> dict[str, Stage]:
+def _tokenizer_stage(recipe: Recipe) -> Stage:
+    """The tokenizer of all steps; its input is the corpus of the recipe."""
+    return TOKENIZER.stage(recipe.tokenizer, {"corpus": CORPUS.stage(recipe.corpus)})
+
+
+def _instances_stages(
+    recipe: Recipe, tokenizer: Stage, step: StepConfig, examples: Stage | None
+) -> dict[str, Stage]:
     if step.instances is None:
         recipe.require("builds instances", "instances")
     assert step.instances
-    stages = _tokens_stages(recipe, step, step.instances.tokens, examples)
+    stages = _tokens_stages(tokenizer, step, step.instances.tokens, examples)
     inputs, name = {"tokens": stages["tokens"]}, step.name
     stages["instances"] = INSTANCES.stage(step.instances, inputs, Title("instances", step=name))
     longer = recipe.longer_instances
@@ -162,7 +170,7 @@ def _instances_stages(recipe: Recipe, step: StepConfig, examples: Stage | None) 
         tokens, own = stages["tokens"], step.mixed_tasks.get(member)
         task = own or step.task
         if rows.labelled and task and (own or not step.labelled):
-            of_task = _task_tokens(task, stages["tokenizer"], name, f"_of_{member}")
+            of_task = _task_tokens(task, tokenizer, name, f"_of_{member}")
             tokens = of_task["tokens"]
             stages |= {f"{key}_of_{member}": stage for key, stage in of_task.items()}
         key = MIXED_INSTANCES + member
@@ -171,16 +179,15 @@ def _instances_stages(recipe: Recipe, step: StepConfig, examples: Stage | None) 
 
 
 def _tokens_stages(
-    recipe: Recipe, step: StepConfig, config: TokensConfig, examples: Stage | None
+    tokenizer: Stage, step: StepConfig, config: TokensConfig, examples: Stage | None
 ) -> dict[str, Stage]:
     """Corpus, tokenizer and tokens, and the task that they are of; inputs come first."""
-    general = CORPUS.stage(recipe.corpus)
-    tokenizer = TOKENIZER.stage(recipe.tokenizer, {"corpus": general})
+    general = tokenizer.inputs["corpus"]
     if step.labelled:
         assert step.task
         pairs = _task_tokens(step.task, tokenizer, step.name)
         return {"corpus": general, "tokenizer": tokenizer, **pairs}
-    text = {"corpus": general} if step.corpus == recipe.corpus else _own_text(step, examples)
+    text = {"corpus": general} if step.corpus == general.config else _own_text(step, examples)
     inputs = {"corpus": text["corpus"], "tokenizer": tokenizer}
     tokens = TOKENS.stage(config, inputs, Title("tokens", step=step.name))
     return {**text, "tokenizer": tokenizer, "tokens": tokens}
