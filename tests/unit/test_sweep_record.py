@@ -17,7 +17,7 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning.check_applied import check_applied, select_inputs, split_metrics
+from rungwise.tuning.check_applied import check_applied, split_metrics
 from rungwise.tuning.record import (
     Epoch,
     State,
@@ -28,7 +28,7 @@ from rungwise.tuning.record import (
     write_record,
 )
 from rungwise.tuning.running import count_concurrent, summarise
-from rungwise.tuning.trial import SweepJob, run_trial
+from rungwise.tuning.trial import SweepJob, run_trial, select_inputs
 from tests.toy_sweeps import artifact, inputs, stage_config, toy
 
 RECORD = SweepTrial(

@@ -236,21 +236,13 @@ class Search:
         if key in self._runs:
             return self._runs[key]
         recipe = self._change_recipe(changes)
-        common = Title("", variant=self._label)
-        trained = train_steps(recipe)
-        added = [
-            {
-                name: self._graph.add(
-                    stage,
-                    replace(
-                        title if self._varies(name) else common, stage=name, step=stage.title.step
-                    ),
-                )
-                for name, stage in each.stages.items()
-            }
-            for each in trained
-        ]
-        stages = added[-1]
+        common, trained = Title("", variant=self._label), train_steps(recipe)
+
+        def add(name: str, stage: Stage) -> Stage:
+            own = title if self._varies(name) else common
+            return self._graph.add(stage, replace(own, stage=name, step=stage.title.step))
+
+        *_, stages = [{name: add(name, of) for name, of in step.stages.items()} for step in trained]
         if suite := self._config.measure.suite():
             inputs = measure_inputs(trained)
             measure = MEASURE.stage(MeasureConfig(suites={_SUITE: suite}), inputs)

@@ -9,19 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from rungwise.core.errors import UserError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.title import Title
 from rungwise.tuning.config import FINETUNE
 
-_INPUTS = ("pretrain", "task", "tokenizer")  # inputs of a trial
-PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
+_PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
 _PRECISION = 1e-6  # relative; measured values may be float32
 
 
 def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
     """Separate metrics from measured settings, the latter by key of the `finetune` block."""
-    measured = {k.removeprefix(PREFIX): v for k, v in metrics.items() if k.startswith(PREFIX)}
-    return {k: v for k, v in metrics.items() if not k.startswith(PREFIX)}, measured
+    measured = {k.removeprefix(_PREFIX): v for k, v in metrics.items() if k.startswith(_PREFIX)}
+    return {k: v for k, v in metrics.items() if not k.startswith(_PREFIX)}, measured
 
 
 def check_applied(trial: str, values: Mapping[str, Any], measured: Mapping[str, float]) -> None:
@@ -41,8 +38,3 @@ def check_applied(trial: str, values: Mapping[str, Any], measured: Mapping[str, 
                 "windows need texts longer than a row, class weights classes of unlike size; a "
                 "stride is at most half a window)"
             )
-
-
-def select_inputs(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
-    """The inputs of a trial; those built once per set of upstream values, by its number."""
-    return {name: inputs.get(str(Title(name, number=upstream))) or inputs[name] for name in _INPUTS}

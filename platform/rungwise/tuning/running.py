@@ -67,7 +67,7 @@ def run_sweep(
     """Run the trials; the winner has the best validation score of those that ran to their end.
 
     `inputs` are task, tokenizer and pretrain, the last two once per set of upstream values, if any
-    (`check_applied.select_inputs`). Restarted with the same `output`, it runs only unfinished
+    (`trial.select_inputs`). Restarted with the same `output`, it runs only unfinished
     trials. Raises UserError if every trial failed, if a trial needs more than any node has, or if
     a value was not in force; ConfigError for a value that does not fit the task.
     """
