@@ -53,9 +53,8 @@ from rungwise.evaluation.statistics import Estimate, estimate, paired_difference
 from rungwise.finetune import evaluate, finetune, load_data
 from rungwise.instances.kinds import read_kind
 from rungwise.instances.summary import INSTANCES, InstancesSummary
-from rungwise.pipeline.experiment import Graph
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import instances_stages
+from rungwise.pipeline.stages import Graph, instances_stages
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pipeline.workflow import run as run_workflow
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient

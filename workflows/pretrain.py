@@ -1,5 +1,5 @@
-"""Raw text to a pretrained model, trained on by the steps of `continue_with` if there are any,
-registered if the recipe asks for it, with a report.
+"""Raw text to a pretrained model by the steps of the recipe, registered if it asks for that, with a
+report.
 
 python workflows/pretrain.py workflows/configs/quickstart.yaml pretrain.steps=200
 """
@@ -17,11 +17,13 @@ from rungwise.pipeline.stages import chained_stages, measure_stage, register_sta
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    chain, last = chained_stages(recipe)
+    chain, steps = chained_stages(recipe)
+    # Of a task, only the text or the pairs were read.
+    last = {name: stage for name, stage in steps[-1].stages.items() if name != "task"}
     chain.append(report_stage(recipe, last))
     if recipe.registry and recipe.model:
         if recipe.measure:
-            last["measure"] = measure_stage(recipe, last)
+            last["measure"] = measure_stage(recipe, steps)
             chain.append(last["measure"])
         chain.append(register_stage(recipe.registry, recipe.model.kind, last))
     return chain

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from rungwise.core.configuration.compute import ComputeConfig
-from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
@@ -19,9 +18,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances.order import Share
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
-from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import pretrain_stages
+from rungwise.pipeline.stages import train_steps
 from rungwise.pretraining.pretrained import load_module, trained_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.kinds.examples import (
@@ -109,30 +107,32 @@ def small(tmp_path: Path, text: Path, **blocks: Any) -> Recipe:
     return load(Recipe, write_recipe(tmp_path / "recipe.yaml", recipe))
 
 
-def step_of(recipe: Recipe, steps: int, rate: float) -> ContinuedConfig:
-    """A step on the text of the task, as short sentences need it."""
+def with_step(recipe: Recipe, name: str, steps: int, rate: float) -> Recipe:
+    """The recipe with a step on the text of the task, as short sentences need it."""
     assert recipe.pretrain
     assert isinstance(recipe.instances, MaskedPairsConfig)
-    pretrain = recipe.pretrain.model_dump() | {
+    pretrain = recipe.pretrain.model_dump(mode="json") | {
         "objective": "mlm",
         "steps": steps,
         "validation_every_steps": steps,
         "optimizer": {"kind": "adamw", "learning_rate": rate},
     }
     length = {"kind": "masked_blocks", "sequence_length": recipe.instances.sequence_length}
-    return validate(ContinuedConfig, {"task_text": {}, "instances": length, "pretrain": pretrain})
+    step = {"name": name, "task_text": {}, "instances": length, "pretrain": pretrain}
+    return recipe.with_changes({"steps": [{}, step]}, "test")
 
 
 def test_general_text_then_the_text_of_a_task(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "text", documents=40)
     recipe = small(tmp_path, corpus, pretrain={"steps": 60, "validation_every_steps": 60})
-    general = pretrain_stages(recipe)
     splits = {
         split: texts(f"{split}.tsv", [one for n in range(6) for one in made_up_sentences(n, 40)])
         for split in SPLITS
     }
     task = task_of(splits)
-    adapted = continued_stages(step_of(recipe, 20, 0.003), "task", general, task)
+    general, adapted = (
+        each.stages for each in train_steps(with_step(recipe, "task", 20, 0.003), task)
+    )
     done = built([*general.values(), task, *adapted.values()], Folder.at(tmp_path / "root"))
     first, second = done["pretrain"], done["pretrain/task"]
     summary = PretrainSummary.of(second)
@@ -174,12 +174,12 @@ def test_the_text_of_sst2_lowers_the_loss_on_its_dev_sentences(
     assert not set(train) & set(dev)
     splits = {"train": texts("train.tsv", train), "validation": texts("dev.tsv", dev), "test": []}
     task = task_of(splits)
-    general = pretrain_stages(recipe)
-    step = step_of(recipe, 200, 0.001)
-    adapted = continued_stages(step, "task", general, task)
+    general, adapted = (
+        each.stages for each in train_steps(with_step(recipe, "task", 200, 0.001), task)
+    )
     # Rows of the dev sentences: a task that has them where its training text should be.
     measured = task_of({"train": splits["validation"], "validation": [], "test": []})
-    rows = continued_stages(step, "dev", general, measured)
+    rows = train_steps(with_step(recipe, "dev", 200, 0.001), measured)[-1].stages
     done = built([*general.values(), task, *adapted.values()], root)
     rows.pop("pretrain")
     held_out = built([*general.values(), measured, *rows.values()], root)["instances/dev"]

@@ -44,10 +44,14 @@ RUNGS: dict[str, dict[str, Any]] = {
     "prototypes": {
         "model": {"kind": "prototypes", "prototypes": 2, "occurrences": 20},
         "pretrain": {"kind": "cooccurrence"},
-        "word_vectors": {
-            "model": {"kind": "lsa", "size": 20},
-            "pretrain": {"kind": "cooccurrence"},
-        },
+        "steps": [
+            {
+                "name": "vectors",
+                "model": {"kind": "lsa", "size": 20},
+                "pretrain": {"kind": "cooccurrence"},
+            },
+            {},
+        ],
     },
     "paragraph_vectors": {
         "model": {"kind": "paragraph_vectors", "size": 20, "architecture": "dm"},

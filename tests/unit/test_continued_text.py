@@ -8,7 +8,6 @@ import pytest
 import rungwise
 from rungwise.__main__ import main
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
@@ -18,9 +17,8 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary, describe_sources
-from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import chained_stages, pretrain_stages
+from rungwise.pipeline.stages import chained_stages, check_steps, train_steps
 from rungwise.pipeline.workflow import plan
 from rungwise.report.sections.findings import describe_text
 from rungwise.tasks.data.task_text import build_task_text, documents
@@ -172,9 +170,11 @@ def test_too_few_examples_are_refused_with_the_key_to_change(tmp_path: Path) -> 
         corpus_of(tmp_path, "classification", filler(1))
 
 
-def further(**blocks: Any) -> ContinuedConfig:
-    data = {"instances": {"kind": "masked_blocks"}, "pretrain": {"steps": 5}} | blocks
-    return validate(ContinuedConfig, data)
+def further(name: str = "more", **blocks: Any) -> dict[str, Any]:
+    """A step on rows that fit the small model."""
+    rows = {"kind": "masked_blocks", "sequence_length": 32}
+    data = {"name": name, "instances": rows, "pretrain": {"steps": 5, "objective": "mlm"}}
+    return data | blocks
 
 
 def test_pages_cards_and_questions_name_the_files_of_a_tasks_text(
@@ -209,67 +209,63 @@ def recipe(tmp_path: Path) -> Recipe:
     return load(Recipe, path)
 
 
-def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
+def with_steps(recipe: Recipe, *steps: dict[str, Any]) -> Recipe:
+    """The recipe with these steps after its own."""
+    return recipe.with_changes({"steps": [{}, *steps]}, "test")
+
+
+def corpus_with(recipe: Recipe, **keys: Any) -> dict[str, Any]:
+    return recipe.corpus.model_dump(mode="json") | keys
+
+
+def test_each_step_begins_with_the_weights_of_the_one_before(recipe: Recipe) -> None:
     task = StageType("task", 1, build_task_text, CorpusSummary).stage(TaskTextConfig())
-    general = pretrain_stages(recipe)
-    domain = continued_stages(further(corpus=recipe.corpus.model_dump()), "domain", general)
-    adapted = continued_stages(further(task_text={}), "task", general | domain, task)
+    first = further("domain", corpus=corpus_with(recipe, seed=7))
+    last = further("task", task_text={})
+    general, domain, adapted = (
+        each.stages for each in train_steps(with_steps(recipe, first, last), task)
+    )
     assert adapted["pretrain"].inputs["initial"] is domain["pretrain"]
     assert domain["pretrain"].inputs["initial"] is general["pretrain"]
-    assert adapted["tokens"].inputs["tokenizer"] is general["tokenizer"]
+    assert adapted["tokens"].inputs["tokenizer"].fingerprint == general["tokenizer"].fingerprint
     assert adapted["corpus"].inputs["task"] is task
-    stages = [*general.values(), *domain.values(), task, *adapted.values()]
-    titles = [stage.display_name for stage in stages]
-    assert len(set(titles)) == len(titles)
-    known: set[str] = set()
-    for stage in stages:  # inputs first, or the runner cannot find them
-        assert {source.display_name for source in stage.inputs.values()} <= known
-        known.add(stage.display_name)
     # Where it comes from is part of what it is, what it is called is not.
-    again = continued_stages(further(task_text={}), "x", general | domain, task)
+    renamed = with_steps(recipe, first | {"name": "x"}, last)
+    again = train_steps(renamed, task)[-1].stages
     assert again["pretrain"].fingerprint == adapted["pretrain"].fingerprint
-    directly = continued_stages(further(task_text={}), "task", general, task)
+    directly = train_steps(with_steps(recipe, last), task)[-1].stages
     assert directly["pretrain"].fingerprint != adapted["pretrain"].fingerprint
     assert directly["instances"].fingerprint == adapted["instances"].fingerprint
 
 
-def test_a_further_corpus_is_the_artifact_that_the_same_general_one_is(recipe: Recipe) -> None:
-    """So that two recipes which differ in their steps share what they have in common."""
-    general = pretrain_stages(recipe)
-    assert recipe.instances is not None
-    step = further(
-        corpus=recipe.corpus.model_dump(),
-        instances=recipe.instances.model_dump(),
-        pretrain=recipe.pretrain.model_dump() if recipe.pretrain else {},
-    )
-    stages = continued_stages(step, "domain", general)
+def test_a_step_without_blocks_is_the_recipe_again_from_its_own_weights(recipe: Recipe) -> None:
+    general, again = (each.stages for each in train_steps(with_steps(recipe, {"name": "again"})))
     for name in ("corpus", "instances"):
-        assert stages[name].fingerprint == general[name].fingerprint
-    mine, theirs = stages["pretrain"].facts, general["pretrain"].facts
+        assert again[name].fingerprint == general[name].fingerprint
+    mine, theirs = again["pretrain"].facts, general["pretrain"].facts
     inputs = mine["inputs"].pop("initial")
     assert (mine, inputs) == (theirs, general["pretrain"].fingerprint)
 
 
-def test_a_recipe_is_trained_on_by_its_steps_and_what_is_loaded_is_the_last(recipe: Recipe) -> None:
-    corpus = recipe.corpus.model_dump()
-    steps = {"first": {"corpus": corpus}, "second": {"corpus": corpus | {"seed": 7}}}
-    for blocks in steps.values():
-        blocks["pretrain"] = {"steps": 5, "objective": "mlm"}
-        blocks["instances"] = {"kind": "masked_blocks", "sequence_length": 32}
-    chained = recipe.model_copy(
-        update={
-            "continued_pretraining": {name: further(**blocks) for name, blocks in steps.items()},
-            "continue_with": ["first", "second"],
-        }
-    )
-    stages, last = chained_stages(chained)
+def test_what_is_loaded_is_the_last_step_and_stages_have_titles_of_their_own(
+    recipe: Recipe,
+) -> None:
+    steps = (further("first"), further("second", corpus=corpus_with(recipe, seed=7)))
+    chained = with_steps(recipe, *steps)
+    stages, trained = chained_stages(chained)
     assert [each.display_name for each in stages if each.name == "pretrain"] == [
         "pretrain",
         "pretrain/first",
         "pretrain/second",
     ]
+    last = trained[-1].stages
     assert last.keys() == {"corpus", "tokenizer", "tokens", "instances", "pretrain"}
     assert last["pretrain"] is stages[-1]
+    known: set[str] = set()
+    for stage in stages:  # inputs first, or the runner cannot find them
+        assert {source.display_name for source in stage.inputs.values()} <= known
+        assert stage.display_name not in known
+        known.add(stage.display_name)
     rows = plan("workflows/pretrain.py", chained)
     titles = [row.stage.display_name for row in rows]
     assert titles[: len(stages)] == [each.display_name for each in stages]
@@ -277,11 +273,44 @@ def test_a_recipe_is_trained_on_by_its_steps_and_what_is_loaded_is_the_last(reci
         rungwise.load(chained)
 
 
-def test_a_step_reads_one_text(recipe: Recipe) -> None:
-    for blocks in ({}, {"task_text": {}, "corpus": recipe.corpus.model_dump()}):
-        with pytest.raises(ConfigError, match="either corpus or task_text"):
-            further(**blocks)
-    with pytest.raises(ConfigError, match=r"pretrain\.longer_share"):
-        further(task_text={}, pretrain={"steps": 5, "longer_share": 0.2})
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        (
+            {"task_text": {}, "corpus": {"sources": [{"kind": "pydocs"}]}},
+            r"either corpus or steps\.1\.task_text",
+        ),
+        ({"model": {"kind": "lsa"}}, "has a block pretrain of its own"),
+        ({"pretrain": {"steps": 5, "initial": "x"}}, r"leave out steps\.1\.pretrain\.initial"),
+        ({"name": None}, "steps has 2 steps of the name null"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused(
+    recipe: Recipe, blocks: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        with_steps(recipe, {"name": "more"} | blocks)
+
+
+def test_the_first_step_reads_the_text_of_the_tokenizer(recipe: Recipe) -> None:
+    with pytest.raises(ConfigError, match=r"steps\.0 has a text of its own"):
+        recipe.with_changes({"steps": [{"corpus": corpus_with(recipe)}]}, "test")
+
+
+def test_steps_that_do_not_follow_each_other_are_refused(recipe: Recipe) -> None:
     with pytest.raises(ConfigError, match="the text of a task, but this workflow has none"):
-        continued_stages(further(task_text={}), "task", pretrain_stages(recipe))
+        train_steps(with_steps(recipe, further(task_text={})))
+    counts = {"name": "counts", "model": {"kind": "ngram"}, "pretrain": {"kind": "counts"}}
+    with pytest.raises(ConfigError, match=r"steps\.1: a ngram is fitted by counts and begins"):
+        check_steps(with_steps(recipe, counts))
+    wider = {"name": "wider", "model": {"kind": "bert"}, "pretrain": {"steps": 5}}
+    with pytest.raises(ConfigError, match=r"steps\.1: its model is not that of the step before"):
+        check_steps(with_steps(recipe, wider))
+    initial = recipe.with_changes({"pretrain.initial": "x", "steps": [{}, {"name": "b"}]}, "test")
+    with pytest.raises(ConfigError, match=r"steps\.1: pretrain\.initial are the weights"):
+        check_steps(initial)
+
+
+def test_former_keys_are_steps_now(recipe: Recipe) -> None:
+    with pytest.raises(ConfigError, match="word_vectors is no key; write it as a step"):
+        recipe.with_changes({"word_vectors": {"model": {"kind": "lsa"}}}, "test")

@@ -5,21 +5,28 @@ import re
 import sys
 import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
 
 from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import Batch
 from rungwise.instances.kind import Kind
 from rungwise.models.config import ModelConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Family
+from rungwise.models.fitting import Fitting
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pretraining.config import PretrainStageConfig, fitting_kind, require_gradient
+from rungwise.pretraining import config as pretraining_config
+from rungwise.pretraining.config import KINDS, PretrainStageConfig, fitting_kind, require_gradient
+from rungwise.pretraining.prolonging import plan_earlier
+from rungwise.pretraining.stage import PRETRAIN
 from rungwise.training.config import GradientConfig
 from tests.conftest import small_recipe
 from tests.small_models import INSTANCES
@@ -222,7 +229,7 @@ def test_an_objective_is_a_plain_name() -> None:
 def test_a_block_without_a_kind_is_fitted_by_gradient_and_problems_name_their_keys() -> None:
     assert stage({"kind": "gpt"}).pretrain.kind == "gradient"
     assert stage({"kind": "gpt"}, kind="gradient") == stage({"kind": "gpt"})
-    kinds = "gradient, counts, asynchronous, cooccurrence"
+    kinds = "counts, asynchronous, cooccurrence, gradient"
     with pytest.raises(
         ConfigError, match=rf"pretrain\.kind: expected one of {kinds}; found 'magic'"
     ):
@@ -256,17 +263,51 @@ def test_a_way_of_fitting_that_the_family_does_not_take_is_refused_before_its_ke
             validate(block, data)
 
 
-def test_a_problem_below_a_name_has_the_path_of_the_file() -> None:
+def test_a_problem_in_a_step_has_the_path_of_the_file() -> None:
     step = {"corpus": RECIPE["corpus"], "instances": {"kind": "causal"}}
     for pretrain, message in (
         ({"objective": {"kind": "mlm"}, "steps": 1}, "objective: expected a plain name"),
         ({"stepz": 1, "steps": 1}, "stepz: unknown key; did you mean 'steps'"),
         ({"optimizer": {"kind": "muon", "momentun": 1}, "steps": 1}, "optimizer.momentun: unknown"),
     ):
-        steps = {"gradient": {**step, "pretrain": pretrain}}
-        path = re.escape(f"config: continued_pretraining.gradient.pretrain.{message}")
+        path = re.escape(f"config: steps.1.pretrain.{message}")
         with pytest.raises(ConfigError, match=path):
-            validate(Recipe, RECIPE | {"continued_pretraining": steps})
+            validate(Recipe, RECIPE | {"steps": [{}, {**step, "pretrain": pretrain}]})
+
+
+class Copied(Fitting):
+    """A way of fitting in one class."""
+
+    fits: ClassVar[type] = NgramConfig
+    reads_tokens: ClassVar[bool] = True
+    fitter: ClassVar[Any] = staticmethod(lambda config, inputs, output, context: config)
+
+    kind: Literal["copied"] = "copied"
+
+
+def test_a_way_of_fitting_answers_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretraining_config, "KINDS", {"copied": Copied})
+    model, way = NgramConfig(), Copied(objective="ngram")
+    assert fitting_kind(model) == "copied"
+    config = PretrainStageConfig.model_construct(model=model, pretrain=way)
+    fit: Any = PRETRAIN.run(config, {}, Folder.at("nowhere"), Context())
+    assert (fit.model, fit.pretrain) == (model, way)
+    assert plan_earlier(config, {}, []) is None
+    assert PRETRAIN.trains_alone
+    assert not PRETRAIN.trains_alone(config, ComputeConfig())
+    with pytest.raises(ConfigError, match="kind is copied, which has no steps; expected gradient"):
+        require_gradient(config, "steps")
+
+
+def test_only_the_room_of_a_way_of_fitting_asks_which_it_is() -> None:
+    ways = {block.__name__ for block in KINDS.values()}
+    asked = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+                named = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+                asked |= {str(path.relative_to(PACKAGE))} if named & ways else set()
+    assert asked <= {"pretraining/config.py", "report/sections/examples.py"}
 
 
 def test_what_a_family_lacks_is_refused_by_its_kind() -> None:

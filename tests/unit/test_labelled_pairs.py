@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -314,7 +315,7 @@ def recipe_of(folder: Path, **changes: Any) -> dict[str, Any]:
         "validation_fraction": 0.1,
         "test_fraction": 0.1,
     }
-    labelled = {"instances": {"kind": "labelled_pairs"}, "pretraining_task": task}
+    labelled = {"instances": {"kind": "labelled_pairs"}, "steps": [{"task": task}]}
     return small_recipe(folder, folder / "text.txt", **labelled) | changes
 
 
@@ -326,17 +327,20 @@ def test_instances_of_a_recipe_are_of_its_task(tmp_path: Path) -> None:
         assert {each.fingerprint for each in made.inputs.values()} <= seen
         seen.add(made.fingerprint)
     assert stages["tokens"].inputs["task"] is stages["task"]
-    assert instances_with(tmp_path, pretraining_task={"seed": 1}) != stages["instances"].fingerprint
+    other = with_overrides(recipe_of(tmp_path), {"steps.0.task.seed": 1})
+    again = instances_stages(validate(Recipe, other))["instances"]
+    assert again.fingerprint != stages["instances"].fingerprint
 
 
 def test_members_of_a_mixture_may_be_of_tasks_of_their_own(tmp_path: Path) -> None:
     trees = tmp_path / "trees.mrg"
     trees.write_text("(S (NN time))")
-    parses = recipe_of(tmp_path)["pretraining_task"] | {"format": {"kind": "parses"}}
+    (step,) = recipe_of(tmp_path)["steps"]
+    parses = step["task"] | {"format": {"kind": "parses"}, "train": str(trees)}
     recipe = recipe_of(
         tmp_path,
         instances={"kind": "sentence_runs"},
-        mixed_tasks={"sentence_translation": parses | {"train": str(trees)}},
+        steps=[step | {"mixed_tasks": {"sentence_translation": parses}}],
         model={"kind": "sentence_encoder"},
         pretrain={
             "objective": "skip_thoughts+sentence_translation+inference",
@@ -357,45 +361,27 @@ def test_members_of_a_mixture_may_be_of_tasks_of_their_own(tmp_path: Path) -> No
     assert "task" not in stages["instances"].inputs["tokens"].inputs
 
 
-def instances_with(folder: Path, **blocks: dict[str, Any]) -> str:
-    recipe = recipe_of(folder)
-    stages = instances_stages(
-        validate(Recipe, recipe | {key: recipe[key] | value for key, value in blocks.items()})
-    )
-    return stages["instances"].fingerprint
+TASK = {
+    "kind": "files",
+    "train": "a",
+    "validation_fraction": 0.1,
+    "test_fraction": 0.1,
+    "format": {"kind": "sick"},
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pretraining_task": None}, "of pretraining_task, but only the first is set"),
-        ({"instances": {"kind": "causal"}}, "of pretraining_task, but only the second is set"),
-        ({"longer_instances": {"kind": "causal"}}, "but only instances are pairs of a task"),
+        ({"steps": []}, "are those of a task; write a step with a task"),
+        ({"instances": {"kind": "causal"}}, "a step with a task reads its labelled pairs or its"),
         (
-            {
-                "mixed_tasks": {
-                    "inference": {
-                        "kind": "files",
-                        "train": "a",
-                        "validation_fraction": 0.1,
-                        "test_fraction": 0.1,
-                        "format": {"kind": "sick"},
-                    }
-                }
-            },
+            {"steps": [{"task": TASK, "mixed_tasks": {"inference": TASK}}]},
             "mixed_tasks names inference, but in pretrain.mixture the rows of a task are",
         ),
         (
-            {
-                "continued_pretraining": {
-                    "more": {
-                        "task_text": {},
-                        "instances": {"kind": "labelled_pairs"},
-                        "pretrain": {"steps": 1, "optimizer": {"learning_rate": 0.1}},
-                    }
-                }
-            },
-            "a continued step reads text without labels",
+            {"steps": [{"task": TASK}, {"name": "more", "task_text": {}}]},
+            "are those of a task; write a step with a task and without task_text",
         ),
     ],
 )

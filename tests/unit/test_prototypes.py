@@ -222,13 +222,15 @@ def test_the_model_survives_as_tensors_and_little_text_is_refused() -> None:
         refine(PrototypesConfig(occurrences=5000), documents, vectors)
 
 
-def test_the_vectors_are_those_of_the_recipe() -> None:
+def test_the_vectors_are_those_of_the_step_before() -> None:
     recipe = small_recipe(Path("artifacts"), Path("corpus.txt")) | {
         "model": {"kind": "prototypes"},
         "pretrain": {"kind": "cooccurrence"},
     }
-    base = {"model": {"kind": "lsa"}, "pretrain": {"kind": "cooccurrence"}}
-    assert pretrain_config(validate(Recipe, recipe | {"word_vectors": base}))
-    for blocks in ({}, {"word_vectors": {"model": {"kind": "gpt"}, "pretrain": {"steps": 1}}}):
-        with pytest.raises(ConfigError, match=r"made on the vectors of the block word_vectors"):
-            pretrain_config(validate(Recipe, recipe | blocks))
+    base = {"name": "x", "model": {"kind": "lsa"}, "pretrain": {"kind": "cooccurrence"}}
+    assert pretrain_config(validate(Recipe, recipe | {"steps": [base, {}]}))
+    counts = base | {"model": {"kind": "ngram"}, "pretrain": {"kind": "counts"}}
+    for steps in ([], [counts, {}]):
+        with pytest.raises(ConfigError, match=r"made on the vectors of the step before") as refused:
+            pretrain_config(validate(Recipe, recipe | {"steps": steps}))
+        assert pretrain_config(validate(Recipe, recipe | refused.value.changes))

@@ -65,16 +65,7 @@ LSTM = {"model": {"kind": "lstm"}, "instances": {"kind": "causal", "sequence_len
     ("blocks", "keys", "message"),
     [
         (LSTM, {"pretrain.order.window_instances": 8}, r"^pretrain\.order\.window_instances is 8"),
-        (LSTM, {"pretrain.order.lanes": 2}, r"^pretrain\.order\.lanes is 2.*global_batch_size"),
-        (LSTM, {"compute.parallel": "fsdp"}, r"compute\.parallel is fsdp.*leave it at ddp"),
-        (LSTM, {"compute.recompute_activations": True}, r"compute\.recompute_activations is True"),
         ({}, {"compute.num_workers": 17}, r"global_batch_size is 16, too few for .* 17"),
-        ({}, {"compute.min_workers": 3}, r"compute\.min_workers is 3, more than"),
-        (
-            {},
-            {"compute.parallel": "hybrid", "compute.shard_workers": 4},
-            r"shard_workers is 4, which does not divide compute\.num_workers 2",
-        ),
         ({}, {"instances.sequence_length": 33}, r"is 32, but instances\.sequence_length is 33"),
         (
             {},
@@ -84,12 +75,17 @@ LSTM = {"model": {"kind": "lstm"}, "instances": {"kind": "causal", "sequence_len
         (
             {},
             {
-                "continued_pretraining.more.corpus.sources": [{"kind": "text", "paths": ["x"]}],
-                "continued_pretraining.more.instances.kind": "masked_pairs",
-                "continued_pretraining.more.pretrain.steps": 1,
-                "continue_with": ["more"],
+                "steps": [
+                    {},
+                    {
+                        "name": "more",
+                        "corpus": {"sources": [{"kind": "text", "paths": ["x"]}]},
+                        "instances": {"kind": "masked_pairs"},
+                        "pretrain": {"steps": 1},
+                    },
+                ]
             },
-            r"^continued_pretraining\.more: .* is 32, but instances\.sequence_length is 128",
+            r"^steps\.1: .* is 32, but instances\.sequence_length is 128",
         ),
     ],
 )

@@ -111,25 +111,6 @@ def test_what_does_not_go_together_is_refused(block: dict[str, Any], said: str) 
     assert said in refusal(**block)
 
 
-def test_keys_of_earlier_blocks_are_checked_against_the_whole_recipe() -> None:
-    class Model(Config):
-        num_layers: int = 2
-
-    class Recipe(Config):
-        finetune: FinetuneConfig = FinetuneConfig()
-        model: Model = Model()
-
-    def check(key: str, *values: Any) -> None:
-        sweep = SweepConfig.model_validate({"trials": 1, "space": {key: choice(*values)}})
-        check_space(Recipe, Recipe().model_dump(mode="json"), sweep.space)
-
-    check("model.num_layers", 1, 2)
-    with pytest.raises(ConfigError, match=r"sweep\.space\.model\.num_layer: .*'num_layers'"):
-        check("model.num_layer", 1)
-    with pytest.raises(ConfigError, match=r"sweep\.space\.model\.num_layers: 2\.5 does not fit"):
-        check("model.num_layers", 1, 2.5)
-
-
 def test_draws_depend_on_the_seed_and_the_number_alone() -> None:
     space = {"finetune.learning_rate": RATES, "finetune.batch_size": choice(8, 16)}
 

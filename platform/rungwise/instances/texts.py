@@ -192,7 +192,7 @@ class AlignedLinesConfig(TextPairsKind):
         if text.labels is not None:
             raise DataError(
                 "aligned_lines need a task with a text to write for each text, found one with a "
-                "label for each pair; name another one in pretraining_task, or take labelled_pairs"
+                "label for each pair; name another task in the step, or take labelled_pairs"
             )
         return super().build(text, special, rng, planned)
 
@@ -208,7 +208,7 @@ class LabelledPairsConfig(TextPairsKind):
         if text.labels is None:
             raise DataError(
                 "labelled_pairs need a task with one label for a pair of texts, found one with a "
-                "text to write; name another one in pretraining_task, or take aligned_lines"
+                "text to write; name another task in the step, or take aligned_lines"
             )
         result = super().build(text, special, rng, planned)
         columns = {**result.shard.columns, "label": text.labels[: len(result.shard)]}

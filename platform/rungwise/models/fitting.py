@@ -80,11 +80,41 @@ class Fitting(Config):
     objective: str | None = None  # one of the model's objectives; null: its first
 
     fits: ClassVar[type] = Family  # what a family must be to be fitted this way
-    reads_tokens: ClassVar[bool] = False  # and not instances
+    fitter: ClassVar[Callable[..., Any]]  # of the pretrain stage
+    reads_tokens: ClassVar[bool] = False  # and not instances; the model is then made of arrays
+    # whether its loss is on held-out text, and not on what it learns from
+    holds_out: ClassVar[bool] = True
 
     @property
     def reads_longer(self) -> bool:
         """Whether it also reads `longer_instances`."""
+        return False
+
+    @property
+    def imported(self) -> str | None:
+        """Where the weights of others are that it begins with, if it does."""
+        return None
+
+    @property
+    def mixed_rows(self) -> Mapping[str, Any]:
+        """The rows of the objectives behind the first of a mixture, by name."""
+        return {}
+
+    @property
+    def shared_steps(self) -> int:
+        """How many first steps a longer run would share with this one; 0 if it cannot go on."""
+        return 0
+
+    def length_key(self, model: Family) -> str | None:
+        """The key that says how long it trains, None if it takes what it takes."""
+        return None
+
+    def takes_weights(self, model: Family) -> bool:
+        """Whether it can begin with the weights of another fit."""
+        return False
+
+    def trains_alone(self, compute: ComputeConfig) -> bool:
+        """Whether one process without a GPU trains, which the stage's own task can be."""
         return False
 
     @property
@@ -256,9 +286,9 @@ class SolvedFamily(CooccurrenceFamily, Protocol):
 @runtime_checkable
 class RefiningFamily(CooccurrenceFamily, Protocol):
     """One whose model is calculated from all cells and from vectors that are given, those of
-    `word_vectors` in the recipe. `vectors_by_default` is such a block, as dotted keys."""
+    the step before. `vectors_by_default` is such a step."""
 
-    vectors_by_default: ClassVar[Mapping[str, str]]
+    vectors_by_default: ClassVar[Mapping[str, Any]]
 
     def refine(
         self, vectors: NDArray[np.float32], cells: Any, counts_V: NDArray[np.int64], seed: int

@@ -11,8 +11,9 @@ fingerprint, so variants share the artifacts of equal stages. Titles distinguish
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
@@ -21,9 +22,8 @@ from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.summary import EVALUATE
 from rungwise.evaluation.comparison.table import TABLE, TableConfig
-from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import measure_stage, pretrain_stages, register_stage
+from rungwise.pipeline.stages import Graph, TrainedStep, measure_stage, register_stage, train_steps
 from rungwise.pipeline.variants import Variant
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
@@ -42,50 +42,20 @@ class Experiment:
     evaluated: list[Stage]
 
 
-@dataclass
-class Graph:
-    """Stages by title, each once: variants share stages of one fingerprint."""
-
-    stages: dict[str, Stage] = field(default_factory=dict)
-    _by_fingerprint: dict[str, Stage] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, stages: Iterable[Stage]) -> Graph:
-        """The graph of these stages under their own titles, inputs first."""
-        graph = cls()
-        for stage in stages:
-            graph.include(stage)
-        return graph
-
-    def include(self, stage: Stage) -> None:
-        """Add a stage and all before it under their own titles."""
-        for source in stage.inputs.values():
-            self.include(source)
-        self.stages.setdefault(stage.display_name, stage)
-        self._by_fingerprint.setdefault(stage.fingerprint, stage)
-
-    def add(self, stage: Stage, title: Title) -> Stage:
-        """Add `stage` under `title`, or return an equal stage that was added before."""
-        equal = self._by_fingerprint.get(stage.fingerprint)
-        if equal is not None:
-            return equal
-        inputs = {name: self._by_fingerprint[of.fingerprint] for name, of in stage.inputs.items()}
-        stage = replace(stage, inputs=inputs, title=title)
-        assert stage.display_name not in self.stages, f"two stages called {title}"
-        self.stages[stage.display_name] = self._by_fingerprint[stage.fingerprint] = stage
-        return stage
-
-
 @dataclass(frozen=True)
 class Pretraining:
-    """One pretraining of a variant, with its stages by name. `number` is its index among the
-    upstream values that the variant's sweep tries, None if it tries none; `seed` is that among the
-    seeds of pretraining, None for the first."""
+    """One pretraining of a variant, with its steps. `number` is its index among the upstream values
+    that the variant's sweep tries, None if it tries none; `seed` is that among the seeds of
+    pretraining, None for the first."""
 
-    recipe: Recipe
     number: int | None
     seed: int | None
-    stages: dict[str, Stage]
+    steps: list[TrainedStep]
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """The stages of the last step by name."""
+        return self.steps[-1].stages
 
 
 @dataclass(frozen=True)
@@ -98,16 +68,6 @@ class Candidate:
 
 
 Budgets = dict[int | None, Stage]  # the examples of a task by label budget; None: all of them
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The candidates of one task and the stages that compare them, one for each label budget."""
-
-    task: str
-    budgets: Budgets
-    candidates: list[Candidate]
-    evaluated: list[Stage]
 
 
 def experiment_stages(recipe: Recipe, variants: Sequence[Variant]) -> dict[str, Stage]:
@@ -136,27 +96,26 @@ def plan_experiment(recipe: Recipe, variants: Sequence[Variant]) -> Experiment:
     measured: dict[str, list[Stage]] = {}
     for variant in variants:
         label = None if variant is variants[0] else variant.name
-        pretrainings[variant.name] = pretrain_variant(graph, variant, label)
-        steps = pretrainings[variant.name]
-        last = steps if recipe.tasks else continue_pretraining(graph, variant, steps)
+        runs = pretrainings[variant.name] = pretrain_variant(graph, variant, label)
         if recipe.measure:
             measured[variant.name] = [
                 graph.add(
-                    measure_stage(recipe, step.stages | {"pretrain": end.stages["pretrain"]}),
-                    Title("measure", variant=label, seed=step.seed),
+                    measure_stage(recipe, each.steps),
+                    Title("measure", variant=label, seed=each.seed),
                 )
-                for step, end in zip(steps, last, strict=True)
-                if not step.number
+                for each in runs
+                if not each.number
             ]
-    corpus = pretrainings[variants[0].name][0].stages["corpus"]
+    corpus = pretrainings[variants[0].name][0].steps[0].stages["corpus"]
     evaluated: list[Stage] = []
     for task in recipe.tasks:
         examples = budgets.get(task) or read_task(graph, recipe, task, corpus)
         candidates = tune_variants(graph, recipe, variants, task, pretrainings, examples[None])
-        comparison = compare_candidates(graph, recipe, task, candidates, examples)
+        compared = compare_candidates(graph, recipe, task, candidates, examples)
         if recipe.registry is not None:
-            register_candidate(graph, recipe, comparison, measured)
-        evaluated += comparison.evaluated
+            inputs = {"evaluate": compared[0], "task": examples[None]}
+            register_candidate(graph, recipe, task, candidates, measured, inputs)
+        evaluated += compared
     if recipe.tasks:
         assert recipe.evaluate
         columns = {task: entry.published for task, entry in recipe.tasks.items()}
@@ -182,52 +141,34 @@ def read_task(graph: Graph, recipe: Recipe, task: str, corpus: Stage | None = No
     return stages
 
 
-def pretrain_variant(graph: Graph, variant: Variant, label: str | None) -> list[Pretraining]:
-    """Pretrain a variant, once for each set of upstream values of its sweep, or for each seed."""
+def pretrain_variant(
+    graph: Graph,
+    variant: Variant,
+    label: str | None,
+    task: str | None = None,
+    examples: Stage | None = None,
+) -> list[Pretraining]:
+    """Pretrain a variant, once for each set of upstream values of its sweep, or for each seed.
+
+    Steps on the text of each task differ for each, as do those after them: they are taken with the
+    `examples` of a `task`, and their titles contain it.
+    """
     several = len(variant.pretrainings) > 1
     runs = [
         (recipe, number if several else None, None)
         for number, recipe in enumerate(variant.pretrainings)
     ]
     runs += [(recipe, None, seed) for seed, recipe in enumerate(variant.other_seeds, start=1)]
-    return [
-        Pretraining(
-            recipe,
-            number,
-            seed,
-            {
-                name: graph.add(stage, Title(name, variant=label, number=number or None, seed=seed))
-                for name, stage in pretrain_stages(recipe).items()
-            },
-        )
-        for recipe, number, seed in runs
-    ]
-
-
-def continue_pretraining(
-    graph: Graph,
-    variant: Variant,
-    pretrainings: Sequence[Pretraining],
-    task: str | None = None,
-    examples: Stage | None = None,
-) -> list[Pretraining]:
-    """Append all steps of continued pretraining to a variant's pretrainings. A step on task text
-    differs for each task, as do the steps after it; their titles contain the task."""
-    continued = []
-    for before in pretrainings:
-        stages = before.stages
-        title = Title("", variant=variant.name, number=before.number or None, seed=before.seed)
-        for step in before.recipe.continue_with:
-            config = before.recipe.continued_pretraining[step]
-            if config.task_text is not None and config.task is None:
-                title = replace(title, task=task)
-            stages = stages | {
-                name: graph.add(stage, replace(title, stage=name, step=step))
-                for name, stage in continued_stages(config, step, stages, examples).items()
-                if stage is not stages.get(name)
-            }
-        continued.append(replace(before, stages=stages))
-    return continued
+    pretrainings = []
+    for recipe, number, seed in runs:
+        title = Title("", variant=label, number=number or None, seed=seed)
+        trained = train_steps(recipe, examples, common=examples is None and bool(variant.finetune))
+        common = list(takewhile(lambda each: not each.step.reads_each_task, trained))
+        steps = graph.add_steps(common, title, variant.name)
+        own = replace(title, task=task)
+        steps += graph.add_steps(trained[len(common) :], own, variant.name)
+        pretrainings.append(Pretraining(number, seed, steps))
+    return pretrainings
 
 
 def tune_variants(
@@ -235,36 +176,35 @@ def tune_variants(
     recipe: Recipe,
     variants: Sequence[Variant],
     task: str,
-    pretrainings: Mapping[str, Sequence[Pretraining]],
+    pretrainings: Mapping[str, list[Pretraining]],
     examples: Stage,
 ) -> list[Candidate]:
-    """Continue the pretrainings of the variants of a task, then sweep the settings of each variant
-    that has a sweep."""
+    """Take the steps of the variants that read the text of a task, then sweep the settings of each
+    variant that has a sweep."""
     by_name = {each.name: each for each in variants if task in each.finetune}
-    continued = {
-        name: continue_pretraining(graph, by_name[name], pretrainings[name], task, examples)
-        for name in recipe.tasks[task].variants or by_name
-    }
     candidates = []
-    for name, steps in continued.items():
-        variant, sweep = by_name[name], None
+    for name in recipe.tasks[task].variants or by_name:
+        variant, runs, sweep = by_name[name], pretrainings[name], None
+        if any(step.reads_each_task for step in variant.recipe.steps):
+            label = None if variant is variants[0] else name
+            runs = pretrain_variant(graph, variant, label, task, examples)
         if variant.recipe.sweep is not None:
             inputs = {"task": examples} | {
                 str(Title(of, number=each.number)): each.stages[of]
-                for each in steps
+                for each in runs
                 if each.seed is None
                 for of in _FINETUNE_INPUTS
             }
             config = SweepStageConfig(finetune=variant.finetune[task], sweep=variant.recipe.sweep)
             title = Title("sweep", task=task, variant=name)
             sweep = graph.add(SWEEP.stage(config, inputs), title)
-        candidates.append(Candidate(variant, steps, sweep))
+        candidates.append(Candidate(variant, runs, sweep))
     return candidates
 
 
 def compare_candidates(
     graph: Graph, recipe: Recipe, task: str, candidates: list[Candidate], budgets: Budgets
-) -> Comparison:
+) -> list[Stage]:
     """Compare candidates on a task, and at each label budget those that the recipe names."""
     assert recipe.evaluate
     stages = []
@@ -285,20 +225,24 @@ def compare_candidates(
         )
         stage = EVALUATE.stage(config, inputs)
         stages.append(graph.add(stage, Title("evaluate", task=task, budget=budget)))
-    return Comparison(task, budgets, candidates, stages)
+    return stages
 
 
 def register_candidate(
-    graph: Graph, recipe: Recipe, comparison: Comparison, measured: Mapping[str, list[Stage]]
+    graph: Graph,
+    recipe: Recipe,
+    task: str,
+    candidates: list[Candidate],
+    measured: Mapping[str, list[Stage]],
+    inputs: Mapping[str, Stage],
 ) -> None:
-    """Register the candidate that `evaluate.keep` names, else the first."""
+    """Register the candidate that `evaluate.keep` names, else the first. `inputs` are its task,
+    since a step may have read another one, and the stage that compares it."""
     assert recipe.registry
     assert recipe.evaluate
-    keep = recipe.evaluate.keep or comparison.candidates[0].variant.name
-    (candidate,) = (each for each in comparison.candidates if each.variant.name == keep)
-    inputs = {**candidate.pretrainings[0].stages, "evaluate": comparison.evaluated[0]}
-    inputs["task"] = comparison.budgets[None]  # a continued step may have read another one
+    keep = recipe.evaluate.keep or candidates[0].variant.name
+    (candidate,) = (each for each in candidates if each.variant.name == keep)
+    inputs = {**candidate.pretrainings[0].stages, **inputs}
     if keep in measured:
         inputs["measure"] = measured[keep][0]
-    stage = register_stage(recipe.registry, comparison.task, inputs)
-    graph.add(stage, Title("register", task=comparison.task))
+    graph.add(register_stage(recipe.registry, task, inputs), Title("register", task=task))

@@ -8,9 +8,9 @@ from dataclasses import replace
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
-from rungwise.pipeline.experiment import Graph, plan_experiment
+from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import measure_stage, pretrain_stages
+from rungwise.pipeline.stages import Graph, measure_stage, train_steps
 from rungwise.pipeline.variants import change_recipe, resolve_variants
 from rungwise.report.stage import LADDER, LadderConfig
 
@@ -55,12 +55,9 @@ def _judge_fewer_trials(recipe: Recipe, graph: Graph) -> dict[str, Stage]:
         measured: dict[str, Stage] = {}
         for rung in each.variants:
             changed, title = change_recipe(each, rung), Title("", variant=rung, part=part)
-            stages = {
-                name: graph.add(stage, replace(title, stage=name))
-                for name, stage in pretrain_stages(changed).items()
-            }
+            trained = graph.add_steps(train_steps(changed), title, rung)
             measured[rung] = graph.add(
-                measure_stage(changed, stages), replace(title, stage="measure")
+                measure_stage(changed, trained), replace(title, stage="measure")
             )
         config = ClaimsConfig(
             measured={rung: (stage.display_name,) for rung, stage in measured.items()},

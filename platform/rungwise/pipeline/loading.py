@@ -157,8 +157,7 @@ def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None
 
 def _built(recipe: Recipe, how: str) -> Artifact:
     root = root_folder(recipe.root)
-    stages, _ = chained_stages(recipe)
-    row = plan(stages, root, recipe.name)[-1]
+    row = plan(chained_stages(recipe)[0], root, recipe.name)[-1]
     if row.artifact is None:
         raise ConfigError(
             f"{recipe.name}: its pretrain stage is not finished below {root.uri} ({row.reason}); "

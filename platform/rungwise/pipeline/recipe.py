@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
     Field,
@@ -40,26 +40,23 @@ from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.config import DEFAULT_KIND, ModelConfig
-from rungwise.pipeline.continued import ContinuedConfig
-from rungwise.pretraining.config import (
-    PretrainConfig,
-    PretrainStageConfig,
-    refuse_other_kind,
-    with_objective,
-)
+from rungwise.pipeline.steps import Name, StepConfig
+from rungwise.pretraining.config import PretrainConfig, refuse_other_kind, with_objective
 from rungwise.pretraining.initial import NOT_OF_WEIGHTS
 from rungwise.report.stage import ReportConfig
 from rungwise.serving.hugging_face import load_config, weights_folder
 from rungwise.serving.stage import RegistryConfig
-from rungwise.tasks.config import FilesTaskConfig, TaskConfig
+from rungwise.tasks.config import TaskConfig
 from rungwise.tokenizer import TokenizerConfig
 from rungwise.tuning import SweepConfig
 
-# Letters of any script; used in the names of folders, runs and metrics.
-Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
 # A model of the hub without hf://, as transformers takes it.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
+# Keys of earlier recipes that are steps now.
+_FORMER = {
+    *("continue_with", "continued_pretraining", "mixed_tasks", "pretraining_task", "word_vectors")
+}
 # What to add where a workflow needs a block.
 _SMALLEST: dict[str, dict[str, Any]] = {
     "instances": {"kind": "masked_blocks"},
@@ -95,17 +92,12 @@ class Recipe(Config):
     tokenizer: TokenizerConfig
     # how the text becomes training rows; models that are fitted by counts need none
     instances: InstancesConfig | None = None
-    # task whose pairs of texts `instances` are; null: they are of the corpus
-    pretraining_task: FilesTaskConfig | None = None
-    # by name of an objective of a mixture: the task of its rows, if not `pretraining_task`
-    mixed_tasks: dict[str, FilesTaskConfig] = Field(default_factory=dict)
     # rows for the last steps of training, by `pretrain.longer_share`
     longer_instances: InstancesConfig | None = None
     model: ModelConfig | None = None
     pretrain: PretrainConfig | None = None
-    # static vectors of the corpus: the model's token vectors are fixed to them (null: they learn),
-    # or it is made on them (prototypes)
-    word_vectors: PretrainStageConfig | None = None
+    # the steps of training, in order, whose last model is used; none: one of the blocks above
+    steps: list[StepConfig] = Field(default_factory=list)
     # pretrainings of each variant with consecutive seeds from `pretrain.seed`; with several, the
     # intervals of measurements, evaluations and claims cover the luck of pretraining
     pretraining_seeds: int = Field(default=1, ge=1)
@@ -114,10 +106,6 @@ class Recipe(Config):
     measure: dict[Name, SuiteConfig] = Field(default_factory=dict)
     compute: ComputeConfig = ComputeConfig()
     tracking: TrackingConfig = TrackingConfig()
-    # by name: steps of further training on other text
-    continued_pretraining: dict[Name, ContinuedConfig] = Field(default_factory=dict)
-    # the continued steps to take, in this order
-    continue_with: list[str] = Field(default_factory=list)
     tasks: dict[Name, TaskEntry] = Field(default_factory=dict)
     # By name: what to compare, each as keys of this file with other values; {} is the file as it
     # is. The first is shown in full, and registered unless `evaluate.keep` names another.
@@ -163,6 +151,8 @@ class Recipe(Config):
         if not isinstance(data, dict):
             return handler(data)
         _refuse_credentials(to_jsonable_python(data))
+        if former := sorted(data.keys() & _FORMER):
+            raise ConfigError(f"{former[0]} is no key; write it as a step, in the block steps")
         data = _with_initial(pin_all(data))
         if data.get("tasks"):
             data = {"finetune": {}, "evaluate": {}} | data
@@ -175,63 +165,62 @@ class Recipe(Config):
     def _of_the_kind_it_takes(cls, pretrain: Any, info: ValidationInfo) -> Any:
         return refuse_other_kind(pretrain, info.data.get("model"))
 
-    @field_validator("pretrain", "continued_pretraining", mode="after")
+    @field_validator("pretrain", "steps", mode="after")
     @classmethod
     def _name_objectives(cls, value: Any, info: ValidationInfo) -> Any:
         """Give a pretraining without an objective the model's default."""
         model = info.data.get("model")
-        if model is None or value is None:
-            return value
         if info.field_name == "pretrain":
-            return value if value.objective is not None else with_objective(value, model)
-        return {
-            name: step.model_copy(update={"pretrain": with_objective(step.pretrain, model)})
-            if step.pretrain.objective is None
-            else step
-            for name, step in value.items()
-        }
+            return _name_objective(value, model)
+        return [
+            step.model_copy(
+                update={"pretrain": _name_objective(step.pretrain, step.model or model)}
+            )
+            for step in value
+        ]
 
     @property
-    def mixed_rows(self) -> dict[str, InstancesConfig]:
-        """The rows of the objectives behind the first of a mixture, by name."""
-        mixture = getattr(self.pretrain, "mixture", {})
-        return {name: each.instances for name, each in mixture.items()}
+    def training_steps(self) -> list[StepConfig]:
+        """Every step of training, with the recipe's blocks where it has none of its own."""
+        common = {
+            name: getattr(self, name) for name in ("corpus", "instances", "model", "pretrain")
+        }
+        steps = []
+        for step in self.steps or [StepConfig()]:
+            own = {name for name in common if getattr(step, name) is not None}
+            if step.task_text is not None:
+                own.add("corpus")
+            missing = {name: block for name, block in common.items() if name not in own}
+            steps.append(step.model_copy(update=missing))
+        return steps
 
     @model_validator(mode="after")
-    def _labels_of_a_task(self) -> Recipe:
-        labelled = self.instances is not None and self.instances.labelled
-        of_task = {name for name, rows in self.mixed_rows.items() if rows.labelled}
-        if unread := sorted(self.mixed_tasks.keys() - of_task):
+    def _check_steps(self) -> Recipe:
+        names = [step.name for step in self.steps]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"steps has {names.count(name)} steps of the name {name or 'null'}; give each "
+                    "another name, by which its stages are told apart"
+                )
+        if self.steps and (self.steps[0].corpus or self.steps[0].task_text):
             raise ValueError(
-                f"mixed_tasks names {', '.join(unread)}, but in pretrain.mixture the rows of a "
-                f"task are those of {', '.join(sorted(of_task)) or 'none'}"
+                "steps.0 has a text of its own, and the first step reads that of the recipe, as "
+                "the tokenizer does; set corpus of the recipe instead"
             )
-        of_any = labelled or bool(of_task - self.mixed_tasks.keys())
-        if of_any != (self.pretraining_task is not None):
-            raise ValueError(
-                "instances of kind labelled_pairs or aligned_lines are those of pretraining_task, "
-                "but only "
-                f"{'the first' if of_any else 'the second'} is set; set both or none"
-            )
-        if self.longer_instances is not None and self.longer_instances.labelled != labelled:
-            raise ValueError(
-                "longer_instances are of the text that instances are of, but only "
-                f"{'instances' if labelled else 'longer_instances'} are pairs of a task"
-            )
+        for number, step in enumerate(self.training_steps):
+            if fault := step.explain_pairs():
+                raise ValueError(f"steps.{number}: {fault}" if self.steps else fault)
         return self
 
     @model_validator(mode="after")
     def _known_names(self) -> Recipe:
-        lists = [("continue_with", self.continue_with, "continued_pretraining")]
         for task, entry in self.tasks.items():
-            lists.append((f"tasks.{task}.variants", entry.variants or [], "variants"))
-        for key, names, block in lists:
-            known = getattr(self, block)
-            for name in names:
-                if name not in known:
+            for name in entry.variants or []:
+                if name not in self.variants:
                     raise ValueError(
-                        f"{key} names {name!r}, which {block} lacks; it has: "
-                        f"{', '.join(known) or 'nothing'}"
+                        f"tasks.{task}.variants names {name!r}, which variants lacks; it has: "
+                        f"{', '.join(self.variants) or 'nothing'}"
                     )
         return self
 
@@ -274,14 +263,17 @@ class Recipe(Config):
             if find_value(data, block) is not None:
                 data = with_overrides(data, {block: find_value(self._raw, block)}, Recipe)
         if {"model", "model.kind"} & varying:
-            for name in ("", *self.continued_pretraining):
-                step, raw = (
-                    (each["continued_pretraining"][name] if name else each)
-                    for each in (data, self._raw)
-                )
+            steps = zip(data["steps"], self._raw.get("steps", []), strict=True)
+            for step, raw in [(data, self._raw), *steps]:
                 if step["pretrain"] is not None:
                     step["pretrain"]["objective"] = raw["pretrain"].get("objective")
         return data | {"root": root}
+
+
+def _name_objective(pretrain: Any, model: Any) -> Any:
+    if model is None or pretrain is None or pretrain.objective is not None:
+        return pretrain
+    return with_objective(pretrain, model)
 
 
 def _refuse_credentials(data: dict[str, Any]) -> None:

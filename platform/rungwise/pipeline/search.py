@@ -29,16 +29,12 @@ from rungwise.evaluation.search.record import (
     score_run,
 )
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.models.fitting import SolvedFamily
-from rungwise.pipeline.experiment import Graph
 from rungwise.pipeline.growth import Grow, Growth, Known
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search_space import check_search, complete_search
-from rungwise.pipeline.stages import pretrain_stages
+from rungwise.pipeline.stages import Graph, chained_stages, measure_inputs, train_steps
 from rungwise.pipeline.variants import change_recipe
-from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig
-from rungwise.training.config import GradientConfig
 from rungwise.tuning import check_space
 from rungwise.tuning.config import Halving
 from rungwise.tuning.draws import Values, draw_trials
@@ -136,8 +132,8 @@ class Search:
         trials = [_Trial(*each) for each in enumerate(draw_trials(self._config))]
         if self._config.halving:
             self._halve(trials, self._config.halving)
-        elif self._takes_turns:
-            trials = self._spend(trials)
+        elif self._config.budget is not None and self._length_key != "steps":
+            trials = self._spend(trials)  # epochs are whole, so lengths depend on trials before
         else:
             length = self._share(len(trials))
             for trial in trials:
@@ -171,12 +167,6 @@ class Search:
         a_step = pretrain.global_batch_size * (recipe.instances.sequence_length or 1)
         return self._config.tokens / whole / a_step
 
-    @property
-    def _takes_turns(self) -> bool:
-        """Whether a trial's length depends on what those before took: epochs are whole."""
-        gradient = isinstance(self._recipe.pretrain, GradientConfig)
-        return self._config.budget is not None and not gradient
-
     def _share(self, count: int) -> Values:
         """The keys that end a training by gradient when its share of the budget is spent."""
         budget = self._config.budget
@@ -191,7 +181,7 @@ class Search:
         those for which nothing is left are not begun. What cannot be prolonged runs as it is."""
         assert self._config.budget
         remainder = float(getattr(self._config, self._config.budget))
-        if self._has_epochs:
+        if self._length_key == "epochs":
             for trial in trials:
                 trial.pilot = self._run(trial, {"pretrain.epochs": 1}, "pilot")
             self._await([trial.pilot for trial in trials if trial.pilot])
@@ -219,10 +209,10 @@ class Search:
         return started
 
     @property
-    def _has_epochs(self) -> bool:
-        solved = isinstance(self._recipe.model, SolvedFamily)
-        kinds = (AsynchronousConfig, CooccurrenceConfig)
-        return isinstance(self._recipe.pretrain, kinds) and not solved
+    def _length_key(self) -> str | None:
+        assert self._recipe.model
+        assert self._recipe.pretrain
+        return self._recipe.pretrain.length_key(self._recipe.model)
 
     def _cost(self, run: TrialRun | None) -> float:
         """The part of the budget that a run took; 0 if it failed."""
@@ -246,24 +236,24 @@ class Search:
         if key in self._runs:
             return self._runs[key]
         recipe = self._change_recipe(changes)
-        stages = pretrain_stages(recipe)
+        common, trained = Title("", variant=self._label), train_steps(recipe)
+
+        def add(name: str, stage: Stage) -> Stage:
+            own = title if self._varies(name) else common
+            return self._graph.add(stage, replace(own, stage=name, step=stage.title.step))
+
+        *_, stages = [{name: add(name, of) for name, of in step.stages.items()} for step in trained]
         if suite := self._config.measure.suite():
-            inputs = {name: stages[name] for name in ("corpus", "tokenizer", "tokens", "pretrain")}
-            stages["measure"] = MEASURE.stage(MeasureConfig(suites={_SUITE: suite}), inputs)
-        common = Title("", variant=self._label)
-        added = {
-            name: self._graph.add(
-                stage, replace(title if self._varies(name) else common, stage=name)
-            )
-            for name, stage in stages.items()
-        }
-        run = self._runs[key] = TrialRun(changes, added)
+            inputs = measure_inputs(trained)
+            measure = MEASURE.stage(MeasureConfig(suites={_SUITE: suite}), inputs)
+            stages["measure"] = self._graph.add(measure, replace(title, stage="measure"))
+        run = self._runs[key] = TrialRun(changes, stages)
         return run
 
     def _varies(self, stage: str) -> bool:
         """Whether the space reaches a stage."""
         blocks = {key.partition(".")[0] for key in self._config.space}
-        if stage in ("pretrain", "measure"):
+        if stage == "pretrain" or "steps" in blocks:
             return True
         if stage == "tokenizer":
             return "tokenizer" in blocks
@@ -391,9 +381,9 @@ def apply_searches(recipe: Recipe) -> Recipe:
 
     def make(changed: Recipe) -> list[Stage]:
         tuned.append(changed)
-        return list(pretrain_stages(changed).values())
+        return chained_stages(changed)[0]
 
-    grow = grow_stages(recipe, make, list(pretrain_stages(recipe).values()))
+    grow = grow_stages(recipe, make, chained_stages(recipe)[0])
     if grow is not None:
         Growth(grow, root_folder(recipe.root), recipe.name)
         if len(tuned) == 1:

@@ -7,7 +7,6 @@ from rungwise.models.suggestion import Size
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
-from rungwise.training.config import GradientConfig
 from rungwise.tuning.space import LogUniform, OneOf, Space
 
 _LENGTHS = ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens")
@@ -68,7 +67,7 @@ def check_search(config: SearchConfig, recipe: Recipe, variant: str) -> None:
                 f"search.space.{key}: the length of a trial is its share of search."
                 f"{config.budget}; leave one of them out"
             )
-    if config.halving and (not isinstance(pretrain, GradientConfig) or not pretrain.shared_steps):
+    if config.halving and not (pretrain and pretrain.shared_steps):
         raise ConfigError(
             f"search.halving of {variant} lets trials go on from their first steps, but these "
             "depend on how many follow; set pretrain.optimizer.schedule to {kind: "

@@ -1,12 +1,18 @@
 """The stages that a recipe becomes; workflows (workflows/*.py) combine them in plain Python.
 
 corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ──┬──> ... ──> report
-                           ↑                                 └──> fine-tuning: experiment.py
-                  task, for labelled pairs
+                           ↑             next step <── ──────┤
+                  task, for labelled pairs                   └──> fine-tuning: experiment.py
+
+A recipe is a list of steps (steps.py): each reads its text with the recipe's tokenizer, and begins
+with the weights of the step before.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
@@ -14,189 +20,319 @@ from rungwise.core.stages.title import Title
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
+from rungwise.models.family import Family
 from rungwise.models.fitting import RefiningFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
-from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, check_rows
+from rungwise.pipeline.steps import StepConfig
+from rungwise.pretraining.config import PretrainStageConfig, check_rows, require_gradient
 from rungwise.pretraining.initial import INITIAL, ImportConfig, check_vectors
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.stage import REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.serving.stage import REGISTER, RegisterConfig, RegistryConfig
 from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.stage import TASK, TASK_TOKENS, TaskTokensConfig
+from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS, TaskTokensConfig
 from rungwise.tokenizer import TOKENIZER
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.summary import TOKENS
-from rungwise.training.config import FitConfig, GradientConfig
 from rungwise.training.curriculum import MIXED_INSTANCES, is_read
 
 
-def instances_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Corpus, tokenizer, tokens, instances and longer ones if any; inputs come first. Tokens of
-    labelled pairs are those of a task, which is then among the stages."""
-    recipe.require("builds instances", "instances")
-    assert recipe.instances
-    if recipe.instances.labelled and recipe.pretraining_task is not None:
-        stages = _task_tokens_stages(recipe, recipe.pretraining_task)
-    else:
-        stages = tokens_stages(recipe, recipe.instances.tokens)
-    inputs = {"tokens": stages["tokens"]}
-    stages["instances"] = INSTANCES.stage(recipe.instances, inputs)
-    if recipe.longer_instances is not None:
-        stages["longer_instances"] = LONGER_INSTANCES.stage(recipe.longer_instances, inputs)
-    for name, rows in recipe.mixed_rows.items():
-        tokens, own = stages["tokens"], recipe.mixed_tasks.get(name)
-        task = own or recipe.pretraining_task
-        if rows.labelled and task and (own or not recipe.instances.labelled):
-            of_task = _task_tokens_stages(recipe, task, name)
-            tokens = of_task["tokens"]
-            stages |= {f"task_of_{name}": of_task["task"], f"tokens_of_{name}": tokens}
-        title = Title("instances", step=name)
-        stages[MIXED_INSTANCES + name] = INSTANCES.stage(rows, {"tokens": tokens}, title)
-    return stages
+@dataclass(frozen=True)
+class TrainedStep:
+    """A step with its stages by name, inputs first, but for the pretraining before it."""
+
+    step: StepConfig
+    stages: dict[str, Stage]
 
 
-def tokens_stages(recipe: Recipe, config: TokensConfig) -> dict[str, Stage]:
-    """Corpus, tokenizer and tokens; inputs come first."""
-    inputs = _tokenizer_stages(recipe)
-    return {**inputs, "tokens": TOKENS.stage(config, inputs)}
+@dataclass
+class Graph:
+    """Stages by title, each once: variants share stages of one fingerprint."""
+
+    stages: dict[str, Stage] = field(default_factory=dict)
+    _by_fingerprint: dict[str, Stage] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stages: Iterable[Stage]) -> Graph:
+        """The graph of these stages under their own titles, inputs first."""
+        graph = cls()
+        for stage in stages:
+            graph.include(stage)
+        return graph
+
+    def include(self, stage: Stage) -> None:
+        """Add a stage and all before it under their own titles."""
+        for source in stage.inputs.values():
+            self.include(source)
+        self.stages.setdefault(stage.display_name, stage)
+        self._by_fingerprint.setdefault(stage.fingerprint, stage)
+
+    def add(self, stage: Stage, title: Title) -> Stage:
+        """Add `stage` under `title`, or return an equal stage that was added before."""
+        equal = self._by_fingerprint.get(stage.fingerprint)
+        if equal is not None:
+            return equal
+        inputs = {name: self._by_fingerprint[of.fingerprint] for name, of in stage.inputs.items()}
+        stage = replace(stage, inputs=inputs, title=title)
+        assert stage.display_name not in self.stages, f"two stages called {title}"
+        self.stages[stage.display_name] = self._by_fingerprint[stage.fingerprint] = stage
+        return stage
+
+    def add_steps(
+        self, trained: Iterable[TrainedStep], title: Title, variant: str | None = None
+    ) -> list[TrainedStep]:
+        """Add the stages of steps under their names and `title`. Those titled by a step have the
+        name of the variant too, since a task may have that of the step."""
+
+        def add(name: str, stage: Stage) -> Stage:
+            step = stage.title.step
+            own = title if step is None else replace(title, variant=variant)
+            return self.add(stage, replace(own, stage=name, step=step))
+
+        return [
+            TrainedStep(each.step, {name: add(name, stage) for name, stage in each.stages.items()})
+            for each in trained
+        ]
 
 
-def _task_tokens_stages(
-    recipe: Recipe, task: FilesTaskConfig, step: str | None = None
-) -> dict[str, Stage]:
-    stages = _tokenizer_stages(recipe)
-    of_task = TASK.stage(task, title=Title("task", step=step))
-    inputs = {"task": of_task, "tokenizer": stages["tokenizer"]}
-    title = Title("tokens", step=step)
-    return {**stages, **inputs, "tokens": TASK_TOKENS.stage(TaskTokensConfig(), inputs, title)}
+def train_steps(
+    recipe: Recipe, examples: Stage | None = None, common: bool = False
+) -> list[TrainedStep]:
+    """Turn each step into stages. `examples` is the task whose text some steps read; `common` stops
+    before the first of these. Raises as `check_steps` does."""
+    configs, tokenizer = check_steps(recipe), _tokenizer_stage(recipe)
+    trained: list[TrainedStep] = []
+    for step, config in zip(recipe.training_steps, configs, strict=True):
+        if common and step.reads_each_task:
+            break
+        if config.pretrain.reads_tokens:
+            stages = _tokens_stages(tokenizer, step, TokensConfig(), examples)
+            inputs = {"tokens": stages["tokens"]}
+        else:
+            stages = _instances_stages(recipe, tokenizer, step, examples)
+            inputs = {name: stage for name, stage in stages.items() if is_read(name)}
+        if trained:
+            inputs[INITIAL] = trained[-1].stages["pretrain"]
+        elif step.pretrain and (path := step.pretrain.imported):
+            weights = INITIAL_WEIGHTS.stage(ImportConfig(path=path), {"tokenizer": tokenizer})
+            stages[INITIAL] = inputs[INITIAL] = weights
+        stages["pretrain"] = PRETRAIN.stage(config, inputs, Title("pretrain", step=step.name))
+        trained.append(TrainedStep(step, stages))
+    return trained
 
 
-def _tokenizer_stages(recipe: Recipe) -> dict[str, Stage]:
-    corpus = CORPUS.stage(recipe.corpus)
-    return {"corpus": corpus, "tokenizer": TOKENIZER.stage(recipe.tokenizer, {"corpus": corpus})}
+def chained_stages(recipe: Recipe) -> tuple[list[Stage], list[TrainedStep]]:
+    """Return the stages of all steps, inputs first, and the steps. Raises as `check_steps` does."""
+    graph = Graph()
+    trained = graph.add_steps(train_steps(recipe), Title(""))
+    return list(graph.stages.values()), trained
 
 
 def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Everything up to pretrain; inputs come first. Raises as `pretrain_config` does."""
-    config = pretrain_config(recipe)
-    if config.pretrain.reads_tokens:
-        stages = tokens_stages(recipe, TokensConfig())
-        inputs = {"tokens": stages["tokens"]}
-    else:
-        stages = instances_stages(recipe)
-        inputs = {name: stage for name, stage in stages.items() if is_read(name)}
-    if isinstance(recipe.pretrain, GradientConfig) and recipe.pretrain.initial is not None:
-        weights = ImportConfig(path=recipe.pretrain.initial)
-        tokenizer = {"tokenizer": stages["tokenizer"]}
-        stages[INITIAL] = inputs[INITIAL] = INITIAL_WEIGHTS.stage(weights, tokenizer)
-    if recipe.word_vectors is not None:
-        if recipe.pretraining_task is not None:  # whose tokens are those of the task
-            tokens = tokens_stages(recipe, TokensConfig())["tokens"]
-            stages["text_tokens"] = replace(tokens, title=Title("tokens", step="text"))
-        text = {"tokens": stages.get("text_tokens", stages["tokens"])}
-        title = Title("pretrain", step="word_vectors")
-        vectors = PRETRAIN.stage(recipe.word_vectors, text, title)
-        stages[INITIAL] = inputs[INITIAL] = vectors
-    return stages | {"pretrain": PRETRAIN.stage(config, inputs)}
-
-
-def chained_stages(recipe: Recipe) -> tuple[list[Stage], dict[str, Stage]]:
-    """Return the stages of the pretraining and of the steps of `continue_with`, inputs first; and
-    by name those of the last one. Raises as `pretrain_config` and `continued_stages` do."""
-    last = pretrain_stages(recipe)
-    stages = [*last.values()]
-    for name in recipe.continue_with:
-        step = continued_stages(recipe.continued_pretraining[name], name, last)
-        stages += step.values()
-        last = {"tokenizer": last["tokenizer"], **step}
-    last.pop("task", None)  # whose text or pairs were read
-    return stages, last
+    """The stages of the last step by name, inputs first. Raises as `check_steps` does."""
+    return train_steps(recipe)[-1].stages
 
 
 def pretrain_config(recipe: Recipe) -> PretrainStageConfig:
-    """The config of the pretrain stage. Raises ConfigError if a block is missing or if blocks do
-    not fit together, those of continued steps included."""
-    recipe.require("trains", "model", "pretrain")
-    assert recipe.model
-    assert recipe.pretrain
-    instances, longer = recipe.instances, recipe.longer_instances
-    if instances and longer and instances.tokens != longer.tokens:
+    """The config of the last pretrain stage. Raises as `check_steps` does."""
+    return check_steps(recipe)[-1]
+
+
+def instances_stages(recipe: Recipe) -> dict[str, Stage]:
+    """Corpus, tokenizer, tokens, instances and longer ones if any, of the last step; inputs come
+    first. Tokens of labelled pairs are those of a task, which is then among the stages."""
+    recipe.require("builds instances", "instances")
+    return _instances_stages(recipe, _tokenizer_stage(recipe), recipe.training_steps[-1], None)
+
+
+def _tokenizer_stage(recipe: Recipe) -> Stage:
+    """The tokenizer of all steps; its input is the corpus of the recipe."""
+    return TOKENIZER.stage(recipe.tokenizer, {"corpus": CORPUS.stage(recipe.corpus)})
+
+
+def _instances_stages(
+    recipe: Recipe, tokenizer: Stage, step: StepConfig, examples: Stage | None
+) -> dict[str, Stage]:
+    if step.instances is None:
+        recipe.require("builds instances", "instances")
+    assert step.instances
+    stages = _tokens_stages(tokenizer, step, step.instances.tokens, examples)
+    inputs, name = {"tokens": stages["tokens"]}, step.name
+    stages["instances"] = INSTANCES.stage(step.instances, inputs, Title("instances", step=name))
+    longer = recipe.longer_instances
+    if longer is not None and (step.pretrain is None or step.pretrain.reads_longer):
+        title = Title("longer_instances", step=name)
+        stages["longer_instances"] = LONGER_INSTANCES.stage(longer, inputs, title)
+    for member, rows in ({} if step.pretrain is None else step.pretrain.mixed_rows).items():
+        tokens, own = stages["tokens"], step.mixed_tasks.get(member)
+        task = own or step.task
+        if rows.labelled and task and (own or not step.labelled):
+            of_task = _task_tokens(task, tokenizer, name, f"_of_{member}")
+            tokens = of_task["tokens"]
+            stages |= {f"{key}_of_{member}": stage for key, stage in of_task.items()}
+        key = MIXED_INSTANCES + member
+        stages[key] = INSTANCES.stage(rows, {"tokens": tokens}, Title(key, step=name))
+    return stages
+
+
+def _tokens_stages(
+    tokenizer: Stage, step: StepConfig, config: TokensConfig, examples: Stage | None
+) -> dict[str, Stage]:
+    """Corpus, tokenizer and tokens, and the task that they are of; inputs come first."""
+    general = tokenizer.inputs["corpus"]
+    if step.labelled:
+        assert step.task
+        pairs = _task_tokens(step.task, tokenizer, step.name)
+        return {"corpus": general, "tokenizer": tokenizer, **pairs}
+    text = {"corpus": general} if step.corpus == general.config else _own_text(step, examples)
+    inputs = {"corpus": text["corpus"], "tokenizer": tokenizer}
+    tokens = TOKENS.stage(config, inputs, Title("tokens", step=step.name))
+    return {**text, "tokenizer": tokenizer, "tokens": tokens}
+
+
+def _own_text(step: StepConfig, examples: Stage | None) -> dict[str, Stage]:
+    """The corpus of a step that does not read the recipe's, and its task if it reads that."""
+    if step.corpus is not None:
+        return {"corpus": CORPUS.stage(step.corpus, title=Title("corpus", step=step.name))}
+    assert step.task_text
+    own = {}
+    if step.task is not None:
+        own["task"] = examples = TASK.stage(step.task, title=Title("task", step=step.name))
+    if examples is None:
         raise ConfigError(
-            "longer_instances are of the tokens that instances are of, but their masking.unit or "
-            "mask_units differ; give both the same"
+            f"the step {step.name} reads the text of a task, but this workflow has none; give it a "
+            "task or a corpus"
         )
-    if (longer is not None) != recipe.pretrain.reads_longer:
+    title = Title("task_text", step=step.name)
+    return {**own, "corpus": TASK_TEXT.stage(step.task_text, {"task": examples}, title)}
+
+
+def _task_tokens(
+    task: FilesTaskConfig, tokenizer: Stage, step: str | None, member: str = ""
+) -> dict[str, Stage]:
+    """A task and the tokens of its pairs; `member` ends their titles."""
+    of_task = TASK.stage(task, title=Title(f"task{member}", step=step))
+    inputs = {"task": of_task, "tokenizer": tokenizer}
+    title = Title(f"tokens{member}", step=step)
+    return {"task": of_task, "tokens": TASK_TOKENS.stage(TaskTokensConfig(), inputs, title)}
+
+
+def check_steps(recipe: Recipe) -> list[PretrainStageConfig]:
+    """The configs of the pretrain stages, in order. Raises ConfigError if a block is missing or if
+    blocks do not fit together."""
+    recipe.require("trains", "model", "pretrain")
+    steps, longer = recipe.training_steps, recipe.longer_instances
+    reads_longer = any(step.pretrain and step.pretrain.reads_longer for step in steps)
+    if (longer is not None) != reads_longer:
         raise ConfigError(
             "longer_instances are what the last pretrain.longer_share of the steps read, but only "
             f"{'the first' if longer else 'the second'} is set; set both or none"
         )
-    config = _checked_config(
-        recipe, recipe.pretrain, {"instances": instances, "longer_instances": longer}
-    )
-    for name in recipe.continue_with:
-        step = recipe.continued_pretraining[name]
-        try:
-            _checked_config(recipe, step.pretrain, {"instances": step.instances})
-        except ConfigError as error:
-            within = f"continued_pretraining.{name}"
-            changes = {
-                key if key.startswith("model.") else f"{within}.{key}": value
-                for key, value in error.changes.items()
-            }
-            raise ConfigError(f"{within}: {error.with_changes({})}", changes) from error
-    return config
+    configs: list[PretrainStageConfig] = []
+    for number, step in enumerate(steps):
+        with _name_step(recipe, number):
+            configs.append(_check_step(recipe, step, configs[-1].model if configs else None))
+    return configs
 
 
-def _checked_config(
-    recipe: Recipe, pretrain: PretrainConfig, rows: Mapping[str, InstancesConfig | None]
-) -> PretrainStageConfig:
-    """A pretraining of the recipe's model. Raises the stage's ConfigErrors before any building."""
-    assert recipe.model
-    pretrain.check(recipe.model, recipe.compute)
-    if isinstance(pretrain, GradientConfig):  # initial weights are an input of the stage instead
+@contextmanager
+def _name_step(recipe: Recipe, number: int) -> Iterator[None]:
+    """Let an error name the step, and ask for a change of it where it has set the block."""
+    try:
+        yield
+    except ConfigError as error:
+        if not recipe.steps:
+            raise
+        within, own = f"steps.{number}", recipe.steps[number]
+        changes = {
+            f"{within}.{key}" if getattr(own, key.partition(".")[0], None) is not None else key: of
+            for key, of in error.changes.items()
+        }
+        raise ConfigError(f"{within}: {error.with_changes({})}", changes) from error
+
+
+def _check_step(recipe: Recipe, step: StepConfig, before: Family | None) -> PretrainStageConfig:
+    """The config of one pretrain stage. `before` is the model of the weights that it begins with.
+    Raises the stage's ConfigErrors before any building."""
+    model, pretrain = step.model, step.pretrain
+    assert model
+    assert pretrain
+    pretrain.check(model, recipe.compute)
+    if pretrain.imported:  # an input of the stage instead
+        if before is not None:
+            raise ConfigError(
+                "pretrain.initial are the weights that the first step begins with, and this one "
+                "begins with those of the step before; give it a block pretrain of its own"
+            )
         pretrain = pretrain.model_copy(update={"initial": None})
-    config = PretrainStageConfig(model=recipe.model, pretrain=pretrain)
-    if isinstance(recipe.model, RefiningFamily):
-        vectors = None if recipe.word_vectors is None else recipe.word_vectors.model
-        if not isinstance(vectors, VectorFamily):
-            actual = "no such block" if vectors is None else f"a {vectors.kind}"
+    config = PretrainStageConfig(model=model, pretrain=pretrain)
+    _check_weights(config, before)
+    for name, rows in pretrain.mixed_rows.items():
+        member = config.model_copy(
+            update={"pretrain": require_gradient(config, "mixture").pretrain.of_member(name)}
+        )
+        check_rows(member, rows.kind, rows.length, f"pretrain.mixture.{name}.instances")
+    if pretrain.reads_tokens:
+        return config
+    blocks = {"instances": step.instances}
+    if pretrain.reads_longer:
+        blocks["longer_instances"] = longer = recipe.longer_instances
+        if step.instances and longer and step.instances.tokens != longer.tokens:
             raise ConfigError(
-                f"model.kind is {recipe.model.kind}, which is made on the vectors of the block "
-                f"word_vectors, found {actual}",
-                dict(recipe.model.vectors_by_default),
+                "longer_instances are of the tokens that instances are of, but their masking.unit "
+                "or mask_units differ; give both the same"
             )
-    elif recipe.word_vectors is not None:
-        initial = getattr(recipe.pretrain, "initial", None)
-        if not isinstance(pretrain, GradientConfig) or initial is not None:
-            raise ConfigError(
-                "word_vectors are what a model begins with that learns by gradient from random "
-                f"weights; leave it out for a {recipe.model.kind} of these settings"
-            )
-        check_vectors(FitConfig(recipe.model, pretrain), recipe.word_vectors.model)
-    if isinstance(pretrain, GradientConfig):
-        for name, mixed in pretrain.mixture.items():
-            member = config.model_copy(update={"pretrain": pretrain.of_member(name)})
-            block = f"pretrain.mixture.{name}.instances"
-            check_rows(member, mixed.instances.kind, mixed.instances.length, block)
-    for block, instances in rows.items():
-        if instances is not None and not pretrain.reads_tokens:
+    for block, instances in blocks.items():
+        if instances is not None:
             check_rows(config, instances.kind, instances.length, block)
     return config
+
+
+def _check_weights(config: PretrainStageConfig, before: Family | None) -> None:
+    """Raise ConfigError if a model cannot begin with the weights of `before`."""
+    model, pretrain = config.model, config.pretrain
+    if isinstance(model, RefiningFamily):
+        if not isinstance(before, VectorFamily):
+            actual = "no step" if before is None else f"a {before.kind}"
+            raise ConfigError(
+                f"model.kind is {model.kind}, which is made on the vectors of the step before it, "
+                f"found {actual}",
+                {"steps": [dict(model.vectors_by_default), {}]},
+            )
+    elif before is None:
+        return
+    elif not pretrain.takes_weights(model):
+        raise ConfigError(
+            f"a {model.kind} is fitted by {pretrain.kind} and begins with no other weights; make "
+            "it the first step"
+        )
+    elif isinstance(before, VectorFamily):
+        check_vectors(require_gradient(config, "vectors"), before)
+    elif before != model:
+        raise ConfigError(
+            f"its model is not that of the step before it, a {before.kind}; take the same, or for "
+            "the first one vectors of tokens (word2vec, glove, lsa)"
+        )
 
 
 def report_stage(recipe: Recipe, inputs: Mapping[str, Stage]) -> Stage:
     return REPORT.stage(recipe.report, {**inputs, **recipe.searches})
 
 
-def measure_stage(recipe: Recipe, stages: Mapping[str, Stage]) -> Stage:
-    """The stage that measures the pretraining among `stages` with the recipe's suites."""
-    inputs = {name: stages[name] for name in ("corpus", "tokenizer", "tokens", "pretrain")}
-    return MEASURE.stage(MeasureConfig(suites=recipe.measure), inputs)
+def measure_stage(recipe: Recipe, trained: Sequence[TrainedStep]) -> Stage:
+    """The stage that measures the last of the steps with the recipe's suites."""
+    return MEASURE.stage(MeasureConfig(suites=recipe.measure), measure_inputs(trained))
+
+
+def measure_inputs(trained: Sequence[TrainedStep]) -> dict[str, Stage]:
+    """What a suite reads: the last pretraining, and the text of the first step of its model."""
+    last = trained[-1]
+    first = next(each for each in trained if each.step.model == last.step.model)
+    text = {name: first.stages[name] for name in ("corpus", "tokenizer", "tokens")}
+    return text | {"pretrain": last.stages["pretrain"]}
 
 
 def register_stage(registry: RegistryConfig, model: str, inputs: Mapping[str, Stage]) -> Stage:

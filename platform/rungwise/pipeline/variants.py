@@ -20,15 +20,11 @@ _BLOCKS = (
     "corpus",
     "tokenizer",
     "instances",
-    "pretraining_task",
-    "mixed_tasks",
     "longer_instances",
     "model",
     "pretrain",
-    "word_vectors",
+    "steps",
     "pretraining_seeds",
-    "continue_with",
-    "continued_pretraining",
     "finetune",
     "sweep",
     "search",
@@ -98,7 +94,7 @@ def resolve_variants(recipe: Recipe) -> list[Variant]:
                 f"sweep's own ({each.sweep.seed}, variant {name}); choose another first_seed"
             )
     if recipe.match_pretraining == "flops":
-        recipes = _match_flops(recipes, configs)
+        recipes = _match_flops(recipes)
     return [
         Variant(
             name=name,
@@ -117,10 +113,12 @@ def _count_pretrainings(recipe: Recipe) -> int:
 
 
 def _reseed(recipe: Recipe, name: str) -> list[Recipe]:
-    """The recipe with each further seed of pretraining, in continued pretraining too."""
+    """The recipe with each further seed of pretraining, in every step of its model: one on the
+    vectors of another model keeps these."""
     blocks = {"pretrain": recipe.pretrain} | {
-        f"continued_pretraining.{step}.pretrain": recipe.continued_pretraining[step].pretrain
-        for step in recipe.continue_with
+        f"steps.{n}.pretrain": step.pretrain
+        for n, step in enumerate(recipe.steps)
+        if step.model in (None, recipe.model)
     }
     seeds = {
         f"{key}.seed": seed
@@ -215,16 +213,18 @@ def _finetune_config(
     return settings
 
 
-def _match_flops(
-    recipes: Mapping[str, Recipe], configs: Mapping[str, PretrainStageConfig]
-) -> dict[str, Recipe]:
-    """Set each variant's steps so that it costs as many floating-point operations as the first.
-    This assumes full rows, as `rungwise dry-run` does before instances exist; the table shows the
-    real counts."""
+def _match_flops(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """Set `pretrain.steps` of each variant so that the blocks of its recipe cost as many
+    floating-point operations as those of the first, whatever other steps it takes. This assumes
+    full rows, as `rungwise dry-run` does before instances exist; the table shows the real counts.
+    """
     flops: dict[str, float] = {}
     steps: dict[str, int] = {}
     for name, recipe in recipes.items():
-        config = require_gradient(configs[name], "match_pretraining: flops")
+        assert recipe.model
+        assert recipe.pretrain
+        blocks = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+        config = require_gradient(blocks, "match_pretraining: flops")
         measures = [
             Measures.planned(instances, recipe.planned_vocab_size())
             for instances in (recipe.instances, recipe.longer_instances)

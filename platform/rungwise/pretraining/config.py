@@ -1,7 +1,7 @@
 """The blocks `model` and `pretrain` of a recipe: a family, and how its weights are fitted.
 
-A new kind of fitting adds its config to the union `PretrainConfig`, with a tag, and a case to
-stage.py.
+A new kind of fitting is a config that answers for itself (`Fitting`), named once in the union
+`PretrainConfig`.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -10,7 +10,9 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.schema import block_kind, union_members
 from rungwise.core.errors import BlockError, ConfigError
+from rungwise.core.stages.stage import Later
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import (
@@ -36,6 +38,7 @@ class CountsConfig(Fitting):
     """Fitting by counting the text once; there is nothing to choose."""
 
     fits: ClassVar[type] = CountedFamily
+    fitter: ClassVar = Later("rungwise.pretraining.counts:pretrain_by_counts")
     reads_tokens: ClassVar[bool] = True
 
     kind: Literal["counts"] = "counts"
@@ -66,6 +69,7 @@ class AsynchronousConfig(_Passes):
     """
 
     fits: ClassVar[type] = ReadingFamily
+    fitter: ClassVar = Later("rungwise.pretraining.asynchronous:pretrain_asynchronously")
 
     kind: Literal["asynchronous"] = "asynchronous"
     epochs: int = Field(default=5, ge=1)
@@ -74,6 +78,9 @@ class AsynchronousConfig(_Passes):
     replicas: int = Field(default=1, ge=1)
     # averages per epoch; a killed run resumes from the last
     rounds_per_epoch: int = Field(default=1, ge=1)
+
+    def length_key(self, model: Family) -> str:
+        return "epochs"
 
     @model_validator(mode="after")
     def _falls(self) -> Self:
@@ -91,15 +98,23 @@ class CooccurrenceConfig(_Passes):
     or, where the family is calculated at once, neither epochs nor a learning rate."""
 
     fits: ClassVar[type] = CooccurrenceFamily
+    fitter: ClassVar = Later("rungwise.pretraining.cooccurrence:pretrain_by_cooccurrence")
+    holds_out: ClassVar[bool] = False
 
     kind: Literal["cooccurrence"] = "cooccurrence"
     # a killed run counts again and resumes from the last epoch; null: 25
     epochs: int | None = Field(default=None, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)  # null: 0.05
 
+    def length_key(self, model: Family) -> str | None:
+        return None if isinstance(model, SolvedFamily | RefiningFamily) else "epochs"
+
+    def takes_weights(self, model: Family) -> bool:
+        return isinstance(model, RefiningFamily)
+
     def check(self, model: Family, compute: ComputeConfig) -> None:
         for key in ("epochs", "learning_rate"):
-            if isinstance(model, SolvedFamily | RefiningFamily) and getattr(self, key) is not None:
+            if self.length_key(model) is None and getattr(self, key) is not None:
                 raise ConfigError(
                     f"pretrain.{key} is {getattr(self, key)}, but model.kind is {model.kind}, "
                     "which is calculated at once; leave it out",
@@ -107,19 +122,16 @@ class CooccurrenceConfig(_Passes):
                 )
 
 
+# By gradient, the last, are all families that no other kind fits.
 PretrainConfig = Annotated[
-    Annotated[GradientConfig, Tag("gradient")]
-    | Annotated[CountsConfig, Tag("counts")]
+    Annotated[CountsConfig, Tag("counts")]
     | Annotated[AsynchronousConfig, Tag("asynchronous")]
-    | Annotated[CooccurrenceConfig, Tag("cooccurrence")],
+    | Annotated[CooccurrenceConfig, Tag("cooccurrence")]
+    | Annotated[GradientConfig, Tag("gradient")],
     Discriminator(_kind),
 ]
-# By gradient are all families that no other kind fits.
 KINDS: dict[str, type[Fitting]] = {
-    "counts": CountsConfig,
-    "asynchronous": AsynchronousConfig,
-    "cooccurrence": CooccurrenceConfig,
-    "gradient": GradientConfig,
+    str(block_kind(block)): block for block in union_members(PretrainConfig)
 }
 
 FittingT = TypeVar("FittingT", bound=Fitting)

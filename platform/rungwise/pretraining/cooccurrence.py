@@ -96,7 +96,7 @@ def _solve(
 ) -> Solution:
     if isinstance(family, SolvedFamily):
         return family.solve(cells, counts_V, documents, seed)
-    assert vectors is not None, "a recipe without word_vectors"
+    assert vectors is not None, "no step of vectors before"
     return family.refine(vectors, cells, counts_V, seed)
 
 

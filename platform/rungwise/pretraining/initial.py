@@ -16,7 +16,7 @@ rest:
 Imported weights (serving/hugging_face/stage.py) are handled likewise: they have the encoder, and
 perhaps heads.
 
-Word vectors (`word_vectors` of the recipe) replace the token vectors of any model that has some of
+Word vectors (a step of another family) replace the token vectors of any model that has some of
 their size, and are fixed; the rest is drawn.
 
 Carrying keeps the trained pooler, on which fine-tuning puts its head, when a run trains on
@@ -163,25 +163,19 @@ def fixes_vectors(initial: Artifact | None) -> bool:
     return initial is not None and isinstance(_trained(initial)[0], VectorFamily)
 
 
-def check_vectors(config: GradientFit, family: Family) -> None:
+def check_vectors(config: GradientFit, family: VectorFamily) -> None:
     """Raise ConfigError if the model has no token vectors of the size of this family's."""
-    if not isinstance(family, VectorFamily):
-        raise ConfigError(
-            f"word_vectors.model.kind is {family.kind}, which is more than vectors of tokens; take "
-            "one that is not (word2vec, glove, lsa)"
-        )
-    size = family.size
     model = build_model(config, 1, meta=True)
     table = model.body.token_embedding if isinstance(model, OnBody) else None
     if not isinstance(table, nn.Embedding):
         raise ConfigError(
-            f"word_vectors are for a model with a vector of each token, and a {config.model.kind} "
-            "has none; leave it out"
+            f"a step of word vectors is for a model with a vector of each token, and a "
+            f"{config.model.kind} has none; leave that step out"
         )
-    if table.embedding_dim != size:
+    if table.embedding_dim != family.size:
         raise ConfigError(
-            f"word_vectors have {size} units, but the token vectors of this {config.model.kind} "
-            f"have {table.embedding_dim}; set word_vectors.model.size={table.embedding_dim}"
+            f"the vectors of the step before have {family.size} units, but those of this "
+            f"{config.model.kind} have {table.embedding_dim}; give the step before that size"
         )
 
 

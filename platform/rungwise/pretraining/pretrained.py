@@ -20,7 +20,6 @@ from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import find_tokens, trained_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
-from rungwise.training.config import GradientConfig
 from rungwise.training.tensor_files import MODEL, load_tensors, map_arrays
 
 
@@ -34,18 +33,13 @@ def load_model(
     are the ids of its tokenizer, by default looked up below the same root.
     """
     config = trained_config(pretrain)
-    match config.pretrain:
-        case GradientConfig():
-            special = special or InstancesSummary.of(find_input(pretrain, "instances")).special
-            module = load_module(pretrain, trained)
-            model: Any = config.model.trained(module, config.objective, special)
-            longest = getattr(model, "max_length", None)  # models without a limit may have none
-            if longest is None:
-                return model
-            return replace(model, max_length=_longest(pretrain, longest))
-        case _:
-            special = special or TokensSummary.of(find_input(pretrain, "tokens")).special
-            return load_arrays(config, pretrain, special)
+    if config.pretrain.reads_tokens:
+        special = special or TokensSummary.of(find_input(pretrain, "tokens")).special
+        return load_arrays(config, pretrain, special)
+    special = special or InstancesSummary.of(find_input(pretrain, "instances")).special
+    model: Any = config.model.trained(load_module(pretrain, trained), config.objective, special)
+    longest = getattr(model, "max_length", None)  # models without a limit may have none
+    return model if longest is None else replace(model, max_length=_longest(pretrain, longest))
 
 
 def load_arrays(config: PretrainStageConfig, pretrain: Artifact, special: SpecialIds) -> object:

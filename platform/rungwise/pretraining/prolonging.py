@@ -18,7 +18,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.config import VERSION, PretrainStageConfig, require_gradient
 from rungwise.pretraining.initial import trained_config
 from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules, EarlierRun
-from rungwise.training.config import FitConfig, GradientConfig, GradientFit
+from rungwise.training.config import GradientFit
 
 
 def find_earlier(
@@ -51,9 +51,9 @@ def plan_earlier(
     config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> Earlier | None:
     """The same for a plan."""
-    if not isinstance(config.pretrain, GradientConfig):
+    if not config.pretrain.shared_steps:
         return None
-    earlier = find_earlier(FitConfig(config.model, config.pretrain), inputs, finished)
+    earlier = find_earlier(require_gradient(config, "steps"), inputs, finished)
     if earlier is None:
         return None
     name, label = earlier.names["fingerprint"], earlier.names["label"]

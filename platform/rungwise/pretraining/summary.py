@@ -2,7 +2,6 @@
 gradient has, such as curves."""
 
 import re
-from typing import Literal
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import Part, StoredModel, Summary
@@ -91,7 +90,7 @@ class PretrainSummary(Summary):
     of the tokens (tokens/summary.py), `seconds` is the duration of the fit itself, counting
     included, over all attempts up to what each had saved."""
 
-    fitting: Literal["gradient", "counts", "asynchronous", "cooccurrence"]
+    fitting: str  # the kind of `pretrain`
     model: ModelConfig
     objective: str
     parameters: int

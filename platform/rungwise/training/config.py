@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.randomness import bits
+from rungwise.core.stages.stage import Later
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.order import OrderConfig
 from rungwise.models.config import ModelConfig
@@ -69,7 +70,7 @@ class EarlyStopConfig(Config):
 class MixedConfig(Config):
     """An objective after the first of a mixture, and the rows that its steps read."""
 
-    instances: InstancesConfig  # of labelled pairs: those of `pretraining_task`
+    instances: InstancesConfig  # of labelled pairs: those of the step's `task`
     # it trains one step in so many; null: it is drawn as often as each of the others
     every: int | None = Field(default=None, ge=2)
     # instances of its steps, over all workers; null: as many as of the first objective
@@ -82,6 +83,8 @@ class GradientConfig(Fitting):
     A run ends after `steps`, or when its budget of tokens or seconds is spent, whichever comes
     first. The learning rate follows the largest share spent, so its schedule is complete by then.
     """
+
+    fitter: ClassVar = Later("rungwise.pretraining.gradient:pretrain_by_gradient")
 
     kind: Literal["gradient"] = "gradient"
     # folder of a transformers model to start from, or one of the hub (ORG/NAME), whose model and
@@ -123,6 +126,23 @@ class GradientConfig(Fitting):
     @property
     def reads_longer(self) -> bool:
         return self.longer_share is not None
+
+    @property
+    def imported(self) -> str | None:
+        return self.initial
+
+    @property
+    def mixed_rows(self) -> dict[str, InstancesConfig]:
+        return {name: each.instances for name, each in self.mixture.items()}
+
+    def length_key(self, model: Family) -> str:
+        return "steps"
+
+    def takes_weights(self, model: Family) -> bool:
+        return True
+
+    def trains_alone(self, compute: ComputeConfig) -> bool:
+        return compute.is_one_process
 
     @property
     def watched(self) -> set[str]:

@@ -1,30 +1,24 @@
 """Check that each drawn value took effect: a sweep over a key that nothing reads looks normal.
 
-Three checks: the resolved `finetune` block holds each value (`draws.resolve_settings`); upstream
-artifacts were built with their values (`check_inputs`); what training measured on the objects it
-built equals what was drawn (`check_applied`).
+Two checks: the resolved `finetune` block holds each value (`draws.resolve_settings`); what training
+measured on the objects it built equals what was drawn (`check_applied`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from rungwise.core.configuration.overrides import find_value
 from rungwise.core.errors import UserError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.title import Title
 from rungwise.tuning.config import FINETUNE
-from rungwise.tuning.space import holds
 
-_INPUTS = ("pretrain", "task", "tokenizer")  # inputs of a trial
-PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
+_PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
 _PRECISION = 1e-6  # relative; measured values may be float32
 
 
 def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
     """Separate metrics from measured settings, the latter by key of the `finetune` block."""
-    measured = {k.removeprefix(PREFIX): v for k, v in metrics.items() if k.startswith(PREFIX)}
-    return {k: v for k, v in metrics.items() if not k.startswith(PREFIX)}, measured
+    measured = {k.removeprefix(_PREFIX): v for k, v in metrics.items() if k.startswith(_PREFIX)}
+    return {k: v for k, v in metrics.items() if not k.startswith(_PREFIX)}, measured
 
 
 def check_applied(trial: str, values: Mapping[str, Any], measured: Mapping[str, float]) -> None:
@@ -44,36 +38,3 @@ def check_applied(trial: str, values: Mapping[str, Any], measured: Mapping[str, 
                 "windows need texts longer than a row, class weights classes of unlike size; a "
                 "stride is at most half a window)"
             )
-
-
-def select_inputs(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
-    """The inputs of a trial; those built once per set of upstream values, by its number."""
-    return {name: inputs.get(str(Title(name, number=upstream))) or inputs[name] for name in _INPUTS}
-
-
-def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UserError unless the artifacts of each set of upstream values were built with it.
-
-    Keys are looked up in the recorded config of the inputs. Keys of blocks that no input reads
-    itself, such as `corpus` or a continued pretraining, are only in the lineage and not checked.
-    """
-    for number, values in enumerate(upstream):
-        for name, artifact in select_inputs(inputs, number).items():
-            # Further pretraining has the config of its last step, not that of the recipe's block.
-            sources = artifact.record["inputs"].values()
-            if any(source["stage"] == artifact.stage for source in sources):
-                continue
-            config = artifact.record["config"]
-            for key, value in values.items():
-                block, _, rest = key.partition(".")
-                if block in config:
-                    built_with = find_value(config, key)
-                elif block == name:
-                    built_with = find_value(config, rest)
-                else:
-                    continue
-                if not holds(built_with, value):
-                    raise UserError(
-                        f"upstream values {number} of the sweep have {key} {value!r}, but its "
-                        f"{name} ({artifact.fingerprint}) was made with {built_with!r}"
-                    )

@@ -66,11 +66,6 @@ class RoundSearcher(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Does nothing."""
 
-    @property
-    def most_runs(self) -> int:
-        """The number of runs if no trial were stopped."""
-        return len(self.values) * len(self._ends)
-
     def decide(self) -> bool:
         """Decide the milestones that all trials have reached; return whether anything is left."""
         while not self._runs and not self._running and self._round < len(self._ends) - 1:

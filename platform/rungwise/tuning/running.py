@@ -30,7 +30,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.scoring.metrics import format_metric
-from rungwise.tuning.check_applied import check_applied, check_inputs
+from rungwise.tuning.check_applied import check_applied
 from rungwise.tuning.config import SweepStageConfig
 from rungwise.tuning.draws import (
     Values,
@@ -67,12 +67,11 @@ def run_sweep(
     """Run the trials; the winner has the best validation score of those that ran to their end.
 
     `inputs` are task, tokenizer and pretrain, the last two once per set of upstream values, if any
-    (`check_applied.select_inputs`). Restarted with the same `output`, it runs only unfinished
+    (`trial.select_inputs`). Restarted with the same `output`, it runs only unfinished
     trials. Raises UserError if every trial failed, if a trial needs more than any node has, or if
     a value was not in force; ConfigError for a value that does not fit the task.
     """
     upstream = list_upstream(config.sweep)
-    check_inputs(inputs, upstream)
     info = TaskSummary.of(inputs["task"]).info
     check_values(config, info)
     job = SweepJob(config, inputs, output, info.metric, context.report, train)
@@ -179,7 +178,8 @@ def run_trials(
             {"cpu": compute.cpus_per_trial, "gpu": compute.gpus_per_trial},
         ),
         tune_config=tune.TuneConfig(
-            num_samples=watch.rounds.most_runs,  # the searcher ends the sweep itself
+            # As if no trial were stopped: the searcher ends the sweep itself.
+            num_samples=len(watch.rounds.values) * len(job.config.rounds),
             search_alg=watch.rounds,
             max_concurrent_trials=concurrent,
             # Saves starting a process per trial; safe because training seeds all its generators.

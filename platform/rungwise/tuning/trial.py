@@ -12,14 +12,16 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.stages.notes import read_note, write_note
+from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.models.device import use_threads
-from rungwise.tuning.check_applied import select_inputs, split_metrics
+from rungwise.tuning.check_applied import split_metrics
 from rungwise.tuning.config import SweepStageConfig
 from rungwise.tuning.draws import Values, find_upstream, resolve_settings
 from rungwise.tuning.record import Epoch, SweepTrial, read_record, write_record
 
+_INPUTS = ("pretrain", "task", "tokenizer")  # of a trial
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
 
 
@@ -142,6 +144,11 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float) -> None:
         if trial.state != "running":
             write_record(trial, job.output)
         job.report.flush()
+
+
+def select_inputs(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
+    """The inputs of a trial; those built once per set of upstream values, by its number."""
+    return {name: inputs.get(str(Title(name, number=upstream))) or inputs[name] for name in _INPUTS}
 
 
 def new_record(config: SweepStageConfig, number: int, values: Values) -> SweepTrial:

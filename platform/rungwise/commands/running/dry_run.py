@@ -63,7 +63,9 @@ def dry_run(options: argparse.Namespace) -> None:
         stages = {}
     root = root_folder(recipe.root)
     measures = []
-    for name, config in zip(READ_BY_NAME, (recipe.instances, recipe.longer_instances), strict=True):
+    for name, config in zip(
+        READ_BY_NAME, (recipe.training_steps[-1].instances, recipe.longer_instances), strict=True
+    ):
         instances = None
         if name in stages:
             fingerprint = stages[name].fingerprint

@@ -211,14 +211,13 @@ def write_recipe(
         return (
             "\n".join(lines) + "\n" + write_rungs(size._replace(seconds=_RUNG_SECONDS, workers=1))
         )
-    vectors, instances, block, pretrain = _read_blocks(model)
+    steps, instances, block, pretrain = _read_blocks(model)
     block, pretrain = suggest(block, pretrain, size)
     note = ""
     if "steps" in pretrain and "sequence_length" in instances:  # else a row is many sentences
         passes = pretrain["steps"] * pretrain["global_batch_size"] * _ROW / size.tokens
         note = f" # reads the text, but for what is held out, about {passes:,.1f} times"
     lines += [
-        *([f"word_vectors: {flow(vectors)}"] if vectors else []),
         *([f"instances: {flow(instances)}"] if instances else []),
         "",
         "# Two CPU cores train this model in minutes. For a GPU see docs/how-to/pretraining.md.",
@@ -226,12 +225,13 @@ def write_recipe(
         "",
         f"pretrain:{note}",
         *(f"  {key}: {flow(value)}" for key, value in pretrain.items()),
+        *([f"steps: {flow(steps)}"] if steps else []),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _read_blocks(kind: str) -> list[dict[str, Any]]:
-    """The blocks word_vectors and instances (perhaps empty), model and pretrain of a kind of model,
+    """The blocks steps and instances (perhaps empty), model and pretrain of a kind of model,
     at the size of two CPU cores: from the ladder, or from the recipe that is about it. Raises
     UserError for a kind without one, or one that needs more than a corpus."""
     from rungwise.core.configuration.overrides import with_overrides
@@ -249,12 +249,12 @@ def _read_blocks(kind: str) -> list[dict[str, Any]]:
             recipes[rung["model"]["kind"]] = rung
     if kind not in recipes:
         raise UserError(f"--model: expected {', '.join(filter(None, recipes))}, found {kind}")
-    if "pretraining_task" in recipes[kind]:
+    if any("task" in step for step in recipes[kind].get("steps", [])):
         raise UserError(
             f"--model: a {kind} learns from files that are labelled or aligned, not from a corpus "
             f"alone; copy {ladder.with_name(recipes[kind]['name'])}.yaml and change its paths"
         )
-    blocks = ("word_vectors", "instances", "model", "pretrain")
+    blocks = ("steps", "instances", "model", "pretrain")
     return [recipes[kind].get(block, {}) for block in blocks]
 
 

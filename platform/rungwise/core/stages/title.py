@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Title:
-    """A stage and what it is for. `step` is a step of continued pretraining, `budget` a number of
+    """A stage and what it is for. `step` is a named step of training, `budget` a number of
     labelled examples, `number` an index into the upstream values that a sweep tries, `seed` one
     into the pretrainings of a variant, `trial` the number of a trial of a search and `part` which
     of its pretrainings."""

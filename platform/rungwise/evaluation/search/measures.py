@@ -20,7 +20,7 @@ from rungwise.evaluation.suites.measure import MeasureSummary
 from rungwise.evaluation.suites.similarity import SimilaritySuite, read_pairs
 from rungwise.models.family import LayeredFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
-from rungwise.pretraining.config import CooccurrenceConfig, PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import PretrainSummary
 
 # Keys that change what a loss is of, or its scale.
@@ -74,7 +74,7 @@ class _Loss(Measure):
         return tuple((int(row["tokens"]), row[key]) for row in rows if key in row)
 
     def check(self, config: PretrainStageConfig, suites: Mapping[str, Suite]) -> None:
-        if isinstance(config.pretrain, CooccurrenceConfig):
+        if not config.pretrain.holds_out:
             raise ConfigError(
                 f"search.measure is {self.kind}, but the loss of {config.model.kind} is on the "
                 "pairs that it learns from, where the longest training always wins; set "

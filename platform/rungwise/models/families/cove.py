@@ -10,9 +10,9 @@ state give the output (Luong et al. 2015, arXiv:1508.04025, the general score):
 
     shares = softmax(states W_1 h)    output = tanh(W_2 [shares · states; h])
 
-It begins with the last states of the encoder's highest layer. `word_vectors` of the recipe gives
-the encoder fixed vectors, as GloVe's in the paper; a token without one has zeros there. The two
-languages share a tokenizer, and the decoder has vectors of its own.
+It begins with the last states of the encoder's highest layer. A step of word vectors before
+it gives the encoder fixed vectors, as GloVe's in the paper; a token without one has zeros there.
+The two languages share a tokenizer, and the decoder has vectors of its own.
 
 A task reads layers 0 and 2 side by side, [GloVe; CoVe] in the paper: `finetune.adaptation: {kind:
 features, layers: [0, 2], combine: join}`.

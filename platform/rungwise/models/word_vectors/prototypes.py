@@ -5,8 +5,8 @@
 Reisinger & Mooney 2010, "Multi-Prototype Vector-Space Models of Word Meaning": spherical k-means of
 contexts. Neighbours have a weight of a / (a + p), with p the share of the text (Arora, Liang & Ma
 2017), because words that are everywhere would else make the clusters. Huang et al. 2012 number the
-occurrences by cluster and train again; here the vectors that are given (`word_vectors` of the
-recipe) stay, and prototype k of a word with vector v is
+occurrences by cluster and train again; here the vectors that are given (those of the step
+before) stay, and prototype k of a word with vector v is
 
     v + |v| (c_k - c)       c_k the centre of cluster k, c the mean of all contexts
 
@@ -40,7 +40,7 @@ _TENSORS = (TABLE, "centres", "means", "rows", "weights")
 
 
 class PrototypesConfig(Family):
-    """Prototypes on the vectors of `word_vectors`; the paper's number is 10 in its comparisons."""
+    """Prototypes on the vectors of the step before; the paper's number is 10 in its comparisons."""
 
     objectives: ClassVar = (vector_objective("contexts", "Cosine", "context"),)
 
@@ -48,9 +48,10 @@ class PrototypesConfig(Family):
     paper: ClassVar[str] = "Reisinger & Mooney"
     idea: ClassVar[str] = "several lists of numbers for a word, one for each kind of place it has"
     page: ClassVar[str] = "multi-prototype model"
-    vectors_by_default: ClassVar[Mapping[str, str]] = {
-        "word_vectors.model.kind": "word2vec",
-        "word_vectors.pretrain.kind": "asynchronous",
+    vectors_by_default: ClassVar[Mapping[str, Any]] = {
+        "name": "vectors",
+        "model": {"kind": "word2vec"},
+        "pretrain": {"kind": "asynchronous"},
     }
 
     kind: Literal["prototypes"] = "prototypes"

@@ -150,14 +150,14 @@ def encode_pairs(
     if not writes and not (kind.one_label and info.pair):
         raise DataError(
             "pairs need a task with one label for a pair of texts, or with a text to write for "
-            f"another, found {kind.goal}; name another one in pretraining_task"
+            f"another, found {kind.goal}; name another one as the task of the step"
         )
     splits = {split: read_examples(inputs["task"], split) for split in _SPLITS}
     labels = {example.target for example in splits["train"]}
     if not writes and len(labels) < 2:
         raise DataError(
             "labelled pairs need at least two labels to learn from, but the training pairs have "
-            f"{', '.join(map(repr, labels)) or 'none'}; name another task in pretraining_task"
+            f"{', '.join(map(repr, labels)) or 'none'}; name another task in the step"
         )
     folder, tokenizer = inputs["tokenizer"].folder, TokenizerSummary.of(inputs["tokenizer"])
     sample = _texts(splits["train"][:_PAIRS_PER_FILE])
@@ -207,7 +207,7 @@ def encode_examples(
         if numbers and example.target not in numbers:
             raise DataError(
                 f"{example.where}: the label {example.target!r} is not among the training labels; "
-                "set pretraining_task.unseen_labels to drop"
+                "set unseen_labels of that task to drop"
             )
     encoded = encoder.encode(_texts(examples))
     keep = encoded.lengths.reshape(-1, 2).min(axis=1) > 0
