@@ -4,20 +4,17 @@ A cut must be a border between pre-tokens whatever surrounds it, and the normali
 across it. Only kinds of normalizers and pre-tokenizers proved safe here have rules; the texts of
 others stay whole.
 
-- Before an ASCII blank: a border for BERT's, GPT-2's, SentencePiece's and all pre-tokenizers
-  trained here; nothing composes with it. GPT-2's expression takes ` ?\\p{L}+` and runs of white
-  space up to the last one, so there only if no white space follows; else not `is_safe_before`.
-- On both sides of ASCII punctuation before an ASCII byte, where punctuation always stands alone.
-  (Before another byte it may be the base of a composed letter, as in `=` + U+0338.)
-- Between ASCII letters, digits and punctuation for GPT-2's expression, except after an apostrophe
-  (`'s` is one pre-token). No other alternative of the expression mixes two of these classes.
-- On both sides of han characters U+4E00 to U+9FFF where each stands alone.
+    blanks   before an ASCII blank: a border for BERT's, GPT-2's, SentencePiece's and all
+             pre-tokenizers trained here; nothing composes with it
+    marks    also on both sides of ASCII punctuation before an ASCII byte, where each mark stands
+             alone; before another byte it may be the base of a composed letter, as in = + U+0338
+    classes  also between ASCII letters, digits and punctuation, except after an apostrophe ('s is
+             one pre-token): no other alternative of GPT-2's expression mixes two of these
 """
 
 import json
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -26,75 +23,43 @@ from tokenizers import Tokenizer, models
 
 from rungwise.tokenizer.training import EVERY_CHARACTER, SPECIAL_IS_TEXT
 
-Bytes = NDArray[np.uint8]
-Flags = NDArray[np.bool_]
+CutRule = Literal["blanks", "marks", "classes"]
 
-_BLANK, _LETTER, _DIGIT, _PUNCTUATION = 1, 2, 3, 4
-_APOSTROPHE = ord("'")
-# U+4E00 to U+9FFF in UTF-8: E4 B8 80 to E9 BF BF.
-_FIRST_HAN, _LAST_HAN, _SECOND_OF_FIRST_HAN = 0xE4, 0xE9, 0xB8
+_BLANK, _LETTER, _DIGIT, _MARK = 1, 2, 3, 4
 _CLASSES = np.zeros(256, np.uint8)
 _CLASSES[ord(" ")] = _BLANK
-_CLASSES[ord("a") : ord("z") + 1] = _CLASSES[ord("A") : ord("Z") + 1] = _LETTER
-_CLASSES[ord("0") : ord("9") + 1] = _DIGIT
-_CLASSES[list(string.punctuation.encode())] = _PUNCTUATION
-_LETTERS, _CASE_BIT = 26, np.uint8(0x20)
+_CLASSES[list(string.ascii_letters.encode())] = _LETTER
+_CLASSES[list(string.digits.encode())] = _DIGIT
+_CLASSES[list(string.punctuation.encode())] = _MARK
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The cutting rules of one tokenizer.
+def find_cuts(data: NDArray[np.uint8], rule: CutRule) -> NDArray[np.bool_]:
+    """Return True at each byte of UTF-8 `data` where a piece may begin."""
+    classes = np.take(_CLASSES, data)
+    cuts = classes == _BLANK
+    left, right = classes[:-1], classes[1:]
+    if rule == "marks":
+        alone = classes == _MARK
+        alone[:-1] &= data[1:] < 0x80
+        cuts[1:] |= alone[:-1]
+        # A mark after a blank forms one piece with it.
+        alone[1:] &= left != _BLANK
+        cuts |= alone
+    elif rule == "classes":
+        cuts[1:] |= (left != right) & (left > _BLANK) & (right > _BLANK) & (data[:-1] != ord("'"))
+    return cuts
 
-    `punctuation`: "alone" if each ASCII mark is a pre-token, "classes" for GPT-2's expression.
-    `blank_is_text`: a blank is a token or part of one. `lowercase`: lower-casing ASCII letters
-    first does not change the result.
+
+def is_border(piece: str) -> bool:
+    """Whether a piece that was cut off before its blank, if any, is one of the whole text.
+
+    GPT-2's expression takes white space up to the last blank as one pre-token.
     """
-
-    punctuation: Literal["alone", "classes"] | None = None
-    han: bool = False
-    blank_is_text: bool = True
-    lowercase: bool = False
-
-    def normalize(self, data: Bytes) -> Bytes:
-        """Lower-case `data` if that changes no token, so that more pieces are equal."""
-        if not self.lowercase:
-            return data
-        capital = (data - ord("A")) < _LETTERS  # bytes below "A" wrap round to large ones
-        return np.bitwise_or(data, capital * _CASE_BIT, dtype=np.uint8)
-
-    def find_cuts(self, data: Bytes) -> Flags:
-        """Return True at each byte of UTF-8 `data` where a piece may begin."""
-        classes = np.take(_CLASSES, data)
-        flags = classes == _BLANK
-        if self.punctuation == "alone":
-            alone = classes == _PUNCTUATION
-            alone[:-1] &= data[1:] < 0x80
-            flags[1:] |= alone[:-1]
-            # A mark after a blank forms one piece with it.
-            alone[1:] &= classes[:-1] != _BLANK
-            flags |= alone
-        elif self.punctuation == "classes":
-            left, right = classes[:-1], classes[1:]
-            flags[1:] |= (
-                (left != right) & (left > _BLANK) & (right > _BLANK) & (data[:-1] != _APOSTROPHE)
-            )
-        if self.han and (lead := (data >= _FIRST_HAN) & (data <= _LAST_HAN)).any():
-            lead[:-1] &= (data[:-1] > _FIRST_HAN) | (data[1:] >= _SECOND_OF_FIRST_HAN)
-            flags |= lead
-            flags[3:] |= lead[:-3]
-        return flags
-
-    def is_safe_before(self, piece: str) -> bool:
-        """Whether the cut before `piece` is a border; if not, the text must stay whole."""
-        return not (
-            self.punctuation == "classes"
-            and piece[0] == " "
-            and (len(piece) == 1 or piece[1].isspace())
-        )
+    return piece[:1] != " " or (len(piece) > 1 and not piece[1].isspace())
 
 
-def find_rules(tokenizer: Tokenizer) -> Rules | None:
-    """Return the rules of `tokenizer`, or None if cutting its texts is not known to be safe."""
+def find_rule(tokenizer: Tokenizer) -> CutRule | None:
+    """Return the rule for `tokenizer`, or None if cutting its texts is not known to be safe."""
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return None
     if any(getattr(tokenizer.model, name, None) for name in ("dropout", "alpha", "nbest_size")):
@@ -111,28 +76,20 @@ def find_rules(tokenizer: Tokenizer) -> Rules | None:
     if tokenizer.pre_tokenizer is not None:
         shell.pre_tokenizer = tokenizer.pre_tokenizer
     data = json.loads(shell.to_str())
-    parts = _parts(data["normalizer"], "normalizers")
-    kinds = {part["type"] for part in parts}
-    splits = [_split_kind(part) for part in _parts(data["pre_tokenizer"], "pretokenizers")]
-    composes = kinds <= {"NFC", "NFD", "Lowercase"}
-    drops_blanks = kinds <= {"NFC", "NFD", "Lowercase", "StripAccents", "BertNormalizer"}
-    bert = next((part for part in parts if part["type"] == "BertNormalizer"), None)
-    if splits == ["bert"] and drops_blanks:
-        only_bert = kinds == {"BertNormalizer"}
-        return Rules(
-            punctuation="alone",
-            han=only_bert and bert is not None and bert["handle_chinese_chars"],
-            blank_is_text=False,
-            lowercase=only_bert and bert is not None and bert["lowercase"],
-        )
-    if splits in (["blank"], ["blank", "bracket"]) and drops_blanks:
-        return Rules(blank_is_text=False)
-    if splits in (["metaspace"], ["metaspace", "bracket"]) and composes:
-        return Rules()
-    if splits == ["bytes"] and composes:
-        return Rules(punctuation="classes")
-    if splits == ["character"] and composes:
-        return Rules(punctuation="alone", han=True)
+    normalizers = {part["type"] for part in _parts(data["normalizer"], "normalizers")}
+    composes = normalizers <= {"NFC", "NFD", "Lowercase"}
+    drops_blanks = normalizers <= {"NFC", "NFD", "Lowercase", "StripAccents", "BertNormalizer"}
+    match [_split_kind(part) for part in _parts(data["pre_tokenizer"], "pretokenizers")]:
+        case ["bert"] if drops_blanks:
+            return "marks"
+        case ["blank"] | ["blank", "bracket"] if drops_blanks:
+            return "blanks"
+        case ["metaspace"] | ["metaspace", "bracket"] if composes:
+            return "blanks"
+        case ["bytes"] if composes:
+            return "classes"
+        case ["character"] if composes:
+            return "marks"
     return None
 
 
@@ -145,21 +102,18 @@ def _parts(data: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
 
 
 def _split_kind(part: Mapping[str, Any]) -> str:
-    kind = part["type"]
-    if kind == "BertPreTokenizer":
-        return "bert"
-    if kind == "WhitespaceSplit":
-        return "blank"
-    # Scheme "first" depends on a piece's position in the text.
-    if kind == "Metaspace" and part["split"] and part["prepend_scheme"] in ("always", "never"):
-        return "metaspace"
-    if kind == "ByteLevel" and part["use_regex"] and not part["add_prefix_space"]:
-        return "bytes"
-    if kind == "Split" and part["behavior"] == "Isolated" and not part["invert"]:
-        pattern = part["pattern"].get("Regex", "")
-        if pattern == EVERY_CHARACTER:
-            return "character"
-        # The rule that keeps `[MASK]` as text; it ignores blanks.
-        if pattern == SPECIAL_IS_TEXT:
-            return "bracket"
+    match part:
+        case {"type": "BertPreTokenizer"}:
+            return "bert"
+        case {"type": "WhitespaceSplit"}:
+            return "blank"
+        # Scheme "first" depends on a piece's position in the text.
+        case {"type": "Metaspace", "split": True, "prepend_scheme": "always" | "never"}:
+            return "metaspace"
+        case {"type": "ByteLevel", "use_regex": True, "add_prefix_space": False}:
+            return "bytes"
+        case {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": pattern}:
+            # "bracket" is the rule that keeps `[MASK]` as text; it ignores blanks.
+            kinds = {EVERY_CHARACTER: "character", SPECIAL_IS_TEXT: "bracket"}
+            return kinds.get(pattern.get("Regex", ""), "unknown")
     return "unknown"

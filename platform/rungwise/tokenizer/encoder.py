@@ -7,10 +7,10 @@ the `tokenizers` library on a megabyte of the text and on 2,000 hard texts.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from importlib.metadata import version
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +20,12 @@ from rungwise.core.configuration.compute import TokenizerBackend
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents
-from rungwise.tokenizer.cutting import find_rules
+from rungwise.tokenizer.cutting import find_rule
 from rungwise.tokenizer.files import FILE
 from rungwise.tokenizer.hard_texts import hard_texts
 from rungwise.tokenizer.memo import MemoEncoder, text_bytes
 from rungwise.tokenizer.packages import GigaEncoder, NanoEncoder, Package, matching_package
-from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
+from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder
 
 Backend = Literal["memo"] | Package
 
@@ -39,11 +39,10 @@ _cache: "dict[tuple[str, EncoderChoice], TextEncoder]" = {}
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """A backend, the proved version if it is a package, and why it is not faster (`notice`). Sent
-    to every worker, so that the proof runs once per stage."""
+    """A backend, and why it is not faster (`notice`). Sent to every worker, so that the proof runs
+    once per stage."""
 
     backend: Backend = "memo"
-    version: str = ""
     notice: str | None = None
 
 
@@ -59,24 +58,21 @@ def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder
         case "gigatoken":
             return GigaEncoder(tokenizer)
         case "memo":
-            rules = find_rules(tokenizer)
-            return MemoEncoder(tokenizer, rules) if rules else ReferenceEncoder(tokenizer)
+            rule = find_rule(tokenizer)
+            return MemoEncoder(tokenizer, rule) if rule else ReferenceEncoder(tokenizer)
 
 
 def cached_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
     """Return the encoder of the artifact in `folder`, cached in this process with its memo.
 
-    A Ray worker process runs one task after another; each would start with an empty memo. If the
-    installed version of a package is not the proved one, the memo encodes.
+    A Ray worker process runs one task after another; each would start with an empty memo.
     """
     data = folder.read_bytes(FILE)
     key = (hashlib.sha256(data).hexdigest(), choice)
     if key not in _cache:
         while len(_cache) >= _CACHED:
             del _cache[next(iter(_cache))]
-        is_proved = not choice.version or choice.version == _installed_version(choice.backend)
-        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
-        _cache[key] = make_encoder(tokenizer, choice.backend if is_proved else "memo")
+        _cache[key] = make_encoder(Tokenizer.from_str(data.decode("utf-8")), choice.backend)
     return _cache[key]
 
 
@@ -92,8 +88,6 @@ def choose_encoder(
     package = matching_package(tokenizer) if backend == "auto" else backend
     if package is None or package == "memo":
         return EncoderChoice()
-    choice = EncoderChoice(package, _installed_version(package))
-    name = f"{package} {choice.version}"
     try:
         text = _first_difference(make_encoder(tokenizer, package), tokenizer, sample)
     except UserError:
@@ -101,11 +95,11 @@ def choose_encoder(
             raise
         problem = f"{package}, which is several times faster, is not installed"
     except Exception as error:  # another version of a package may raise anything
-        problem = f"{name} fails: {error}"
+        problem = f"{package} {version(package)} fails: {error}"
     else:
         if text is None:
-            return choice
-        problem = f"{name} and the tokenizers library disagree on the text "
+            return EncoderChoice(package)
+        problem = f"{package} {version(package)} and the tokenizers library disagree on the text "
         problem += repr(text[:_SHOWN_CHARACTERS])
     return EncoderChoice(notice=f"encoding with 'memo': {problem}")
 
@@ -135,24 +129,21 @@ def _first_difference(
     offsets, _ = text_bytes(sample)
     first = sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
     for texts in (hard_texts(0, _HARD_TEXTS), first):
-        expected = reference.encode(texts, words=True)
         for words in (False, True):
-            encoded = encoder.encode(texts, words)
-            wrong = np.flatnonzero(encoded.lengths != expected.lengths)
-            if len(wrong) == 0:
-                differs = encoded.ids != expected.ids
-                if encoded.word_starts is not None:
-                    differs |= encoded.word_starts != expected.word_starts
-                ends = np.cumsum(expected.lengths)
-                wrong = np.searchsorted(ends, np.flatnonzero(differs), side="right")
-            if len(wrong):
-                return texts[int(wrong[0])].as_py()
+            expected = _by_text(reference.encode(texts, words))
+            encoded = _by_text(encoder.encode(texts, words))
+            pairs = zip(texts.to_pylist(), expected, encoded, strict=True)
+            for text, tokens, others in pairs:
+                if tokens != others:
+                    return text
     return None
 
 
-def _installed_version(package: str) -> str:
-    """Return the version of a package, or "" if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+def _by_text(encoded: Encoded) -> Iterator[Any]:
+    """Yield the ids of each text, and where words begin in it."""
+    ids, starts = encoded.ids.tolist(), encoded.word_starts
+    starts = None if starts is None else starts.tolist()
+    end = 0
+    for length in encoded.lengths.tolist():
+        begin, end = end, end + length
+        yield ids[begin:end], starts and starts[begin:end]

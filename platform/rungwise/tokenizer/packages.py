@@ -10,10 +10,10 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.tokenizer.cutting import find_rules
+from rungwise.tokenizer.cutting import find_rule
 from rungwise.tokenizer.memo import MemoEncoder, text_bytes
 from rungwise.tokenizer.reference import Encoded, id_type, own_copy
 
@@ -22,21 +22,17 @@ Package = Literal["nanotoken", "gigatoken"]
 
 def matching_package(tokenizer: Tokenizer) -> Package | None:
     """Return the package made for `tokenizer`, installed or not."""
-    rules = find_rules(tokenizer)
-    if rules is None:
-        return None
-    model = tokenizer.model
+    rule = find_rule(tokenizer)
+    model, splitter = tokenizer.model, tokenizer.pre_tokenizer
     # WordPiece as BERT's: each mark is a word, so no word begins with "##" and pieces show words.
     if (
-        isinstance(model, models.WordPiece)
-        and rules.punctuation == "alone"
-        and not rules.blank_is_text
+        rule == "marks"
+        and isinstance(model, models.WordPiece)
+        and isinstance(splitter, pre_tokenizers.BertPreTokenizer)
         and model.continuing_subword_prefix == "##"
     ):
         return "nanotoken"
-    if rules.punctuation == "classes" and tokenizer.normalizer is None:
-        return "gigatoken"
-    return None
+    return "gigatoken" if rule == "classes" and tokenizer.normalizer is None else None
 
 
 def _import_package(package: Package) -> ModuleType:
@@ -84,8 +80,7 @@ class GigaEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raise UserError if gigatoken is missing, ConfigError for an unsupported tokenizer."""
         gigatoken = _import_package("gigatoken")
-        rules = find_rules(tokenizer)
-        if rules is None or matching_package(tokenizer) != "gigatoken":
+        if matching_package(tokenizer) != "gigatoken":
             raise ConfigError(
                 "the encoder 'gigatoken' does byte-level BPE as GPT-2's without a normalizer, "
                 "found another tokenizer; choose 'auto', or train with tokenizer.kind=byte_bpe "
@@ -93,7 +88,7 @@ class GigaEncoder:
             )
         self._awkward = import_module("awkward")
         self._encode = gigatoken.Tokenizer.from_json(own_copy(tokenizer).to_str()).encode_batch
-        self._memo = MemoEncoder(tokenizer, rules)
+        self._memo = MemoEncoder(tokenizer, "classes")
         self._dtype = id_type(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
