@@ -2,7 +2,6 @@
 
 import builtins
 import itertools
-import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -145,11 +144,6 @@ def test_a_blank_in_front_belongs_to_the_word_behind_it() -> None:
     assert units("the new york", unigram(), [4, 12]) == ["▁the", "▁new+▁york"]
 
 
-def test_pieces_of_unigram_are_joined_to_words() -> None:
-    assert units("the playings new", unigram()) == ["▁the", "▁play+ing+s", "▁new"]
-    assert units("the playings new", unigram(), [0, 12]) == ["▁the+▁play+ing+s", "▁new"]
-
-
 # --- Chinese words
 
 
@@ -268,18 +262,6 @@ def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
             assert starts[index] == (not joined)
 
 
-@given(TEXTS)
-@settings(max_examples=100)
-def test_words_of_a_list_cover_each_han_character_once(texts: list[str]) -> None:
-    words = word_list_words(Entries(["中国", "中国人民", "使用", "t恤", "ab"]))
-    for text in texts:
-        found = list(words(text))
-        places = [place for a, b in found for place in range(a, b)]
-        assert places == sorted(set(places))
-        assert {p for p, c in enumerate(text) if "\u4e00" <= c <= "\u9fff"} <= set(places)
-        assert all(any("\u4e00" <= c <= "\u9fff" for c in text[a:b]) for a, b in found)
-
-
 # --- jieba
 
 
@@ -315,19 +297,6 @@ def _with_han(text: str, words: Iterable[str]) -> set[tuple[int, int]]:
     return {(a, b) for a, b in places if any("\u4e00" <= c <= "\u9fff" for c in text[a:b])}
 
 
-def test_jieba_is_quiet_and_leaves_no_cache(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    pytest.importorskip("jieba")
-    before = set(Path(tempfile.gettempdir()).glob("*jieba*"))
-    jieba_words.cache_clear()
-    with caplog.at_level(logging.DEBUG):
-        assert list(jieba_words()("我来到北京 ok")) == [(0, 1), (1, 3), (3, 5)]
-    assert capfd.readouterr() == ("", "")
-    assert not [record for record in caplog.records if record.name.startswith("jieba")]
-    assert set(Path(tempfile.gettempdir()).glob("*jieba*")) == before
-
-
 def test_a_missing_jieba_is_told_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 
@@ -355,11 +324,6 @@ def test_a_span_outside_its_sentence_is_refused(flat: list[int]) -> None:
         units("new york", wordpiece(), flat)
 
 
-def test_half_a_span_is_refused() -> None:
-    with pytest.raises(DataError, match="pairs of a start and an end, found 3 numbers"):
-        units("new york", wordpiece(), [0, 3, 4])
-
-
 def test_spans_belong_to_their_sentences_in_a_slice_and_where_one_has_none() -> None:
     tokenizer = wordpiece()
     texts = pa.array(["a", "new york", "new york", "中国", "in new york"])
@@ -383,14 +347,6 @@ def test_a_list_that_is_missing_empty_or_garbled_is_refused_by_its_key(tmp_path:
     refused(r"instances\.mask_units\.phrases: expected the path of a file, found nothing at", None)
     refused(r"instances\.mask_units\.phrases: expected an entry a line in .*list\.txt", b"\n \n")
     refused(r"list\.txt line 2 is not UTF-8", b"new\n\xff\n")
-
-
-def test_a_list_that_changes_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "list.txt"
-    path.write_text("new york")
-    assert units("new york times", wordpiece(), phrases=str(path)) == ["new+york", "times"]
-    path.write_text("york times")
-    assert units("new york times", wordpiece(), phrases=str(path)) == ["new", "york+times"]
 
 
 def test_the_bytes_of_a_list_are_its_identity_and_not_its_path(tmp_path: Path) -> None:
