@@ -23,7 +23,7 @@ from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.building import build_instances
 from rungwise.instances.contract import Facts, Share, check_shares
 from rungwise.instances.kind import Built
-from rungwise.instances.masked_kind import MaskedKind, check_totals
+from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.plan import ranges
 from rungwise.instances.sentence_order import SentenceOrderConfig
@@ -332,7 +332,7 @@ def test_all_shards_together_are_checked_where_one_is_too_small() -> None:
     shard = make("pairs", text_of([[9, 12, 7, 15]] * 12), 64).shard
     counts = examine(shard)
     assert counts["too_small_to_say"] == 1
-    assert "share of IsNext pairs" in check_totals(counts, config.masking)
+    assert "share of IsNext pairs" in check_shares("all", config.shares(counts))
     thousand = {name: 1000 * n for name, n in counts.items() if isinstance(n, int)}
     balanced = thousand | {
         "is_next": thousand["instances"] // 2,
@@ -340,9 +340,9 @@ def test_all_shards_together_are_checked_where_one_is_too_small() -> None:
         "to_mask": thousand["expected"] * 8 // 10,
         "to_random": thousand["expected"] // 10,
     }
-    assert check_totals(balanced, config.masking) == []
+    assert check_shares("all", config.shares(balanced)) == []
     with pytest.raises(DataError, match=r"^all shards: share of IsNext pairs must be within"):
-        check_totals(balanced | {"is_next": thousand["instances"] * 45 // 100}, config.masking)
+        config.headline(balanced | {"is_next": thousand["instances"] * 45 // 100}, {})
 
 
 def test_a_shard_file_gives_back_its_rows_and_the_same_bytes(tmp_path: Path) -> None:
