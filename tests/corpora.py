@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +19,7 @@ from rungwise.corpus.document import SCHEMA, RawDocument, text_digest
 from rungwise.corpus.summary import SPLITS, CorpusSummary
 from rungwise.tokenizer import train
 from rungwise.tokenizer.config import TrainedConfig
+from rungwise.tokens.text import TokenisedText
 from tests.conftest import made_up_sentences
 from tests.report_pages import tokenizer_summary
 from tests.summaries import corpus_of, finished
@@ -66,3 +68,15 @@ def text_and_tokenizer(
         tokenizer.save(str(path))
     pieces = tokenizer_summary(tokenizer, config.kind)
     return finished("corpus", corpus, summary, "c"), finished("tokenizer", folder, pieces, "t")
+
+
+def text_of(lengths: list[list[int]], units: bool = False) -> TokenisedText:
+    """Documents with sentences of these lengths; all tokens differ: 10, 11, ..."""
+    flat = [length for document in lengths for length in document]
+    return TokenisedText(
+        ids=np.arange(10, 10 + sum(flat), dtype=np.uint16),
+        starts=np.cumsum([0, *flat]),
+        first_sentence=np.cumsum([0, *map(len, lengths)]),
+        documents=np.arange(10, 10 + len(lengths), dtype=np.uint64),
+        unit_starts=np.arange(sum(flat)) % 3 == 0 if units else None,
+    )
