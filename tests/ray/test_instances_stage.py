@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -147,26 +146,6 @@ def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
     reader = InstanceReader(found, "train", cache_folder=tmp_path / "cache")
     rows = reader.rows(np.arange(200))
     assert (rows.ids[:, 0] == 2).all()
-
-
-def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
-    inputs: dict[str, Artifact], tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dataclasses import replace
-
-    honest = MaskedPairsConfig.build
-
-    def always_next(*arguments: Any) -> Any:
-        built = honest(*arguments)
-        columns = built.shard.columns
-        wrong = {**columns, "is_next": np.ones_like(columns["is_next"])}
-        return replace(built, shard=replace(built.shard, columns=wrong))
-
-    monkeypatch.setattr(MaskedPairsConfig, "build", always_next)
-    task = ShardTask(CONFIG, inputs["tokens"].folder, Folder.at(tmp_path), 300, SPECIAL_IDS)
-    with pytest.raises(DataError, match=r"^train-.*IsNext pairs with B from another document must"):
-        task(building.list_orders(CONFIG, TokensSummary.of(inputs["tokens"]).files)[0])
-    assert Folder.at(tmp_path).names() == []
 
 
 def test_what_stops_a_task_reaches_the_user_as_one_error(

@@ -35,7 +35,6 @@ from rungwise.tokenizer import (
     choose_encoder,
     make_encoder,
     read_tokenizer,
-    special_ids,
     train,
 )
 from rungwise.tokenizer.config import TrainedConfig
@@ -175,19 +174,6 @@ def test_the_examples_of_the_bert_authors_hold(real_data: Path, tmp_path: Path) 
             assert encoded.word_starts.all()
 
 
-@pytest.mark.parametrize("name", ["bert-base-chinese", "character"])
-def test_a_chinese_line_gives_a_token_for_each_han_character(name: str, real_data: Path) -> None:
-    line = "预训练语言模型在大规模语料上学习"
-    if name == "character":
-        tokenizer = train(CharacterConfig(vocab_size=100), [line])
-    else:
-        tokenizer = imported(real_data, name)
-    encoded = make_encoder(tokenizer).encode(pa.array([line]), words=True)
-    assert [tokenizer.id_to_token(index) for index in encoded.ids.tolist()] == list(line)
-    assert encoded.word_starts is not None
-    assert encoded.word_starts.all()
-
-
 def test_a_full_memo_is_emptied_and_the_ids_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rungwise.tokenizer.memo._MOST_CHARACTERS", 400)
     tokenizer = trained("byte_bpe")
@@ -214,16 +200,6 @@ def test_a_slice_of_an_array_and_no_text_at_all(number: int) -> None:
         assert len(encoded.ids) == 0
         assert encoded.lengths.tolist() == [0] * len(none)
         assert encoded.word_starts is not None
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_no_text_becomes_a_special_token(name: str) -> None:
-    tokenizer = trained(name)
-    specials = set(special_ids(tokenizer).ids) - {special_ids(tokenizer).unk}
-    texts = pa.array(["a [MASK] b", "[SEP]", " [CLS][PAD]", "x[MASK]x [UNK]"], pa.string())
-    for encoder in encoders_of(tokenizer):
-        encoded = encoder.encode(texts)
-        assert not specials & set(encoded.ids.tolist())
 
 
 def test_tokenizers_that_nobody_thought_through_are_not_cut() -> None:

@@ -129,21 +129,6 @@ def test_places_are_those_of_the_text_as_it_came_not_as_it_is_normalised() -> No
         assert units(text, wordpiece(), [at, at + 8]) == expected
 
 
-def test_bytes_of_one_character_are_never_parted() -> None:
-    tokenizer = byte_bpe(["a", " a"])
-    text = "a a\U0001f600 é"
-    bytes_of_smile = "ð+Ł+ĺ+Ģ"
-    assert units(text, tokenizer, [2, 4]) == ["a", f"Ġa+{bytes_of_smile}", "Ġ+Ã+©"]
-    # A span of the smile alone, and one whose end parts nothing.
-    assert units(text, tokenizer, [3, 4]) == ["a", "Ġa", bytes_of_smile, "Ġ+Ã+©"]
-
-
-def test_a_blank_in_front_belongs_to_the_word_behind_it() -> None:
-    tokenizer = byte_bpe([" new", " york"])
-    assert units("new new york", tokenizer, [4, 12]) == ["n+e+w", "Ġnew+Ġyork"]
-    assert units("the new york", unigram(), [4, 12]) == ["▁the", "▁new+▁york"]
-
-
 # --- Chinese words
 
 
@@ -160,23 +145,6 @@ def test_a_word_list_takes_the_longest_word_and_leaves_single_characters(
     assert units("中国人民中国大", wordpiece(), **by_list) == ["中+国+人+民", "中+国", "大"]
     # A word of two scripts; the tokenizer's own words stay where no han character is.
     assert units("我T恤playing", wordpiece(), **by_list) == ["我", "t+恤", "play+##ing"]
-
-
-def test_a_span_and_chinese_words_together(by_list: dict[str, Any]) -> None:
-    assert units("我中国人民的", wordpiece(), [0, 3], **by_list) == ["我+中+国+人+民", "的"]
-    assert units("我使用模型", wordpiece(), [1, 5], **by_list) == ["我", "使+用+模+型"]
-
-
-def test_runs_of_han_are_cut_at_words(by_list: dict[str, Any]) -> None:
-    tokenizer = byte_bpe(["中", "国", "abc"])
-    assert len(units("中国我abc", tokenizer)) == 1  # one run of letters to GPT-2's expression
-    first, *rest = units("中国我abc", tokenizer, **by_list)
-    assert rest == ["æ+Ī+ĳ", "abc"]
-    assert first.count("+") == 1  # two characters, each one token
-    # A token across the border of two words makes them one.
-    across = byte_bpe(["使", "用语", "言", "模", "型"])
-    assert [unit.count("+") for unit in units("使用语言模型", across, **by_list)] == [2, 1]
-    assert units("new 中国人", unigram(), **by_list) == ["▁new", "▁", "中+国", "人"]
 
 
 # --- lists of phrases

@@ -91,19 +91,6 @@ def test_every_source_is_near_its_share_at_every_position(
     assert located.epochs.tolist() == [draws[source] // 10]
 
 
-@given(mixtures(), st.integers(0, 10**6), st.integers(1, 50))
-@settings(max_examples=100)
-def test_any_position_is_found_without_those_before_it(
-    mixture: tuple[MixedOrder, list[str], list[int], dict[str, int]], first: int, count: int
-) -> None:
-    order = mixture[0]
-    together = order.locate(np.arange(first, first + count))
-    for number in range(0, count, 7):
-        alone = order.locate(np.array([first + number]))
-        for field in ("instances", "shards", "rows", "epochs"):
-            assert getattr(alone, field)[0] == getattr(together, field)[number]
-
-
 @given(mixtures(), st.integers(1, 60), st.integers(1, 7), st.integers(0, 40))
 @settings(max_examples=150)
 def test_workers_share_a_step(

@@ -153,18 +153,6 @@ def test_epochs_are_reshuffled_and_neighbours_are_unrelated() -> None:
     assert abs(np.corrcoef(first.rows, second.rows)[0, 1]) < 5 * sigma
 
 
-def test_a_batch_draws_from_as_many_places_of_the_epoch_as_there_are_lanes() -> None:
-    reading = ReadOrder(np.full(64, 100), 0, OrderConfig(window_instances=50, lanes=32))
-    shards = reading.locate(reading.positions(0, Share(64, 0, 1))).shards
-    assert len(np.unique(shards)) >= 31
-
-
-def test_neighbours_in_a_file_are_no_neighbours_in_one_window() -> None:
-    count = 1000
-    first = ReadOrder(np.array([count]), 0).locate(np.arange(count)).instances
-    assert abs(np.corrcoef(np.arange(count), first)[0, 1]) < 5 / math.sqrt(count)
-
-
 @pytest.mark.parametrize("config", [OrderConfig(), OrderConfig(lanes=1024)])
 def test_places_among_ten_billion_are_found_without_storing_them(config: OrderConfig) -> None:
     reading = ReadOrder(np.full(25_000, 400_000), 1, config)

@@ -25,7 +25,7 @@ class MemoEncoder:
     """Encodes by looking up pieces; a full memo is emptied, which changes no id."""
 
     def __init__(self, tokenizer: Tokenizer, rule: CutRule) -> None:
-        self._rule = rule
+        self._rule: CutRule = rule
         self._pieces = _PieceTokenizer(tokenizer)
         self._dtype = id_type(tokenizer)
         self._clear()
