@@ -16,9 +16,9 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
+from rungwise.instances.building import ShardTask
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
 from rungwise.tokenizer import WordPieceConfig
 from rungwise.tokens.summary import TokensSummary

@@ -38,11 +38,16 @@ from rungwise.tokenizer import (
     train,
 )
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokenizer.cutting import find_rule
-from rungwise.tokenizer.encoder import PROOF_BYTES, Backend, sample_corpus
+from rungwise.tokenizer.encoder import (
+    PROOF_BYTES,
+    Backend,
+    GigaEncoder,
+    NanoEncoder,
+    matching_package,
+    sample_corpus,
+)
 from rungwise.tokenizer.hard_texts import hard_texts
-from rungwise.tokenizer.memo import MemoEncoder
-from rungwise.tokenizer.packages import GigaEncoder, NanoEncoder, matching_package
+from rungwise.tokenizer.memo import MemoEncoder, find_rule
 from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
 
 SENTENCES = (

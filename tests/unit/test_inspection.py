@@ -13,6 +13,7 @@ from rungwise.__main__ import main
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
+from rungwise.instances.building import ShardTask
 from rungwise.instances.causal import CausalConfig, CorruptedWordsConfig
 from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
 from rungwise.instances.denoised_spans import DenoisedSpansConfig
@@ -22,7 +23,6 @@ from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.sentence_runs import SentenceRunsConfig
-from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
 from rungwise.instances.texts import DocumentRowsConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer

@@ -11,9 +11,8 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.instances.building import list_orders
+from rungwise.instances.building import ShardTask, list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.shard_task import ShardTask
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
