@@ -1,19 +1,16 @@
 """Shards by number: checked before they are read, fetched once a machine, bounded in bytes."""
 
-import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -284,63 +281,6 @@ def test_an_object_that_is_not_what_was_written_is_an_error(
         store.get(1)
     assert right(store.get(2), 2)
     assert len(downloads) == 5
-
-
-class Proxy:
-    """Passes bytes between a client and the server; notes requests, cuts the first answers."""
-
-    def __init__(self, host: str, port: int, cuts: int, after: int) -> None:
-        self.requests: list[bytes] = []
-        self._target, self._cuts, self._after = (host, port), cuts, after
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._target)
-            threading.Thread(target=self._up, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._down, args=(client, server), daemon=True).start()
-
-    def _up(self, client: socket.socket, server: socket.socket) -> None:
-        while data := client.recv(1 << 16):
-            self.requests.append(data)
-            server.sendall(data)
-
-    def _down(self, client: socket.socket, server: socket.socket) -> None:
-        passed = 0
-        while data := server.recv(1024):
-            client.sendall(data)
-            passed += len(data)
-            if self._cuts and passed > self._after:
-                self._cuts -= 1
-                client.shutdown(socket.SHUT_RDWR)
-                return
-
-    def close(self) -> None:
-        self._listening.close()
-
-
-@pytest.mark.parametrize("cuts", [0, 2])
-def test_a_download_is_one_get_and_a_cut_one_is_tried_again(
-    remote: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int
-) -> None:
-    import s3fs
-
-    address = urlsplit(os.environ["AWS_ENDPOINT_URL"])
-    proxy = Proxy(str(address.hostname), int(address.port or 0), cuts, 4000)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-    s3fs.S3FileSystem.clear_instance_cache()
-    with contextlib.closing(proxy):
-        assert right(remote.store(tmp_path).get(0), 0)
-    s3fs.S3FileSystem.clear_instance_cache()
-    assert len(proxy.requests) == cuts + 1
-    for request in proxy.requests:
-        assert request.startswith(b"GET /test-cache/instances/train-00000.arrow ")
 
 
 def test_prefetched_shards_are_there_when_they_are_wanted(

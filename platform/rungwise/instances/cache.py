@@ -19,10 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-import fsspec
-
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.storage.object_store import download, filesystem
 from rungwise.core.storage.store_errors import disk_explained, reached
 from rungwise.instances import shards
 from rungwise.instances.shards import Shard
@@ -62,7 +61,7 @@ class ShardStore:
         self._cache: CacheFolder | None = None
         if folder.remote:
             # Created once: fsspec would create one for each thread that asks.
-            self._filesystem, self._root = fsspec.core.url_to_fs(folder.uri)
+            self._filesystem, self._root = filesystem(folder.uri)
             largest = max(self._sizes, default=0)
             if largest > cache_bytes:
                 raise UserError(
@@ -161,7 +160,8 @@ class ShardStore:
         uri = self._folder.path(name)
         try:
             with reached(self._folder.uri):
-                self._filesystem.get_file(f"{self._root}/{name}", str(part))
+                path = f"{self._root}/{name}"
+                download(self._filesystem, path, self._filesystem.info(path), part)
         except FileNotFoundError as error:
             raise DataError(f"{uri} is in the record but is missing; {_MEND}") from error
         if (digest := file_digest(part)) != expected:
