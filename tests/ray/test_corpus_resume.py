@@ -2,11 +2,9 @@
 
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.ranges import list_ranges
 from rungwise.corpus.building.stage import build_corpus, write_documents
-from tests.conftest import REPOSITORY, made_up_sentences
-from tests.ray.kills import PARTS
+from tests.conftest import made_up_sentences
+from tests.ray.kills import PARTS, start
 from tests.waiting import wait_until
 
 RANGES = 120
@@ -37,17 +35,9 @@ def config_of(path: Path) -> dict[str, Any]:
     }
 
 
-def start(tmp_path: Path, output: Path, source: Path, cpus: int) -> subprocess.Popen[str]:
-    wanted = {"config": config_of(source), "output": str(output), "cpus": cpus}
-    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
-    path = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY), *sys.path])
-    return subprocess.Popen(
-        [sys.executable, "tests/ray/corpus_job.py", str(tmp_path / "wanted.json")],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": path},
-        text=True,
-        start_new_session=True,
-    )
+def start_job(tmp_path: Path, output: Path, source: Path, cpus: int) -> subprocess.Popen[str]:
+    config = config_of(source)
+    return start("corpus_job.py", tmp_path, config=config, output=str(output), cpus=cpus)
 
 
 def build(output: Path, source: Path) -> dict[str, str]:
@@ -104,7 +94,7 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(lines)
-    process = start(tmp_path, output, source, cpus)
+    process = start_job(tmp_path, output, source, cpus)
     if cpus:
         read = kill_at(process, output, "*.read.json")
         assert len(read) < RANGES
@@ -135,7 +125,7 @@ def test_killed_while_it_writes_it_writes_no_finished_range_again(
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(lines)
-    written = kill_at(start(tmp_path, output, source, cpus=3), output, "?????.train.json")
+    written = kill_at(start_job(tmp_path, output, source, cpus=3), output, "?????.train.json")
     assert len(written) < RANGES
     before = {
         path: path.stat().st_mtime_ns

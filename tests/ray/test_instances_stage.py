@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +21,9 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.tokenizer import WordPieceConfig
 from rungwise.tokens.summary import TokensSummary
-from tests.conftest import REPOSITORY, SPECIAL_IDS
+from tests.conftest import SPECIAL_IDS
 from tests.corpora import made_up_documents, text_and_tokenizer
+from tests.ray.kills import start
 from tests.summaries import finished, tokens_of
 from tests.waiting import wait_until
 
@@ -52,23 +52,11 @@ def one_process(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFa
     return {order.file: task(order)["sha256"] for order in orders}
 
 
-def start(tmp_path: Path, inputs: dict[str, str], output: str, cpus: int) -> subprocess.Popen[str]:
-    wanted = {
-        "inputs": inputs,
-        "output": output,
-        "config": CONFIG.model_dump(mode="json"),
-        "cpus": cpus,
-    }
-    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
-    path = f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}"
-    return subprocess.Popen(
-        [sys.executable, "tests/ray/instances_job.py", str(tmp_path / "wanted.json")],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def start_job(
+    tmp_path: Path, inputs: dict[str, str], output: str, cpus: int
+) -> subprocess.Popen[str]:
+    wanted = {"inputs": inputs, "output": output, "config": CONFIG.model_dump(mode="json")}
+    return start("instances_job.py", tmp_path, subprocess.PIPE, cpus=cpus, **wanted)
 
 
 def printed_by(process: subprocess.Popen[str]) -> dict[str, str]:
@@ -109,7 +97,7 @@ def test_killed_with_no_or_four_workers_and_resumed_with_two_the_bytes_are_the_s
     cpus: int,
 ) -> None:
     output = tmp_path / "out"
-    process = start(tmp_path, on_disk(inputs), str(output), cpus)
+    process = start_job(tmp_path, on_disk(inputs), str(output), cpus)
     markers = "markers/*.json"
     if cpus:
         wait_until(
@@ -137,7 +125,7 @@ def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
         folder.copy_file(tokens.local(file), file)
     remote = {"tokens": folder.uri}
     output = Folder.at(f"{bucket}/out")
-    assert printed_by(start(tmp_path, remote, output.uri, cpus=2)) == one_process
+    assert printed_by(start_job(tmp_path, remote, output.uri, cpus=2)) == one_process
     assert set(output.names()) == {*one_process, building.MANIFEST, building.SUMMARY_FILE}
     for name, expected in one_process.items():
         assert output.sha256(name) == expected

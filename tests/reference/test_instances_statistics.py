@@ -29,6 +29,7 @@ from rungwise.instances import pairs, sentence_order
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
+from tests.corpora import text_of
 from tests.reference import slow_instances as slow
 from tests.reference.slow_instances import Pair, Wrong
 
@@ -37,7 +38,7 @@ LEVEL = 1e-4 / COMPARISONS
 SHARDS = 1200  # of each side of a comparison
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, ids=(0, 1, 2, 3, 4))
-FIRST_ID = 5
+FIRST_ID = 10
 SHORT_RATE = 0.1
 
 
@@ -55,15 +56,7 @@ class Fixture:
 
     @property
     def text(self) -> TokenisedText:
-        flat = [n for document in self.lengths for n in document]
-        return TokenisedText(
-            ids=np.arange(FIRST_ID, FIRST_ID + sum(flat), dtype=np.uint32),
-            starts=np.concatenate([[0], np.cumsum(flat)]).astype(np.int64),
-            first_sentence=np.concatenate([[0], np.cumsum([len(d) for d in self.lengths])]).astype(
-                np.int64
-            ),
-            documents=np.arange(10, 10 + len(self.lengths), dtype=np.uint64),
-        )
+        return text_of([list(document) for document in self.lengths])
 
 
 def synthetic() -> Fixture:
