@@ -48,7 +48,10 @@ class ReferenceEncoder:
         self._dtype = id_type(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        encodings = self.encodings(texts.to_pylist(), words)
+        return self.join(self.encodings(texts.to_pylist(), words), words)
+
+    def join(self, encodings: list[Encoding], words: bool) -> Encoded:
+        """Return the tokens of the library's encodings."""
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
         tokens = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
         ids = np.fromiter(tokens, self._dtype, int(lengths.sum()))
