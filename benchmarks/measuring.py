@@ -22,7 +22,7 @@ from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds, TokenizerSummary
 
 if TYPE_CHECKING:
-    from rungwise.instances.shard_task import ShardTask
+    from rungwise.instances.building import ShardTask
     from rungwise.tokens.building import EncodeTask
     from rungwise.tokens.summary import TokensSummary
 
@@ -170,9 +170,9 @@ def make_stages(
     # The stages import Ray, which only few workers need; and here, since their methods are timed.
     import rungwise.instances.building
     import rungwise.tokens.building  # noqa: F401
+    from rungwise.instances.building import ShardTask
     from rungwise.instances.causal import CausalConfig
     from rungwise.instances.pairs import MaskedPairsConfig
-    from rungwise.instances.shard_task import ShardTask
     from rungwise.tokenizer import EncoderChoice, load_tokenizer, special_ids
     from rungwise.tokens.building import EncodeTask
 

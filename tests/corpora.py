@@ -1,8 +1,9 @@
-"""Corpora for tests: built by the stage, or of given sentences in both splits."""
+"""Corpora for tests: built by the stage, of given sentences in both splits, or with a tokenizer."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -12,9 +13,16 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
-from rungwise.corpus.document import SCHEMA, text_digest
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.config import Rules
+from rungwise.corpus.document import SCHEMA, RawDocument, text_digest
 from rungwise.corpus.summary import SPLITS, CorpusSummary
-from tests.summaries import corpus_of
+from rungwise.tokenizer import train
+from rungwise.tokenizer.config import TrainedConfig
+from rungwise.tokens.text import TokenisedText
+from tests.conftest import made_up_sentences
+from tests.report_pages import tokenizer_summary
+from tests.summaries import corpus_of, finished
 
 
 def build(
@@ -37,3 +45,38 @@ def corpus_of_sentences(folder: Path, sentences: list[str]) -> Artifact:
         pq.write_table(pa.Table.from_pylist([row], schema=SCHEMA), folder / name)
         files.append({"file": name, "split": split, "characters": sum(map(len, sentences))})
     return corpus_of(folder, files)
+
+
+def made_up_documents(count: int, sentences: int = 12) -> list[RawDocument]:
+    """Documents of made-up English."""
+    return [
+        RawDocument(f"d{number}", "l", made_up_sentences(number, sentences), segmented=True)
+        for number in range(count)
+    ]
+
+
+def text_and_tokenizer(
+    root: Path, ranges: list[list[RawDocument]], config: TrainedConfig, **rules: Any
+) -> tuple[Artifact, Artifact]:
+    """The corpus of these ranges, and a tokenizer trained on them, in folders of `root`."""
+    corpus, folder = Folder.at(root / "corpus" / "small-c"), Folder.at(root / "tokenizer/small-t")
+    keys = {"minimum_characters": 1, "held_out_fraction": 0.3} | rules
+    summary = write_corpus(ranges, validate(Rules, keys), "made up", corpus)
+    documents = [document for documents in ranges for document in documents]
+    tokenizer = train(config, [line for document in documents for line in document.paragraphs])
+    with folder.staged("tokenizer.json") as path:
+        tokenizer.save(str(path))
+    pieces = tokenizer_summary(tokenizer, config.kind)
+    return finished("corpus", corpus, summary, "c"), finished("tokenizer", folder, pieces, "t")
+
+
+def text_of(lengths: list[list[int]], units: bool = False) -> TokenisedText:
+    """Documents with sentences of these lengths; all tokens differ: 10, 11, ..."""
+    flat = [length for document in lengths for length in document]
+    return TokenisedText(
+        ids=np.arange(10, 10 + sum(flat), dtype=np.uint16),
+        starts=np.cumsum([0, *flat]),
+        first_sentence=np.cumsum([0, *map(len, lengths)]),
+        documents=np.arange(10, 10 + len(lengths), dtype=np.uint64),
+        unit_starts=np.arange(sum(flat)) % 3 == 0 if units else None,
+    )

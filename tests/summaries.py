@@ -65,6 +65,15 @@ def made_of(**inputs: Artifact) -> dict[str, dict[str, str]]:
     }
 
 
+def finished(
+    stage: str, folder: Folder, summary: Summary, fingerprint: str = "f" * 12, **record: Any
+) -> Artifact:
+    """A finished stage with its record on disk."""
+    said = {"stage": stage, "fingerprint": fingerprint, "label": "small", "inputs": {}}
+    said |= {"summary": summary.model_dump(mode="json"), "finished": "2026-01-01"}
+    return artifacts.finish(folder, said | record, {})
+
+
 def task_of(folder: Folder | Path, info: TaskInfo, **record: Any) -> Artifact:
     """A task of which only the kind of its examples is known."""
     return standing("task", folder, TaskSummary.model_construct(info=info), **record)

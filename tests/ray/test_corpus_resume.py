@@ -2,31 +2,25 @@
 
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
-import pyarrow as pa
 import pytest
 
+from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.building.held_out import Split, fraction_threshold
 from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.ranges import list_ranges
-from rungwise.corpus.building.stage import build_corpus
-from rungwise.corpus.deduplication import documents as duplicates
-from rungwise.corpus.deduplication import near_duplicates, overlap
-from tests.conftest import REPOSITORY, made_up_sentences
-from tests.ray.kills import PARTS
+from rungwise.corpus.building.stage import build_corpus, write_documents
+from tests.conftest import made_up_sentences
+from tests.ray.kills import PARTS, start
 from tests.waiting import wait_until
 
 RANGES = 120
@@ -41,17 +35,9 @@ def config_of(path: Path) -> dict[str, Any]:
     }
 
 
-def start(tmp_path: Path, output: Path, source: Path, cpus: int) -> subprocess.Popen[str]:
-    wanted = {"config": config_of(source), "output": str(output), "cpus": cpus}
-    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
-    path = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY), *sys.path])
-    return subprocess.Popen(
-        [sys.executable, "tests/ray/corpus_job.py", str(tmp_path / "wanted.json")],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": path},
-        text=True,
-        start_new_session=True,
-    )
+def start_job(tmp_path: Path, output: Path, source: Path, cpus: int) -> subprocess.Popen[str]:
+    config = config_of(source)
+    return start("corpus_job.py", tmp_path, config=config, output=str(output), cpus=cpus)
 
 
 def build(output: Path, source: Path) -> dict[str, str]:
@@ -108,7 +94,7 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(lines)
-    process = start(tmp_path, output, source, cpus)
+    process = start_job(tmp_path, output, source, cpus)
     if cpus:
         read = kill_at(process, output, "*.read.json")
         assert len(read) < RANGES
@@ -139,7 +125,7 @@ def test_killed_while_it_writes_it_writes_no_finished_range_again(
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(lines)
-    written = kill_at(start(tmp_path, output, source, cpus=3), output, "?????.train.json")
+    written = kill_at(start_job(tmp_path, output, source, cpus=3), output, "?????.train.json")
     assert len(written) < RANGES
     before = {
         path: path.stat().st_mtime_ns
@@ -155,35 +141,14 @@ def test_killed_while_it_writes_it_writes_no_finished_range_again(
 def test_one_process_without_a_cluster_writes_the_same(
     lines: bytes, expected: dict[str, str], tmp_path: Path
 ) -> None:
-    """By the parts of the stage, one range after the other, half of them read twice."""
+    """One range after the other, half of them read twice."""
     source = tmp_path / "in.jsonl"
     source.write_bytes(lines)
     config = validate(CorpusConfig, config_of(source))
-    assert config.near_duplicates is not None
     task, ranges = RangeTask(config, Folder.at(tmp_path / "out")), list_ranges(config)
-    for range_ in (*ranges[::2], *ranges):
+    for range_ in ranges[::2]:
         task.read(range_)
-    rows = [duplicates.key_rows(task.keys(one.number), one.number, 1) for one in ranges]
-    bands = [near_duplicates.band_rows(task.keys(one.number), 1) for one in ranges]
-    marks = near_duplicates.mark_duplicates(
-        pa.concat_tables(bands), config.near_duplicates.similarity
-    )
-    verdict = duplicates.decide(
-        pa.concat_tables([*rows, duplicates.mark_rows(marks, 1)]), True, fraction_threshold(0.2)
-    )
-    assert len(verdict.duplicates) > 300
-    split = Split(fraction_threshold(0.2))
-    nothing = np.empty((0, 3), np.int64)
-    reports = [task.write_training(one, verdict.duplicates, nothing, split) for one in ranges]
-    passages = [task.held_out_passages(one.number) for one in ranges]
-    members = overlap.HashFilter.for_hashes(sum(map(len, passages)))
-    for hashes in passages:
-        members.add(hashes)
-    files = [file.file for report in reports for file in report.files]
-    training = overlap.hash_training(task.training_documents(files), members)
-    rows = [overlap.passage_rows(hashes, number, 1) for number, hashes in enumerate(passages)]
-    rows.append(overlap.passage_rows(training, overlap.TRAINING, 1))
-    repeats = overlap.find_passages(pa.concat_tables(rows))
-    reports += [task.write_held_out(one, repeats, split, keep_repeats=False) for one in ranges]
-    written = {file: sha256 for one in reports for file, sha256 in one.sha256.items()}
-    assert written == expected
+    reports = [task.read(range_) for range_ in ranges]
+    summary = write_documents(task, Packs([ranges], small=True), reports, len(lines))
+    assert summary.dropped["duplicate"] + summary.dropped["near-duplicate"] > 300
+    assert summary.sha256 == expected

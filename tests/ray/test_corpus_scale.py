@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from rungwise.cluster import shuffle
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import read_documents
-from rungwise.corpus.building import comparison
 from tests.conftest import REPOSITORY
 from tests.corpora import build
 
@@ -76,65 +74,6 @@ def test_a_corpus_of_every_fault_is_built_without_them(tmp_path: Path) -> None:
         "bom.txt:0",
         f"line.txt:{3_000_001 + len(good[0]) + 1}",
     }
-
-
-@pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("strategy", ["sort", pytest.param("default", marks=pytest.mark.slow)])
-def test_near_duplicates_are_dropped_however_they_are_spread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    rng = random.Random(1)
-    source = tmp_path / "in"
-    source.mkdir()
-    for number in range(30):
-        text = story(rng)
-        for variant in range(3):
-            # Two of three are alike, and every fifth story is there once.
-            if (number % 5 and variant < 2) or variant == 0:
-                words = text.split(" ")
-                words[variant] = f"Variant{variant}"
-                (source / f"{number:02}-{variant}.txt").write_text(" ".join(words))
-            elif variant == 2 and number % 5:
-                (source / f"{number:02}-{variant}.txt").write_text(story(rng))
-    block = {"kind": "text", "paths": [str(source)]}
-    keys = {"near_duplicates": {}, "shard_megabytes": 0.01, "held_out_fraction": 0.2}
-    monkeypatch.setattr(comparison, "choose_partitions", lambda moved_bytes: 3)
-    if strategy == "default":
-        monkeypatch.setattr(shuffle, "_SORTED_BELOW_BYTES", 0)
-    summary = build(tmp_path / "out", block, **keys)
-    assert summary.dropped == {"near-duplicate": 24}
-    folder = Folder.at(tmp_path / "out")
-    kept = {doc.id for file in summary.files for doc in read_documents(folder, file.file)}
-    for number in range(30):
-        pair = {f"{number:02}-0.txt", f"{number:02}-1.txt"}
-        assert len(pair & kept) == 1
-    assert len(summary.dropped_samples["near-duplicate"]) == 3
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_spans_and_quality_go_through_the_stage(tmp_path: Path) -> None:
-    rng = random.Random(2)
-    rows = []
-    for _ in range(40):
-        text = story(rng)
-        start = text.index("word")
-        rows.append({"text": text, "spans": [[start, text.index(" ", start)], [0, 10**6]]})
-    rows.append({"text": "1 2 3 4. " * 30, "spans": []})
-    lines = "\n".join(map(json.dumps, rows))
-    (tmp_path / "in.jsonl").write_text(lines)
-    block = {"kind": "jsonl", "paths": [str(tmp_path / "in.jsonl")], "spans_field": "spans"}
-    summary = build(tmp_path / "out", block, quality={}, held_out_fraction=0.2)
-    assert summary.spans.total == summary.spans_dropped == 40
-    assert summary.dropped == {"quality: few letters": 1}
-    assert summary.dropped_samples["quality: few letters"] == [
-        {"id": f"in.jsonl:{lines.rindex(chr(10)) + 1}", "text": ("1 2 3 4. " * 30)[:80]}
-    ]
-    folder = Folder.at(tmp_path / "out")
-    for file in summary.files:
-        for document in read_documents(folder, file.file):
-            (start, end), *others = document.spans
-            assert document.sentences[0][start:end].startswith("word")
-            assert not any(others)
 
 
 # Reads and writes one file as tasks do, and says what of memory that took at its peak.

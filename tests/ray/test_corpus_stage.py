@@ -135,28 +135,6 @@ def test_same_bytes_however_it_is_spread(
     assert digests(tmp_path / "spread") == digests(tmp_path / "expected")
 
 
-def test_another_source_moves_no_document_across_the_split(
-    tmp_path: Path, library: dict[str, Any]
-) -> None:
-    other = tmp_path / "other.jsonl"
-    other.write_text(
-        "".join(json.dumps({"text": f"Another text, number {n}. " * 9}) + "\n" for n in range(60))
-    )
-    # Of fewer, the hashes alone would not give the share of the words.
-    share: dict[str, Any] = {"held_out_fraction": 0.5}
-    build(tmp_path / "one", library, **share)
-    build(tmp_path / "two", library, {"kind": "jsonl", "paths": [str(other)]}, **share)
-
-    def held_out(name: str) -> set[str]:
-        folder = Folder.at(tmp_path / name)
-        files = [file for file in documents_in(folder) if file.startswith("validation")]
-        return {doc.id for file in files for doc in read_documents(folder, file)}
-
-    from_library = {name for name in held_out("two") if not name.startswith("other")}
-    assert from_library == held_out("one")
-    assert held_out("two") > from_library
-
-
 def test_many_bytes_are_hashed_by_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text(f"words {number}")
@@ -171,16 +149,6 @@ def test_many_bytes_are_hashed_by_tasks(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(SourceFile, "block_digest", refuse)
     monkeypatch.setattr(corpus_files, "_BY_TASKS_BYTES", SourceFile.BLOCK_BYTES)
     assert corpus_files.hash_files(files, "key") == expected
-
-
-def test_two_sources_may_have_files_of_one_name(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.txt").write_text(f"The text of {name} is a text of its own. " * 3)
-    sources = [{"kind": "text", "paths": [str(tmp_path / name)], "name": name} for name in "ab"]
-    summary = build(tmp_path / "out", *sources)
-    assert {file.source for file in summary.files} == {"a", "b"}
-    assert summary.documents.model_dump() == {"train": 1, "validation": 1}
 
 
 def test_errors_are_one_line_and_the_users(
@@ -238,10 +206,3 @@ def test_errors_are_one_line_and_the_users(
     assert "no file matches" in refusal(ConfigError, paths=[str(tmp_path / "none")])
     # Ray says nothing of what the user is told in one line.
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, library: dict[str, Any]) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot write to") as caught:
-        build(tmp_path / "file" / "below", library)
-    assert "\n" not in str(caught.value)

@@ -4,33 +4,27 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.config import Rules
-from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.instances import building
+from rungwise.instances.building import ShardTask
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
-from rungwise.tokenizer import WordPieceConfig, special_ids, train
+from rungwise.tokenizer import WordPieceConfig
 from rungwise.tokens.summary import TokensSummary
-from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences
-from tests.report_pages import tokenizer_summary
-from tests.summaries import tokens_of
+from tests.conftest import SPECIAL_IDS
+from tests.corpora import made_up_documents, text_and_tokenizer
+from tests.ray.kills import start
+from tests.summaries import finished, tokens_of
 from tests.waiting import wait_until
 
 SHARDS = 12
@@ -41,33 +35,11 @@ CONFIG = MaskedPairsConfig(sequence_length=32, dupe_factor=2)
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     """The tokens of a corpus of twelve shards, made without Ray."""
     root = tmp_path_factory.mktemp("inputs")
-    corpus = Folder.at(root / "corpus")
-    drafts = [
-        RawDocument(f"d{number}", "l", made_up_sentences(number, 40), segmented=True)
-        for number in range(1500)
-    ]
-    rules = Rules(minimum_characters=10, held_out_fraction=0.2)
+    drafts = made_up_documents(1500, 40)
     ranges = [drafts[shard::SHARDS] for shard in range(SHARDS)]
-    text = write_corpus(ranges, rules, "made up", corpus)
-    found = {"corpus": artifact.finish(corpus, record_of("corpus", text), {})}
-    folder = Folder.at(root / "tokenizer")
-    sentences = [
-        sentence
-        for document in read_documents(corpus, "train-00000.parquet")
-        for sentence in document.sentences
-    ]
-    tokenizer = train(WordPieceConfig(vocab_size=300, min_frequency=1), sentences)
-    with folder.staged("tokenizer.json") as path:
-        tokenizer.save(str(path))
-    assert special_ids(tokenizer) == SPECIAL_IDS
-    summary = tokenizer_summary(tokenizer, "wordpiece")
-    found["tokenizer"] = artifact.finish(folder, record_of("tokenizer", summary), {})
-    return {"tokens": tokens_of(root / "tokens", found["corpus"], found["tokenizer"])}
-
-
-def record_of(name: str, summary: Summary) -> dict[str, Any]:
-    said = summary.model_dump(mode="json")
-    return {"stage": name, "fingerprint": "f" * 12, "summary": said, "finished": ""}
+    settings = WordPieceConfig(vocab_size=300, min_frequency=1)
+    corpus, tokenizer = text_and_tokenizer(root, ranges, settings, held_out_fraction=0.2)
+    return {"tokens": tokens_of(root / "tokens", corpus, tokenizer)}
 
 
 @pytest.fixture(scope="module")
@@ -80,26 +52,14 @@ def one_process(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFa
     return {order.file: task(order)["sha256"] for order in orders}
 
 
-def start(tmp_path: Path, inputs: dict[str, str], output: str, cpus: int) -> subprocess.Popen[str]:
-    wanted = {
-        "inputs": inputs,
-        "output": output,
-        "config": CONFIG.model_dump(mode="json"),
-        "cpus": cpus,
-    }
-    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
-    path = f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}"
-    return subprocess.Popen(
-        [sys.executable, "tests/ray/instances_job.py", str(tmp_path / "wanted.json")],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def start_job(
+    tmp_path: Path, inputs: dict[str, str], output: str, cpus: int
+) -> subprocess.Popen[str]:
+    wanted = {"inputs": inputs, "output": output, "config": CONFIG.model_dump(mode="json")}
+    return start("instances_job.py", tmp_path, subprocess.PIPE, cpus=cpus, **wanted)
 
 
-def finished(process: subprocess.Popen[str]) -> dict[str, str]:
+def printed_by(process: subprocess.Popen[str]) -> dict[str, str]:
     printed, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     return json.loads(printed.strip().splitlines()[-1])
@@ -118,8 +78,7 @@ def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
     assert set(output.names()) == {*one_process, building.MANIFEST, building.SUMMARY_FILE}
     assert summary.statistics["selected_share"] == pytest.approx(0.15, abs=0.003)
     assert summary.statistics["most_predictions"] <= 20
-    record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
-    found = artifact.finish(output, record, summary.sha256)
+    found = finished("instances", output, summary, config=CONFIG.model_dump(mode="json"))
     for split in ("train", "validation"):
         reader = InstanceReader(found, split)
         assert len(reader) == getattr(summary.instances, split)
@@ -138,7 +97,7 @@ def test_killed_with_no_or_four_workers_and_resumed_with_two_the_bytes_are_the_s
     cpus: int,
 ) -> None:
     output = tmp_path / "out"
-    process = start(tmp_path, on_disk(inputs), str(output), cpus)
+    process = start_job(tmp_path, on_disk(inputs), str(output), cpus)
     markers = "markers/*.json"
     if cpus:
         wait_until(
@@ -166,36 +125,15 @@ def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
         folder.copy_file(tokens.local(file), file)
     remote = {"tokens": folder.uri}
     output = Folder.at(f"{bucket}/out")
-    assert finished(start(tmp_path, remote, output.uri, cpus=2)) == one_process
+    assert printed_by(start_job(tmp_path, remote, output.uri, cpus=2)) == one_process
     assert set(output.names()) == {*one_process, building.MANIFEST, building.SUMMARY_FILE}
     for name, expected in one_process.items():
         assert output.sha256(name) == expected
     summary = InstancesSummary.model_validate_json(output.read_bytes(building.MANIFEST))
-    record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
-    found = artifact.finish(output, record, summary.sha256)
+    found = finished("instances", output, summary, config=CONFIG.model_dump(mode="json"))
     reader = InstanceReader(found, "train", cache_folder=tmp_path / "cache")
     rows = reader.rows(np.arange(200))
     assert (rows.ids[:, 0] == 2).all()
-
-
-def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
-    inputs: dict[str, Artifact], tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dataclasses import replace
-
-    honest = MaskedPairsConfig.build
-
-    def always_next(*arguments: Any) -> Any:
-        built = honest(*arguments)
-        columns = built.shard.columns
-        wrong = {**columns, "is_next": np.ones_like(columns["is_next"])}
-        return replace(built, shard=replace(built.shard, columns=wrong))
-
-    monkeypatch.setattr(MaskedPairsConfig, "build", always_next)
-    task = ShardTask(CONFIG, inputs["tokens"].folder, Folder.at(tmp_path), 300, SPECIAL_IDS)
-    with pytest.raises(DataError, match=r"^train-.*IsNext pairs with B from another document must"):
-        task(building.list_orders(CONFIG, TokensSummary.of(inputs["tokens"]).files)[0])
-    assert Folder.at(tmp_path).names() == []
 
 
 def test_what_stops_a_task_reaches_the_user_as_one_error(

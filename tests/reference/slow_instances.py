@@ -2,9 +2,8 @@
 
 Written from the papers, to be compared in distribution with the fast builders:
 
-  next-sentence pairs, masks    Devlin et al. 2019 (arXiv:1810.04805), section 3.1 and appendix A.2
-  whole words and spans         the same authors' whole-word variant; Joshi et al. 2020 (SpanBERT)
-  sentence order                Lan et al. 2020 (ALBERT), section 3.1
+  next-sentence pairs   Devlin et al. 2019 (arXiv:1810.04805), section 3.1 and appendix A.2
+  sentence order        Lan et al. 2020 (ALBERT), section 3.1
 
 Each function takes its random numbers from `random.Random`. What the platform states to do unlike
 the papers is done here too: a sentence longer than half a row is cut into pieces that act as
@@ -18,7 +17,6 @@ where there is one.
 `Wrong` holds a switch for each mistake that the statistical tests must be able to see.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -51,12 +49,6 @@ class Pair(NamedTuple):
     a: Tokens
     b: Tokens
     label: int  # 1 if A and B stand in the text as they stand here, else 0
-
-
-class Masked(NamedTuple):
-    tokens: Tokens
-    positions: list[int]
-    targets: Tokens
 
 
 def next_sentence_pairs(
@@ -182,124 +174,5 @@ def sentence_order_pairs(
     return pairs
 
 
-def mask_tokens(
-    tokens: Tokens,
-    special: set[int],
-    mask_id: int,
-    ordinary: Sequence[int],
-    rng: Random,
-    rate: float = 0.15,
-    mask_share: float = 0.8,
-    random_share: float = 0.1,
-    max_predictions: int = 20,
-) -> Masked:
-    """Choose `rate` of the tokens that are not special; hide, replace or keep each of them.
-
-    `ordinary` are the ids that a replacement is drawn from.
-    """
-    candidates = [at for at, token in enumerate(tokens) if token not in special]
-    wanted = _wanted([[at] for at in candidates], rate, max_predictions, rng)
-    chosen = [[at] for at in sorted(rng.sample(candidates, min(wanted, len(candidates))))]
-    return corrupted(tokens, chosen, mask_id, ordinary, rng, mask_share, random_share)
-
-
-def mask_words(
-    tokens: Tokens,
-    words: Sequence[Sequence[int]],
-    mask_id: int,
-    ordinary: Sequence[int],
-    rng: Random,
-    rate: float = 0.15,
-    max_predictions: int = 20,
-    stop_at_the_first_too_long: bool = False,
-) -> Masked:
-    """Whole words in random order; one that is longer than what is still wanted is passed over.
-
-    `words` are the positions of each word's tokens; special tokens are in none. Each token meets
-    its own fate.
-    """
-    wanted = _wanted(words, rate, max_predictions, rng)
-    positions: list[int] = []
-    for word in rng.sample(words, len(words)):
-        if len(positions) + len(word) <= wanted:
-            positions.extend(word)
-        elif stop_at_the_first_too_long:
-            break
-    return corrupted(tokens, [[at] for at in sorted(positions)], mask_id, ordinary, rng)
-
-
-def mask_spans(
-    tokens: Tokens,
-    words: Sequence[Sequence[int]],
-    mask_id: int,
-    ordinary: Sequence[int],
-    rng: Random,
-    rate: float = 0.15,
-    max_predictions: int = 20,
-    stop_probability: float = 0.2,
-    longest: int = 10,
-    one_more: bool = False,
-    clipped: bool = False,
-    one_fate: bool = True,
-) -> Masked:
-    """Spans of words from random first words on; a geometric draw, at most `longest`, of words.
-
-    A span ends early at a special token, at a word taken before, and before a word that is longer
-    than what is still wanted. All its tokens meet one fate.
-    """
-    wanted = _wanted(words, rate, max_predictions, rng)
-    taken: set[int] = set()
-    spans: list[list[int]] = []
-    for first in rng.sample(range(len(words)), len(words)):
-        length = longest + 1
-        while length > longest:
-            length = 1 + one_more
-            while rng.random() >= stop_probability:
-                length += 1
-            if clipped:
-                length = min(length, longest)
-        span: list[int] = []
-        for number in range(first, min(first + length, len(words))):
-            after_a_gap = span and words[number][0] != span[-1] + 1
-            too_long = sum(map(len, spans)) + len(span) + len(words[number]) > wanted
-            if number in taken or after_a_gap or too_long:
-                break
-            taken.add(number)
-            span.extend(words[number])
-        if span:
-            spans.append(span)
-    if not one_fate:
-        spans = [[at] for span in spans for at in span]
-    return corrupted(tokens, spans, mask_id, ordinary, rng)
-
-
-def corrupted(
-    tokens: Tokens,
-    groups: list[list[int]],
-    mask_id: int,
-    ordinary: Sequence[int],
-    rng: Random,
-    mask_share: float = 0.8,
-    random_share: float = 0.1,
-) -> Masked:
-    """A group of positions becomes the mask, or random tokens, or stays: one draw a group."""
-    changed = list(tokens)
-    for group in groups:
-        draw = rng.random()
-        for at in group:
-            if draw < mask_share:
-                changed[at] = mask_id
-            elif draw < mask_share + random_share:
-                changed[at] = rng.choice(ordinary)
-    positions = sorted(at for group in groups for at in group)
-    return Masked(changed, positions, [tokens[at] for at in positions])
-
-
 def _target(room: int, short_rate: float, rng: Random) -> int:
     return rng.randint(2, room) if rng.random() < short_rate else room
-
-
-def _wanted(words: Sequence[Sequence[int]], rate: float, max_predictions: int, rng: Random) -> int:
-    """The share of all tokens, rounded by a coin so that its mean is exact; one at least."""
-    share = rate * sum(map(len, words))
-    return min(max(1, math.floor(share) + (rng.random() < share % 1)), max_predictions)

@@ -14,7 +14,7 @@ from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import pad_rows
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
+from tests.corpora import text_of
 
 END = 9
 SPECIAL = SpecialIds(end=END, ids=(END,))
@@ -22,20 +22,11 @@ FACTS = Facts("s", 1000, SPECIAL, 0)
 DOCUMENTS = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 
-def text_of(lengths: list[int]) -> TokenisedText:
-    """Documents of these lengths, one text each; all tokens differ."""
-    total = sum(lengths)
-    return TokenisedText(
-        ids=np.arange(10, 10 + total, dtype=np.uint16),
-        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        first_sentence=np.arange(len(lengths) + 1),
-        documents=np.arange(len(lengths), dtype=np.uint64),
-    )
-
-
 def batch_of(lengths: list[int], size: int) -> Any:
     config = CausalConfig(sequence_length=size)
-    shard = config.build(text_of(lengths), SPECIAL, np.random.default_rng(0)).shard
+    shard = config.build(
+        text_of([[length] for length in lengths]), SPECIAL, np.random.default_rng(0)
+    ).shard
     everything = np.arange(len(shard))
     rows = pad_rows(shard, everything, everything, config.width, 0)
     return config.batch(rows, everything, 0, Vocabulary(1000, SPECIAL))
@@ -84,7 +75,9 @@ def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int],
 @settings(max_examples=50)
 def test_the_contract_holds(lengths: list[int], size: int) -> None:
     config = CausalConfig(sequence_length=size)
-    built = config.build(text_of(lengths), SPECIAL, np.random.default_rng(0))
+    built = config.build(
+        text_of([[length] for length in lengths]), SPECIAL, np.random.default_rng(0)
+    )
     counts = config.check(built.shard, FACTS)
     assert counts["predicted"] == sum(lengths) + len(lengths)
     assert counts["ends"] == len(lengths) + 1
@@ -93,7 +86,7 @@ def test_the_contract_holds(lengths: list[int], size: int) -> None:
 
 def test_a_broken_stream_is_caught() -> None:
     config = CausalConfig(sequence_length=4)
-    shard = config.build(text_of([9, 9]), SPECIAL, np.random.default_rng(0)).shard
+    shard = config.build(text_of([[9], [9]]), SPECIAL, np.random.default_rng(0)).shard
     ids = shard.ids.copy()
     ids[5] = 77
     with pytest.raises(DataError, match="begin with the last token of the one before"):
@@ -107,4 +100,4 @@ def test_a_broken_stream_is_caught() -> None:
 def test_a_tokenizer_without_an_end_symbol_is_refused() -> None:
     without = dataclasses.replace(SPECIAL, end=None)
     with pytest.raises(DataError, match="end"):
-        CausalConfig().build(text_of([3]), without, np.random.default_rng(0))
+        CausalConfig().build(text_of([[3]]), without, np.random.default_rng(0))

@@ -1,13 +1,10 @@
 """Near-duplicates: against exact Jaccard indices, the formula of the bands, and any order."""
 
-import gzip
 import json
 import random
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rungwise.corpus.deduplication.near_duplicates import (
-    Banding,
     NearDuplicateConfig,
     band_keys,
     band_rows,
@@ -90,20 +86,16 @@ def errors_of(config: NearDuplicateConfig, pairs: Iterable[tuple[str, str]]) -> 
     return errors
 
 
-@pytest.mark.parametrize("permutations", [64, 128, 512])
-def test_a_similarity_is_estimated_without_bias(permutations: int) -> None:
+@pytest.mark.parametrize(
+    ("permutations", "length"), [(64, 3000), (128, 3000), (128, 700), (512, 3000)]
+)
+def test_a_similarity_is_estimated_without_bias(permutations: int, length: int) -> None:
     rng = random.Random(0)
     config = NearDuplicateConfig.model_validate({"permutations": permutations})
-    errors = errors_of(config, (pair(rng, rng.random()) for _ in range(300)))
+    errors = errors_of(config, (pair(rng, rng.random(), length) for _ in range(300)))
     assert abs(np.mean(errors)) < 3 * np.std(errors) / len(errors) ** 0.5 + 0.002
     # At most sqrt(1/4 / P) for each, as of independent draws.
     assert np.sqrt(np.mean(np.square(errors))) < 1.1 * 0.5 / permutations**0.5
-
-
-def test_short_texts_fill_their_signatures_without_bias() -> None:
-    rng = random.Random(1)
-    errors = errors_of(CONFIG, (pair(rng, rng.uniform(0.3, 1.0), length=70) for _ in range(600)))
-    assert abs(np.mean(errors)) < 4 * np.std(errors) / len(errors) ** 0.5
 
 
 def test_pairs_meet_as_often_as_the_bands_say() -> None:
@@ -122,53 +114,6 @@ def test_pairs_meet_as_often_as_the_bands_say() -> None:
         share = np.mean(expected[start : start + 150])
         margin = 4 * (share * (1 - share) / 150) ** 0.5 + 0.03
         assert abs(np.mean(met[start : start + 150]) - share) < margin
-
-
-@pytest.mark.parametrize("similarity", [0.5, 0.7, 0.8, 0.9, 1.0])
-def test_bands_follow_from_the_similarity(similarity: float) -> None:
-    config = NearDuplicateConfig(similarity=similarity)
-    banded = choose_banding(config)
-    assert banded.bands * banded.rows <= config.permutations
-    assert banded.probability(similarity) >= 0.9
-    longer = Banding(config.permutations // (banded.rows + 1), banded.rows + 1)
-    assert similarity == 1.0 or longer.probability(similarity) < 0.9
-
-
-def pairs_alike(texts: list[str], at_least: float) -> list[tuple[int, int]]:
-    """Every pair of this resemblance, exactly, the smaller number first.
-
-    Sets of resemblance s share one of their |A| (1 - s) + 1 rarest elements, in any fixed order
-    (prefix filtering: Chaudhuri, Ganti and Kaushik 2006).
-    """
-    sets = [shingles(text) for text in texts]
-    times = Counter(shingle for own in sets for shingle in own)
-    index: dict[str, list[int]] = {}
-    found = []
-    for number, own in enumerate(sets):
-        rarest = sorted(own, key=lambda shingle: (times[shingle], shingle))
-        prefix = rarest[: int(len(own) * (1 - at_least)) + 1]
-        near = {other for shingle in prefix for other in index.get(shingle, ())}
-        for other in near:
-            both = len(own & sets[other])
-            if both >= at_least * (len(own) + len(sets[other]) - both):
-                found.append((other, number))
-        for shingle in prefix:
-            index.setdefault(shingle, []).append(number)
-    return found
-
-
-def test_real_news_stories(real_data: Path) -> None:
-    path = real_data / "corpora" / "en" / "reuters21578" / "reuters-000-018.txt.gz"
-    stories = gzip.decompress(path.read_bytes()).decode().strip().split("\n\n")
-    stories = [" ".join(story.split()) for story in stories if len(story) > 100][:2500]
-    marked = {int(one, 16): int(kept, 16) for one, kept in marks_among(stories).items()}
-    assert len(marked) > 30
-    exact = {one: jaccard(stories[one], stories[kept]) for one, kept in marked.items()}
-    assert not [one for one, value in exact.items() if value < 0.5]
-    assert np.mean([value >= 0.75 for value in exact.values()]) > 0.9
-    alike = {other for _, other in pairs_alike(stories, 0.9)}
-    assert len(alike) > 20
-    assert len(alike & set(marked)) >= 0.99 * len(alike)
 
 
 def test_the_smallest_digest_of_a_cluster_is_kept() -> None:
@@ -207,13 +152,6 @@ def test_a_bucket_with_several_kinds_compares_each_with_its_own() -> None:
         }
     )
     assert mark_duplicates(rows, 0.8) == {digest(n): digest(n % 3) for n in range(3, 9)}
-
-
-@pytest.mark.parametrize("text", ["", "a", "12345678", "123456789", "\ud800 lone"])
-def test_any_text_has_a_signature(text: str) -> None:
-    (one,) = sign_texts([text], CONFIG)
-    assert (one == sign_texts(["another text", text], CONFIG)[1]).all()
-    assert (one != 0xFFFFFFFF).all()
 
 
 def test_long_texts_are_cut_nowhere() -> None:

@@ -14,22 +14,11 @@ from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import pad_rows
 from rungwise.instances.texts import DocumentRowsConfig
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
+from tests.corpora import text_of
 
 SPECIAL = SpecialIds(ids=(0, 3))
 FACTS = Facts("s", 60_000, SPECIAL, 0)
 LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=12)
-
-
-def text_of(lengths: list[list[int]]) -> TokenisedText:
-    """Documents with sentences of these lengths; all tokens differ: 10, 11, ..."""
-    flat = [length for document in lengths for length in document]
-    return TokenisedText(
-        ids=np.arange(10, 10 + sum(flat), dtype=np.uint16),
-        starts=np.cumsum([0, *flat]),
-        first_sentence=np.cumsum([0, *map(len, lengths)]),
-        documents=np.arange(len(lengths), dtype=np.uint64),
-    )
 
 
 @given(LENGTHS, st.integers(1, 30), st.integers(1, 12), st.integers(1, 4), st.data())
@@ -50,7 +39,7 @@ def test_rows_are_those_of_a_slow_builder(
     assert counts["text_tokens"] == sum(whole)
     assert counts["tokens_unused"] == sum(whole) - sum(map(len, expected))
     assert counts["documents_cut"] == sum(length > most for length in whole)
-    assert built.shard.columns["document"].tolist() == list(range(planned))
+    assert built.shard.columns["document"].tolist() == list(range(10, 10 + planned))
     assert 0 < config.statistics(counts)["fill"] <= 1
     # In any order, each row as often as it is asked for.
     rows = np.array(data.draw(st.lists(st.integers(0, planned - 1), min_size=1, max_size=9)))

@@ -10,14 +10,10 @@ import pytest
 from rich.console import Console
 
 from rungwise.__main__ import main
-from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.config import Rules
-from rungwise.corpus.document import RawDocument
 from rungwise.instances import building
+from rungwise.instances.building import ShardTask
 from rungwise.instances.causal import CausalConfig, CorruptedWordsConfig
 from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
 from rungwise.instances.denoised_spans import DenoisedSpansConfig
@@ -27,15 +23,13 @@ from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.sentence_runs import SentenceRunsConfig
-from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
 from rungwise.instances.texts import DocumentRowsConfig
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
+from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer
 from rungwise.tokens.summary import TokensSummary
-from tests.conftest import made_up_sentences
-from tests.report_pages import tokenizer_summary
+from tests.corpora import made_up_documents, text_and_tokenizer
 from tests.small_models import INSTANCES
-from tests.summaries import made_of, tokens_of
+from tests.summaries import finished, made_of, tokens_of
 
 CONFIGS = {
     "masked_pairs": MaskedPairsConfig(sequence_length=32),
@@ -52,46 +46,18 @@ CONFIGS = {
 def build(root: Path, kind: str) -> Artifact:
     """An instances artifact of made-up text, with the corpus and the tokenizer it was made of."""
     config = CONFIGS[kind]
-    corpus = Folder.at(root / "corpus" / "small-c")
-    drafts = [
-        RawDocument(f"d{number}", "l", made_up_sentences(number, 12), segmented=True)
-        for number in range(60)
-    ]
-    rules = Rules(minimum_characters=10, held_out_fraction=0.3)
-    written = write_corpus([drafts], rules, "made up", corpus)
-    text = [sentence for draft in drafts for sentence in draft.paragraphs]
     settings = (
         ByteBpeConfig(vocab_size=400, min_frequency=1)
         if kind == "causal"
         else WordPieceConfig(vocab_size=200, min_frequency=1)
     )
-    tokenizer = train(settings, text)
-    folder = Folder.at(root / "tokenizer" / "small-abc")
-    with folder.staged("tokenizer.json") as path:
-        tokenizer.save(str(path))
-    corpus_artifact = artifact.finish(corpus, record_of("corpus", "c", written, {}), {})
-    pieces = tokenizer_summary(tokenizer, settings.kind)
-    tokenizer_artifact = artifact.finish(folder, record_of("tokenizer", "abc", pieces, {}), {})
-    tokens = tokens_of(root / "tokens" / "small-tttttttttttt", corpus_artifact, tokenizer_artifact)
+    corpus, tokenizer = text_and_tokenizer(root, [made_up_documents(60)], settings)
+    tokens = tokens_of(root / "tokens" / "small-tttttttttttt", corpus, tokenizer)
     output, read = Folder.at(root / "instances" / f"small-{kind}"), TokensSummary.of(tokens)
     task = ShardTask(config, tokens.folder, output, read.vocab_size, read.special)
     rows = [task(order) for order in building.list_orders(config, read.files)]
-    summary = building._summary(task, read, rows)
-    record = record_of("instances", kind, summary, {"tokens": tokens})
-    return artifact.finish(output, record | {"config": config.model_dump(mode="json")}, {})
-
-
-def record_of(
-    name: str, fingerprint: str, summary: Summary, inputs: dict[str, Artifact]
-) -> dict[str, Any]:
-    return {
-        "stage": name,
-        "fingerprint": fingerprint,
-        "label": "small",
-        "inputs": made_of(**inputs),
-        "summary": summary.model_dump(mode="json"),
-        "finished": "2026-01-01",
-    }
+    summary, keys = building._summary(task, read, rows), config.model_dump(mode="json")
+    return finished("instances", output, summary, kind, inputs=made_of(tokens=tokens), config=keys)
 
 
 def printed(found: Artifact, **wanted: Any) -> str:
@@ -124,7 +90,7 @@ def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None
 def test_masked_tokens_stand_beside_what_they_were(tmp_path: Path) -> None:
     found = build(tmp_path, "masked_pairs")
     batch: Any = InstanceReader(found, "validation").batch(np.array([5]), np.array([2]), seed=7)
-    tokenizer = load_tokenizer(Folder.at(tmp_path / "tokenizer" / "small-abc"))
+    tokenizer = load_tokenizer(Folder.at(tmp_path / "tokenizer" / "small-t"))
     text = printed(found, split="validation", index=5, epoch=2, seed=7)
     for position, target, weight in zip(
         batch.masked_positions[0], batch.masked_ids[0], batch.masked_weights[0], strict=True
@@ -149,7 +115,7 @@ def test_the_command_finds_the_newest_and_refuses_what_is_not_there(
     ):
         assert main(["inspect", *arguments]) == 2
         assert message in capsys.readouterr().err
-    (tmp_path / "tokenizer" / "small-abc" / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer" / "small-t" / "tokenizer.json").unlink()
     assert main(["inspect", str(tmp_path / "instances")]) == 2
     assert "the tokenizer of these instances is not at" in capsys.readouterr().err
 

@@ -23,7 +23,7 @@ from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.building import build_instances
 from rungwise.instances.contract import Facts, Share, check_shares
 from rungwise.instances.kind import Built
-from rungwise.instances.masked_kind import MaskedKind, check_totals
+from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.plan import ranges
 from rungwise.instances.sentence_order import SentenceOrderConfig
@@ -32,6 +32,7 @@ from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialI
 from rungwise.tokens.building import unigram_loss
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
+from tests.corpora import text_of
 from tests.summaries import standing
 
 VOCAB = 1000
@@ -46,24 +47,13 @@ SPECIAL = SpecialIds(
 )
 
 
-def text_of(lengths: list[list[int]], units: bool = False) -> TokenisedText:
-    """Documents with sentences of these lengths; every token of document d is 10 + d."""
-    flat = [length for document in lengths for length in document]
-    ids = [
-        10 + d for d, document in enumerate(lengths) for length in document for _ in range(length)
-    ]
-    return TokenisedText(
-        ids=np.array(ids, dtype=np.uint16),
-        starts=np.concatenate([[0], np.cumsum(flat)]).astype(np.int64),
-        first_sentence=np.concatenate([[0], np.cumsum([len(d) for d in lengths])]).astype(np.int64),
-        documents=np.arange(10, 10 + len(lengths), dtype=np.uint64),
-        unit_starts=np.arange(len(ids)) % 3 == 0 if units else None,
+def words_of(lengths: list[list[int]]) -> TokenisedText:
+    """Sentences of these lengths in which every token of document d is 10 + d."""
+    text = text_of(lengths)
+    sizes = np.diff(text.starts[text.first_sentence])
+    return dataclasses.replace(
+        text, ids=np.repeat(10 + np.arange(len(lengths)), sizes).astype("u2")
     )
-
-
-def numbered(text: TokenisedText) -> TokenisedText:
-    """The same with every token different: 10, 11, 12, ..."""
-    return dataclasses.replace(text, ids=np.arange(10, 10 + len(text.ids), dtype=np.uint32))
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -114,7 +104,7 @@ def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
     planned: int,
 ) -> None:
     planned = min(planned, len(lengths))
-    text = numbered(text_of(lengths))
+    text = text_of(lengths)
     built = make(kind, text, sequence_length, short_rate, seed, planned)
     shard = built.shard
     begins = text.starts[text.first_sentence] + 10
@@ -167,7 +157,7 @@ def test_packed_rows_hold_the_text_in_order_and_end_before_the_piece_that_would_
     lengths: list[list[int]], sequence_length: int, seed: int, planned: int
 ) -> None:
     planned = min(planned, len(lengths))
-    text = numbered(text_of(lengths))
+    text = text_of(lengths)
     built = make("packed", text, sequence_length, seed=seed, planned=planned)
     shard, room = built.shard, sequence_length - 2
     begins = text.starts[text.first_sentence] + 10
@@ -213,7 +203,7 @@ def test_no_text_of_any_make_is_lost_and_the_contract_holds(lines: str, kind: st
         [len(re.findall(r"\w+|\S", s) if s.isascii() else s) for s in document]
         for document in whole
     ]
-    text = text_of(lengths)
+    text = words_of(lengths)
     built = make(kind, text, 64)
     assert built.counts["tokens_unused"] == 0
     config = CONFIGS[kind].model_copy(update={"sequence_length": 64})
@@ -222,14 +212,14 @@ def test_no_text_of_any_make_is_lost_and_the_contract_holds(lines: str, kind: st
 
 
 def test_pieces_of_one_long_sentence_fill_rows() -> None:
-    text = numbered(text_of([[5000], [4000]]))
+    text = text_of([[5000], [4000]])
     lengths = make("blocks", text, 64, 0.0).shard.lengths
     assert sorted(lengths.tolist())[2:] == [64] * (len(lengths) - 2)
     assert make("pairs", text, 64, 0.0).shard.lengths.mean() > 0.85 * 64
 
 
 def test_a_random_b_is_as_long_as_a_true_one() -> None:
-    shard = make("pairs", text_of([[9, 12, 7, 25, 14] * 8 for _ in range(1500)]), 64, 0.1).shard
+    shard = make("pairs", words_of([[9, 12, 7, 25, 14] * 8 for _ in range(1500)]), 64, 0.1).shard
     is_next = shard.columns["is_next"].astype(bool)
     b = shard.lengths - shard.columns["a_length"] - 1
     error = math.sqrt(b.var() / is_next.sum() + b.var() / (~is_next).sum())
@@ -239,7 +229,7 @@ def test_a_random_b_is_as_long_as_a_true_one() -> None:
 
 def test_labels_stay_even_where_documents_end_in_single_sentences() -> None:
     rows = [[20] for _ in range(3000)] + [[9] * 12 for _ in range(600)]
-    built = make("pairs", text_of(rows), 64)
+    built = make("pairs", words_of(rows), 64)
     share = built.shard.columns["is_next"].mean()
     assert abs(share - 0.5) < 5 * math.sqrt(0.25 / len(built.shard))
     assert built.counts["tokens_unused"] == 0
@@ -247,7 +237,7 @@ def test_labels_stay_even_where_documents_end_in_single_sentences() -> None:
 
 def test_one_document_is_refused_where_b_must_come_from_another() -> None:
     with pytest.raises(DataError, match=r"instances\.kind=masked_blocks"):
-        make("pairs", text_of([[5] * 10]), 64)
+        make("pairs", words_of([[5] * 10]), 64)
 
 
 def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_path: Path) -> None:
@@ -261,7 +251,7 @@ def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_pa
 
 def good_shard() -> shards.Shard:
     documents = [[9, 12, 7, 15] * 10 for _ in range(400)]
-    return make("pairs", text_of(documents), 64).shard
+    return make("pairs", words_of(documents), 64).shard
 
 
 def examine(shard: shards.Shard) -> dict:
@@ -329,10 +319,10 @@ def test_shares_that_too_few_draws_decide_are_named_and_the_impossible_is_still_
 
 def test_all_shards_together_are_checked_where_one_is_too_small() -> None:
     config = MaskedPairsConfig(sequence_length=64)
-    shard = make("pairs", text_of([[9, 12, 7, 15]] * 12), 64).shard
+    shard = make("pairs", words_of([[9, 12, 7, 15]] * 12), 64).shard
     counts = examine(shard)
     assert counts["too_small_to_say"] == 1
-    assert "share of IsNext pairs" in check_totals(counts, config.masking)
+    assert "share of IsNext pairs" in check_shares("all", config.shares(counts))
     thousand = {name: 1000 * n for name, n in counts.items() if isinstance(n, int)}
     balanced = thousand | {
         "is_next": thousand["instances"] // 2,
@@ -340,9 +330,9 @@ def test_all_shards_together_are_checked_where_one_is_too_small() -> None:
         "to_mask": thousand["expected"] * 8 // 10,
         "to_random": thousand["expected"] // 10,
     }
-    assert check_totals(balanced, config.masking) == []
+    assert check_shares("all", config.shares(balanced)) == []
     with pytest.raises(DataError, match=r"^all shards: share of IsNext pairs must be within"):
-        check_totals(balanced | {"is_next": thousand["instances"] * 45 // 100}, config.masking)
+        config.headline(balanced | {"is_next": thousand["instances"] * 45 // 100}, {})
 
 
 def test_a_shard_file_gives_back_its_rows_and_the_same_bytes(tmp_path: Path) -> None:
@@ -374,7 +364,7 @@ def test_the_unigram_loss_is_that_of_the_training_texts_frequencies() -> None:
 
 
 def test_unit_bits_travel_with_their_tokens_through_the_file(tmp_path: Path) -> None:
-    text = numbered(text_of([[9, 12, 7, 15] * 10 for _ in range(9)], units=True))
+    text = text_of([[9, 12, 7, 15] * 10 for _ in range(9)], units=True)
     for kind in ("pairs", "blocks", "ordered"):
         shards.write_shard(make(kind, text, 64).shard, tmp_path / "s")
         shard = shards.read_shard(tmp_path / "s")
@@ -387,7 +377,7 @@ def test_unit_bits_travel_with_their_tokens_through_the_file(tmp_path: Path) -> 
 
 
 def test_other_dupes_of_a_text_give_other_pairs() -> None:
-    text = numbered(text_of([[9, 12, 7, 15] * 10 for _ in range(40)]))
+    text = text_of([[9, 12, 7, 15] * 10 for _ in range(40)])
     one, other = make("pairs", text, 64, seed=0).shard, make("pairs", text, 64, seed=1).shard
     assert not np.array_equal(one.ids[: 5 * 64], other.ids[: 5 * 64])
 
@@ -395,7 +385,7 @@ def test_other_dupes_of_a_text_give_other_pairs() -> None:
 def test_special_ids_of_another_vocabulary_frame_the_rows() -> None:
     """bert-base-uncased: [PAD] [UNK] [CLS] [SEP] [MASK] are 0, 100, 101, 102, 103."""
     special = SpecialIds(0, 100, 101, 102, 103, 102, ids=(0, 100, 101, 102, 103))
-    text = numbered(text_of([[9, 12, 7, 15] * 10 for _ in range(400)]))
+    text = text_of([[9, 12, 7, 15] * 10 for _ in range(400)])
     text = dataclasses.replace(text, ids=(200 + text.ids % 700).astype(np.uint16))
     config = MaskedPairsConfig(sequence_length=64)
     shard = config.build(text, special, rng()).shard
@@ -426,7 +416,7 @@ def test_rows_are_read_as_they_were_written(
     lengths: list[list[int]], width: int, seed: int, units: bool
 ) -> None:
     """Any rows, in any order, of a shard as short as it may be; bits begin anywhere in a byte."""
-    shard = make("blocks", numbered(text_of(lengths, units=units)), width, seed=seed).shard
+    shard = make("blocks", text_of(lengths, units=units), width, seed=seed).shard
     local = rng(seed).integers(0, len(shard), size=9)
     rows = pad_rows(shard, local, local, width, 0)
     for at, row in enumerate(local.tolist()):

@@ -17,11 +17,10 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
 from rungwise.instances.batch import LabelledPairs
-from rungwise.instances.building import list_orders
+from rungwise.instances.building import ShardTask, list_orders
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.shards import Shard, pad_rows
 from rungwise.instances.texts import AlignedLinesConfig, LabelledPairsConfig
 from rungwise.pipeline.recipe import Recipe

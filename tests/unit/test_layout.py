@@ -52,7 +52,7 @@ def test_the_loop_and_the_models_import_neither_ray_nor_mlflow() -> None:
 
 def test_building_shards_needs_no_pytorch() -> None:
     code = (
-        "import sys, rungwise.instances.shard_task, rungwise.instances.kinds; "
+        "import sys, rungwise.instances.building, rungwise.instances.kinds; "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)

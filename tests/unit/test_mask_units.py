@@ -2,7 +2,6 @@
 
 import builtins
 import itertools
-import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -130,26 +129,6 @@ def test_places_are_those_of_the_text_as_it_came_not_as_it_is_normalised() -> No
         assert units(text, wordpiece(), [at, at + 8]) == expected
 
 
-def test_bytes_of_one_character_are_never_parted() -> None:
-    tokenizer = byte_bpe(["a", " a"])
-    text = "a a\U0001f600 é"
-    bytes_of_smile = "ð+Ł+ĺ+Ģ"
-    assert units(text, tokenizer, [2, 4]) == ["a", f"Ġa+{bytes_of_smile}", "Ġ+Ã+©"]
-    # A span of the smile alone, and one whose end parts nothing.
-    assert units(text, tokenizer, [3, 4]) == ["a", "Ġa", bytes_of_smile, "Ġ+Ã+©"]
-
-
-def test_a_blank_in_front_belongs_to_the_word_behind_it() -> None:
-    tokenizer = byte_bpe([" new", " york"])
-    assert units("new new york", tokenizer, [4, 12]) == ["n+e+w", "Ġnew+Ġyork"]
-    assert units("the new york", unigram(), [4, 12]) == ["▁the", "▁new+▁york"]
-
-
-def test_pieces_of_unigram_are_joined_to_words() -> None:
-    assert units("the playings new", unigram()) == ["▁the", "▁play+ing+s", "▁new"]
-    assert units("the playings new", unigram(), [0, 12]) == ["▁the+▁play+ing+s", "▁new"]
-
-
 # --- Chinese words
 
 
@@ -166,23 +145,6 @@ def test_a_word_list_takes_the_longest_word_and_leaves_single_characters(
     assert units("中国人民中国大", wordpiece(), **by_list) == ["中+国+人+民", "中+国", "大"]
     # A word of two scripts; the tokenizer's own words stay where no han character is.
     assert units("我T恤playing", wordpiece(), **by_list) == ["我", "t+恤", "play+##ing"]
-
-
-def test_a_span_and_chinese_words_together(by_list: dict[str, Any]) -> None:
-    assert units("我中国人民的", wordpiece(), [0, 3], **by_list) == ["我+中+国+人+民", "的"]
-    assert units("我使用模型", wordpiece(), [1, 5], **by_list) == ["我", "使+用+模+型"]
-
-
-def test_runs_of_han_are_cut_at_words(by_list: dict[str, Any]) -> None:
-    tokenizer = byte_bpe(["中", "国", "abc"])
-    assert len(units("中国我abc", tokenizer)) == 1  # one run of letters to GPT-2's expression
-    first, *rest = units("中国我abc", tokenizer, **by_list)
-    assert rest == ["æ+Ī+ĳ", "abc"]
-    assert first.count("+") == 1  # two characters, each one token
-    # A token across the border of two words makes them one.
-    across = byte_bpe(["使", "用语", "言", "模", "型"])
-    assert [unit.count("+") for unit in units("使用语言模型", across, **by_list)] == [2, 1]
-    assert units("new 中国人", unigram(), **by_list) == ["▁new", "▁", "中+国", "人"]
 
 
 # --- lists of phrases
@@ -268,18 +230,6 @@ def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
             assert starts[index] == (not joined)
 
 
-@given(TEXTS)
-@settings(max_examples=100)
-def test_words_of_a_list_cover_each_han_character_once(texts: list[str]) -> None:
-    words = word_list_words(Entries(["中国", "中国人民", "使用", "t恤", "ab"]))
-    for text in texts:
-        found = list(words(text))
-        places = [place for a, b in found for place in range(a, b)]
-        assert places == sorted(set(places))
-        assert {p for p, c in enumerate(text) if "\u4e00" <= c <= "\u9fff"} <= set(places)
-        assert all(any("\u4e00" <= c <= "\u9fff" for c in text[a:b]) for a, b in found)
-
-
 # --- jieba
 
 
@@ -315,19 +265,6 @@ def _with_han(text: str, words: Iterable[str]) -> set[tuple[int, int]]:
     return {(a, b) for a, b in places if any("\u4e00" <= c <= "\u9fff" for c in text[a:b])}
 
 
-def test_jieba_is_quiet_and_leaves_no_cache(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    pytest.importorskip("jieba")
-    before = set(Path(tempfile.gettempdir()).glob("*jieba*"))
-    jieba_words.cache_clear()
-    with caplog.at_level(logging.DEBUG):
-        assert list(jieba_words()("我来到北京 ok")) == [(0, 1), (1, 3), (3, 5)]
-    assert capfd.readouterr() == ("", "")
-    assert not [record for record in caplog.records if record.name.startswith("jieba")]
-    assert set(Path(tempfile.gettempdir()).glob("*jieba*")) == before
-
-
 def test_a_missing_jieba_is_told_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 
@@ -355,11 +292,6 @@ def test_a_span_outside_its_sentence_is_refused(flat: list[int]) -> None:
         units("new york", wordpiece(), flat)
 
 
-def test_half_a_span_is_refused() -> None:
-    with pytest.raises(DataError, match="pairs of a start and an end, found 3 numbers"):
-        units("new york", wordpiece(), [0, 3, 4])
-
-
 def test_spans_belong_to_their_sentences_in_a_slice_and_where_one_has_none() -> None:
     tokenizer = wordpiece()
     texts = pa.array(["a", "new york", "new york", "中国", "in new york"])
@@ -383,14 +315,6 @@ def test_a_list_that_is_missing_empty_or_garbled_is_refused_by_its_key(tmp_path:
     refused(r"instances\.mask_units\.phrases: expected the path of a file, found nothing at", None)
     refused(r"instances\.mask_units\.phrases: expected an entry a line in .*list\.txt", b"\n \n")
     refused(r"list\.txt line 2 is not UTF-8", b"new\n\xff\n")
-
-
-def test_a_list_that_changes_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "list.txt"
-    path.write_text("new york")
-    assert units("new york times", wordpiece(), phrases=str(path)) == ["new+york", "times"]
-    path.write_text("york times")
-    assert units("new york times", wordpiece(), phrases=str(path)) == ["new", "york+times"]
 
 
 def test_the_bytes_of_a_list_are_its_identity_and_not_its_path(tmp_path: Path) -> None:

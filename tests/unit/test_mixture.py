@@ -91,22 +91,9 @@ def test_every_source_is_near_its_share_at_every_position(
     assert located.epochs.tolist() == [draws[source] // 10]
 
 
-@given(mixtures(), st.integers(0, 10**6), st.integers(1, 50))
-@settings(max_examples=100)
-def test_any_position_is_found_without_those_before_it(
-    mixture: tuple[MixedOrder, list[str], list[int], dict[str, int]], first: int, count: int
-) -> None:
-    order = mixture[0]
-    together = order.locate(np.arange(first, first + count))
-    for number in range(0, count, 7):
-        alone = order.locate(np.array([first + number]))
-        for field in ("instances", "shards", "rows", "epochs"):
-            assert getattr(alone, field)[0] == getattr(together, field)[number]
-
-
 @given(mixtures(), st.integers(1, 60), st.integers(1, 7), st.integers(0, 40))
 @settings(max_examples=150)
-def test_workers_share_a_step_and_know_its_shards(
+def test_workers_share_a_step(
     mixture: tuple[MixedOrder, list[str], list[int], dict[str, int]],
     size: int,
     world: int,
@@ -116,10 +103,6 @@ def test_workers_share_a_step_and_know_its_shards(
     parts = [order.positions(step, Share(size, rank, world)) for rank in range(world)]
     assert np.sort(np.concatenate(parts)).tolist() == list(range(step * size, (step + 1) * size))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    for rank, part in enumerate(parts):
-        ahead = order.upcoming_shards(step, 3, Share(size, rank, world)).tolist()
-        assert set(order.locate(part).shards.tolist()) <= set(ahead)
-        assert len(set(ahead)) == len(ahead)
 
 
 def test_a_rank_keeps_its_lanes_but_for_a_few() -> None:
@@ -166,6 +149,28 @@ def test_rows_read_are_counted_as_if_each_position_were_looked_at(
     shards = reading.locate(np.arange(position)).shards
     expected = np.bincount(groups[shards], minlength=int(groups.max()) + 1)
     assert reading.rows_read(position, groups).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("kind", ["read", "mixed", "lanes"])
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any),
+    CONFIGS,
+    st.integers(1, 5),
+    st.integers(0, 30),
+    st.integers(1, 12),
+)
+@settings(max_examples=80)
+def test_upcoming_shards_are_those_read_in_order_of_first_use(
+    kind: str, rows: list[int], order: OrderConfig, world: int, step: int, ahead: int
+) -> None:
+    reading = order_of_kind(kind, rows, order)
+    size = reading.streams if isinstance(reading, StreamOrder) else 6
+    for rank in range(world):
+        share = Share(size, rank, world)
+        read: dict[int, None] = {}
+        for number in range(step, step + ahead):
+            read |= dict.fromkeys(reading.locate(reading.positions(number, share)).shards.tolist())
+        assert reading.upcoming_shards(step, ahead, share).tolist() == list(read)
 
 
 @pytest.mark.parametrize(

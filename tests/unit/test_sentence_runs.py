@@ -16,23 +16,12 @@ from rungwise.instances.masking import Vocabulary
 from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.shards import Shard, pad_rows
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
+from tests.corpora import text_of
 
 END = 3
 SPECIAL = SpecialIds(end=END, ids=(0, END))
 FACTS = Facts("s", 60_000, SPECIAL, 0)
 DOCUMENTS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=14), min_size=1, max_size=9)
-
-
-def text_of(lengths: list[list[int]]) -> TokenisedText:
-    """Documents with sentences of these lengths; all tokens differ: 10, 11, ..."""
-    flat = [length for document in lengths for length in document]
-    return TokenisedText(
-        ids=np.arange(10, 10 + sum(flat), dtype=np.uint16),
-        starts=np.concatenate([[0], np.cumsum(flat)]).astype(np.int64),
-        first_sentence=np.concatenate([[0], np.cumsum([len(d) for d in lengths])]).astype(np.int64),
-        documents=np.arange(len(lengths), dtype=np.uint64),
-    )
 
 
 def read(config: SentenceRunsConfig, shard: Shard) -> SentenceRuns[NDArray[Any]]:

@@ -24,14 +24,11 @@ from rungwise.tokenizer import (
     CharacterConfig,
     SpecialIds,
     TokenizerConfig,
-    TokenizerFileConfig,
     TokenizerSummary,
     UnigramConfig,
     WordConfig,
     WordPieceConfig,
-    identity,
     load_tokenizer,
-    outside,
     special_ids,
     train,
 )
@@ -250,19 +247,6 @@ def test_accents_are_a_key_of_their_own(kind: str, lowercase: bool, strip: bool)
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ({"kind": "wordpiece", "vocab_size": 99}, WordPieceConfig(vocab_size=99)),
-        ({"kind": "byte_bpe"}, ByteBpeConfig()),
-        ({"kind": "word", "split_punctuation": False}, WordConfig(split_punctuation=False)),
-        ({"kind": "file", "path": "x"}, TokenizerFileConfig(path="x")),
-    ],
-)
-def test_the_block_is_told_apart_by_kind(data: dict[str, object], expected: Config) -> None:
-    assert validate(Block, {"tokenizer": data}).tokenizer == expected
-
-
-@pytest.mark.parametrize(
     ("data", "message"),
     [
         ({"kind": "wordpeice"}, "kind: expected one of wordpiece, byte_bpe.*did you mean"),
@@ -276,12 +260,6 @@ def test_the_block_is_told_apart_by_kind(data: dict[str, object], expected: Conf
 def test_a_wrong_block_is_refused_with_its_key(data: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(Block, {"tokenizer": data})
-
-
-def test_what_is_learned_here_reads_nothing_from_outside() -> None:
-    for kind in KINDS:
-        assert outside(config(kind)) == {}
-        assert identity(config(kind)) == config(kind).model_dump(mode="json")
 
 
 @pytest.mark.parametrize(

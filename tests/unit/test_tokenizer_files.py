@@ -14,14 +14,12 @@ from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer import (
     SpecialIds,
     TokenizerFileConfig,
-    WordPieceConfig,
     identity,
     load_tokenizer,
     make_encoder,
     outside,
     read_tokenizer,
     special_ids,
-    train,
 )
 from rungwise.tokenizer.building import train_tokenizer
 from tests.corpora import corpus_of_sentences
@@ -201,7 +199,6 @@ BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
         {"vocab.json": '{"a": 0, "b": 2}', "merges.txt": ""},
         "expected the ids 0 to 1 for its 2 tokens, found 2 and so gaps",
     ),
-    "key twice": ({"vocab.json": '{"a": 0, "a": 1}', "merges.txt": ""}, "'a' appears twice"),
     "one piece": (
         {"vocab.json": json.dumps(VOCAB_JSON), "merges.txt": "#version: 0.2\na b\nab\n"},
         r"merges\.txt line 3: expected two pieces, found 'ab'",
@@ -300,9 +297,3 @@ def test_the_stage_saves_a_foreign_vocabulary_and_measures_it(tmp_path: Path) ->
     assert summary.sample_characters == 0
     assert summary.tokens_per_word == pytest.approx(6 / 3)
     assert summary.unknown_rate == 0
-
-
-def test_describe_training_here_can_be_read_as_a_file(tmp_path: Path) -> None:
-    made = train(WordPieceConfig(vocab_size=20, min_frequency=1), ["playing", "played"])
-    made.save(str(tmp_path / "tokenizer.json"))
-    assert read_tokenizer(config(tmp_path)).to_str() == made.to_str()

@@ -8,15 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.instances.building import list_orders
+from rungwise.instances.building import ShardTask, list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.shard_task import ShardTask
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -25,15 +21,13 @@ from rungwise.tokenizer import (
     WordPieceConfig,
     load_tokenizer,
     special_ids,
-    train,
 )
 from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText, TokensFile, write_tokens
-from tests.conftest import made_up_sentences
-from tests.report_pages import tokenizer_summary
-from tests.summaries import standing, tokens_of
+from tests.corpora import made_up_documents, text_and_tokenizer
+from tests.summaries import tokens_of
 
 TOKENIZERS: list[TrainedConfig] = [
     WordPieceConfig(vocab_size=200, min_frequency=1),
@@ -44,32 +38,11 @@ TOKENIZERS: list[TrainedConfig] = [
 ]
 
 
-def artifacts_of(
-    folder: Path, documents: list[RawDocument], config: TrainedConfig, held_out: float = 0.3
-) -> tuple[Artifact, Artifact]:
-    """The corpus of these documents in one range, and a tokenizer trained on them."""
-    corpus = Folder.at(folder / "corpus")
-    rules = Rules(minimum_characters=1, held_out_fraction=held_out)
-    summary = write_corpus([documents], rules, "made up", corpus)
-    tokenizer = train(config, [line for document in documents for line in document.paragraphs])
-    with Folder.at(folder / "tokenizer").staged("tokenizer.json") as path:
-        tokenizer.save(str(path))
-    pieces = tokenizer_summary(tokenizer, config.kind)
-    return standing("corpus", corpus, summary), standing("tokenizer", folder / "tokenizer", pieces)
-
-
-def drafts(count: int, sentences: int = 12) -> list[RawDocument]:
-    return [
-        RawDocument(f"d{number}", "l", made_up_sentences(number, sentences), segmented=True)
-        for number in range(count)
-    ]
-
-
 @pytest.mark.parametrize("config", TOKENIZERS, ids=lambda config: config.kind)
 def test_the_ids_of_a_document_are_those_of_its_text_as_a_whole(
     tmp_path: Path, config: TrainedConfig
 ) -> None:
-    corpus, tokenizer = artifacts_of(tmp_path, drafts(20), config)
+    corpus, tokenizer = text_and_tokenizer(tmp_path, [made_up_documents(20)], config)
     tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
     reference = load_tokenizer(tokenizer.folder)
     for row, read in zip(
@@ -124,7 +97,7 @@ def test_any_documents_of_a_file_are_read_as_they_were_written(
 
 
 def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
-    corpus, tokenizer = artifacts_of(tmp_path, drafts(6), TOKENIZERS[0])
+    corpus, tokenizer = text_and_tokenizer(tmp_path, [made_up_documents(6)], TOKENIZERS[0])
     tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
     path = tokens.folder.local(TokensSummary.of(tokens).files[0].file)
     path.write_bytes(path.read_bytes()[:-100])
@@ -140,7 +113,9 @@ def test_spans_keep_their_words_where_a_blank_is_text(tmp_path: Path) -> None:
     units = {}
     for config in TOKENIZERS[:2]:
         folder = tmp_path / config.kind
-        corpus, tokenizer = artifacts_of(folder, [document, *drafts(5)], config, 0.01)
+        corpus, tokenizer = text_and_tokenizer(
+            folder, [[document, *made_up_documents(5)]], config, held_out_fraction=0.01
+        )
         wanted = TokensConfig(units=True, spans=True)
         tokens = tokens_of(folder / "tokens", corpus, tokenizer, wanted)
         reference = load_tokenizer(tokenizer.folder)
@@ -154,13 +129,11 @@ def test_spans_keep_their_words_where_a_blank_is_text(tmp_path: Path) -> None:
 
 
 def test_a_file_of_one_document_borrows_the_other_sides_of_its_pairs(tmp_path: Path) -> None:
-    folder = Folder.at(tmp_path / "corpus")
-    rules = Rules(minimum_characters=1, held_out_fraction=0.01)
     # Two documents are held out, so one at least of the three that stand alone is not.
-    alone = [[one] for one in drafts(12, 60)[9:]]
-    written = write_corpus([drafts(9), *alone], rules, "made up", folder)
-    corpus = standing("corpus", folder, written)
-    _, tokenizer = artifacts_of(tmp_path / "other", drafts(12, 60), TOKENIZERS[0])
+    alone = [[one] for one in made_up_documents(12, 60)[9:]]
+    corpus, tokenizer = text_and_tokenizer(
+        tmp_path, [made_up_documents(9), *alone], TOKENIZERS[0], held_out_fraction=0.01
+    )
     tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
     summary = TokensSummary.of(tokens)
     config = MaskedPairsConfig(sequence_length=32)

@@ -10,18 +10,16 @@ Less than one sentence per row is padding.
 """
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
 
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances import plan
-from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Built
-from rungwise.instances.masked_kind import MaskedKind, check_masked
+from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.shards import Shard
 
 
 class MaskedBlocksConfig(MaskedKind):
@@ -56,9 +54,9 @@ class MaskedBlocksConfig(MaskedKind):
         rows = np.append(np.searchsorted(texts, begin), len(texts))
         return Built(replace(framed, offsets=framed.offsets[rows]), counts)
 
-    def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
-        segments = None if self.packed else 1
-        return check_masked(shard, facts, self.length, self.masking, segments)
+    @property
+    def segments(self) -> int | None:
+        return None if self.packed else 1
 
     def opens_text(self, vocabulary: Vocabulary) -> int | None:
         return vocabulary.special.cls if self.packed else None

@@ -1,54 +1,37 @@
 """Memory-mapped shards by number: local files in place, remote files through a cache on disk.
 
-One sequential GET fetches a remote shard and hashes it on arrival; it enters the cache
-(cache_folder.py) only if its sha256 matches the record. On first use in a process, a cached file is
-hashed again, and the artifact's folder checks a local file.
+The cache is a folder shared by all processes of a machine and bounded in bytes. Files are named by
+their sha256, so artifacts can share them, and enter only if it is right. Room is claimed under one
+lock (flock): sizes are summed, downloads in progress included, and the files opened longest ago are
+unlinked. On Linux an unlinked file stays readable where it is mapped, so eviction never harms a
+reader; its space is freed with the last mapping. A lock per digest lets one process download it
+while others wait. Locks and claims end with their process.
 """
 
 import contextlib
-import hashlib
+import fcntl
+import os
+import tempfile
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import fsspec
-import fsspec.asyn
+from typing import BinaryIO
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.core.storage.store_errors import DISK_IS_FULL
+from rungwise.core.storage.object_store import download, filesystem
+from rungwise.core.storage.store_errors import disk_explained, reached
 from rungwise.instances import shards
-from rungwise.instances.cache_folder import CacheFolder, default_folder
 from rungwise.instances.shards import Shard
 
 _OPEN_SHARDS = 128  # mappings, each with a file descriptor and its offsets in memory
 _PARALLEL_DOWNLOADS = 4
 _ATTEMPTS = 3
-_RETRY_SECONDS = 0.25
-_CHUNK_BYTES = 1 << 20
-_TOUCH_SECONDS = 1.0
+_WAIT_SECONDS = 0.05
+_LOCKS = 256  # a digest maps to one of them; a collision only costs waiting
 _MEND = "delete the folder of this artifact and run again to rebuild it"
-
-
-@dataclass(frozen=True)
-class CacheStats:
-    """Counters of one store since its creation."""
-
-    downloads: int = 0  # successful ones
-    downloaded_bytes: int = 0
-    hits: int = 0  # calls of `get` that started no download
-    evictions: int = 0  # files this process removed to make room
-
-
-@dataclass
-class _Open:
-    shard: Shard
-    path: Path
-    touched: float
 
 
 class ShardStore:
@@ -66,36 +49,26 @@ class ShardStore:
         """Open `files` of `folder`, with their `digests` (sha256 in hex) and `sizes` (bytes).
 
         `cache_bytes` bounds the cache of the whole machine, not of this process. Raises UserError
-        if it cannot hold the largest shard, or if the default cache folder is not private.
+        if it cannot hold the largest shard, or if the default cache folder is another user's.
         """
-        assert len(files) == len(digests) == len(sizes)
         self._folder = folder
         self._files, self._digests, self._sizes = list(files), list(digests), list(sizes)
         self._lock = threading.Lock()
-        self._busy: dict[int, threading.Lock] = {}
-        self._open: OrderedDict[int, _Open] = OrderedDict()
+        self._open: OrderedDict[int, Shard] = OrderedDict()
         self._verified: set[int] = set()
         self._queue: deque[int] = deque()
         self._threads = 0
-        self._stats = CacheStats()
         self._cache: CacheFolder | None = None
         if folder.remote:
             # Created once: fsspec would create one for each thread that asks.
-            self._filesystem, self._root = fsspec.core.url_to_fs(folder.uri)
+            self._filesystem, self._root = filesystem(folder.uri)
             largest = max(self._sizes, default=0)
             if largest > cache_bytes:
                 raise UserError(
                     f"cache_bytes is {cache_bytes:,}, but a shard in {folder.uri} has {largest:,} "
                     "bytes; raise cache_bytes"
                 )
-            self._cache = CacheFolder(cache_folder or default_folder(), cache_bytes)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    @property
-    def stats(self) -> CacheStats:
-        return self._stats
+            self._cache = CacheFolder(cache_folder or _default_folder(), cache_bytes)
 
     def get(self, number: int) -> Shard:
         """Return the shard, memory-mapped; its digest is checked once per process.
@@ -103,22 +76,23 @@ class ShardStore:
         Raises DataError if the bytes do not match the record, UserError if the disk is full or the
         cache too small.
         """
-        shard = self._opened(number)
-        if shard is not None:
-            self._count(hits=1)
+        with self._lock:
+            if number in self._open:
+                self._open.move_to_end(number)
+                return self._open[number]
+        for _ in range(_ATTEMPTS):
+            path = self._local_path(number)
+            try:
+                shard = shards.read_shard(path)
+            except DataError:
+                if path.exists():
+                    raise
+                continue  # another process has evicted it
+            with self._lock:
+                self._open[number] = shard
+                while len(self._open) > _OPEN_SHARDS:
+                    self._open.popitem(last=False)
             return shard
-        # Wait for a shard that another thread is fetching.
-        with self._busy.setdefault(number, threading.Lock()):
-            fetched = False
-            for _ in range(_ATTEMPTS):
-                # Another process may evict the file before it is mapped.
-                with contextlib.suppress(FileNotFoundError):
-                    path, downloaded = self._present(number)
-                    fetched |= downloaded
-                    shard = _mapped(path)
-                    self._keep_open(number, shard, path)
-                    self._count(hits=int(not fetched))
-                    return shard
         raise UserError(
             f"shards of {self._folder.uri} are evicted before they can be opened: cache_bytes is "
             "less than the readers of this machine use at once; raise it"
@@ -151,129 +125,141 @@ class ShardStore:
                     self._threads -= 1
                     return
                 number = self._queue.popleft()
-            if self._opened(number) is None:
+                is_open = number in self._open
+            if not is_open:
                 # `get` will raise the error to its caller.
-                with (
-                    contextlib.suppress(Exception),
-                    self._busy.setdefault(number, threading.Lock()),
-                ):
-                    self._present(number)
+                with contextlib.suppress(Exception):
+                    self._local_path(number)
 
-    def _keep_open(self, number: int, shard: Shard, path: Path) -> None:
-        with self._lock:
-            self._open[number] = _Open(shard, path, time.monotonic())
-            while len(self._open) > _OPEN_SHARDS:
-                self._open.popitem(last=False)
-
-    def _opened(self, number: int) -> Shard | None:
-        """Return the shard if it is open, and mark its cache file as used."""
-        now = time.monotonic()
-        with self._lock:
-            entry = self._open.get(number)
-            if entry is None:
-                return None
-            self._open.move_to_end(number)
-            if self._cache is not None and now - entry.touched > _TOUCH_SECONDS:
-                entry.touched = now
-                self._cache.touch(entry.path)
-        return entry.shard
-
-    def _present(self, number: int) -> tuple[Path, bool]:
-        """Return a verified local path of the shard, and whether this call downloaded it."""
+    def _local_path(self, number: int) -> Path:
+        """Return a verified local path of the shard."""
         name, digest, size = self._files[number], self._digests[number], self._sizes[number]
         if self._cache is None:
             path = self._folder.local(name)  # compares it with the record
             if not path.exists():
                 raise DataError(f"{path} is in the record but is missing; {_MEND}")
-            return path, False
-        path, downloaded = self._download(number)
-        if (
-            not downloaded
-            and number not in self._verified
-            and (path.stat().st_size != size or file_digest(path) != digest)
-        ):
-            # It was correct when written, so the disk has changed it since.
-            self._cache.remove(path)
-            path, downloaded = self._download(number)
-        self._verified.add(number)
-        return path, downloaded
-
-    def _download(self, number: int) -> tuple[Path, bool]:
-        assert self._cache is not None
-        digest, size = self._digests[number], self._sizes[number]
+            return path
         path = self._cache.path(digest)
-        with self._cache.only_one(digest):
-            if path.exists():
-                self._cache.touch(path)
-                return path, False
-            with self._cache.claimed(digest, size) as (stream, evicted):
-                self._forget(evicted)
-                self._fetch(number, stream)
-        self._count(downloads=1, downloaded_bytes=size)
-        return path, True
+        with self._cache.locked(str(int(digest[:8], 16) % _LOCKS)):
+            with contextlib.suppress(FileNotFoundError):  # another process may evict it
+                os.utime(path)
+                if number not in self._verified and file_digest(path) != digest:
+                    # It was correct when written, so the disk has changed it since.
+                    self._cache.remove(path)
+            if not path.exists():
+                with self._cache.claimed(digest, size) as part:
+                    self._download(name, digest, part)
+                with self._lock:  # close evicted shards, so that their disk space is freed
+                    for other in list(self._open):
+                        if not self._cache.path(self._digests[other]).exists():
+                            del self._open[other]
+            self._verified.add(number)
+        return path
 
-    def _forget(self, evicted: set[str]) -> None:
-        """Close evicted shards, so that their disk space is freed."""
-        with self._lock:
-            for number in [n for n in self._open if self._digests[n] in evicted]:
-                del self._open[number]
-        self._count(evictions=len(evicted))
-
-    def _fetch(self, number: int, stream: BinaryIO) -> None:
-        """Write the object to `stream` and check it; retry a broken or wrong download."""
-        uri, expected = self._folder.path(self._files[number]), self._digests[number]
-        for attempt in range(1, _ATTEMPTS + 1):
-            digest = hashlib.sha256()
-            stream.seek(0)
-            try:
-                for chunk in _chunks(self._filesystem, f"{self._root}/{self._files[number]}"):
-                    digest.update(chunk)
-                    stream.write(chunk)
-            except FileNotFoundError as error:
-                raise DataError(f"{uri} is in the record but is missing; {_MEND}") from error
-            except PermissionError as error:
-                raise UserError(f"cannot read {uri} ({error}); check the credentials") from error
-            except Exception as error:
-                if attempt == _ATTEMPTS or getattr(error, "errno", None) in DISK_IS_FULL:
-                    raise
-            else:
-                if digest.hexdigest() == expected:
-                    stream.truncate()  # an earlier attempt may have been longer
-                    return
-                if attempt == _ATTEMPTS:
-                    raise DataError(
-                        f"{uri} has changed since it was written: expected sha256 {expected}, "
-                        f"found {digest.hexdigest()}; {_MEND}"
-                    )
-            time.sleep(_RETRY_SECONDS * 4 ** (attempt - 1))
-
-    def _count(self, **more: int) -> None:
-        with self._lock:
-            self._stats = replace(
-                self._stats, **{name: getattr(self._stats, name) + n for name, n in more.items()}
+    def _download(self, name: str, expected: str, part: Path) -> None:
+        uri = self._folder.path(name)
+        try:
+            with reached(self._folder.uri):
+                path = f"{self._root}/{name}"
+                download(self._filesystem, path, self._filesystem.info(path), part)
+        except FileNotFoundError as error:
+            raise DataError(f"{uri} is in the record but is missing; {_MEND}") from error
+        if (digest := file_digest(part)) != expected:
+            raise DataError(
+                f"{uri} has changed since it was written: expected sha256 {expected}, found "
+                f"{digest}; {_MEND}"
             )
 
 
-def _chunks(filesystem: Any, path: str) -> Iterator[bytes]:
-    """Yield the bytes of one GET in chunks, outside fsspec's single event-loop thread."""
-    stream: Any = fsspec.asyn.sync(filesystem.loop, filesystem.open_async, path, "rb")
+class CacheFolder:
+    """The shared folder: files by digest, locks, and a bound on bytes. Files are added and removed
+    only under the lock "room", so sums of sizes are exact."""
 
-    async def gathered() -> bytes:
-        parts: list[bytes] = []
-        missing = _CHUNK_BYTES
-        while missing and (part := await stream.read(missing)):
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self.limit = folder, limit
+        with _explained(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    while chunk := fsspec.asyn.sync(filesystem.loop, gathered):
-        yield chunk
+    def path(self, digest: str) -> Path:
+        return self._folder / f"{digest}.arrow"
+
+    def remove(self, path: Path) -> None:
+        with self.locked("room"):
+            path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold a lock against all threads and processes of this machine."""
+        locks = self._folder / "locks"
+        # Created each time: cleaners of temporary files may remove empty folders.
+        locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (locks / name).open("wb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+    @contextlib.contextmanager
+    def claimed(self, digest: str, size: int) -> Iterator[Path]:
+        """Yield the path of a file of `size` bytes to write. On a clean exit it becomes the file of
+        `digest`, otherwise it is removed."""
+        part = self._folder / f"{digest}.{size}.part"
+        with _explained(self._folder):
+            while (claim := self._claim(part, size)) is None:
+                time.sleep(_WAIT_SECONDS)  # downloads fill the cache; one must end first
+            with claim:
+                try:
+                    yield part
+                    with self.locked("room"):
+                        part.rename(self.path(digest))
+                except BaseException:
+                    self.remove(part)
+                    raise
+
+    def _claim(self, part: Path, size: int) -> BinaryIO | None:
+        """Unlink the files opened longest ago until `size` more bytes fit, and create `part`.
+        Returns None if downloads in progress leave too little room."""
+        with self.locked("room"):
+            under_way = 0
+            for other in self._folder.glob("*.part"):
+                if _is_abandoned(other):
+                    other.unlink()
+                else:
+                    under_way += int(other.suffixes[-2][1:])
+            if under_way + size > self.limit:
+                return None
+            files = [(path.stat(), path) for path in self._folder.glob("*.arrow")]
+            total = under_way + size + sum(status.st_size for status, _ in files)
+            for status, path in sorted(files, key=lambda file: file[0].st_mtime_ns):
+                if total <= self.limit:
+                    break
+                path.unlink()
+                total -= status.st_size
+            stream = part.open("wb")
+            # The lock tells a download in progress from one whose process died.
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            return stream
 
 
-def _mapped(path: Path) -> Shard:
-    """Map a shard file; raises FileNotFoundError if it was evicted meanwhile."""
-    try:
-        return shards.read_shard(path)
-    except DataError:
-        path.stat()
-        raise
+def _is_abandoned(part: Path) -> bool:
+    with part.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def _default_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"rungwise-shards-{os.getuid()}"
+    with _explained(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise UserError(
+            f"the cache folder {folder} must be a folder of this user with mode 0700; "
+            "remove it, or set TMPDIR to another place"
+        )
+    return folder
+
+
+def _explained(folder: Path) -> contextlib.AbstractContextManager[None]:
+    return disk_explained(f"the shard cache {folder}", "cache folder", "lower cache_bytes, ")

@@ -19,7 +19,7 @@ number of workers, so the data position of a run is one integer. B global batch 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ _AT_ONCE = 1 << 20  # positions located at a time when counting
 # These separate the random numbers of shards and windows from each other and from masking's.
 _SHARDS = 0x5A4D
 _WINDOW = 0x77D0
-_Integers = TypeVar("_Integers", int, NDArray[np.int64])
 _Amount = Annotated[float, Field(ge=0)]
 
 
@@ -130,7 +129,8 @@ class Order(ABC):
         """The shards that a worker reads in `steps_ahead` steps from `step`, by first use."""
         positions = [self.positions(number, share) for number in range(step, step + steps_ahead)]
         shards = self.locate(np.concatenate([np.empty(0, dtype=np.int64), *positions])).shards
-        return _by_first_use(shards)
+        _, first = np.unique(shards, return_index=True)
+        return shards[np.sort(first)]
 
 
 class ReadOrder(Order):
@@ -187,40 +187,6 @@ class ReadOrder(Order):
         positions = np.repeat(starts, counts) + within * lanes
         skipped = self._before(step, low, size)
         return positions[mine.start - skipped : mine.stop - skipped]
-
-    def upcoming_shards(self, step: int, steps_ahead: int, share: Share) -> NDArray[np.int64]:
-        """The shards of the windows that a worker enters in these steps. A window is needed as a
-        whole from its first place on, so these are all shards read, and the others of windows."""
-        assert self.count, "no instances to read"
-        size, mine = share.batch_size, share.rows
-        if not mine or steps_ahead < 1:
-            return np.empty(0, dtype=np.int64)
-        steps = np.arange(step, step + steps_ahead, dtype=np.int64)
-        low = self._nth_lane(steps, np.full_like(steps, mine[0]), size)
-        high = self._nth_lane(steps, np.full_like(steps, mine[-1]), size)
-        # A step that crosses the end of an epoch is split into one piece per epoch.
-        first_epoch, last_epoch = steps * size // self.count, ((steps + 1) * size - 1) // self.count
-        at, nth = _ranges(last_epoch - first_epoch + 1)
-        epoch = first_epoch[at] + nth
-        begin = np.maximum(steps[at] * size - epoch * self.count, 0)
-        end = np.minimum((steps[at] + 1) * size - epoch * self.count, self.count)
-        piece, nth = _ranges((high - low + 1)[at])
-        lane, epoch = low[at][piece] + nth, epoch[piece]
-        first = -((lane - begin[piece]) // self._lanes)
-        last = (end[piece] - 1 - lane) // self._lanes
-        entered = first <= last
-        lane, epoch, first, last = lane[entered], epoch[entered], first[entered], last[entered]
-        at, nth = _ranges(last // self._window - first // self._window + 1)
-        window = (first // self._window)[at] + nth
-        # Most steps find the windows of the step before; only the first use counts.
-        per_lane = -(-(self.count // self._lanes + 1) // self._window)
-        name = ((epoch[at] - epoch[0]) * self._lanes + lane[at]) * per_lane + window
-        _, first_use = np.unique(name, return_index=True)
-        per_window = [
-            self._window_shards(int(epoch[at][index]), int(lane[at][index]), int(window[index]))
-            for index in np.sort(first_use)
-        ]
-        return _by_first_use(np.concatenate(per_window))
 
     def assign_lanes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return positions % self.count % self._lanes
@@ -283,41 +249,24 @@ class ReadOrder(Order):
         size = min(int(self._lane_size(number)) - window * self._window, self._window)
         return self._line(epoch).between(begin, begin + size)[0]
 
-    def _lane_begin(self, lane: _Integers) -> _Integers:
+    def _lane_begin(self, lane: Any) -> Any:
         size, longer = divmod(self.count, self._lanes)
-        return lane * size + _least(lane, longer)
+        return lane * size + np.minimum(lane, longer)
 
     def _lane_size(self, lane: NDArray[np.int64]) -> NDArray[np.int64]:
         size, longer = divmod(self.count, self._lanes)
         return size + (lane < longer)
 
-    def _before(self, step: _Integers, lane: _Integers, size: int) -> _Integers:
-        """How many positions of each step belong to lanes below `lane`."""
-        whole = self._lane_begin(lane)
+    def _before(self, step: int, lane: int, size: int) -> int:
+        """How many positions of the step belong to lanes below `lane`."""
+        whole = int(self._lane_begin(lane))
 
-        def up_to(position: _Integers) -> _Integers:
+        def up_to(position: int) -> int:
             epoch, place = position // self.count, position % self.count
             turns, rest = place // self._lanes, place % self._lanes
-            return epoch * whole + turns * lane + _least(lane, rest)
+            return epoch * whole + turns * lane + min(lane, rest)
 
         return up_to((step + 1) * size) - up_to(step * size)
-
-    def _nth_lane(
-        self, steps: NDArray[np.int64], nth: NDArray[np.int64], size: int
-    ) -> NDArray[np.int64]:
-        """The lane of the nth position of each step, sorted by lane: bisection over the lanes."""
-        low = np.zeros_like(steps)
-        high = np.full_like(steps, self._lanes)
-        while (high - low > 1).any():
-            middle = (low + high) // 2
-            below = self._before(steps, middle, size) <= nth
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return low
-
-
-def _by_first_use(shards: NDArray[np.int64]) -> NDArray[np.int64]:
-    _, first = np.unique(shards, return_index=True)
-    return shards[np.sort(first)]
 
 
 def evenly(total: int, count: int) -> NDArray[np.int64]:
@@ -364,15 +313,3 @@ def permute(
         value[outside] = (left << shift) | right
         outside = value >= limit
     return value.astype(np.int64)
-
-
-def _least(a: _Integers, b: _Integers | int) -> _Integers:
-    # numpy's minimum would take microseconds for a plain number.
-    return a + (b - a) * (b < a)
-
-
-def _ranges(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[2, 3] -> ([0, 0, 1, 1, 1], [0, 1, 0, 1, 2]): which range, and the place in it."""
-    which = np.repeat(np.arange(len(lengths)), lengths)
-    ends = np.cumsum(lengths)
-    return which, np.arange(len(which)) - np.repeat(ends - lengths, lengths)

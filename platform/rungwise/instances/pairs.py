@@ -31,7 +31,7 @@ from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances import plan
 from rungwise.instances.contract import Facts, must
 from rungwise.instances.kind import Built, Figure
-from rungwise.instances.masked_kind import MaskedKind, check_masked
+from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.plan import Pieces
 from rungwise.instances.shards import Shard
 
@@ -116,7 +116,7 @@ class MaskedPairsConfig(MaskedKind):
             ("IsNext pairs with B from another document", int((~same & is_next).sum())),
         ):
             must(facts.name, figure, count, "exactly", 0)
-        return check_masked(shard, facts, self.length, self.masking, segments=2)
+        return super().check(shard, facts)
 
     def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
         b_cut_share = totals["b_cut"] / totals["instances"]

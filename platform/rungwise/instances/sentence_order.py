@@ -12,10 +12,8 @@ from numpy.random import Generator
 
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances import plan
-from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Built, Figure
-from rungwise.instances.masked_kind import MaskedKind, check_masked
-from rungwise.instances.shards import Shard
+from rungwise.instances.masked_kind import MaskedKind
 
 
 class SentenceOrderConfig(MaskedKind):
@@ -62,9 +60,6 @@ class SentenceOrderConfig(MaskedKind):
         return Built(
             plan.frame_rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts
         )
-
-    def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
-        return check_masked(shard, facts, self.length, self.masking, segments=2)
 
     def label_figures(self, statistics: dict[str, Any]) -> list[Figure]:
         return [Figure("pairs in order", statistics["in_order_share"], 0.5)]

@@ -18,8 +18,7 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from rungwise.core.errors import DataError
-from rungwise.tokens.text import to_arrow
+from rungwise.tokens.text import map_batch, to_arrow, write_batch
 
 
 @dataclass(frozen=True)
@@ -76,17 +75,12 @@ def write_shard(shard: Shard, path: Path) -> None:
         )
         columns["unit_starts"] = pa.ListArray.from_arrays(offsets, bits)
     columns |= {name: to_arrow(values) for name, values in shard.columns.items()}
-    batch = pa.record_batch(list(columns.values()), names=list(columns))
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
+    write_batch(columns, path)
 
 
 def read_shard(path: Path) -> Shard:
     """Memory-map a shard without copying. Raises DataError if the file is not a whole shard."""
-    try:
-        batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} is not a whole shard: {error}") from error
+    batch = map_batch(path, "shard")
     ids = batch.column("ids")
     bits = None
     if "unit_starts" in batch.schema.names:

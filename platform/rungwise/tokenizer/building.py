@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from rungwise.cluster.tasks import is_small
+from rungwise.cluster.tasks import pack_items, run_tasks
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -170,48 +169,21 @@ def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
 
 
 def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int]:
-    """Count words, or characters, of the sample; also return the size of the sample in characters.
-
-    One task per file, unless the sample is small; counts are summed on the cluster, and only
-    frequent words come here.
-    """
+    """Count words, or characters, of the sample, a file a task; also return its characters."""
     sample = _sample(corpus, "train", config.sample_megabytes * 1e6)
-    if is_small(sum(sample.quotas.values())):
-        counts = count_words(config, sample)
-        frequent_words = {w: count for w, count in counts.items() if count >= config.min_frequency}
-        return frequent_words, sample.characters
-    import ray.data
-    from ray.data.context import ShuffleStrategy
 
-    from rungwise.cluster.session import quiet_ray_data
+    def count(files: list[str]) -> Iterator[tuple[dict[str, int], int]]:
+        for file in files:
+            part = _Sample(corpus.folder, {file: sample.quotas[file]})
+            counts = count_words(config, part)
+            yield counts, part.characters
 
-    quiet_ray_data()
-    tasks = [{"file": file, "quota": quota} for file, quota in sample.quotas.items()]
-    folder = corpus.folder
-
-    def count(batch: pa.Table) -> pa.Table:
-        [task] = batch.to_pylist()
-        sample = _Sample(folder, {task["file"]: task["quota"]})
-        counts = count_words(config, sample)
-        # No word is empty: this key holds the characters read.
-        counts[""] = sample.characters
-        return pa.table({"word": list(counts.keys()), "count": list(counts.values())})
-
-    def frequent(batch: pa.Table) -> pa.Table:
-        return batch.filter(pc.field("count") >= config.min_frequency)
-
-    rows = ray.data.from_items(tasks, override_num_blocks=len(tasks))
-    # Ray's default shuffle starts its own processes, which takes longer than the sum.
-    rows.context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
-    summed = (
-        rows.map_batches(count, batch_size=1, batch_format="pyarrow")
-        .groupby("word")
-        .sum("count")
-        .rename_columns({"sum(count)": "count"})
-        .map_batches(frequent, batch_format="pyarrow")
-    )
-    counts = {row["word"]: row["count"] for row in summed.iter_rows()}
-    return counts, counts.pop("", 0)
+    total, characters = Counter[str](), 0
+    packs = pack_items(list(sample.quotas), list(sample.quotas.values()))
+    for counts, size in run_tasks(packs, count):
+        total.update(counts)
+        characters += size
+    return total, characters
 
 
 class _Sample:

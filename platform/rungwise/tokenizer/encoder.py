@@ -1,31 +1,121 @@
 """The encoder of a tokenizer: the fastest that is proved on the text at hand.
 
-All backends give the same ids. `memo` looks up known words (memo.py) and serves every tokenizer;
-`nanotoken` and `gigatoken` (packages.py) are used only if their ids and word starts equal those of
-the `tokenizers` library on a megabyte of the text and on 2,000 hard texts.
-`[MASK]` and the like in a text never become special tokens. An encoder uses one core.
+All backends give the same ids. `memo` looks up known words (memo.py) and serves every tokenizer.
+`nanotoken`, for WordPiece, and `gigatoken`, for byte-level BPE, are many times faster but young,
+so they are used only if their ids and word starts equal those of the `tokenizers` library on a
+megabyte of the text and on 2,000 hard texts. They get no special tokens: `[MASK]` and the like in a
+text never become one. An encoder uses one core.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from importlib import import_module
+from importlib.metadata import version
+from types import ModuleType
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.configuration.compute import TokenizerBackend
-from rungwise.core.errors import UserError
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents
-from rungwise.tokenizer.cutting import find_rules
 from rungwise.tokenizer.files import FILE
 from rungwise.tokenizer.hard_texts import hard_texts
-from rungwise.tokenizer.memo import MemoEncoder, text_bytes
-from rungwise.tokenizer.packages import GigaEncoder, NanoEncoder, Package, matching_package
-from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
+from rungwise.tokenizer.memo import MemoEncoder, find_rule, text_bytes
+from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder, id_type, own_copy
+
+Package = Literal["nanotoken", "gigatoken"]
+
+
+def matching_package(tokenizer: Tokenizer) -> Package | None:
+    """Return the package made for `tokenizer`, installed or not."""
+    rule = find_rule(tokenizer)
+    model, splitter = tokenizer.model, tokenizer.pre_tokenizer
+    # WordPiece as BERT's: each mark is a word, so no word begins with "##" and pieces show words.
+    if (
+        rule == "marks"
+        and isinstance(model, models.WordPiece)
+        and isinstance(splitter, pre_tokenizers.BertPreTokenizer)
+        and model.continuing_subword_prefix == "##"
+    ):
+        return "nanotoken"
+    return "gigatoken" if rule == "classes" and tokenizer.normalizer is None else None
+
+
+def _import_package(package: Package) -> ModuleType:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(
+            f"the encoder '{package}' is not installed; run pip install {package}, or choose 'memo'"
+        ) from error
+
+
+class NanoEncoder:
+    """Encodes every text with nanotoken, in this thread."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raise UserError if nanotoken is missing, ConfigError for an unsupported tokenizer."""
+        nanotoken = _import_package("nanotoken")
+        if matching_package(tokenizer) != "nanotoken":
+            raise ConfigError(
+                "the encoder 'nanotoken' does WordPiece as BERT's, found another tokenizer; choose "
+                "'auto', or train with tokenizer.kind=wordpiece"
+            )
+        self._encode = nanotoken.WordPieceTokenizer.from_json(
+            own_copy(tokenizer).to_str()
+        ).encode_batch
+        self._dtype = id_type(tokenizer)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        # [V]: whether each token begins a word; `[UNK]` is a whole word.
+        self._begins_word = np.ones(max(vocabulary.values(), default=-1) + 1, np.bool_)
+        inner = [index for piece, index in vocabulary.items() if piece.startswith("##")]
+        self._begins_word[inner] = False
+        unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
+        if unknown is not None:
+            self._begins_word[unknown] = True
+
+    def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
+        ids, ends = self._encode(texts.to_pylist(), add_special_tokens=False, parallel=False)
+        starts = np.take(self._begins_word, ids) if words else None
+        return Encoded(ids.astype(self._dtype, copy=False), np.diff(ends), starts)
+
+
+class GigaEncoder:
+    """Encodes every text with gigatoken, in this thread; the memo finds word starts."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raise UserError if gigatoken is missing, ConfigError for an unsupported tokenizer."""
+        gigatoken = _import_package("gigatoken")
+        if matching_package(tokenizer) != "gigatoken":
+            raise ConfigError(
+                "the encoder 'gigatoken' does byte-level BPE as GPT-2's without a normalizer, "
+                "found another tokenizer; choose 'auto', or train with tokenizer.kind=byte_bpe "
+                "tokenizer.lowercase=false"
+            )
+        self._awkward = import_module("awkward")
+        self._encode = gigatoken.Tokenizer.from_json(own_copy(tokenizer).to_str()).encode_batch
+        self._memo = MemoEncoder(tokenizer, "classes")
+        self._dtype = id_type(tokenizer)
+
+    def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
+        if words:
+            return self._memo.encode(texts, words=True)
+        offsets, data = text_bytes(texts)
+        contents = self._awkward.contents
+        characters = contents.NumpyArray(data, parameters={"__array__": "char"})
+        strings = contents.ListOffsetArray(
+            self._awkward.index.Index64(offsets), characters, parameters={"__array__": "string"}
+        )
+        layout = self._encode(self._awkward.Array(strings), parallel=False).layout
+        ends = np.asarray(layout.offsets.data, np.int64)
+        ids = np.asarray(layout.content.data)[ends[0] : ends[-1]]
+        return Encoded(ids.astype(self._dtype, copy=False), np.diff(ends))
+
 
 Backend = Literal["memo"] | Package
 
@@ -39,11 +129,10 @@ _cache: "dict[tuple[str, EncoderChoice], TextEncoder]" = {}
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """A backend, the proved version if it is a package, and why it is not faster (`notice`). Sent
-    to every worker, so that the proof runs once per stage."""
+    """A backend, and why it is not faster (`notice`). Sent to every worker, so that the proof runs
+    once per stage."""
 
     backend: Backend = "memo"
-    version: str = ""
     notice: str | None = None
 
 
@@ -59,24 +148,21 @@ def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder
         case "gigatoken":
             return GigaEncoder(tokenizer)
         case "memo":
-            rules = find_rules(tokenizer)
-            return MemoEncoder(tokenizer, rules) if rules else ReferenceEncoder(tokenizer)
+            rule = find_rule(tokenizer)
+            return MemoEncoder(tokenizer, rule) if rule else ReferenceEncoder(tokenizer)
 
 
 def cached_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
     """Return the encoder of the artifact in `folder`, cached in this process with its memo.
 
-    A Ray worker process runs one task after another; each would start with an empty memo. If the
-    installed version of a package is not the proved one, the memo encodes.
+    A Ray worker process runs one task after another; each would start with an empty memo.
     """
     data = folder.read_bytes(FILE)
     key = (hashlib.sha256(data).hexdigest(), choice)
     if key not in _cache:
         while len(_cache) >= _CACHED:
             del _cache[next(iter(_cache))]
-        is_proved = not choice.version or choice.version == _installed_version(choice.backend)
-        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
-        _cache[key] = make_encoder(tokenizer, choice.backend if is_proved else "memo")
+        _cache[key] = make_encoder(Tokenizer.from_str(data.decode("utf-8")), choice.backend)
     return _cache[key]
 
 
@@ -92,8 +178,6 @@ def choose_encoder(
     package = matching_package(tokenizer) if backend == "auto" else backend
     if package is None or package == "memo":
         return EncoderChoice()
-    choice = EncoderChoice(package, _installed_version(package))
-    name = f"{package} {choice.version}"
     try:
         text = _first_difference(make_encoder(tokenizer, package), tokenizer, sample)
     except UserError:
@@ -101,11 +185,11 @@ def choose_encoder(
             raise
         problem = f"{package}, which is several times faster, is not installed"
     except Exception as error:  # another version of a package may raise anything
-        problem = f"{name} fails: {error}"
+        problem = f"{package} {version(package)} fails: {error}"
     else:
         if text is None:
-            return choice
-        problem = f"{name} and the tokenizers library disagree on the text "
+            return EncoderChoice(package)
+        problem = f"{package} {version(package)} and the tokenizers library disagree on the text "
         problem += repr(text[:_SHOWN_CHARACTERS])
     return EncoderChoice(notice=f"encoding with 'memo': {problem}")
 
@@ -135,24 +219,21 @@ def _first_difference(
     offsets, _ = text_bytes(sample)
     first = sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
     for texts in (hard_texts(0, _HARD_TEXTS), first):
-        expected = reference.encode(texts, words=True)
         for words in (False, True):
-            encoded = encoder.encode(texts, words)
-            wrong = np.flatnonzero(encoded.lengths != expected.lengths)
-            if len(wrong) == 0:
-                differs = encoded.ids != expected.ids
-                if encoded.word_starts is not None:
-                    differs |= encoded.word_starts != expected.word_starts
-                ends = np.cumsum(expected.lengths)
-                wrong = np.searchsorted(ends, np.flatnonzero(differs), side="right")
-            if len(wrong):
-                return texts[int(wrong[0])].as_py()
+            expected = _by_text(reference.encode(texts, words))
+            encoded = _by_text(encoder.encode(texts, words))
+            pairs = zip(texts.to_pylist(), expected, encoded, strict=True)
+            for text, tokens, others in pairs:
+                if tokens != others:
+                    return text
     return None
 
 
-def _installed_version(package: str) -> str:
-    """Return the version of a package, or "" if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+def _by_text(encoded: Encoded) -> Iterator[Any]:
+    """Yield the ids of each text, and where words begin in it."""
+    ids, starts = encoded.ids.tolist(), encoded.word_starts
+    starts = None if starts is None else starts.tolist()
+    end = 0
+    for length in encoded.lengths.tolist():
+        begin, end = end, end + length
+        yield ids[begin:end], starts and starts[begin:end]

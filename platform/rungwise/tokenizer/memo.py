@@ -1,215 +1,243 @@
-"""The memo encoder: cuts a text into pieces and tokenises only those not seen before.
+"""The memo encoder: cuts texts into pieces, and tokenises only those that it has not seen before.
 
-Real text repeats its words: 4 in 100 pieces of the first 8 MB of English are new, later 1 in 100.
-Texts are cut (cutting.py) by offsets, Arrow numbers the pieces, a dict finds known ones, and numpy
-gathers all ids. A library call costs as much as several words, so new pieces are joined by a
-separator, a special token there, and the ids split at it. The ids always equal those of the whole
-text in the library; where that is not certain, the whole text goes to the library.
+Real text repeats its words: of 100 pieces of 8 MB of English, 96 have come before. Texts are cut
+by offsets, Arrow numbers the pieces, a dict finds known ones, and numpy gathers the ids of all.
+They equal those of the whole text in the library; a text where that is not certain stays one piece.
+
+A cut must be a border between pre-tokens whatever surrounds it, and the normalizer must not act
+across it. Only kinds of normalizers and pre-tokenizers proved safe here have rules; the texts of
+others go to the library whole.
+
+    blanks   before an ASCII blank: a border for BERT's, GPT-2's, SentencePiece's and all
+             pre-tokenizers trained here; nothing composes with it
+    marks    also on both sides of ASCII punctuation before an ASCII byte, where each mark stands
+             alone; before another byte it may be the base of a composed letter, as in = + U+0338
+    classes  also between ASCII letters, digits and punctuation, except after an apostrophe ('s is
+             one pre-token): no other alternative of GPT-2's expression mixes two of these
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+import string
+from collections.abc import Mapping
 from itertools import repeat
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, models
 
-from rungwise.tokenizer.cutting import Rules
 from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, id_type, own_copy, word_starts
+from rungwise.tokenizer.training import EVERY_CHARACTER, SPECIAL_IS_TEXT
 
-_TEXT_BYTES_AT_ONCE = 8 << 20
+CutRule = Literal["blanks", "marks", "classes"]
+
+_BLANK, _LETTER, _DIGIT, _MARK = 1, 2, 3, 4
+_CLASSES = np.zeros(256, np.uint8)
+_CLASSES[ord(" ")] = _BLANK
+_CLASSES[list(string.ascii_letters.encode())] = _LETTER
+_CLASSES[list(string.digits.encode())] = _DIGIT
+_CLASSES[list(string.punctuation.encode())] = _MARK
+
+
+def find_cuts(data: NDArray[np.uint8], rule: CutRule) -> NDArray[np.bool_]:
+    """Return True at each byte of UTF-8 `data` where a piece may begin."""
+    classes = np.take(_CLASSES, data)
+    cuts = classes == _BLANK
+    left, right = classes[:-1], classes[1:]
+    if rule == "marks":
+        alone = classes == _MARK
+        alone[:-1] &= data[1:] < 0x80
+        cuts[1:] |= alone[:-1]
+        # A mark after a blank forms one piece with it.
+        alone[1:] &= left != _BLANK
+        cuts |= alone
+    elif rule == "classes":
+        cuts[1:] |= (left != right) & (left > _BLANK) & (right > _BLANK) & (data[:-1] != ord("'"))
+    return cuts
+
+
+def is_border(piece: str) -> bool:
+    """Whether a piece that was cut off before its blank, if any, is one of the whole text.
+
+    GPT-2's expression takes white space up to the last blank as one pre-token.
+    """
+    return piece[:1] != " " or (len(piece) > 1 and not piece[1].isspace())
+
+
+def find_rule(tokenizer: Tokenizer) -> CutRule | None:
+    """Return the rule for `tokenizer`, or None if cutting its texts is not known to be safe."""
+    if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
+        return None
+    if any(getattr(tokenizer.model, name, None) for name in ("dropout", "alpha", "nbest_size")):
+        # Sampling: no two calls give the same pieces.
+        return None
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    if max(vocabulary.values(), default=-1) >= len(vocabulary):
+        # The separator of _PieceTokenizer would get an id in use.
+        return None
+    # Without the vocabulary, to keep the JSON short.
+    shell = Tokenizer(models.WordLevel({}, unk_token=""))
+    if tokenizer.normalizer is not None:
+        shell.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        shell.pre_tokenizer = tokenizer.pre_tokenizer
+    data = json.loads(shell.to_str())
+    normalizers = {part["type"] for part in _parts(data["normalizer"], "normalizers")}
+    composes = normalizers <= {"NFC", "NFD", "Lowercase"}
+    drops_blanks = normalizers <= {"NFC", "NFD", "Lowercase", "StripAccents", "BertNormalizer"}
+    match [_split_kind(part) for part in _parts(data["pre_tokenizer"], "pretokenizers")]:
+        case ["bert"] if drops_blanks:
+            return "marks"
+        case ["blank"] | ["blank", "bracket"] if drops_blanks:
+            return "blanks"
+        case ["metaspace"] | ["metaspace", "bracket"] if composes:
+            return "blanks"
+        case ["bytes"] if composes:
+            return "classes"
+        case ["character"] if composes:
+            return "marks"
+    return None
+
+
+def _parts(data: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    if data is None:
+        return []
+    if data["type"] == "Sequence":
+        return [inner for part in data[key] for inner in _parts(part, key)]
+    return [data]
+
+
+def _split_kind(part: Mapping[str, Any]) -> str:
+    match part:
+        case {"type": "BertPreTokenizer"}:
+            return "bert"
+        case {"type": "WhitespaceSplit"}:
+            return "blank"
+        # Scheme "first" depends on a piece's position in the text.
+        case {"type": "Metaspace", "split": True, "prepend_scheme": "always" | "never"}:
+            return "metaspace"
+        case {"type": "ByteLevel", "use_regex": True, "add_prefix_space": False}:
+            return "bytes"
+        case {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": pattern}:
+            # "bracket" is the rule that keeps `[MASK]` as text; it ignores blanks.
+            kinds = {EVERY_CHARACTER: "character", SPECIAL_IS_TEXT: "bracket"}
+            return kinds.get(pattern.get("Regex", ""), "unknown")
+    return "unknown"
+
+
+_MOST_CHARACTERS = 8_000_000  # of a memo's pieces; a full one takes some 300 MB
 _PIECES_A_CALL = 100  # the library is slower again with several hundred
-_LONGEST_PIECE = 256  # characters; a text with a longer one is encoded whole
-_WHOLE = 0  # the entry that means "tokenise this text whole"
 _PRIVATE_USE = range(0xE000, 0xF900)
 
 
-@dataclass(frozen=True)
-class MemoLimits:
-    """The limits at which a memo is emptied; a full one took 250 to 370 MB."""
-
-    entries: int = 1_000_000
-    characters: int = 64_000_000
-    tokens: int = 16_000_000
-
-
 class MemoEncoder:
-    """Encodes by looking up pieces in a memo; `limits` affect memory, not results."""
+    """Encodes by looking up pieces; a full memo is emptied, which changes no id."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, rules: Rules, limits: MemoLimits = MemoLimits()
-    ) -> None:
-        self._rules = rules
-        self._whole = ReferenceEncoder(tokenizer)
-        self._pieces = _PieceTokenizer(tokenizer, self._whole)
+    def __init__(self, tokenizer: Tokenizer, rule: CutRule) -> None:
+        self._rule: CutRule = rule
+        self._pieces = _PieceTokenizer(tokenizer)
         self._dtype = id_type(tokenizer)
-        self._limits = limits
         self._clear()
 
     def _clear(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # of each piece, its place in `lengths`
         self.characters = 0
-        self._begins = np.zeros(1, np.int64)  # [entries]: begin of the tokens in _ids
-        self._counts = np.zeros(1, np.int64)  # [entries]: number of tokens
         self._ids = np.zeros(0, self._dtype)
-        self._starts = np.zeros(0, np.bool_)
-
-    @property
-    def entries(self) -> int:
-        return len(self._numbers)
-
-    @property
-    def tokens(self) -> int:
-        return len(self._ids)
+        self._lengths = np.zeros(0, np.int64)
+        self._word_starts = np.zeros(0, np.bool_)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        parts = [self._encode_some(some, words) for some in _split(texts)]
-        if len(parts) == 1:
-            return parts[0]
-        starts = [part.word_starts for part in parts if part.word_starts is not None]
-        return Encoded(
-            np.concatenate([part.ids for part in parts]),
-            np.concatenate([part.lengths for part in parts]),
-            np.concatenate(starts) if words else None,
-        )
-
-    def _encode_some(self, texts: pa.StringArray, words: bool) -> Encoded:
         offsets, data = text_bytes(texts)
-        data = self._rules.normalize(data)
-        flags = self._rules.find_cuts(data)
-        flags[offsets[:-1][offsets[:-1] < offsets[1:]]] = True
-        begins = np.flatnonzero(flags)
-        offsets_of_pieces = pa.py_buffer(np.append(begins, len(data)).astype(np.int32))
-        pieces = pa.StringArray.from_buffers(len(begins), offsets_of_pieces, pa.py_buffer(data))
-        pieces = pieces.dictionary_encode()
-        codes = int32_values(pieces.indices)  # [pieces]: index into the distinct ones
-        numbers = self._look_up(pieces.dictionary)
-        counts = self._counts[numbers][codes]
-        sources = self._begins[numbers][codes]
-        first_pieces = np.searchsorted(begins, offsets)  # [P + 1]: of each text
-        ids, starts = self._ids, self._starts
-        if (numbers == _WHOLE).any():
-            unsafe = np.flatnonzero((numbers == _WHOLE)[codes])
-            which = np.unique(np.searchsorted(first_pieces, unsafe, side="right") - 1)
-            whole = self._whole.encode(texts.take(pa.array(which)), words)
-            # The first piece of each of these texts stands for all its tokens.
-            place = len(ids)
-            for text, length in zip(which.tolist(), whole.lengths.tolist(), strict=True):
-                begin, end = first_pieces[text], first_pieces[text + 1]
-                counts[begin:end] = 0
-                counts[begin], sources[begin] = length, place
-                place += length
-            ids = np.concatenate([ids, whole.ids])
-            if words:
-                assert whole.word_starts is not None
-                starts = np.concatenate([starts, whole.word_starts])
+        opens_text = np.zeros(len(data), np.bool_)
+        opens_text[offsets[:-1][offsets[:-1] < offsets[1:]]] = True
+        cuts = opens_text | find_cuts(data, self._rule)
+        pieces, numbers = _number_pieces(data, cuts)
+        is_unsafe = np.array([not is_border(piece) for piece in pieces], np.bool_)
+        if is_unsafe.any():
+            begins = np.flatnonzero(cuts)
+            text = np.searchsorted(offsets, begins, side="right") - 1
+            cuts[begins[np.isin(text, text[is_unsafe[numbers]])]] = False
+            cuts |= opens_text
+            pieces, numbers = _number_pieces(data, cuts)
+        entries = self._look_up(pieces)[numbers]
+        counts = self._lengths[entries]
+        sources = (np.cumsum(self._lengths) - self._lengths)[entries]
         ends = np.append(0, np.cumsum(counts))
-        # [N]: index of each token in `ids`: consecutive for each piece.
+        # [N]: index of each token in those of the memo, consecutive for each piece.
         places = np.repeat(sources - ends[:-1], counts)
         places += np.arange(len(places))
-        encoded = Encoded(
-            np.take(ids, places),
+        first_pieces = np.searchsorted(np.flatnonzero(cuts), offsets)  # [P + 1]: of each text
+        return Encoded(
+            np.take(self._ids, places),
             np.diff(ends[first_pieces]),
-            np.take(starts, places) if words else None,
+            np.take(self._word_starts, places) if words else None,
         )
-        if (
-            self.entries > self._limits.entries
-            or self.characters > self._limits.characters
-            or self.tokens > self._limits.tokens
-        ):
-            self._clear()
-        return encoded
 
-    def _look_up(self, pieces: pa.StringArray) -> NDArray[np.int64]:
-        keys = pieces.to_pylist()
-        entries = np.fromiter(map(self._numbers.get, keys, repeat(-1)), np.int64, len(keys))
+    def _look_up(self, pieces: list[str]) -> NDArray[np.int64]:
+        """Return the entry of each piece; new pieces get one."""
+        if self.characters > _MOST_CHARACTERS:
+            self._clear()
+        entries = np.fromiter(map(self._numbers.get, pieces, repeat(-1)), np.int64, len(pieces))
         missing = np.flatnonzero(entries < 0)
         if len(missing):
-            entries[missing] = self._learn([keys[index] for index in missing.tolist()])
-        return entries
-
-    def _learn(self, keys: list[str]) -> list[int]:
-        """Add entries for new pieces; too long or unsafely cut ones get _WHOLE."""
-        numbers_of = self._numbers
-        next_number = len(self._counts)
-        new: list[str] = []
-        numbers: list[int] = []
-        for key in keys:
-            # Where blanks make no tokens, "word" and " word" share an entry.
-            word = key if self._rules.blank_is_text else key.lstrip(" ")
-            number = numbers_of.get(word)
-            if number is None:
-                if not self._rules.is_safe_before(word) or len(word) > _LONGEST_PIECE:
-                    numbers.append(_WHOLE)
-                    continue
-                number = numbers_of[word] = next_number + len(new)
-                new.append(word)
-            numbers_of[key] = number
-            self.characters += len(key)
-            numbers.append(number)
-        if new:
-            ids, counts, starts = self._pieces.encode(new)
-            begins = len(self._ids) + np.cumsum(counts) - counts
+            new = [pieces[index] for index in missing.tolist()]
+            entries[missing] = len(self._lengths) + np.arange(len(new))
+            self._numbers |= zip(new, entries[missing].tolist(), strict=True)
+            self.characters += sum(map(len, new))
+            ids, lengths, starts = self._pieces.encode(new)
             self._ids = np.concatenate([self._ids, ids.astype(self._dtype)])
-            self._starts = np.concatenate([self._starts, starts])
-            self._begins = np.concatenate([self._begins, begins])
-            self._counts = np.concatenate([self._counts, counts])
-        return numbers
+            self._lengths = np.concatenate([self._lengths, lengths])
+            self._word_starts = np.concatenate([self._word_starts, starts])
+        return entries
 
 
 class _PieceTokenizer:
-    """Tokenises many pieces in one call."""
+    """Tokenises many pieces in one call, which costs as much as several words: they are joined by a
+    separator that is a special token here, the only one, and the ids are split at it."""
 
-    def __init__(self, tokenizer: Tokenizer, alone: ReferenceEncoder) -> None:
-        # The separator is the only special token, so no other is recognised in a text.
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = own_copy(tokenizer)
         self._separator = next(
             chr(code) for code in _PRIVATE_USE if tokenizer.token_to_id(chr(code)) is None
         )
         self._tokenizer.add_special_tokens([AddedToken(self._separator, normalized=False)])
         self._cut = self._tokenizer.token_to_id(self._separator)
-        self._alone = alone
+        self._alone = ReferenceEncoder(tokenizer)
 
     def encode(
         self, pieces: list[str]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    ) -> tuple[NDArray[np.integer], NDArray[np.int64], NDArray[np.bool_]]:
         """Return all ids, the tokens of each piece, and True at the first token of each word."""
-        ids: list[NDArray[np.int64]] = []
-        counts: list[NDArray[np.int64]] = []
-        starts: list[NDArray[np.bool_]] = []
+        ids, lengths, starts = [], [], []
         for begin in range(0, len(pieces), _PIECES_A_CALL):
             batch = pieces[begin : begin + _PIECES_A_CALL]
             text = self._separator.join(batch)
             if text.count(self._separator) == len(batch) - 1:
                 encoding = self._tokenizer.encode(text, add_special_tokens=False)
-                piece_ids = np.array(encoding.ids, np.int64)
-                cuts = piece_ids == self._cut
-                places = np.concatenate([[-1], np.flatnonzero(cuts), [len(piece_ids)]])
-                ids.append(piece_ids[~cuts])
-                counts.append(np.diff(places) - 1)
+                joined = np.array(encoding.ids, np.int64)
+                cuts = joined == self._cut
+                places = np.concatenate([[-1], np.flatnonzero(cuts), [len(joined)]])
+                ids.append(joined[~cuts])
+                lengths.append(np.diff(places) - 1)
                 starts.append(word_starts(encoding)[~cuts])
             else:
                 alone = self._alone.encode(pa.array(batch, pa.string()), words=True)
-                assert alone.word_starts is not None
-                ids.append(alone.ids.astype(np.int64))
-                counts.append(alone.lengths)
+                ids.append(alone.ids)
+                lengths.append(alone.lengths)
                 starts.append(alone.word_starts)
-        return np.concatenate(ids), np.concatenate(counts), np.concatenate(starts)
+        return np.concatenate(ids), np.concatenate(lengths), np.concatenate(starts)
 
 
-def _split(texts: pa.StringArray) -> Iterator[pa.StringArray]:
-    """Yield slices of about _TEXT_BYTES_AT_ONCE, whose pieces fit a processor's cache."""
-    offsets, _ = text_bytes(texts)
-    if len(texts) == 0:
-        yield texts
-    begin = 0
-    while begin < len(texts):
-        end = int(np.searchsorted(offsets, offsets[begin] + _TEXT_BYTES_AT_ONCE, side="right"))
-        end = max(begin + 1, min(end - 1, len(texts)))
-        yield texts.slice(begin, end - begin)
-        begin = end
+def _number_pieces(
+    data: NDArray[np.uint8], cuts: NDArray[np.bool_]
+) -> tuple[list[str], NDArray[np.int32]]:
+    """Return the distinct pieces of `data`, which begin at `cuts`, and the number of each piece."""
+    begins = np.flatnonzero(cuts)
+    offsets = pa.py_buffer(np.append(begins, len(data)).astype(np.int32))
+    pieces = pa.StringArray.from_buffers(len(begins), offsets, pa.py_buffer(data))
+    encoded = pieces.dictionary_encode()
+    return encoded.dictionary.to_pylist(), int32_values(encoded.indices)
 
 
 def text_bytes(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

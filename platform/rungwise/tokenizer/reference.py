@@ -1,6 +1,7 @@
 """The encoder protocol, and the reference encoder: the `tokenizers` library as it is."""
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,17 +48,17 @@ class ReferenceEncoder:
         self._dtype = id_type(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        encodings = self.encodings(texts.to_pylist(), words)
+        return self.join(self.encodings(texts.to_pylist(), words), words)
+
+    def join(self, encodings: list[Encoding], words: bool) -> Encoded:
+        """Return the tokens of the library's encodings."""
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
-        ids = np.empty(int(lengths.sum()), self._dtype)
-        starts = np.empty(len(ids), np.bool_) if words else None
-        end = 0
-        for encoding, length in zip(encodings, lengths.tolist(), strict=True):
-            begin, end = end, end + length
-            ids[begin:end] = encoding.ids
-            if starts is not None:
-                starts[begin:end] = word_starts(encoding)
-        return Encoded(ids, lengths, starts)
+        tokens = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
+        ids = np.fromiter(tokens, self._dtype, int(lengths.sum()))
+        if not words:
+            return Encoded(ids, lengths)
+        starts = [np.empty(0, np.bool_), *map(word_starts, encodings)]
+        return Encoded(ids, lengths, np.concatenate(starts))
 
     def encodings(self, texts: list[str], words: bool) -> list[Encoding]:
         """Return the library's encodings; with `words` they cost more."""

@@ -25,13 +25,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.tokenizer.reference import (
-    Encoded,
-    ReferenceEncoder,
-    TextEncoder,
-    id_type,
-    word_starts,
-)
+from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder
 from rungwise.tokens.segmenters import HAN, Segmenter, jieba_words, read_entries, word_list_words
 
 
@@ -109,17 +103,13 @@ def _encode_with_units(
     units: NDArray[np.int64],  # (S, 3) text, start, end
 ) -> Encoded:
     """Encode texts with the library, and derive units from the offsets of tokens."""
-    encodings = ReferenceEncoder(tokenizer).encodings(texts, words=True)
-    lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
-    total = int(lengths.sum())
-    ids: Any = np.empty(total, id_type(tokenizer))
-    words = np.empty(total, np.bool_)
-    offsets = np.empty((total, 2), np.int64)
-    ends = np.cumsum(lengths)
-    for encoding, begin, end in zip(encodings, ends - lengths, ends, strict=True):
-        ids[begin:end] = encoding.ids
-        words[begin:end] = word_starts(encoding)
-        offsets[begin:end] = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    library = ReferenceEncoder(tokenizer)
+    encodings = library.encodings(texts, words=True)
+    encoded = library.join(encodings, words=True)
+    lengths, words = encoded.lengths, encoded.word_starts
+    assert words is not None
+    offsets = np.array([pair for each in encodings for pair in each.offsets], np.int64)
+    offsets = offsets.reshape(-1, 2)
     # Treat all texts as one, with a position that no token covers between them.
     sizes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
     text_begin = np.cumsum(sizes) - sizes
@@ -141,10 +131,10 @@ def _encode_with_units(
     shares_a_character = start < before_end
     # The segmenter's words replace the tokenizer's, which may be whole runs of han.
     segmented = in_han[start] | in_han[np.maximum(before_end - 1, 0)]
-    starts = np.ones(total, np.bool_)
+    starts = np.ones(len(words), np.bool_)
     starts[1:] = ~(shares_a_character | inside[start] | (~words[1:] & ~segmented))
-    starts[(ends - lengths)[lengths > 0]] = True
-    return Encoded(ids, lengths, starts)
+    starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+    return Encoded(encoded.ids, lengths, starts)
 
 
 def _covered(

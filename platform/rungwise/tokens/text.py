@@ -70,9 +70,22 @@ def write_tokens(text: TokenisedText, path: Path) -> None:
         columns["unit_starts"] = nested(units)
     if text.labels is not None:
         columns["label"] = to_arrow(text.labels)
+    write_batch(columns, path)
+
+
+def write_batch(columns: dict[str, pa.Array], path: Path) -> None:
+    """Write an Arrow file of one batch."""
     batch = pa.record_batch(list(columns.values()), names=list(columns))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
+
+
+def map_batch(path: Path, what: str) -> pa.RecordBatch:
+    """Memory-map an Arrow file of one batch. Raises DataError if it is not a whole `what`."""
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is not a whole {what}: {error}") from error
 
 
 def to_arrow(values: NDArray[Any]) -> pa.Array:
@@ -86,10 +99,7 @@ class TokensFile:
 
     def __init__(self, path: Path) -> None:
         """Raise DataError if the file is incomplete."""
-        try:
-            batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{path} is not a whole file of tokens: {error}") from error
+        batch = map_batch(path, "file of tokens")
         ids = batch.column("ids")
         self.documents: NDArray[np.uint64] = batch.column("document").to_numpy()
         self._first_sentence = ids.offsets.to_numpy()

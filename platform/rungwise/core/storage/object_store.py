@@ -106,7 +106,10 @@ def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
     def fetch(start: int) -> None:
         end = min(start + _RANGE_BYTES, size)
         data = _whole(lambda: fs.cat_file(path, start=start, end=end), end - start, path)
-        os.pwrite(descriptor, data, start)
+        # A disk that is nearly full takes a part, and refuses the rest.
+        while data:
+            written = os.pwrite(descriptor, data, start)
+            data, start = data[written:], start + written
 
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:

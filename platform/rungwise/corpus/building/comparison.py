@@ -1,14 +1,15 @@
 """Compare the documents of all ranges on Ray Data: keys are shuffled by value into partitions.
 
 Digests, names, signature bands, digests of paragraphs and hashes of held-out passages are rows of
-at most fifty bytes. One task
-decides each partition and writes the positions of what it found, for the tasks that write shards.
+at most fifty bytes. One task decides each partition and writes the positions of what it found, for
+the tasks that write shards.
 """
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,32 +48,25 @@ class Comparison:
         config = self.task.config
         moved_bytes = 2 * num_documents * documents.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
-        files = PositionFiles(self.task.output, "duplicates", num_partitions, self.group_of)
         threshold = fraction_threshold(config.held_out_fraction)
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             for number in numbers:
                 yield documents.key_rows(self.task.keys(number), number, num_partitions)
 
-        def decide(partition: pa.Table) -> pa.Table:
+        def decide(partition: pa.Table) -> tuple[np.ndarray, Any]:
             decision = documents.decide(partition, config.deduplicate, threshold)
-            number = partition["partition"][0].as_py()
-            files.write(number, decision.duplicates)
-            return pa.table({"partition": [number], "decision": [json.dumps(decision[1:])]})
+            return decision.duplicates, decision[1:]
 
         keys = map_packs(self.packs, rows)
         if config.near_duplicates is not None:
             marks = self._marks(config.near_duplicates, num_documents, num_partitions)
             keys = unite(keys, marks)
+        answers, files = self._decide("duplicates", keys, moved_bytes, decide)
         decisions: list[Decision] = []
-        empty = set(range(num_partitions))
-        decided = group_parts(keys, "partition", num_partitions, moved_bytes, decide)
-        for row in list_rows(decided):
-            count, size, held_out, smallest, same_name = json.loads(row["decision"])
+        for count, size, held_out, smallest, same_name in answers:
             pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
             decisions.append(Decision(NO_POSITIONS, count, size, held_out, smallest, pair))
-            empty.remove(row["partition"])
-        files.write_empty(empty)
         return decisions, files
 
     def find_repeats(self, text_bytes: float, duplicates: PositionFiles) -> PositionFiles:
@@ -84,7 +78,6 @@ class Comparison:
         # counts as five, three.
         moved_bytes = text_bytes / (0.6 * config.minimum_characters) * paragraphs.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
-        files = PositionFiles(self.task.output, "repeats", num_partitions, self.group_of)
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             positions = duplicates.read(int(self.group_of[numbers[0]]))
@@ -97,17 +90,10 @@ class Comparison:
                     num_partitions,
                 )
 
-        def decide(partition: pa.Table) -> pa.Table:
-            numbers = partition["partition"].to_pylist()[:1]
-            for number in numbers:
-                files.write(number, paragraphs.find_repeats(partition, config.maximum_occurrences))
-            return pa.table({"partition": pa.array(numbers, pa.int64())})
+        def decide(partition: pa.Table) -> tuple[np.ndarray, Any]:
+            return paragraphs.find_repeats(partition, config.maximum_occurrences), None
 
-        keys = map_packs(self.packs, rows)
-        decided = group_parts(keys, "partition", num_partitions, moved_bytes, decide)
-        partitions = {row["partition"] for row in list_rows(decided)}
-        files.write_empty(set(range(num_partitions)) - partitions)
-        return files
+        return self._decide("repeats", map_packs(self.packs, rows), moved_bytes, decide)[1]
 
     def find_overlap(self, reports: dict[int, RangeReport], num_bytes: int) -> PositionFiles:
         """Return the files of the held-out passages that stand in training.
@@ -121,7 +107,6 @@ class Comparison:
         self.task.output.write_bytes(_FILTER_FILE, members.to_bytes())
         moved_bytes = 2 * passages * overlap.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
-        files = PositionFiles(self.task.output, "overlap", num_partitions, self.group_of)
         names = {number: [file.file for file in report.files] for number, report in reports.items()}
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
@@ -133,18 +118,39 @@ class Comparison:
                 hashes = self.task.held_out_passages(number)
                 yield overlap.passage_rows(hashes, number, num_partitions)
 
-        def decide(partition: pa.Table) -> pa.Table:
-            numbers = partition["partition"].to_pylist()[:1]
-            for number in numbers:
-                files.write(number, overlap.find_passages(partition))
-            return pa.table({"partition": pa.array(numbers, pa.int64())})
+        def decide(partition: pa.Table) -> tuple[np.ndarray, Any]:
+            return overlap.find_passages(partition), None
 
-        decided = group_parts(
-            map_packs(self.packs, rows), "partition", num_partitions, moved_bytes, decide
-        )
-        partitions = {row["partition"] for row in list_rows(decided)}
-        files.write_empty(set(range(num_partitions)) - partitions)
-        return files
+        return self._decide("overlap", map_packs(self.packs, rows), moved_bytes, decide)[1]
+
+    def _decide(
+        self,
+        name: str,
+        keys: Rows,
+        moved_bytes: float,
+        decide: Callable[[pa.Table], tuple[np.ndarray, Any]],
+    ) -> tuple[list[Any], PositionFiles]:
+        """Apply `decide` to each partition of `keys`: return its answers, and the files of the
+        positions."""
+        num_partitions = choose_partitions(moved_bytes)
+        files = PositionFiles(self.task.output, name, num_partitions, self.group_of)
+
+        def write(partition: pa.Table) -> pa.Table:
+            # Empty if there are no keys at all.
+            numbers = partition["partition"].to_pylist()[:1]
+            answers = []
+            for number in numbers:
+                positions, answer = decide(partition)
+                files.write(number, positions)
+                answers.append(json.dumps(answer))
+            return pa.table(
+                {"partition": pa.array(numbers, pa.int64()), "answer": pa.array(answers, "str")}
+            )
+
+        groups = group_parts(keys, "partition", num_partitions, moved_bytes, write)
+        rows = list(list_rows(groups))
+        files.write_empty(set(range(num_partitions)) - {row["partition"] for row in rows})
+        return [json.loads(row["answer"]) for row in rows], files
 
     def _marks(
         self, config: NearDuplicateConfig, num_documents: int, num_key_partitions: int

@@ -40,7 +40,7 @@ from rungwise.corpus.building.shards import ShardWriter
 from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts
 from rungwise.corpus.config import CorpusConfig, source_names
 from rungwise.corpus.deduplication.overlap import hash_passages
-from rungwise.corpus.document import read_documents
+from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.files import list_test_files
 from rungwise.corpus.summary import RangeReport
 
@@ -119,14 +119,16 @@ class RangeTask:
     config: CorpusConfig
     output: Folder
 
-    def read(self, range: Range) -> RangeReport:
-        """Stage the documents of a range unless already staged; return the report."""
+    def read(self, range: Range, documents: Iterable[RawDocument] | None = None) -> RangeReport:
+        """Stage the documents of a range, those of its files unless given, if not staged already;
+        return the report."""
         marker = f"{STAGING}/{range.number:05d}.read.json"
         if (report := read_note(self.output, marker)) is not None:
             return RangeReport.from_plain(report)
         share = self.config.sources[range.source].share
         builder = RangeBuilder(self.config, self._source(range), self._tests, share)
-        tables = builder.tables(read_range(range, self.config))
+        documents = read_range(range, self.config) if documents is None else documents
+        tables = builder.tables(documents)
         text, keys = (name.format(range.number) for name in (_TEXT_FILE, _KEYS_FILE))
         files = {text: write_tables(self.output, text, TEXT_SCHEMA, tables)}
         files[keys] = write_tables(self.output, keys, KEYS_SCHEMA, [builder.keys])

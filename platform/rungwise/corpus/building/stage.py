@@ -13,7 +13,7 @@ workers. A killed stage resumes with the remaining ranges (range_task.py).
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,9 +84,28 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     _refuse_damage(config, ranges, reports)
     if not documents:
         _refuse_too_few(config, summarise_reports(reports))
+
+    def progress(done: int) -> None:
+        context.report.progress(len(ranges) + done, 3 * len(ranges))
+
+    summary = write_documents(task, packs, reports, num_bytes, progress)
+    _refuse_too_few(config, summary)
+    return summary
+
+
+def write_documents(
+    task: RangeTask,
+    packs: Packs[Range],
+    reports: Sequence[RangeReport],
+    num_bytes: float,
+    progress: Callable[[int], None] = lambda done: None,
+) -> CorpusSummary:
+    """Compare the documents of ranges that have been read, `num_bytes` in all, and write those that
+    stay. `reports` are those of reading; `progress` is told how many files were written."""
+    config, ranges = task.config, {range.number: range for pack in packs for range in pack}
     group_of = group_ranges(packs)
     comparison = Comparison(task, packs.map(lambda range: range.number), group_of)
-    decisions, duplicates = comparison.find_duplicates(documents)
+    decisions, duplicates = comparison.find_duplicates(sum(one.documents for one in reports))
     for decision in decisions:
         if decision.same_name:
             _refuse_same_name(task, ranges, *decision.same_name)
@@ -108,22 +127,24 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
         positions = duplicates.read(group), repeats.read(group)
         return (task.write_training(range, *positions, split) for range in pack)
 
-    training: dict[int, RangeReport] = {}
-    for number, report in _run(packs, write_training):
-        training[number] = report
-        context.report.progress(len(ranges) + len(training), 3 * len(ranges))
+    def write(
+        work: Callable[[list[Range]], Iterator[RangeReport]], done: int
+    ) -> dict[int, RangeReport]:
+        written: dict[int, RangeReport] = {}
+        for number, report in _run(packs, work):
+            written[number] = report
+            progress(done + len(written))
+        return written
+
+    training = write(write_training, 0)
     overlap = comparison.find_overlap(training, int(config.held_out_fraction * num_bytes))
 
     def write_held_out(keep_repeats: bool) -> dict[int, RangeReport]:
-        def write(pack: list[Range]) -> Iterator[RangeReport]:
+        def reports(pack: list[Range]) -> Iterator[RangeReport]:
             passages = overlap.read(int(group_of[pack[0].number]))
             return (task.write_held_out(range, passages, split, keep_repeats) for range in pack)
 
-        written: dict[int, RangeReport] = {}
-        for number, report in _run(packs, write):
-            written[number] = report
-            context.report.progress(2 * len(ranges) + len(written), 3 * len(ranges))
-        return written
+        return write(reports, len(ranges))
 
     held_out = write_held_out(config.overlap == "keep")
     if repeats_most(held_out.values()):
@@ -132,11 +153,9 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
         files = {file for report in held_out.values() for file in report.sha256}
         for report in parts.values():
             for file in report.sha256.keys() - files:
-                output.remove(file)
-    written = [one for range in ranges for one in (training[range.number], held_out[range.number])]
-    summary = summarise_reports([*reports, *written], config.held_out_fraction)
-    _refuse_too_few(config, summary)
-    return summary
+                task.output.remove(file)
+    written = [one for number in sorted(ranges) for one in (training[number], held_out[number])]
+    return summarise_reports([*reports, *written], config.held_out_fraction)
 
 
 def _run(
@@ -181,11 +200,13 @@ def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[Rang
 
 
 def _refuse_same_name(
-    task: RangeTask, ranges: list[Range], first: Position, second: Position
+    task: RangeTask, ranges: Mapping[int, Range], first: Position, second: Position
 ) -> None:
     source = ranges[first.range].source
     name, id_ = source_names(task.config.sources)[source], task.document_id(*first)
     id_field = getattr(task.config.sources[source], "id_field", None)
+    if not ranges[first.range].files:
+        raise DataError(f"two documents of {name} have the id {id_!r}; ids must differ")
     if id_field is None:
         change = f"give one of its {source_key(source, 'paths')} a source of its own"
     else:
