@@ -146,23 +146,7 @@ def test_the_docs_have_a_block_for_each_layout_that_is_tested() -> None:
     assert len(BLOCKS) >= 40
 
 
-def test_a_record_that_holds_several_examples_gives_each_with_its_place(tmp_path: Path) -> None:
-    path, content, _ = LAYOUTS["RACE"]
-    read_ = read_content(tmp_path, BLOCKS["RACE"], content, path)
-    assert [each.where for each in read_] == ["1.txt:item 1.0", "1.txt:item 1.1"]
-    assert [each.target for each in read_] == [1, 0]
-    uneven = content.replace(b'"R?"', b'"R?", "S?"')
-    with pytest.raises(DataError, match=r"lists of one length in questions, options, answers"):
-        read_content(tmp_path, BLOCKS["RACE"], uneven, path)
-
-
 DAMAGED = yaml.safe_load(Path(__file__).with_name("damaged_files.yaml").read_text("utf-8"))
-DAMAGED["no right option"] = {
-    "block": "WikiQA, options in rows",
-    "content": LAYOUTS["WikiQA, options in rows"][1].decode(),
-    "reason": "several_or_no_right_options",
-    "words": 8,
-}
 
 
 @pytest.mark.parametrize("case", DAMAGED)
@@ -267,19 +251,18 @@ GUESSED = {
     *("Label Studio, choices, CSV", "doccano, classes", "Toxic comments (Jigsaw)"),
     *("Topics of a document, JSON Lines", "Parquet of Hugging Face, classes"),
     *("CoNLL-2000", "CoNLL-2002", "CoNLL-2003", "CoNLL-U", "JNLPBA (GENIA)"),
-    *("MIT restaurants, the tag first", "WNUT-17", "GermEval 2014", "MultiCoNER", "Weibo NER"),
+    *("MIT restaurants, the tag first", "WNUT-17", "GermEval 2014", "MultiCoNER"),
     *("BMES, Chinese words", "Parquet of Hugging Face, tags"),
     *("SQuAD 1.1", "SQuAD 2.0", "CMRC 2018, DRCD, XQuAD, MLQA", "SQuAD, a question a line"),
     "Parquet of Hugging Face, questions",
 }
 STATED = {
-    "CoNLL-2012",
     *("MultiRC (SuperGLUE)", "CLINC150", "SageMaker Ground Truth", "Financial PhraseBank"),
     *("Label Studio, choices, JSON", "Label Studio, several choices", "Prodigy, classes"),
-    *("CLUENER", "LightTag", "doccano, entities", "Label Studio, entities", "Prodigy, entities"),
+    *("LightTag", "doccano, entities", "Label Studio, entities", "Prodigy, entities"),
     *("Label Studio, entities, JSON-MIN", "doccano, entities with relations"),
     *("spaCy, texts and entities", "spaCy 2, training data", "TREC questions, coarse"),
-    *("MRQA: NewsQA, TriviaQA, HotpotQA, Natural Questions", "DREAM, C3", "RACE", "SWAG", "MMLU"),
+    *("DREAM, C3", "SWAG", "MMLU"),
     *("HellaSwag", "ARC, OpenBookQA, CommonsenseQA", "ARC, choices as lists", "WinoGrande"),
     *("COPA (SuperGLUE)", "PIQA with labels", "Social IQa with labels", "Social IQa 1.4"),
     *("Cosmos QA", "MedQA", "MedMCQA", "SciQ", "CODAH", "Parquet of Hugging Face, choices"),
@@ -433,14 +416,6 @@ def test_a_text_without_its_field_of_marks_has_none(tmp_path: Path) -> None:
         read_content(tmp_path, form, lines({"text": "Ann left", "span": []}), "a.jsonl")
 
 
-def test_rows_left_out_do_not_damage_the_examples_beside_them(tmp_path: Path) -> None:
-    content = rows("q|o|g|a|lang", "Q|x|1|1|en", "Q|y|1|0|en", "F|z|2|1|fr", "F|z|2|0|fr")
-    columns = {"question": "q", "option": "o", "group": "g", "answer": "a"}
-    form = {"kind": "choice", "columns": columns, "only": {"lang": ["en", "de"]}}
-    (example,) = read_content(tmp_path, form, content)
-    assert as_json(example) == ["Q", None, ["x", "y"], 0]
-
-
 def test_an_example_without_its_label_does_not_make_one_label_several(tmp_path: Path) -> None:
     records = [{"text": f"It is {n}", "label": [["a"], ["b"], []][n % 3 if n < 9 else n % 2]}
                for n in range(30)]  # fmt: skip
@@ -515,17 +490,6 @@ def test_parquet_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for content in (whole[:-20], b"text\tlabel\n"):
         with pytest.raises(DataError, match="expected a Parquet or Arrow file, found what"):
             read_content(tmp_path, form, content, "train.parquet")
-
-
-def test_extra_columns_are_counted_from_the_left() -> None:
-    with pytest.raises(ConfigError, match="count word and tag from the left"):
-        validate(FormatBlock, {"format": {"kind": "conll", "extra_columns": True}})
-
-
-def test_the_labels_of_brackets_are_those_of_their_spans() -> None:
-    labels = ["*", "(PER*", "*)", "(PER)", "(ORG)"]
-    form = validate(FormatBlock, {"format": {"kind": "conll", "labels": labels}}).format
-    assert form.stated_labels == ("O", "B-PER", "I-PER", "B-ORG", "I-ORG")
 
 
 def test_a_number_of_a_class_is_printed_with_its_name(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rungwise.tasks.formats.choice import ChoiceFormat, DreamFormat
+from rungwise.tasks.formats.choice import ChoiceFormat
 from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
 from rungwise.tasks.formats.parses import ParsesFormat
 from rungwise.tasks.formats.presets import (
     CodahFormat,
+    DreamFormat,
     GlueFormat,
     SickFormat,
     StsFormat,

@@ -10,9 +10,9 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
@@ -50,14 +50,16 @@ class _Layout:
 
     word: int
     tag: int
-    least: int  # columns of a line
     width: int = 0
     tabs: bool = True
     comment: str | None = None
     numbered: bool = False
     to_iob2: bool = False
-    glued_digit: bool = False
-    extra: bool = False
+
+    @property
+    def least(self) -> int:
+        """The fewest columns of a line."""
+        return self.width or max(2, *(n + 1 if n >= 0 else -n for n in (self.word, self.tag)))
 
 
 class _Tagging(FormatConfig):
@@ -79,20 +81,22 @@ class _Tagging(FormatConfig):
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         """Yield the sentences of a file. Raises Damage for a line with the wrong number of columns,
         DataError for tags of spans in no scheme that is known."""
-        rows = list(_words(file, self.encoding, self.layout, counts))
+        rows = list(_read_words(file, self.encoding, self.layout, counts))
+        if not self.layout.to_iob2:
+            yield from self._sentences(rows, file, counts)
+            return
         lines: dict[str, int] = {}
         for row in rows:
             if row is not None and row.damage is None:
                 lines.setdefault(row.tag, row.line)
-        if self.layout.to_iob2 and (odd := find_odd_tag(lines)):
+        if odd := find_odd_tag(lines):
             raise unknown_scheme(f"{file.uri}:{lines[odd[0]]}", *odd)
-        for each in self._sentences(rows, file, counts):
-            is_done = not self.layout.to_iob2
-            yield each if is_done else replace(each, tags=tuple(to_iob2(each.tags or (), lines)))
+        for sentence in self._sentences(rows, file, counts):
+            yield replace(sentence, tags=tuple(to_iob2(sentence.tags or (), lines)))
 
     def read_first(self, file: SourceFile, split: str, counts: Counter[str]) -> Tagged | None:
         """Return the first sentence with its tags as they stand there, and read no other."""
-        rows = _words(file, self.encoding, self.layout, counts)
+        rows = _read_words(file, self.encoding, self.layout, counts)
         return next(self._sentences(rows, file, counts), None)
 
     def _sentences(
@@ -131,31 +135,15 @@ class ConllFormat(_Tagging):
     # skip lines that begin with this; null: none
     comment: str | None = Field(default=None, min_length=1)
     scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
-    # remove the digit after a character, its place in the word (X1), as in Weibo NER
-    glued_digit: bool = False
-    # lines may have any number of columns after those of the word and the tag, as in CoNLL-2012
-    extra_columns: bool = False
-
-    @model_validator(mode="after")
-    def _counted(self) -> Self:
-        if self.extra_columns and min(self.word, self.tag) < 0:
-            raise ValueError(
-                "extra_columns: count word and tag from the left, as in tag: 3; the last column "
-                "is another one in each line"
-            )
-        return self
 
     @property
     def layout(self) -> _Layout:
         return _Layout(
             self.word,
             self.tag,
-            least=max(2, *(at + 1 if at >= 0 else -at for at in (self.word, self.tag))),
             tabs=self.separator == "tab",
             comment=self.comment,
             to_iob2=self.scheme == "iob2",
-            glued_digit=self.glued_digit,
-            extra=self.extra_columns,
         )
 
 
@@ -169,10 +157,10 @@ class ConlluFormat(_Tagging):
     @property
     def layout(self) -> _Layout:
         tag = {"upos": 3, "xpos": 4}[self.tags]
-        return _Layout(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, comment="#", numbered=True)
+        return _Layout(1, tag, _CONLLU_WIDTH, comment="#", numbered=True)
 
 
-def _words(
+def _read_words(
     file: SourceFile, encoding: str, layout: _Layout, counts: Counter[str]
 ) -> Iterator[_Word | None]:
     """Yield the words, and None where a sentence ends."""
@@ -185,24 +173,22 @@ def _words(
             yield None
             continue
         # Inside a sentence, a line of the usual columns is a word, such as # or #now.
-        is_word = inside and (len(cells) == width or layout.extra)
+        is_word = inside and len(cells) == width
         if layout.comment and text.startswith(layout.comment) and not is_word:
             if not layout.numbered:
                 counts["lines_left_out_as_comments"] += 1
             continue
         inside = True
         # The first line decides the width; a line with fewer columns lacks its word or its tag.
-        width = layout.least if layout.extra else width or len(cells)
-        word = _word(file.uri, line, text, cells, width, layout)
-        if word is not None:
-            yield word
+        width = width or len(cells)
+        if layout.numbered and len(cells) == width and _CONLLU_NO_WORD.fullmatch(cells[0]):
+            continue
+        yield _parse_word(f"{file.uri}:{line}", line, cells, width, layout)
 
 
-def _word(
-    uri: str, line: int, text: str, cells: Sequence[str], width: int, layout: _Layout
-) -> _Word | None:
-    """Return the word of a line, None for what CoNLL-U has between words."""
-    if len(cells) < layout.least or (len(cells) != width and not layout.extra):
+def _parse_word(where: str, line: int, cells: Sequence[str], width: int, layout: _Layout) -> _Word:
+    text = ("\t" if layout.tabs else " ").join(cells)
+    if len(cells) < layout.least or len(cells) != width:
         reason = "a_line_with_other_columns"
         expected = (
             f"{max(width, layout.least)} columns, a word and its tag among them, found "
@@ -210,22 +196,17 @@ def _word(
             "change data.format.separator, word or tag"
         )
     elif layout.numbered and not _CONLLU_ID.fullmatch(cells[0]):
-        if _CONLLU_NO_WORD.fullmatch(cells[0]):
-            return None
         reason = "a_line_without_a_number"
         expected = (
             f"a word's number in the first column of CoNLL-U, found {quote(cells[0])}; mend the "
             "line, or use data.format.kind: conll"
         )
+    elif cells[layout.word] and cells[layout.tag]:
+        return _Word(line, cells[layout.word], cells[layout.tag])
     else:
-        word, tag = cells[layout.word], cells[layout.tag]
-        if layout.glued_digit and len(word) > 1 and word[-1].isdigit():
-            word = word[:-1]
-        if word and tag:
-            return _Word(line, word, tag)
         reason = "a_word_without_a_tag"
         expected = (
             f"a word and its tag, found {quote(text)}; mend the line, or change data.format.word "
             "or tag"
         )
-    return _Word(line, cells[0], "", Damage(f"{uri}:{line}: expected {expected}", reason))
+    return _Word(line, cells[0], "", Damage(f"{where}: expected {expected}", reason))
