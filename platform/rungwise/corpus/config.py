@@ -57,8 +57,8 @@ class _Source(Config):
 
 
 class _Files(_Source):
-    # Files, folders and globs, local, s3:// or hf://; an existing name is not a glob. .gz, .bgz,
-    # .bz2, .xz and .zst are unpacked.
+    # Files, folders and globs, local, s3:// or hf://; an existing name is not a glob. Text in .gz,
+    # .bgz, .bz2, .xz and .zst is unpacked.
     paths: tuple[str, ...] = Field(min_length=1)
 
 

@@ -6,7 +6,6 @@ document's id is `{file}:{offset of the line}` or `{file}:{row number}` unless a
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -17,7 +16,6 @@ import pyarrow.parquet as pq
 
 from rungwise.core.storage.object_store import file_on_disk, is_mappable
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import explained
 from rungwise.corpus.config import ArrowSource, JsonLinesSource, ParquetSource, find_codec
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import streams
@@ -31,8 +29,6 @@ _ROWS_AT_ONCE = 1024
 _ROW_BYTES_AT_ONCE = 16 << 20
 _COLUMN_BYTES_AT_ONCE = 4 << 20
 _ARROW_FILE_MAGIC = b"ARROW1\0\0"
-# A table in .gz or the like is unpacked to disk; one that is packed itself hardly shrinks.
-_MOST_UNPACKED = 100
 
 RecordSource = JsonLinesSource | ParquetSource | ArrowSource
 
@@ -172,9 +168,11 @@ def parquet_documents(reader: FileReader, source: ParquetSource) -> Iterator[Raw
     """Yield a document per row of the row groups that begin in the range."""
     fields = RecordFields(reader, source, "row")
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(seekable(reader.file))
+        stream = stack.enter_context(reader.file.open())
         try:
-            parquet = stack.enter_context(pq.ParquetFile(stream, buffer_size=_COLUMN_BYTES_AT_ONCE))
+            # Unbuffered: a buffer would also fetch what follows a column.
+            table = pq.ParquetFile(stream.raw, buffer_size=_COLUMN_BYTES_AT_ONCE)
+            parquet = stack.enter_context(table)
         except (pa.ArrowException, OSError) as error:
             yield _skip_rest(reader, None, _size(reader), error)
             return
@@ -294,27 +292,3 @@ def open_arrow(file: SourceFile) -> pa.NativeFile:
     if stream.read(len(_ARROW_FILE_MAGIC)) != _ARROW_FILE_MAGIC:
         stream.seek(0)
     return stream
-
-
-@contextlib.contextmanager
-def seekable(file: SourceFile) -> Iterator[Any]:
-    """Open a file for seeking; a compressed one is first unpacked to disk."""
-    if not streams.compression_suffix(file.name):
-        with file.open() as stream:
-            # Unbuffered: a buffer would also fetch what follows a column.
-            yield stream.raw
-        return
-    most_bytes = _MOST_UNPACKED * file.size_bytes
-    with tempfile.TemporaryFile() as unpacked:
-        for piece in streams.read_pieces(file):
-            with explained(tempfile.gettempdir()):
-                unpacked.write(piece)
-            if unpacked.tell() > most_bytes:
-                raise streams.UnsoundError(
-                    streams.UNSOUND,
-                    f"it unpacks to more than {_MOST_UNPACKED} times its size; unpack it first",
-                    unpacked.tell(),
-                    file.size_bytes,
-                )
-        unpacked.seek(0)
-        yield unpacked
