@@ -56,10 +56,6 @@ def task(**keys: Any) -> FilesTaskConfig:
             "matthews for classification, found 'pearson'",
         ),
         ({"train": "a", "format": FORM | {"columns": {"text": 0}}}, "a task needs a column for"),
-        (
-            {"train": "a", "format": {"kind": "conll"}, "draw": "balanced"},
-            "draw: balanced goes by the label of an example, and those of tagging have no one",
-        ),
         ({"train": "a", "format": {"kind": "glue", "task": "X"}}, r"task\.format\.task"),
         (
             {"train": "a", "format": FORM | {"split": {"column": 2, "train": "t", "test": "e"}}},

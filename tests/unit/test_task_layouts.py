@@ -247,7 +247,7 @@ def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
 GUESSED = {
     *("BoolQ (SuperGLUE)", "CB (SuperGLUE)", "RTE (SuperGLUE)", "MNLI (GLUE)", "SNLI, JSON Lines"),
     *("PAWS", "AFQMC (CLUE)", "TNEWS (CLUE)", "IFLYTEK (CLUE)", "CMNLI, OCNLI (CLUE)", "Banking77"),
-    *("fastText", "fastText, several labels", "IMDB (aclImdb), in its archive", "GoEmotions"),
+    *("IMDB (aclImdb), in its archive", "GoEmotions"),
     *("Label Studio, choices, CSV", "doccano, classes", "Toxic comments (Jigsaw)"),
     *("Topics of a document, JSON Lines", "Parquet of Hugging Face, classes"),
     *("CoNLL-2000", "CoNLL-2002", "CoNLL-2003", "CoNLL-U", "JNLPBA (GENIA)"),
@@ -304,11 +304,8 @@ def test_a_look_at_real_files_reads_them_as_their_blocks_do(block: str, real_dat
 
 SENTENCES = [f"The {a} {b} the {c}" for a in ("old", "new") for b in ("is", "was", "saw")
              for c in ("film", "plot", "end", "cast")]  # fmt: skip
-WEBANNO = "#Text=Ann left\n{n}-1\t0-3\tAnn\tPER\t\n{n}-2\t4-8\tleft\t_\t\n\n"
 UNREADABLE = {
     "control characters": "\x00\x01\n",
-    "places are no words": "#FORMAT=WebAnno TSV 3.3\n\n\n"
-    + "".join(WEBANNO.format(n=n) for n in range(1, 30)),
     "first words": "".join(f"{'ab'[n % 2]} {each} .\n" for n, each in enumerate(SENTENCES)),
     "marks of a labelling tool, and the state of its work": lines(
         *({"text": f"a {n}", "spans": [MARK], "answer": "accept" if n % 2 else "ignore"}
@@ -457,13 +454,6 @@ def test_decimal_commas_between_semicolons_are_scores(header: str, tmp_path: Pat
     first, second, *_ = map(as_json, guess.examples)
     assert first == [f"{SENTENCES[0]}, 0", None, 1.0]
     assert second == [f"{SENTENCES[1]}, 1", None, 1.5]
-
-
-def test_a_label_that_may_stand_for_none_is_said(tmp_path: Path) -> None:
-    rows = (f"{each}\t{n % 3 - 1}\n" for n, each in enumerate(SENTENCES))
-    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(rows))
-    guess = guess_format(str(tmp_path / "a.tsv"))
-    assert guess.notes == ["the label -1 may stand for none; if so, add skip_labels: ['-1']"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "cp1252", "utf-8-sig"])

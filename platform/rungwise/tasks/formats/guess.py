@@ -3,9 +3,8 @@
     content ──> candidate blocks, likeliest first ──> the first that reads nearly all
     names of files and columns ──> the splits ──> the block of the task
 
-Tables, tagged words, objects of JSON, JSON Lines and Parquet, SQuAD's JSON, fastText and a folder a
-class are known; other layouts are stated by hand. A person is expected to check a guess against the
-examples.
+Tables, tagged words, objects of JSON, JSON Lines and Parquet, SQuAD's JSON and a folder a class are
+known; other layouts are stated by hand. A person is expected to check a guess against the examples.
 """
 
 import os.path
@@ -41,7 +40,6 @@ _SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block
 _MOST_DAMAGED = 0.3
 _FILES_TRIED = 3
 _TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet", ".arrow")  # one is no text of a class
-_NO_LABEL = "-1"  # of unlabelled rows in many a table, but a class in others
 
 
 class _Block(Config):
@@ -70,8 +68,6 @@ class Guess:
     @property
     def labels(self) -> Counter[str]:
         """How often each label occurs; tags count once per word."""
-        if "target" in self.form.get("columns", ()):
-            return Counter()  # targets are texts to write
         targets = [getattr(e, "tags", None) or getattr(e, "target", None) for e in self.examples]
         return Counter(
             label
@@ -111,8 +107,8 @@ def guess_format(path: str) -> Guess:
     raise DataError(
         f"{path}: no format reads this; expected a table (CSV or TSV, with names of columns or "
         "none), tagged words in columns, objects of JSON, JSON Lines or Parquet, SQuAD's JSON, "
-        "lines of fastText, or a folder for each class; for other layouts, such as questions with "
-        "options or marks of a labelling tool, write data.format yourself: "
+        "or a folder for each class; for other layouts, such as questions with options or marks of "
+        "a labelling tool, write data.format yourself: "
         "docs/reference/layouts.md has blocks for public ones, docs/reference/tasks.md all keys"
         f"{explain_escapes(text) if path.endswith('.csv') else ''}"
     )
@@ -215,10 +211,6 @@ def _read_task(
     guess = Guess(data, examples, counts, notes)
     if len(guess.labels) == 1 and KINDS[_parse_form(form).task_kind].labelled:
         notes.append(f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two")
-    if _NO_LABEL in guess.labels:
-        notes.append(
-            f"the label {_NO_LABEL} may stand for none; if so, add skip_labels: ['{_NO_LABEL}']"
-        )
     return guess
 
 

@@ -20,7 +20,6 @@ from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.records import read_cells, read_table
 from rungwise.tasks.formats.schemes import are_spans
 from rungwise.tasks.formats.splits import name_split
-from rungwise.tasks.formats.texts import PREFIX
 from rungwise.tokens.segmenters import HAN
 
 Form = dict[str, Any]
@@ -39,15 +38,11 @@ _PAIRS = (
     *(("question1", "question2"), ("context", "hypothesis"), ("question", "passage")),
     *(("question", "sentence"), ("text_a", "text_b"), ("#1 string", "#2 string")),
 )
-_WRITTEN = (
-    *(("source", "target"), ("src", "tgt"), ("input", "output"), ("document", "summary")),
-    *(("article", "highlights"), ("dialogue", "summary"), ("prompt", "completion")),
-)
 _TEXTS = (
     *("text", "sentence", "review", "content", "comment", "tweet", "utterance", "body", "message"),
     *("text_a", "source", "title"),
 )
-_KNOWN_NAMES = {*_LABELS, *_SCORES, *_TEXTS, *chain(*_PAIRS, *_WRITTEN)}
+_KNOWN_NAMES = {*_LABELS, *_SCORES, *_TEXTS, *chain(*_PAIRS)}
 _OPTIONS = ("options", "choices", "endings")
 _OPTION_SERIES = re.compile(r"(ending|choice|option|answer|distractor|sol|op)_?[0-9a-h]")
 _SPACED = re.compile(rf"[ {HAN}]")
@@ -61,8 +56,6 @@ _DELIMITERS: tuple[Form, ...] = (
     {},
     {"delimiter": ";", "quoting": True},
     {"delimiter": ",", "quoting": True},
-    {"quoting": True},
-    {"delimiter": "|"},
 )
 _CONLLU_WIDTH = 10
 
@@ -71,9 +64,6 @@ def guess_lines(text: str) -> Iterator[Form]:
     """Yield format blocks that may read a file of lines, likeliest first."""
     lines = split_lines(text)
     filled = [line for line in lines if line.strip()]
-    marked = [sum(w.startswith(PREFIX) for w in line.split()) for line in _spread(filled)]
-    if marked and all(marked):
-        yield {"kind": "fasttext"} | ({"several_labels": True} if max(marked) > 1 else {})
     yield from _guess_tagged(lines[:_TAGGED_LINES])
     for layout in _DELIMITERS:
         try:
@@ -214,15 +204,11 @@ def _guess_by_names(columns: Columns, layout: Form) -> Iterator[Form]:
     """Yield tables whose columns have names that data sets use."""
     lower = {name.lower(): name for name in columns}
     table = {"kind": "table", **layout}
-    for before, after in _WRITTEN:
-        if {before, after} <= {*lower} and not _mostly_recurs(columns[lower[after]]):
-            yield {**table, "columns": {"text": lower[before], "target": lower[after]}}
-    labels = [lower[name] for name in _LABELS if name in lower]
+    # What rarely recurs are scores, or texts to write.
+    labels = [lower[n] for n in _LABELS if n in lower and _may_be_labels(columns[lower[n]])]
     # The first one that has several values, or too few to tell.
     label = max(labels, key=lambda n: len(columns[n]) < _FEW or _varies(columns[n]), default=None)
     score = _first_named(_SCORES, lower)
-    if label and score and not _mostly_recurs(columns[label]):
-        label = None  # numbers that rarely recur are scores
     if not label and not score:
         return
     target, keys = _label_columns(label, columns[label]) if label else ({"score": score}, {})
@@ -234,11 +220,8 @@ def _guess_by_names(columns: Columns, layout: Form) -> Iterator[Form]:
     lengths = {name: _mean_length(values) for name, values in columns.items()}
     texts = [name for name in _TEXTS if lengths.get(lower.get(name, "")) and lower[name] != label]
     text = _first_named(texts, lower) or max(columns, key=lambda name: lengths[name])
-    if text == label:
-        return
-    if label and not score and len(columns[label]) >= _FEW and not _mostly_recurs(columns[label]):
-        target, keys = {"target": label}, {}
-    yield {**table, **keys, "columns": {"text": text, **target}}
+    if text != label:
+        yield {**table, **keys, "columns": {"text": text, **target}}
 
 
 def _first_named(names: Iterable[str], lower: Mapping[str, str]) -> str | None:
@@ -314,6 +297,11 @@ def _find_classes(columns: Columns, but: Any) -> Any:
     return min(shares, key=lambda name: shares[name], default=None)
 
 
+def _may_be_labels(values: Sequence[Any]) -> bool:
+    are_lists = any(isinstance(value, list) for value in values)
+    return len(values) < _FEW or are_lists or _mostly_recurs(values)
+
+
 def _varies(values: Sequence[Any]) -> bool:
     return len({*map(str, values)}) > 1
 
@@ -384,9 +372,6 @@ def _guess_tag_columns(columns: Sequence[Sequence[str]], *, are_sentences: bool)
         return {"kind": "conllu"}
     word = 0 if number is None else number + 1
     if word >= width or fmean(cell.count(" ") for cell in columns[word]) > 0.1:
-        return None
-    # WebAnno's first columns are places, such as 1-2 and 4-9.
-    if not any(character.isalpha() for cell in columns[word] for character in cell):
         return None
     spans = [n for n, cells in enumerate(columns) if n > word and are_spans({*cells})]
     tag = width - 1
