@@ -11,7 +11,11 @@ begins at B-, S- and U-, after E-, L-, S- and U-, and where the type changes.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from rungwise.core.errors import DataError
+from rungwise.tasks.kinds.examples import Tagged
 
 SPANS = re.compile(r"O|[BIMESLU]-.+")
 BARE = frozenset("BIMESLUO")  # tags without a type
@@ -19,6 +23,21 @@ _SCHEMES = tuple(map(frozenset, ("BI", "IE", "BIES", "BMES", "BILU")))
 _BEGINS, _ENDS = "BSU", "ELSU"
 _BARE_TYPE = "span"
 _OTHER_SPELLING = re.compile(r"[BIMESLUW][-_:/].+|.+[-_:/][BIMESLUW]")  # B_PER, PER-B
+
+
+def convert_sentences(sentences: Iterable[Tagged], places: Mapping[str, str]) -> Iterator[Tagged]:
+    """Yield the sentences of a file with tags in IOB2; `places` has where each tag first stands.
+
+    Raises DataError for tags that mark spans in no known scheme.
+    """
+    if odd := find_odd_tag(places):
+        tag, expected = odd
+        raise DataError(
+            f"{places[tag]}: expected {expected}, found {tag!r}; the spans cannot be told, so "
+            "rewrite the tags, or set data.format.scheme to as_is to take them as labels of words"
+        )
+    for sentence in sentences:
+        yield replace(sentence, tags=tuple(to_iob2(sentence.tags or (), places)))
 
 
 def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:

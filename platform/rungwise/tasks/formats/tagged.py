@@ -9,7 +9,6 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -28,9 +27,8 @@ from rungwise.tasks.formats.base import (
     suggest_units,
     words,
 )
-from rungwise.tasks.formats.columns import unknown_scheme
 from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn, nested, require_object
-from rungwise.tasks.formats.schemes import find_odd_tag, iob2_labels, to_iob2
+from rungwise.tasks.formats.schemes import convert_sentences, iob2_labels
 from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokens.segmenters import HAN
 
@@ -105,10 +103,7 @@ class TokensFormat(_JsonTags):
             yield from rows
             return
         places = {tag: row.where for row in reversed(rows) for tag in row.tags or ()}
-        if odd := find_odd_tag(places):
-            raise unknown_scheme(places[odd[0]], *odd)
-        for row in rows:
-            yield replace(row, tags=tuple(to_iob2(row.tags or (), places)))
+        yield from convert_sentences(rows, places)
 
 
 class MarkColumns(Config):
