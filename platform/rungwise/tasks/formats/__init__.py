@@ -21,12 +21,11 @@ from rungwise.tasks.formats.presets import (
 from rungwise.tasks.formats.squad import SquadFormat
 from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.formats.tagged import MarksFormat, TokensFormat
-from rungwise.tasks.formats.texts import FastTextFormat, FoldersFormat, ParallelFormat
+from rungwise.tasks.formats.texts import FoldersFormat, ParallelFormat
 
 TaggedFormat = Annotated[
     TableFormat
     | FoldersFormat
-    | FastTextFormat
     | ParallelFormat
     | ParsesFormat
     | GlueFormat
