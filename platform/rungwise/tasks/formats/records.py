@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from _csv import Reader
 
 Column = str | int  # a name in the header, or an index from 0
+Record = tuple[str, dict[str, Any]]  # (place in the file, values by name or key)
 # The csv module's default limit is 131,072 characters; reading passages are longer.
 _LONGEST_CELL = 1 << 30
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
@@ -149,15 +150,15 @@ def _inside(value: Any, names: Sequence[str]) -> Any:
 
 
 def list_records(
-    record: dict[str, Any], lists: str, place: str, uri: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
+    record: dict[str, Any], lists: str, place: str, uri: str, key: str
+) -> Iterator[Record]:
     """Yield (place, fields) for each item in the list of a record, with the fields around it;
-    `outer.inner` are the lists inside of the objects of another."""
+    `outer.inner` are the lists inside of the objects of another. `key` is the config key."""
     records = [(place, record)]
     for name in lists.split("."):
         inner = []
         for at, fields in records:
-            value = nested(fields, name, f"{uri}:{at}", "data.format.each")
+            value = nested(fields, name, f"{uri}:{at}", key)
             for number, each in enumerate(value if isinstance(value, list) else [value]):
                 here = f"{at}.{number}" if isinstance(value, list) else at
                 inner.append((here, fields | require_object(each, f"{uri}:{here}")))
@@ -222,7 +223,6 @@ def missing_column(
 
 # The texts of several columns are joined by blanks.
 TextColumn = Column | tuple[Column, ...]
-Record = tuple[str, dict[str, Any]]  # (place in the file, values by key)
 Layout = Literal["delimited", "json_lines", "json", "parquet"]
 # One value or several, as text.
 Values = Annotated[
@@ -351,7 +351,7 @@ class RecordsFormat(FormatConfig):
             with self.skip_damage(counts, record):
                 records = [(place, record)]
                 if self.each:
-                    records = list_records(record, self.each, place, file.uri)
+                    records = list_records(record, self.each, place, file.uri, "data.format.each")
                 for at, fields in records:
                     with self.skip_damage(counts, fields):
                         yield at, self._values(fields, f"{file.uri}:{at}")

@@ -71,7 +71,8 @@ class SquadFormat(FormatConfig):
             return
         for place, record in read_objects(self, "json", file, counts):
             with self.skip_damage(counts, record):
-                yield from list_records(record, "data.paragraphs.qas", place, file.uri)
+                lists = "data.paragraphs.qas"
+                yield from list_records(record, lists, place, file.uri, "data.format.layout")
 
     def _answers(
         self, stated: list[Any], context: str, where: str, counts: Counter[str]
