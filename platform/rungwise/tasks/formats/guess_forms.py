@@ -9,8 +9,8 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from statistics import fmean
 from typing import Any
 
@@ -42,7 +42,6 @@ _TEXTS = (
     *("text", "sentence", "review", "content", "comment", "tweet", "utterance", "body", "message"),
     *("text_a", "source", "title"),
 )
-_KNOWN_NAMES = {*_LABELS, *_SCORES, *_TEXTS, *chain(*_PAIRS)}
 _OPTIONS = ("options", "choices", "endings")
 _OPTION_SERIES = re.compile(r"(ending|choice|option|answer|distractor|sol|op)_?[0-9a-h]")
 _SPACED = re.compile(rf"[ {HAN}]")
@@ -148,10 +147,8 @@ def _guess_records(records: Sequence[dict[str, Any]], layout: Form) -> Iterator[
     flat = {name: values for name, values in columns.items() if not any(map(_nests, values))}
     if not flat or _has_options(flat):
         return
-    yield from _guess_by_names(flat, layout)
     # Beside marks of a labelling tool, what recurs may be the state of its work.
-    if len(flat) == len(columns):
-        yield from _guess_by_contents(flat, layout)
+    yield from _guess_columns(flat, layout, by_contents=len(flat) == len(columns))
 
 
 def _nests(value: Any) -> bool:
@@ -185,47 +182,78 @@ def _guess_table(rows: Sequence[list[str]], width: int, layout: Form) -> Iterato
         columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
     if _has_options(columns):
         return
-    if not _KNOWN_NAMES.isdisjoint(map(str.lower, header)) and len(columns) == len(header):
-        yield from _guess_by_names(columns, layout)
-    for form in _guess_by_contents(columns, layout):
+    for form in _guess_columns(columns, layout) if columns else ():
         # A label would occur below too, and a text would have more words.
         names = [n for each in form["columns"].values() for n in _as_list(each)]
         if all(n.count(" ") < _WORDS_OF_A_NAME and n not in columns[n] for n in names):
             yield form
     numbered = dict(enumerate(map(list, zip(*even, strict=True))))
-    yield from _guess_by_contents(numbered, layout | {"header": False})
+    yield from _guess_columns(numbered, layout | {"header": False})
 
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _guess_by_names(columns: Columns, layout: Form) -> Iterator[Form]:
-    """Yield tables whose columns have names that data sets use."""
-    lower = {name.lower(): name for name in columns}
-    table = {"kind": "table", **layout}
+def _guess_columns(columns: Columns, layout: Form, *, by_contents: bool = True) -> Iterator[Form]:
+    """Yield tables, likeliest first. Without `by_contents`, only a name tells the labels."""
+    lower = {str(name).lower(): name for name in columns}
+    lengths = {name: _mean_length(values) for name, values in columns.items()}
+    prose = [name for name, values in columns.items() if _is_prose(values)]
+    longest = max(prose or columns, key=lambda name: lengths[name])
+    indicators = [name for name, values in columns.items() if {*map(str, values)} <= {"0", "1"}]
+    named = _find_target(columns, lower)
+    targets = dict.fromkeys([named, _find_classes(columns, but=longest) if by_contents else None])
+    if by_contents and len(indicators) > 2:
+        yield {"kind": "table", **layout, "columns": {"text": longest, "labels": indicators}}
+    for name in targets:
+        if name is None:
+            continue
+        target, keys = _target_columns(name, columns[name], layout)
+        table = {"kind": "table", **layout, **keys}
+        texts = _find_named_texts(lower, lengths, name)
+        if name == named and longest != name:
+            texts.append({"text": longest})
+        for each in [*texts, *_find_texts(columns, prose, lengths, longest, name)]:
+            skip = {"skip_labels": ["-"]} if "second" in each and "-" in columns[name] else {}
+            yield {**table, "columns": {**each, **target}, **skip}
+
+
+def _find_target(columns: Columns, lower: Mapping[str, Any]) -> Any:
+    """Return the column that has the name of labels, else of a score; None if there is none."""
     # What rarely recurs are scores, or texts to write.
     labels = [lower[n] for n in _LABELS if n in lower and _may_be_labels(columns[lower[n]])]
     # The first one that has several values, or too few to tell.
     label = max(labels, key=lambda n: len(columns[n]) < _FEW or _varies(columns[n]), default=None)
-    score = _first_named(_SCORES, lower)
-    if not label and not score:
+    return next((lower[n] for n in _SCORES if n in lower), None) if label is None else label
+
+
+def _find_named_texts(
+    lower: Mapping[str, Any], lengths: Mapping[Any, float], target: Any
+) -> list[Form]:
+    """Return the columns that have the names of a pair, and of a text."""
+    pairs = [names for names in _PAIRS if {*names} <= {*lower}]
+    texts = [lower[n] for n in _TEXTS if n in lower and lengths[lower[n]] and lower[n] != target]
+    forms: list[Form] = [{"text": lower[a], "second": lower[b]} for a, b in pairs[:1]]
+    return [*forms, *({"text": text} for text in texts[:1])]
+
+
+def _find_texts(
+    columns: Columns, prose: Sequence[Any], lengths: Mapping[Any, float], longest: Any, target: Any
+) -> Iterator[Form]:
+    """Yield the columns of text by what they hold."""
+    texts = [
+        name
+        for name in columns
+        if name != target
+        and (name == longest or (name in prose and not _mostly_recurs(columns[name])))
+    ]
+    if not texts or len(texts) > _MOST_TEXTS:  # the options of a question
         return
-    target, keys = _label_columns(label, columns[label]) if label else ({"score": score}, {})
-    pair = next((names for names in _PAIRS if {*names} <= {*lower}), None)
-    if pair:
-        skip = {"skip_labels": ["-"]} if label and "-" in columns[label] else {}
-        texts = {"text": lower[pair[0]], "second": lower[pair[1]]}
-        yield {**table, **keys, "columns": {**texts, **target}, **skip}
-    lengths = {name: _mean_length(values) for name, values in columns.items()}
-    texts = [name for name in _TEXTS if lengths.get(lower.get(name, "")) and lower[name] != label]
-    text = _first_named(texts, lower) or max(columns, key=lambda name: lengths[name])
-    if text != label:
-        yield {**table, **keys, "columns": {"text": text, **target}}
-
-
-def _first_named(names: Iterable[str], lower: Mapping[str, str]) -> str | None:
-    return next((lower[name] for name in names if name in lower), None)
+    # A second text is about as long as the first; a title is shorter, and a part of the text.
+    if len(texts) == 2 and min(lengths[name] for name in texts) > 0.2 * lengths[longest]:
+        yield {"text": texts[0], "second": texts[1]}
+    yield {"text": texts if len(texts) > 1 else texts[0]}
 
 
 def _has_options(columns: Columns) -> bool:
@@ -237,40 +265,13 @@ def _has_options(columns: Columns) -> bool:
     return len(stems) > len({*stems}) or lower.keys() >= {*"abc"}
 
 
-def _guess_by_contents(columns: Columns, layout: Form) -> Iterator[Form]:
-    """Yield tables by what the columns hold, whatever their names."""
-    if not columns:
-        return
-    lengths = {name: _mean_length(values) for name, values in columns.items()}
-    prose = [name for name, values in columns.items() if _is_prose(values)]
-    text = max(prose or columns, key=lambda name: lengths[name])
-    table = {"kind": "table", **layout}
-    indicators = [name for name, values in columns.items() if {*map(str, values)} <= {"0", "1"}]
-    if len(indicators) > 2:
-        yield table | {"columns": {"text": text, "labels": indicators}}
-    label = _find_classes(columns, but=text)
-    if label is None:
-        return
+def _target_columns(name: Any, values: Sequence[Any], layout: Form) -> tuple[Form, Form]:
+    """Return the column of a score, or of one or several labels per example, and the format keys it
+    needs."""
     decimal = _DECIMAL_COMMAS if layout.get("delimiter") == ";" else _DECIMALS
-    target, keys = _label_columns(label, columns[label])
-    if any(decimal.fullmatch(str(value).strip()) for value in columns[label]):
-        target, keys = {"score": label}, {}
-    table |= keys
-    texts = [
-        name
-        for name in columns
-        if name == text or (name != label and name in prose and not _mostly_recurs(columns[name]))
-    ]
-    if len(texts) > _MOST_TEXTS:  # the options of a question
-        return
-    # A second text is about as long as the first; a title is shorter, and a part of the text.
-    if len(texts) == 2 and min(lengths[name] for name in texts) > 0.2 * lengths[text]:
-        yield table | {"columns": {"text": texts[0], "second": texts[1], **target}}
-    yield table | {"columns": {"text": texts if len(texts) > 1 else text, **target}}
-
-
-def _label_columns(name: Any, values: Sequence[Any]) -> tuple[Form, Form]:
-    """Return the column of one or several labels per example, and the format keys it needs."""
+    is_score = str(name).lower() in _SCORES
+    if is_score or any(decimal.fullmatch(str(value).strip()) for value in values):
+        return {"score": name}, {}
     lists = [each for each in values if isinstance(each, list)]
     # With at most one label in each, an empty list is an example without its label.
     if any(len(each) > 1 for each in lists) or 2 * lists.count([]) > len(values):
