@@ -801,9 +801,7 @@ def test_lines_are_the_same_in_any_pieces(text: str, piece: int, maximum: int) -
     assert result == expected
 
 
-def test_deep_nesting_is_named(tmp_path: Path) -> None:
-    deep = '{"text": "words", "x": ' + "[" * 1000 + "]" * 1000 + "}\n"
+def test_nesting_that_python_cannot_read_is_named(tmp_path: Path) -> None:
+    deep = '{"text": "words", "x": ' + "[" * 300 + "]" * 300 + "}\n"
     path = written(tmp_path / "a.jsonl", deep + "[" * 99_999 + "\n" + deep)
     assert reasons_of(read(path, kind="jsonl")) == ["", "not JSON", ""]
-    first, _, _ = read(path, kind="jsonl", spans_field="x")
-    assert detail_of(first).endswith("found a list nested too deeply")
