@@ -9,6 +9,7 @@ that a person checks before it is run (commands/running/init.py).
 import codecs
 import contextlib
 import glob
+import json
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -17,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -259,8 +259,8 @@ def _parse_records(head: bytes) -> list[dict[str, Any]]:
     """Return the objects of whole lines; none if a line holds another type."""
     records = []
     for line in head.split(b"\n")[:_SAMPLE_RECORDS]:
-        with contextlib.suppress(orjson.JSONDecodeError):
-            records.append(orjson.loads(line))
+        with contextlib.suppress(ValueError, RecursionError):
+            records.append(json.loads(line))
     return records if all(isinstance(record, dict) for record in records) else []
 
 
@@ -298,10 +298,8 @@ def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
 
 
 def _record_bytes(record: dict[str, Any]) -> int:
-    try:
-        return len(orjson.dumps(record, default=str))
-    except orjson.JSONEncodeError:  # nested too deeply
-        return sum(len(value) for value in record.values() if isinstance(value, str))
+    text = json.dumps(record, default=str, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _first_rows(file: SourceFile, kind: str) -> list[dict[str, Any]]:
