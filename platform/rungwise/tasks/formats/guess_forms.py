@@ -159,9 +159,8 @@ def _nests(value: Any) -> bool:
 
 def _guess_lists(columns: Columns, layout: Form) -> Iterator[Form]:
     """Yield the block for lists of words and of tags, the names of entities first."""
-    tags = [
-        n for n, values in columns.items() if "tag" in n.lower() and isinstance(values[0], list)
-    ]
+    lists = [name for name, rows in columns.items() if all(isinstance(r, list) for r in rows)]
+    tags = [name for name in lists if "tag" in name.lower()]
     if not tags:
         return
     name = min(tags, key=lambda name: "ner" not in name.lower())
