@@ -387,29 +387,16 @@ def test_of_a_cut_off_file_the_whole_documents_are_kept(
     assert f"a cut-off .{form}" in stopped(path, documents=documents)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        {"kind": "text"},
-        {"kind": "text", "documents": "line", "encoding": "utf-16"},
-        {"kind": "parquet"},
-    ],
-    ids=lambda source: source.get("encoding", source["kind"]),
-)
-def test_a_file_of_which_nothing_is_kept_is_lost_whole(
-    tmp_path: Path, source: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_file_of_which_nothing_is_kept_is_lost_whole(tmp_path: Path, encoding: str) -> None:
     lines = "\n".join(LINES)
-    if "encoding" in source:
+    if encoding == "utf-16":
         odd = lines.encode("utf-16") + b"\x00\xd8" + lines.encode("utf-16-le")
         path = written(tmp_path / "a.txt", odd)
-    elif source["kind"] == "parquet":
-        records_written(tmp_path / "a.parquet", "parquet", [{"text": line} for line in LINES], 100)
-        packed = gzip.compress((tmp_path / "a.parquet").read_bytes())
-        path = written(tmp_path / "a.parquet.gz", packed[:-100])
     else:
         path = written(tmp_path / "a.txt.gz", gzip.compress(lines.encode())[:-100])
-    (lost,) = read(path, **source)
+    documents = "line" if encoding == "utf-16" else "file"
+    (lost,) = read(path, documents=documents, encoding=encoding)
     assert damage_of(lost).bytes == path.stat().st_size
 
 
@@ -464,7 +451,7 @@ def test_members_zeros_and_the_checksum_of_a_gz_are_read(tmp_path: Path) -> None
     assert "CRC check failed" in detail_of(last)
 
 
-@pytest.mark.parametrize("kind", ["text", "wikitext", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["text", "wikitext", "jsonl"])
 def test_a_broken_gz_is_named(tmp_path: Path, kind: str) -> None:
     whole = gzip.compress(json.dumps({"text": "some words " * 99}).encode())
     (cut,) = read(written(tmp_path / "cut.gz", whole[:-12]), kind=kind)
@@ -546,7 +533,7 @@ RECORDS = [
 ]
 
 
-@pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "parquet", "parquet.gz", "arrow"])
+@pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "parquet", "arrow"])
 def test_records(tmp_path: Path, form: str) -> None:
     path = tmp_path / f"rows.{form}"
     kind = form.removesuffix(".gz")
@@ -814,15 +801,7 @@ def test_lines_are_the_same_in_any_pieces(text: str, piece: int, maximum: int) -
     assert result == expected
 
 
-def test_deep_nesting_is_named_and_a_table_that_unpacks_without_end_is_not_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deep = '{"text": "words", "x": ' + "[" * 1000 + "]" * 1000 + "}\n"
+def test_nesting_that_python_cannot_read_is_named(tmp_path: Path) -> None:
+    deep = '{"text": "words", "x": ' + "[" * 300 + "]" * 300 + "}\n"
     path = written(tmp_path / "a.jsonl", deep + "[" * 99_999 + "\n" + deep)
     assert reasons_of(read(path, kind="jsonl")) == ["", "not JSON", ""]
-    first, _, _ = read(path, kind="jsonl", spans_field="x")
-    assert detail_of(first).endswith("found a list nested too deeply")
-    bomb = written(tmp_path / "a.parquet.gz", gzip.compress(bytes(20_000_000)))
-    (draft,) = read(bomb, kind="parquet")
-    assert detail_of(draft).startswith("it unpacks to more than 100 times its size")
-    assert damage_of(draft).bytes == bomb.stat().st_size

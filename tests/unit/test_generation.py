@@ -28,7 +28,6 @@ from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import hugging_face
 from rungwise.serving.onnx import export_onnx
-from rungwise.tasks.formats.guess import guess_format
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.heads import Rows
@@ -191,21 +190,6 @@ def test_both_texts_are_cut_in_their_own_room_and_a_cut_one_has_no_end(letters: 
     assert (asked.places, asked.target) == ((), None)
     [whole] = task_kind(INFO).encode([Text("1", "a", target="b c")], letters, frame)
     assert (whole.places, whole.target) == ((2, 3, 4), (5, 6, 12))
-
-
-def test_a_file_of_pairs_is_known_by_its_names_and_by_texts_that_do_not_recur(
-    tmp_path: Path,
-) -> None:
-    path, rows = tmp_path / "pairs.tsv", [(f"text {n}", f"Text {n % 30}") for n in range(40)]
-    for names in (("src", "tgt"), ("source", "target")):
-        path.write_text("".join("\t".join(row) + "\n" for row in (names, *rows)))
-        found = guess_format(str(path))
-        assert found.form == {"kind": "table", "columns": {"text": names[0], "target": names[1]}}
-        assert not found.labels
-    path.write_text(
-        "source\ttarget\n" + "".join(f"a text {n}\tyes\nno {n}\tno\n" for n in range(9))
-    )
-    assert guess_format(str(path)).form["columns"] == {"text": "source", "label": "target"}
 
 
 def test_other_formats_are_refused_with_a_reason(letters: Tokenizer, tmp_path: Path) -> None:

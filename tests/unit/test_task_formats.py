@@ -210,24 +210,6 @@ def test_words_marked_without_a_type_are_spans() -> None:
     assert to_iob2(["S", "NN"], {"S", "NN"}) == ["S", "NN"]
 
 
-@pytest.mark.parametrize(
-    ("bad", "left"), [(None, "ABC"), (0, "BC"), (1, "C"), (2, "C"), (3, "A"), (5, "AB")]
-)
-def test_an_example_that_lost_an_option_is_dropped(
-    tmp_path: Path, bad: int | None, left: str
-) -> None:
-    # A damaged row has no group: at a border it may be an option of either example.
-    columns = {"question": "q", "option": "o", "group": "g", "answer": "a"}
-    form = {"kind": "choice", "columns": columns, "on_error": "drop"}
-    rows = [f"{name}?\t{name}{n}\t{name}\t{n}" for name in "ABC" for n in (0, 1)]
-    if bad is not None:
-        rows[bad] = "damaged"
-    counts: Counter[str] = Counter()
-    read = read_content(tmp_path, form, "\n".join(["q\to\tg\ta", *rows]), counts=counts)
-    assert [each.context[0] for each in read] == list(left)
-    assert counts["examples_dropped_for_a_row_that_was_dropped"] == 3 - len(left)
-
-
 REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
     name: (each["format"], each["content"], each["message"])
     for name, each in yaml.safe_load(

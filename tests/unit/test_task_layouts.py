@@ -146,23 +146,7 @@ def test_the_docs_have_a_block_for_each_layout_that_is_tested() -> None:
     assert len(BLOCKS) >= 40
 
 
-def test_a_record_that_holds_several_examples_gives_each_with_its_place(tmp_path: Path) -> None:
-    path, content, _ = LAYOUTS["RACE"]
-    read_ = read_content(tmp_path, BLOCKS["RACE"], content, path)
-    assert [each.where for each in read_] == ["1.txt:item 1.0", "1.txt:item 1.1"]
-    assert [each.target for each in read_] == [1, 0]
-    uneven = content.replace(b'"R?"', b'"R?", "S?"')
-    with pytest.raises(DataError, match=r"lists of one length in questions, options, answers"):
-        read_content(tmp_path, BLOCKS["RACE"], uneven, path)
-
-
 DAMAGED = yaml.safe_load(Path(__file__).with_name("damaged_files.yaml").read_text("utf-8"))
-DAMAGED["no right option"] = {
-    "block": "WikiQA, options in rows",
-    "content": LAYOUTS["WikiQA, options in rows"][1].decode(),
-    "reason": "several_or_no_right_options",
-    "words": 8,
-}
 
 
 @pytest.mark.parametrize("case", DAMAGED)
@@ -263,23 +247,22 @@ def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
 GUESSED = {
     *("BoolQ (SuperGLUE)", "CB (SuperGLUE)", "RTE (SuperGLUE)", "MNLI (GLUE)", "SNLI, JSON Lines"),
     *("PAWS", "AFQMC (CLUE)", "TNEWS (CLUE)", "IFLYTEK (CLUE)", "CMNLI, OCNLI (CLUE)", "Banking77"),
-    *("fastText", "fastText, several labels", "IMDB (aclImdb), in its archive", "GoEmotions"),
+    *("IMDB (aclImdb), in its archive", "GoEmotions"),
     *("Label Studio, choices, CSV", "doccano, classes", "Toxic comments (Jigsaw)"),
     *("Topics of a document, JSON Lines", "Parquet of Hugging Face, classes"),
     *("CoNLL-2000", "CoNLL-2002", "CoNLL-2003", "CoNLL-U", "JNLPBA (GENIA)"),
-    *("MIT restaurants, the tag first", "WNUT-17", "GermEval 2014", "MultiCoNER", "Weibo NER"),
+    *("MIT restaurants, the tag first", "WNUT-17", "GermEval 2014", "MultiCoNER"),
     *("BMES, Chinese words", "Parquet of Hugging Face, tags"),
     *("SQuAD 1.1", "SQuAD 2.0", "CMRC 2018, DRCD, XQuAD, MLQA", "SQuAD, a question a line"),
     "Parquet of Hugging Face, questions",
 }
 STATED = {
-    "CoNLL-2012",
     *("MultiRC (SuperGLUE)", "CLINC150", "SageMaker Ground Truth", "Financial PhraseBank"),
     *("Label Studio, choices, JSON", "Label Studio, several choices", "Prodigy, classes"),
-    *("CLUENER", "LightTag", "doccano, entities", "Label Studio, entities", "Prodigy, entities"),
+    *("LightTag", "doccano, entities", "Label Studio, entities", "Prodigy, entities"),
     *("Label Studio, entities, JSON-MIN", "doccano, entities with relations"),
     *("spaCy, texts and entities", "spaCy 2, training data", "TREC questions, coarse"),
-    *("MRQA: NewsQA, TriviaQA, HotpotQA, Natural Questions", "DREAM, C3", "RACE", "SWAG", "MMLU"),
+    *("DREAM, C3", "SWAG", "MMLU"),
     *("HellaSwag", "ARC, OpenBookQA, CommonsenseQA", "ARC, choices as lists", "WinoGrande"),
     *("COPA (SuperGLUE)", "PIQA with labels", "Social IQa with labels", "Social IQa 1.4"),
     *("Cosmos QA", "MedQA", "MedMCQA", "SciQ", "CODAH", "Parquet of Hugging Face, choices"),
@@ -321,11 +304,8 @@ def test_a_look_at_real_files_reads_them_as_their_blocks_do(block: str, real_dat
 
 SENTENCES = [f"The {a} {b} the {c}" for a in ("old", "new") for b in ("is", "was", "saw")
              for c in ("film", "plot", "end", "cast")]  # fmt: skip
-WEBANNO = "#Text=Ann left\n{n}-1\t0-3\tAnn\tPER\t\n{n}-2\t4-8\tleft\t_\t\n\n"
 UNREADABLE = {
     "control characters": "\x00\x01\n",
-    "places are no words": "#FORMAT=WebAnno TSV 3.3\n\n\n"
-    + "".join(WEBANNO.format(n=n) for n in range(1, 30)),
     "first words": "".join(f"{'ab'[n % 2]} {each} .\n" for n, each in enumerate(SENTENCES)),
     "marks of a labelling tool, and the state of its work": lines(
         *({"text": f"a {n}", "spans": [MARK], "answer": "accept" if n % 2 else "ignore"}
@@ -433,14 +413,6 @@ def test_a_text_without_its_field_of_marks_has_none(tmp_path: Path) -> None:
         read_content(tmp_path, form, lines({"text": "Ann left", "span": []}), "a.jsonl")
 
 
-def test_rows_left_out_do_not_damage_the_examples_beside_them(tmp_path: Path) -> None:
-    content = rows("q|o|g|a|lang", "Q|x|1|1|en", "Q|y|1|0|en", "F|z|2|1|fr", "F|z|2|0|fr")
-    columns = {"question": "q", "option": "o", "group": "g", "answer": "a"}
-    form = {"kind": "choice", "columns": columns, "only": {"lang": ["en", "de"]}}
-    (example,) = read_content(tmp_path, form, content)
-    assert as_json(example) == ["Q", None, ["x", "y"], 0]
-
-
 def test_an_example_without_its_label_does_not_make_one_label_several(tmp_path: Path) -> None:
     records = [{"text": f"It is {n}", "label": [["a"], ["b"], []][n % 3 if n < 9 else n % 2]}
                for n in range(30)]  # fmt: skip
@@ -484,13 +456,6 @@ def test_decimal_commas_between_semicolons_are_scores(header: str, tmp_path: Pat
     assert second == [f"{SENTENCES[1]}, 1", None, 1.5]
 
 
-def test_a_label_that_may_stand_for_none_is_said(tmp_path: Path) -> None:
-    rows = (f"{each}\t{n % 3 - 1}\n" for n, each in enumerate(SENTENCES))
-    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(rows))
-    guess = guess_format(str(tmp_path / "a.tsv"))
-    assert guess.notes == ["the label -1 may stand for none; if so, add skip_labels: ['-1']"]
-
-
 @pytest.mark.parametrize("encoding", ["utf-16", "cp1252", "utf-8-sig"])
 def test_what_windows_saves_is_read_and_printed(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "daten.csv"
@@ -515,17 +480,6 @@ def test_parquet_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for content in (whole[:-20], b"text\tlabel\n"):
         with pytest.raises(DataError, match="expected a Parquet or Arrow file, found what"):
             read_content(tmp_path, form, content, "train.parquet")
-
-
-def test_extra_columns_are_counted_from_the_left() -> None:
-    with pytest.raises(ConfigError, match="count word and tag from the left"):
-        validate(FormatBlock, {"format": {"kind": "conll", "extra_columns": True}})
-
-
-def test_the_labels_of_brackets_are_those_of_their_spans() -> None:
-    labels = ["*", "(PER*", "*)", "(PER)", "(ORG)"]
-    form = validate(FormatBlock, {"format": {"kind": "conll", "labels": labels}}).format
-    assert form.stated_labels == ("O", "B-PER", "I-PER", "B-ORG", "I-ORG")
 
 
 def test_a_number_of_a_class_is_printed_with_its_name(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import gzip
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from sklearn.metrics import f1_score
@@ -15,7 +15,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.building import build_task
-from rungwise.tasks.config import Draw, TaskConfig, outside
+from rungwise.tasks.config import TaskConfig, outside
 from rungwise.tasks.data.files import draw_examples, find_overlap, split_examples
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
@@ -129,9 +129,6 @@ def test_a_budget_and_maxima_cap_the_splits_and_baselines_know_the_whole_one(
     assert summary.examples == ExampleCounts(train=20, validation=7, test=50)
     assert Counter(e.target for e in read_examples(task, "train")) == {"a": 10, "b": 10}
     assert [call[1:] for call in baselines] == [(90, 50)]
-    stratified, task = made(tmp_path, **keys, train_examples=30, draw="stratified")
-    assert Counter(e.target for e in read_examples(task, "train")) == {"a": 20, "b": 10}
-    assert stratified.baselines == summary.baselines
 
 
 def test_labels_are_in_the_stated_order_or_sorted_by_number(tmp_path: Path) -> None:
@@ -393,7 +390,7 @@ def test_questions_about_one_context_stay_together() -> None:
 
 def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
     examples = [*texts(300, "a"), *texts(30, "b"), *texts(4, "c")]
-    budgets = {n: draw_examples(examples, n, 0, "balanced") for n in (3, 9, 30, 60)}
+    budgets = {n: draw_examples(examples, n, 0, balanced=True) for n in (3, 9, 30, 60)}
     assert Counter(e.gold for e in budgets[9]) == {"a": 3, "b": 3, "c": 3}
     # The third label has run out, the other two go on taking turns.
     assert Counter(e.gold for e in budgets[30]) == {"a": 13, "b": 13, "c": 4}
@@ -401,25 +398,13 @@ def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
         assert {id(e) for e in budgets[smaller]} <= {id(e) for e in budgets[larger]}
 
 
-def test_a_stratified_budget_has_the_shares_of_the_whole_and_holds_the_smaller_ones() -> None:
-    examples = [*texts(300, "a"), *texts(90, "b"), *texts(10, "c")]
-    budgets = {n: draw_examples(examples, n, 0, "stratified") for n in (40, 80, 200)}
-    for number, budget in budgets.items():
-        counts = Counter(e.gold for e in budget)
-        for label, share in (("a", 0.75), ("b", 0.225), ("c", 0.025)):
-            assert abs(counts[label] - share * number) <= 1
-    assert (
-        {id(e) for e in budgets[40]} < {id(e) for e in budgets[80]} < {id(e) for e in budgets[200]}
-    )
-
-
-@pytest.mark.parametrize("draw", get_args(Draw))
-def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(draw: Draw) -> None:
+@pytest.mark.parametrize("balanced", [True, False])
+def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(balanced: bool) -> None:
     examples: list[Example] = [*texts(50)]
-    budget = draw_examples(examples, 20, 1, draw)
+    budget = draw_examples(examples, 20, 1, balanced=balanced)
     assert len(budget) == 20
     assert [examples.index(e) for e in budget] == sorted(examples.index(e) for e in budget)
-    assert draw_examples(examples, 99, 1, draw) == examples
+    assert draw_examples(examples, 99, 1, balanced=balanced) == examples
 
 
 def test_overlap_counts_inputs_and_not_labels() -> None:

@@ -1,7 +1,6 @@
 """Lines of text, TSV and JSON Lines become examples, one by one, or say what they lack."""
 
 import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def test_words_are_cut_at_blanks_or_given_as_they_are() -> None:
 
 
 def test_tables_are_read_by_name_and_quotes_are_literal() -> None:
-    lines = ["\ufeffsecond\ttext\n", 'B "quoted"\tA\n']
+    lines = ["second\ttext\n", 'B "quoted"\tA\n']
     (example,) = read_lines(lines, "tsv", info("classification", pair=True), "p.tsv")
     assert example == Text("p.tsv:2", "A", 'B "quoted"')
 
@@ -58,21 +57,6 @@ def test_a_cell_may_be_as_long_as_a_passage_whoever_set_a_limit_before(form: For
     finally:
         csv.field_size_limit(before)
     assert example == Text("p:2", text)
-
-
-@pytest.mark.parametrize(
-    ("form", "line"), [("text", "Hi"), ("jsonl", '{"text": "Hi"}'), ("tsv", "text\nHi")]
-)
-def test_a_byte_order_mark_is_no_part_of_the_text(form: Format, line: str) -> None:
-    lines = f"\ufeff{line}".splitlines(keepends=True)
-    (example,) = read_lines(lines, form, info("classification"), "f")
-    assert example == Text(example.where, "Hi")
-
-
-def test_bytes_that_are_not_utf_8_are_named() -> None:
-    lines = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\n"), encoding="utf-8")
-    with pytest.raises(DataError, match=r"in\.txt: expected UTF-8, found the byte 0xe9; convert"):
-        list(read_lines(lines, "text", info("classification"), "in.txt"))
 
 
 def test_questions_and_choices_come_from_objects_and_columns() -> None:

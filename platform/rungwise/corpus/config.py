@@ -28,7 +28,6 @@ DETECT = "detect"
 class Codec:
     """`splittable`: line breaks are the bytes of ASCII, and those bytes mean nothing else."""
 
-    is_utf8: bool
     splittable: bool
 
 
@@ -36,7 +35,7 @@ class Codec:
 def find_codec(encoding: str) -> Codec:
     """Look up an encoding by name; raises ValueError if Python does not know it."""
     if encoding == DETECT:
-        return Codec(is_utf8=True, splittable=True)
+        return Codec(splittable=True)
     try:
         sample = "\r\n =".encode(encoding)
     except LookupError:
@@ -45,7 +44,7 @@ def find_codec(encoding: str) -> Codec:
             f"{DETECT}"
         ) from None
     name = codecs.lookup(encoding).name
-    return Codec(name in ("utf-8", "utf-8-sig"), sample.endswith(b"\r\n =") and name != "utf-7")
+    return Codec(splittable=sample.endswith(b"\r\n =") and name != "utf-7")
 
 
 class _Source(Config):
@@ -57,8 +56,8 @@ class _Source(Config):
 
 
 class _Files(_Source):
-    # Files, folders and globs, local, s3:// or hf://; an existing name is not a glob. .gz, .bgz,
-    # .bz2, .xz and .zst are unpacked.
+    # Files, folders and globs, local, s3:// or hf://; an existing name is not a glob. Text in .gz,
+    # .bgz, .bz2, .xz and .zst is unpacked.
     paths: tuple[str, ...] = Field(min_length=1)
 
 

@@ -9,6 +9,7 @@ that a person checks before it is run (commands/running/init.py).
 import codecs
 import contextlib
 import glob
+import json
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -17,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -26,19 +26,13 @@ from rungwise.core.plural import counted
 from rungwise.core.storage.source_files import SourceFile, data_files, find_files, is_glob
 from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.cleaning.accents import count_marked
-from rungwise.corpus.config import Rules
-from rungwise.corpus.document import text_length
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.encodings import archive_kind, detect_encoding, wide_encoding
 from rungwise.corpus.readers.file_reader import plain_breaks
-from rungwise.corpus.readers.records import open_arrow, seekable
+from rungwise.corpus.readers.records import open_arrow
 from rungwise.corpus.readers.text import gutenberg_text
 from rungwise.corpus.summary import count_units
 
-# Language is detected in pieces; shorter texts are left out where there are longer ones.
-_FEWEST_CHARACTERS, _PIECE_CHARACTERS = 200, 2000
-_NEARLY_ALL, _UNCLEAR, _MOST_LANGUAGES = 0.9, 0.3, 4
-_LATIN = "Latin letters"
 _LINE_END = re.compile("[.!?\u3002\uff01\uff1f\u2026][\"')\\]\u201d\u2019\u300d\u300f]*\\s*$")
 _SENTENCE_END = re.compile("[.!?](?=\\s)|[\u3002\uff01\uff1f]")
 # Scripts, and the least share of letters that shows them; Japanese first, as it also writes Han.
@@ -92,24 +86,6 @@ def guess_separator(text: str, layout: str) -> str:
     return ""
 
 
-def languages(texts: Sequence[tuple[str, float]]) -> str:
-    """Return the language of weighted texts, or the shares of several if none dominates."""
-    long = [each for each in texts if len(each[0]) >= _FEWEST_CHARACTERS]
-    shares: dict[str, float] = defaultdict(float)
-    for text, weight in long or [("\n".join(text for text, _ in texts), 1.0)]:
-        for begin in range(0, len(text), _PIECE_CHARACTERS):
-            piece = text[begin : begin + _PIECE_CHARACTERS]
-            shares[language(piece)] += weight * len(piece) / len(text)
-    if 0 < shares.get(_LATIN, 0.0) < _UNCLEAR * sum(shares.values()):
-        del shares[_LATIN]  # pieces with too few words to tell
-    most = sorted(shares, key=lambda name: -shares[name])[:_MOST_LANGUAGES]
-    total = sum(shares.values())
-    if not most or shares[most[0]] >= _NEARLY_ALL * total:
-        return most[0] if most else "no text"
-    parts = [f"{shares[name] / total:.0%} {name}" for name in most if shares[name] > 0.005 * total]
-    return f"mixed languages ({', '.join(parts)})"
-
-
 def language(text: str) -> str:
     """Guess the language or script of a text by its letters and most frequent words."""
     letters = sum(map(str.isalpha, text)) or 1
@@ -122,7 +98,7 @@ def language(text: str) -> str:
     if counts[best] / (words.total() or 1) > 0.08:
         return best
     latin = sum(letter.isascii() and letter.isalpha() for letter in text) / letters
-    return _LATIN if latin > 0.7 else "letters other than Latin"
+    return "Latin letters" if latin > 0.7 else "letters other than Latin"
 
 
 _SAMPLED_FILES, _SAMPLE_BYTES, _SAMPLE_RECORDS = 40, 200_000, 2000
@@ -140,7 +116,7 @@ _TABLES = (".csv", ".tsv")  # not prose
 _SEPARATED = {"blank_line": "a block of lines between blank lines", "line": "a line"}
 # Kinds of files with text that no source reads, and what to do with them.
 _MARKUP = re.compile(r"\s*<(?:!doctype\b|html\b|\?xml\b|mediawiki\b|head\b|body\b)", re.IGNORECASE)
-_JSON = re.compile(r"\s*(?:\[\s*(?:\{\s*\"|\[\s*[\"{])|\{\s*\"[^\"\n]*\"\s*:)")
+_JSON = re.compile(r"\s*(?:\[[\[\s]*[{\"]|\{\s*\"[^\"\n]*\"\s*:)")
 _ADVICE = {
     "html": "of HTML or XML, whose tags are no text: extract it, for example by trafilatura",
     "json": "of JSON that is not one object a line: write it so, for example by "
@@ -256,9 +232,9 @@ def _guess_kind(file: SourceFile) -> str:
     return "wikitext" if len(_WIKITEXT_TITLE.findall(text)) > 1 else "text"
 
 
-def _read_heads(files: Sequence[SourceFile]) -> dict[SourceFile, bytes]:
+def _read_heads(files: Sequence[SourceFile]) -> list[bytes]:
     sample = _sample_files(files)
-    return {file: _read_head(file, _LARGEST_SAMPLE_BYTES // len(sample)) for file in sample}
+    return [_read_head(file, _LARGEST_SAMPLE_BYTES // len(sample)) for file in sample]
 
 
 def _read_head(file: SourceFile, num_bytes: int = _SAMPLE_BYTES) -> bytes:
@@ -283,8 +259,8 @@ def _parse_records(head: bytes) -> list[dict[str, Any]]:
     """Return the objects of whole lines; none if a line holds another type."""
     records = []
     for line in head.split(b"\n")[:_SAMPLE_RECORDS]:
-        with contextlib.suppress(orjson.JSONDecodeError):
-            records.append(orjson.loads(line))
+        with contextlib.suppress(ValueError, RecursionError):
+            records.append(json.loads(line))
     return records if all(isinstance(record, dict) for record in records) else []
 
 
@@ -294,7 +270,7 @@ def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
     The field with the longest strings is taken for the text.
     """
     if group.kind == "jsonl":
-        records = [row for head in _read_heads(files).values() for row in _parse_records(head)]
+        records = [row for head in _read_heads(files) for row in _parse_records(head)]
     else:
         records = [row for file in _sample_files(files) for row in _first_rows(file, group.kind)]
     characters: Counter[str] = Counter()
@@ -314,19 +290,16 @@ def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
                 group.documents += table.metadata.num_rows
     group.words = round(group.documents * statistics.mean(len(text.split()) for text in texts))
     group.characters = round(group.documents * statistics.mean(map(len, texts)))
-    group.language = languages([(text, len(text)) for text in texts])
+    group.language = language("\n".join(texts))
     group.source = {"text_field": text_field} if text_field != "text" else {}
     others = ", ".join(sorted(set(records[0]) - {text_field})) or "none"
     group.notes = [f"the text is the field {text_field}; others: {others}"]
-    _note_drops(group, texts)
     return texts
 
 
 def _record_bytes(record: dict[str, Any]) -> int:
-    try:
-        return len(orjson.dumps(record, default=str))
-    except orjson.JSONEncodeError:  # nested too deeply
-        return sum(len(value) for value in record.values() if isinstance(value, str))
+    text = json.dumps(record, default=str, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _first_rows(file: SourceFile, kind: str) -> list[dict[str, Any]]:
@@ -341,12 +314,12 @@ def _open_table(file: SourceFile, kind: str) -> Iterator[Any]:
     """Open a Parquet file, or the record batches of an Arrow file."""
     try:
         if kind == "parquet":
-            with seekable(file) as stream:
+            with file.open() as stream:
                 yield pq.ParquetFile(stream)
         else:
             with open_arrow(file) as stream, pa.ipc.open_stream(stream) as batches:
                 yield batches
-    except (pa.ArrowException, streams.UnsoundError, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"cannot read {file.uri} as {kind.title()}: {error}; mend the file or leave it out"
         ) from error
@@ -354,20 +327,16 @@ def _open_table(file: SourceFile, kind: str) -> Iterator[Any]:
 
 def _estimate_text(group: FileGroup, files: list[SourceFile]) -> list[str]:
     """Estimate the sizes and the layout of text files from a sample, and return its texts."""
-    heads = {file: head for file, head in _read_heads(files).items() if head}
-    samples = {file: _decode(head) for file, head in heads.items()}
-    texts = {file: plain_breaks(text) for file, (text, _) in samples.items()}
-    joined = "\n\n".join(filter(None, texts.values()))
-    scale = group.bytes / max(1, sum(map(len, heads.values())))
-    weights = [
-        (text, streams.unpacked_bytes(file) / len(heads[file]) * len(text))
-        for file, text in texts.items()
-    ]
+    heads = list(filter(None, _read_heads(files)))
+    samples = [_decode(head) for head in heads]
+    texts = [plain_breaks(text) for text, _ in samples]
+    joined = "\n\n".join(filter(None, texts))
+    scale = group.bytes / max(1, sum(map(len, heads)))
     group.documents = len(files)
     group.words = round(len(joined.split()) * scale)
     group.characters = round(len(joined) * scale)
-    group.language = "code" if group.is_code else languages(weights)
-    encodings = Counter(encoding for _, encoding in samples.values())
+    group.language = "code" if group.is_code else language(joined)
+    encodings = Counter(encoding for _, encoding in samples)
     if set(encodings) - {"utf-8"}:
         group.source["encoding"] = "detect"
         counts = ", ".join(f"{count} {name}" for name, count in encodings.most_common())
@@ -380,55 +349,30 @@ def _estimate_text(group: FileGroup, files: list[SourceFile]) -> list[str]:
         layout = "sentence" if group.is_code else guess_layout(joined)
         if layout != "wrapped":
             group.source["lines"] = layout
-        _choose_documents(group, layout, list(texts.values()), scale)
-    return list(filter(None, texts.values()))
+        _choose_documents(group, layout, texts, scale)
+    return list(filter(None, texts))
 
 
 def _choose_documents(group: FileGroup, layout: str, texts: Sequence[str], scale: float) -> None:
-    """Choose what a document is, and note it with what will be dropped; `texts` are beginnings of
-    files, `scale` is how much text there is for one of theirs."""
+    """Choose what a document is, and note it; `texts` are beginnings of files, `scale` is how much
+    text there is for one of theirs."""
     # Of many files, each is a document, whatever stands between its paragraphs.
     few = group.files < 4 or (group.files < 20 and group.bytes / group.files > 200_000)
     separator = "" if group.is_code or not few else guess_separator("\n\n".join(texts), layout)
-    samples, whole = list(texts), ""
+    document = "a file"
     if separator:
         group.source["documents"] = separator
         samples = [part for text in texts for part in split_documents(text, separator)]
         group.documents = max(1, round(len(samples) * scale))
-        whole = _SEPARATED[separator]
+        document = _SEPARATED[separator]
     elif few:
         kilobytes = max(2, min(64, group.bytes // 40_000))
         group.documents = max(1, round(group.bytes / kilobytes / 1000))
         group.source["documents"] = "chunk"
         if kilobytes != 64:
             group.source["chunk_kilobytes"] = kilobytes
-        whole = f"about {kilobytes} kB of a file"
-    group.notes.append(f"a document is {whole or 'a file'}; `documents` of the source decides")
-    if separator != "line" and any(len(gutenberg_text(text)) < len(text) for text in texts):
-        if separator:
-            group.notes.append(
-                "there are licences of Project Gutenberg: take out boilerplate first"
-            )
-        else:
-            group.source["boilerplate"] = "gutenberg"
-            group.notes.append("headers and licences of Project Gutenberg are taken out")
-    if separator or not few:
-        _note_drops(group, samples)
-
-
-def _note_drops(group: FileGroup, samples: Sequence[str]) -> None:
-    """Note how many documents will be dropped and why, from samples of them or their beginnings."""
-    least = Rules().minimum_characters
-    short = [text for text in samples if text_length(" ".join(text.split())) < least]
-    if short:
-        example = min(short, key=len).strip()
-        group.notes.append(
-            f"about {round(len(short) * group.documents / len(samples)):,} of them will be "
-            f"dropped: shorter than corpus.minimum_characters, {least}, such as {example!r}"
-        )
-    copies = len(samples) - len(set(samples))
-    if copies:
-        group.notes.append(
-            f"about {round(copies * group.documents / len(samples)):,} of them will be dropped: "
-            "the same text again"
-        )
+        document = f"about {kilobytes} kB of a file"
+    group.notes.append(f"a document is {document}; `documents` of the source decides")
+    if not separator and any(len(gutenberg_text(text)) < len(text) for text in texts):
+        group.source["boilerplate"] = "gutenberg"
+        group.notes.append("headers and licences of Project Gutenberg are taken out")

@@ -18,8 +18,6 @@ from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.interface import KINDS, selecting_metrics
 from rungwise.tasks.kinds.examples import SPLITS, Kind
 
-Draw = Literal["balanced", "stratified", "natural"]
-
 
 class CorpusTaskConfig(Config):
     """A task made of the paragraphs of the corpus."""
@@ -102,11 +100,8 @@ class FilesTaskConfig(Config):
     validation_fraction: float | None = Field(default=None, gt=0, lt=1)
     # share of the training examples; null: read `test`
     test_fraction: float | None = Field(default=None, gt=0, lt=1)
-    # training examples to use, a label budget; null: all
+    # training examples to use, a label budget: of classes equally many; null: all
     train_examples: int | None = Field(default=None, ge=1)
-    # How to draw a budget: equally many per label, in the proportions of the split, or at random.
-    # Null: `balanced` for classes, else `natural`, since other examples have no single label.
-    draw: Draw | None = None
     max_validation_examples: int | None = Field(default=None, ge=1)  # null: use all
     max_test_examples: int | None = Field(default=None, ge=1)  # null: use all
     # validation and test examples with a label that training lacks; keep: as a label that no model
@@ -149,13 +144,7 @@ class FilesTaskConfig(Config):
                 f"metric: expected one of {', '.join(names)} for {self.task_kind}, found "
                 f"{self.metric!r}"
             )
-        one_label = KINDS[self.task_kind].one_label
-        if self.draw not in (None, "natural") and not one_label:
-            raise ValueError(
-                f"draw: {self.draw} goes by the label of an example, and those of "
-                f"{self.task_kind} have no one label; leave draw out, or set it to natural"
-            )
-        if self.positive is not None and not one_label:
+        if self.positive is not None and not KINDS[self.task_kind].one_label:
             raise ValueError(
                 f"positive: a label of classification, which {self.task_kind} has not; leave it out"
             )

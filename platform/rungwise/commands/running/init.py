@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shlex
 import unicodedata
@@ -312,17 +311,13 @@ def _source_block(source: FileGroup, several: bool) -> dict[str, Any]:
     return {"kind": source.kind} | name | {"paths": list(source.paths)} | source.source
 
 
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def flow(value: Any) -> str:
     """Format a value in YAML's flow style, on one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{flow(key)}: {flow(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(flow, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = str(value)
-    # YAML reads many a word as something else: 1984, No, 12:30.
-    plain = re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
-    if plain and yaml.safe_load(f"[{text}]") == [value]:
-        return text
-    return json.dumps(text, ensure_ascii=False)
+    options: dict[str, Any] = {"width": float("inf"), "allow_unicode": True, "sort_keys": False}
+    # A list of one: alone, a scalar would be a document with an end mark.
+    return yaml.dump([value], Dumper=_Dumper, default_flow_style=True, **options)[1:-2]

@@ -6,19 +6,15 @@ document's id is `{file}:{offset of the line}` or `{file}:{row number}` unless a
 
 import contextlib
 import json
-import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.storage.object_store import file_on_disk, is_mappable
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import explained
-from rungwise.corpus.config import ArrowSource, JsonLinesSource, ParquetSource, find_codec
+from rungwise.corpus.config import ArrowSource, JsonLinesSource, ParquetSource
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.file_reader import FileReader, plain_breaks
@@ -31,8 +27,6 @@ _ROWS_AT_ONCE = 1024
 _ROW_BYTES_AT_ONCE = 16 << 20
 _COLUMN_BYTES_AT_ONCE = 4 << 20
 _ARROW_FILE_MAGIC = b"ARROW1\0\0"
-# A table in .gz or the like is unpacked to disk; one that is packed itself hardly shrinks.
-_MOST_UNPACKED = 100
 
 RecordSource = JsonLinesSource | ParquetSource | ArrowSource
 
@@ -61,15 +55,9 @@ class RecordFields:
         return None
 
     def document(
-        self,
-        record: Mapping[str, Any],
-        at: int,
-        num_bytes: int,
-        parse: Callable[[], Any],
-        encoding: str = "",
+        self, record: Mapping[str, Any], at: int, num_bytes: int, encoding: str = ""
     ) -> RawDocument:
-        """Build the document of a record; `parse` reads it again, with integers of any size, and
-        `encoding` is that of `RawDocument`."""
+        """Build the document of a record; `encoding` is that of `RawDocument`."""
         if (damage := self.check(record, at, num_bytes)) is not None:
             return damage
         reader, source = self._reader, self._source
@@ -87,12 +75,12 @@ class RecordFields:
         if not _is_list_of_spans(spans):
             detail = (
                 f"the field {source.spans_field!r} must be a list of [start, end) in characters of "
-                f"the text, such as [[0, 5]], found {_start_of(spans)}"
+                f"the text, such as [[0, 5]], found {spans!r:.60}"
             )
             return self._skip(at, num_bytes, "no spans", detail, "spans_field")
         return RawDocument(
-            _name(record, source.id_field, parse, reader.document_id(at)),
-            _name(record, source.label_field, parse, reader.label),
+            _read_name(record, source.id_field, reader.document_id(at)),
+            _read_name(record, source.label_field, reader.label),
             split_paragraphs(plain_breaks(text), source.lines),
             segmented=source.lines == "sentence",
             text=text if spans else "",
@@ -106,20 +94,9 @@ class RecordFields:
         return self._reader.skip(at, num_bytes, reason, detail, key, self._unit)
 
 
-def _name(
-    record: Mapping[str, Any], field: str | None, parse: Callable[[], Any], default: str
-) -> str:
+def _read_name(record: Mapping[str, Any], field: str | None, default: str) -> str:
     value = None if field is None else record[field]
-    if isinstance(value, float):
-        value = parse()[field]
     return default if value is None else str(value)
-
-
-def _start_of(value: Any) -> str:
-    try:
-        return json.dumps(value, default=str)[:60]
-    except RecursionError:
-        return f"a {type(value).__name__} nested too deeply"
 
 
 def _is_list_of_spans(value: Any) -> bool:
@@ -133,7 +110,6 @@ def _is_list_of_spans(value: Any) -> bool:
 def json_documents(reader: FileReader, source: JsonLinesSource) -> Iterator[RawDocument]:
     """Yield a document for each line that begins in the range and is not blank."""
     fields = RecordFields(reader, source, "byte")
-    is_utf8 = find_codec(reader.encoding).is_utf8
     for offset, length, line in reader.lines(
         _JSON_FACTOR * reader.maximum_bytes + _JSON_MORE_BYTES
     ):
@@ -145,24 +121,19 @@ def json_documents(reader: FileReader, source: JsonLinesSource) -> Iterator[RawD
         if line.isspace():
             continue
         try:
-            text, encoding = (line, "") if is_utf8 else reader.decode(line)
-            record = orjson.loads(text)
-        except ValueError:
-            # The standard library accepts more (NaN, lone surrogates) and has better messages.
-            try:
-                text, encoding = reader.decode(line)
-                record = json.loads(text)
-            except UnicodeDecodeError as error:
-                yield reader.skip_undecoded(offset, line, error)
-                continue
-            except (RecursionError, ValueError) as error:
-                detail = f"not JSON that can be read: {error}"  # too deep, or a huge number
-                if isinstance(error, json.JSONDecodeError):
-                    detail = f"not JSON: {error.msg} at column {error.colno}"
-                yield reader.skip(offset, length, "not JSON", detail)
-                continue
+            text, encoding = reader.decode(line)
+            record = json.loads(text)
+        except UnicodeDecodeError as error:
+            yield reader.skip_undecoded(offset, line, error)
+            continue
+        except (RecursionError, ValueError) as error:
+            detail = f"not JSON that can be read: {error}"  # too deep, or a huge number
+            if isinstance(error, json.JSONDecodeError):
+                detail = f"not JSON: {error.msg} at column {error.colno}"
+            yield reader.skip(offset, length, "not JSON", detail)
+            continue
         if isinstance(record, dict):
-            yield fields.document(record, offset, length, partial(json.loads, text), encoding)
+            yield fields.document(record, offset, length, encoding)
         else:
             detail = f"expected a JSON object, found {type(record).__name__}"
             yield reader.skip(offset, length, "not JSON", detail)
@@ -172,9 +143,11 @@ def parquet_documents(reader: FileReader, source: ParquetSource) -> Iterator[Raw
     """Yield a document per row of the row groups that begin in the range."""
     fields = RecordFields(reader, source, "row")
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(seekable(reader.file))
+        stream = stack.enter_context(reader.file.open())
         try:
-            parquet = stack.enter_context(pq.ParquetFile(stream, buffer_size=_COLUMN_BYTES_AT_ONCE))
+            # Unbuffered: a buffer would also fetch what follows a column.
+            table = pq.ParquetFile(stream.raw, buffer_size=_COLUMN_BYTES_AT_ONCE)
+            parquet = stack.enter_context(table)
         except (pa.ArrowException, OSError) as error:
             yield _skip_rest(reader, None, _size(reader), error)
             return
@@ -223,7 +196,7 @@ def _row_documents(
                     detail = f"not UTF-8: {record.reason}"
                     yield reader.skip(row, row_bytes, streams.NOT_DECODED, detail, unit="row")
                 else:
-                    yield fields.document(record, row, row_bytes, lambda r=record: r)
+                    yield fields.document(record, row, row_bytes)
                 row += 1
     except (pa.ArrowException, OSError) as error:
         yield _skip_rest(reader, row, row_bytes * (rows.stop - row), error)
@@ -294,27 +267,3 @@ def open_arrow(file: SourceFile) -> pa.NativeFile:
     if stream.read(len(_ARROW_FILE_MAGIC)) != _ARROW_FILE_MAGIC:
         stream.seek(0)
     return stream
-
-
-@contextlib.contextmanager
-def seekable(file: SourceFile) -> Iterator[Any]:
-    """Open a file for seeking; a compressed one is first unpacked to disk."""
-    if not streams.compression_suffix(file.name):
-        with file.open() as stream:
-            # Unbuffered: a buffer would also fetch what follows a column.
-            yield stream.raw
-        return
-    most_bytes = _MOST_UNPACKED * file.size_bytes
-    with tempfile.TemporaryFile() as unpacked:
-        for piece in streams.read_pieces(file):
-            with explained(tempfile.gettempdir()):
-                unpacked.write(piece)
-            if unpacked.tell() > most_bytes:
-                raise streams.UnsoundError(
-                    streams.UNSOUND,
-                    f"it unpacks to more than {_MOST_UNPACKED} times its size; unpack it first",
-                    unpacked.tell(),
-                    file.size_bytes,
-                )
-        unpacked.seek(0)
-        yield unpacked

@@ -14,7 +14,7 @@ from rungwise.core.randomness import uniform
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import reached
-from rungwise.tasks.config import Draw, FilesTaskConfig, split_files
+from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.formats.base import WORDS_DROPPED, count_words, join_names, quote, suggest
 from rungwise.tasks.formats.schemes import BARE, SPANS
 from rungwise.tasks.interface import KINDS, task_kind
@@ -228,20 +228,18 @@ def _budget(
 ) -> list[Example]:
     number = config.train_examples
     assert number is not None
-    one_label = KINDS[config.format.task_kind].one_label
-    draw = config.draw or ("balanced" if one_label else "natural")
+    balanced = KINDS[config.format.task_kind].one_label
     if number > len(examples):
         raise DataError(
             f"data.train_examples is {number}, but train has {len(examples)} examples; "
             "lower it, or leave it out to take all"
         )
-    if draw == "balanced" and number < len(labels):
+    if balanced and number < len(labels):
         raise DataError(
             f"data.train_examples is {number}, but there are {len(labels)} labels "
-            f"({join_names(labels)}); give each one example at least, "
-            f"or set data.draw to natural"
+            f"({join_names(labels)}); give each one example at least"
         )
-    return draw_examples(examples, number, config.seed, draw)
+    return draw_examples(examples, number, config.seed, balanced=balanced)
 
 
 def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
@@ -295,23 +293,18 @@ def split_examples(
 
 
 def draw_examples(
-    examples: Sequence[Example], number: int, seed: int, draw: Draw = "natural"
+    examples: Sequence[Example], number: int, seed: int, *, balanced: bool = False
 ) -> list[Example]:
-    """Draw `number` of the examples, or all if there are fewer, in their original order.
-
-    `balanced` draws from the labels in turn, so that all have equal numbers until one runs out;
-    `stratified` gives each label its share of the whole, rounded.
-    """
+    """Draw `number` of the examples, or all if there are fewer, in their original order; `balanced`
+    from the labels in turn, so that all have equal numbers until one runs out."""
     draws = _draws([joined_parts(example) for example in examples], seed)
     order = np.argsort(draws, kind="stable")
-    if draw != "natural":
+    if balanced:
         labels = [str(example.target) for example in examples if isinstance(example, Text)]
         assert len(labels) == len(examples), "only classes have a label an example"
-        counts, turns = Counter(labels), Counter[str]()
-        ranks = []
+        turns, ranks = Counter[str](), []
         for label in (labels[index] for index in order):
-            turn = turns[label]
-            ranks.append(turn if draw == "balanced" else (turn + 0.5) / counts[label])
+            ranks.append(turns[label])
             turns[label] += 1
         order = order[np.argsort(ranks, kind="stable")]
     return [examples[index] for index in np.sort(order[:number])]

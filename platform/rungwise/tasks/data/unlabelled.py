@@ -39,7 +39,6 @@ def read_lines(
 
     Raises DataError with `source` and the line if a line does not fit.
     """
-    lines = _decoded(lines, source)
     match form:
         case "text":
             name = text_column(info)
@@ -104,18 +103,6 @@ def parse_example(values: Mapping[str, Any], info: TaskInfo, where: str) -> Exam
     """Make an example from named values. Raises DataError with `where` and what is missing."""
     kind = task_kind(info)
     return kind.parse(Record(values, where, kind.columns))
-
-
-def _decoded(lines: Iterable[str], source: str) -> Iterator[str]:
-    """Yield the lines of a stream without a byte order mark."""
-    try:
-        for number, line in enumerate(lines):
-            yield line if number else line.removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{source}: expected {error.encoding.upper()}, found the byte "
-            f"0x{error.object[error.start]:02x}; convert it to UTF-8"
-        ) from None
 
 
 def _table(reader: Any, info: TaskInfo, source: str) -> Iterator[Example]:

@@ -4,9 +4,7 @@ import contextlib
 import difflib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, field_validator
@@ -225,30 +223,28 @@ def suggest(name: str, names: Iterable[str]) -> str:
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
-Units = Literal["code_points", "utf_16", "utf_8"]
-UNITS: tuple[Units, ...] = get_args(Units)
-_WIDTHS: Mapping[Units, Callable[[str], int]] = {
-    "code_points": lambda _: 1,
-    "utf_16": lambda character: 1 + (character > "\uffff"),
-    "utf_8": lambda character: len(character.encode()),
-}
+Units = Literal["code_points", "utf_16"]
 
 
 def code_point(text: str, offset: int, units: Units) -> int | None:
     """Return the code point at an offset in `units`, or the end of the text; None if the offset is
     beyond it or inside of a character."""
-    return _code_points(text, units).get(offset)
-
-
-@lru_cache(maxsize=8)  # a context has many questions
-def _code_points(text: str, units: Units) -> Mapping[int, int]:
-    places = accumulate(map(_WIDTHS[units], text), initial=0)
-    return {place: number for number, place in enumerate(places)}
+    if units == "code_points":
+        return offset if 0 <= offset <= len(text) else None
+    content = text.encode("utf-16-le")
+    try:
+        return (
+            len(content[: 2 * offset].decode("utf-16-le"))
+            if 0 <= 2 * offset <= len(content)
+            else None
+        )
+    except UnicodeDecodeError:
+        return None
 
 
 def suggest_units(text: str, offset: int, stated: str) -> str:
     """Return advice on the units in which the stated text begins at the offset; "" if none fits."""
-    for units in UNITS:
+    for units in get_args(Units):
         start = code_point(text, offset, units)
         if start is not None and text.startswith(stated, start):
             return f" (in other units it is there: set data.format.offsets to {units})"

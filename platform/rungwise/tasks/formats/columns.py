@@ -4,17 +4,15 @@ Span tags of any scheme (schemes.py) are converted to IOB2 by default, so that a
 in all data sets. CoNLL-U follows universaldependencies.org/format.html.
 """
 
-import itertools
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import (
     Damage,
@@ -24,24 +22,17 @@ from rungwise.tasks.formats.base import (
     read_text,
     split_lines,
 )
-from rungwise.tasks.formats.schemes import find_odd_tag, iob2_labels, to_iob2
+from rungwise.tasks.formats.schemes import convert_sentences, iob2_labels
 from rungwise.tasks.kinds.examples import Tagged
 
 # Only blank and tab: an ideographic or no-break space is a word where characters are words.
 _BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT = "-DOCSTART-"
 _CONLLU_WIDTH = 10
-_CONLLU_ID = re.compile(r"\d+")
 _CONLLU_NO_WORD = re.compile(r"\d+[-.]\d+")
 
 
-class _Word(NamedTuple):
-    """A word, or a line that holds none and what is wrong with it."""
-
-    line: int
-    text: str
-    tag: str
-    damage: Damage | None = None
+_Sentence = list[tuple[int, list[str]]]  # the number of each line, and its cells
 
 
 @dataclass(frozen=True)
@@ -50,14 +41,16 @@ class _Layout:
 
     word: int
     tag: int
-    least: int  # columns of a line
     width: int = 0
     tabs: bool = True
     comment: str | None = None
     numbered: bool = False
     to_iob2: bool = False
-    glued_digit: bool = False
-    extra: bool = False
+
+    @property
+    def least(self) -> int:
+        """The fewest columns of a line."""
+        return self.width or max(2, *(n + 1 if n >= 0 else -n for n in (self.word, self.tag)))
 
 
 class _Tagging(FormatConfig):
@@ -79,45 +72,29 @@ class _Tagging(FormatConfig):
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         """Yield the sentences of a file. Raises Damage for a line with the wrong number of columns,
         DataError for tags of spans in no scheme that is known."""
-        rows = list(_words(file, self.encoding, self.layout, counts))
-        lines: dict[str, int] = {}
-        for row in rows:
-            if row is not None and row.damage is None:
-                lines.setdefault(row.tag, row.line)
-        if self.layout.to_iob2 and (odd := find_odd_tag(lines)):
-            raise unknown_scheme(f"{file.uri}:{lines[odd[0]]}", *odd)
-        for each in self._sentences(rows, file, counts):
-            is_done = not self.layout.to_iob2
-            yield each if is_done else replace(each, tags=tuple(to_iob2(each.tags or (), lines)))
+        places: dict[str, str] = {}
+        sentences = self._sentences(file, counts, places)
+        yield from convert_sentences([*sentences], places) if self.layout.to_iob2 else sentences
 
     def read_first(self, file: SourceFile, split: str, counts: Counter[str]) -> Tagged | None:
         """Return the first sentence with its tags as they stand there, and read no other."""
-        rows = _words(file, self.encoding, self.layout, counts)
-        return next(self._sentences(rows, file, counts), None)
+        return next(self._sentences(file, counts, {}), None)
 
     def _sentences(
-        self, rows: Iterable[_Word | None], file: SourceFile, counts: Counter[str]
+        self, file: SourceFile, counts: Counter[str], places: dict[str, str]
     ) -> Iterator[Tagged]:
-        for is_end, sentence in itertools.groupby(rows, lambda row: row is None):
-            if is_end:
-                continue
-            words = [*filter(None, sentence)]
-            texts = tuple(word.text for word in words)
+        """Yield the sentences with their tags as written, and note where each tag first stands."""
+        layout = self.layout
+        for width, lines in _split_sentences(read_text(file, self.encoding), layout, counts):
+            texts = tuple(c[layout.word] if len(c) == width else c[0] for _, c in lines)
             with self.skip_damage(counts, texts):
                 tags = []
-                for word in words:
-                    if word.damage is not None:
-                        raise word.damage
-                    tags.append(label_name(word.tag, self.labels, f"{file.uri}:{word.line}"))
-                yield Tagged(f"{file.name}:{words[0].line}", texts, tuple(tags))
-
-
-def unknown_scheme(where: str, tag: str, expected: str) -> DataError:
-    """Make the error for tags that mark spans in no known scheme."""
-    return DataError(
-        f"{where}: expected {expected}, found {quote(tag)}; the spans cannot be told, so rewrite "
-        "the tags, or set data.format.scheme to as_is to take them as labels of words"
-    )
+                for line, cells in lines:
+                    where = f"{file.uri}:{line}"
+                    _check_cells(cells, width, where, layout)
+                    places.setdefault(cells[layout.tag], where)
+                    tags.append(label_name(cells[layout.tag], self.labels, where))
+                yield Tagged(f"{file.name}:{lines[0][0]}", texts, tuple(tags))
 
 
 class ConllFormat(_Tagging):
@@ -131,31 +108,15 @@ class ConllFormat(_Tagging):
     # skip lines that begin with this; null: none
     comment: str | None = Field(default=None, min_length=1)
     scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
-    # remove the digit after a character, its place in the word (X1), as in Weibo NER
-    glued_digit: bool = False
-    # lines may have any number of columns after those of the word and the tag, as in CoNLL-2012
-    extra_columns: bool = False
-
-    @model_validator(mode="after")
-    def _counted(self) -> Self:
-        if self.extra_columns and min(self.word, self.tag) < 0:
-            raise ValueError(
-                "extra_columns: count word and tag from the left, as in tag: 3; the last column "
-                "is another one in each line"
-            )
-        return self
 
     @property
     def layout(self) -> _Layout:
         return _Layout(
             self.word,
             self.tag,
-            least=max(2, *(at + 1 if at >= 0 else -at for at in (self.word, self.tag))),
             tabs=self.separator == "tab",
             comment=self.comment,
             to_iob2=self.scheme == "iob2",
-            glued_digit=self.glued_digit,
-            extra=self.extra_columns,
         )
 
 
@@ -169,63 +130,55 @@ class ConlluFormat(_Tagging):
     @property
     def layout(self) -> _Layout:
         tag = {"upos": 3, "xpos": 4}[self.tags]
-        return _Layout(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, comment="#", numbered=True)
+        return _Layout(1, tag, _CONLLU_WIDTH, comment="#", numbered=True)
 
 
-def _words(
-    file: SourceFile, encoding: str, layout: _Layout, counts: Counter[str]
-) -> Iterator[_Word | None]:
-    """Yield the words, and None where a sentence ends."""
-    width, inside = layout.width, False
-    for line, text in enumerate(split_lines(read_text(file, encoding)), start=1):
-        cells = text.split("\t") if layout.tabs else _BLANKS.split(text.strip(" \t"))
+def _split_sentences(
+    text: str, layout: _Layout, counts: Counter[str]
+) -> Iterator[tuple[int, _Sentence]]:
+    """Yield the sentences, each with the number of columns that its lines should have."""
+    width, sentence = layout.width, _Sentence()
+    for number, line in enumerate(split_lines(text), start=1):
+        cells = line.split("\t") if layout.tabs else _BLANKS.split(line.strip(" \t"))
         # A blank may be a word where characters are words, but not without a tab.
-        if not any(cells) or (len(cells) == 1 and not text.strip(" ")) or cells[0] == _DOCUMENT:
-            inside = False
-            yield None
+        if not any(cells) or (len(cells) == 1 and not line.strip(" ")) or cells[0] == _DOCUMENT:
+            if sentence:
+                yield width, sentence
+            sentence = []
             continue
         # Inside a sentence, a line of the usual columns is a word, such as # or #now.
-        is_word = inside and (len(cells) == width or layout.extra)
-        if layout.comment and text.startswith(layout.comment) and not is_word:
+        is_word = bool(sentence) and len(cells) == width
+        if layout.comment and line.startswith(layout.comment) and not is_word:
             if not layout.numbered:
                 counts["lines_left_out_as_comments"] += 1
             continue
-        inside = True
         # The first line decides the width; a line with fewer columns lacks its word or its tag.
-        width = layout.least if layout.extra else width or len(cells)
-        word = _word(file.uri, line, text, cells, width, layout)
-        if word is not None:
-            yield word
+        width = width or max(len(cells), layout.least)
+        if not (layout.numbered and _CONLLU_NO_WORD.fullmatch(cells[0])):
+            sentence.append((number, cells))
+    if sentence:
+        yield width, sentence
 
 
-def _word(
-    uri: str, line: int, text: str, cells: Sequence[str], width: int, layout: _Layout
-) -> _Word | None:
-    """Return the word of a line, None for what CoNLL-U has between words."""
-    if len(cells) < layout.least or (len(cells) != width and not layout.extra):
-        reason = "a_line_with_other_columns"
-        expected = (
-            f"{max(width, layout.least)} columns, a word and its tag among them, found "
-            f"{len(cells)}: {quote(text)}; words and tags must be as many, so mend the line, or "
-            "change data.format.separator, word or tag"
+def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) -> None:
+    """Raise Damage if a line has no word and tag."""
+    text = quote(("\t" if layout.tabs else " ").join(cells))
+    if len(cells) != width:
+        raise Damage(
+            f"{where}: expected {width} columns, a word and its tag among them, found "
+            f"{len(cells)}: {text}; words and tags must be as many, so mend the line, or change "
+            "data.format.separator, word or tag",
+            "a_line_with_other_columns",
         )
-    elif layout.numbered and not _CONLLU_ID.fullmatch(cells[0]):
-        if _CONLLU_NO_WORD.fullmatch(cells[0]):
-            return None
-        reason = "a_line_without_a_number"
-        expected = (
-            f"a word's number in the first column of CoNLL-U, found {quote(cells[0])}; mend the "
-            "line, or use data.format.kind: conll"
+    if layout.numbered and not cells[0].isdecimal():
+        raise Damage(
+            f"{where}: expected a word's number in the first column of CoNLL-U, found "
+            f"{quote(cells[0])}; mend the line, or use data.format.kind: conll",
+            "a_line_without_a_number",
         )
-    else:
-        word, tag = cells[layout.word], cells[layout.tag]
-        if layout.glued_digit and len(word) > 1 and word[-1].isdigit():
-            word = word[:-1]
-        if word and tag:
-            return _Word(line, word, tag)
-        reason = "a_word_without_a_tag"
-        expected = (
-            f"a word and its tag, found {quote(text)}; mend the line, or change data.format.word "
-            "or tag"
+    if not cells[layout.word] or not cells[layout.tag]:
+        raise Damage(
+            f"{where}: expected a word and its tag, found {text}; mend the line, or change "
+            "data.format.word or tag",
+            "a_word_without_a_tag",
         )
-    return _Word(line, cells[0], "", Damage(f"{uri}:{line}: expected {expected}", reason))

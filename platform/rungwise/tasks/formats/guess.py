@@ -3,9 +3,8 @@
     content ──> candidate blocks, likeliest first ──> the first that reads nearly all
     names of files and columns ──> the splits ──> the block of the task
 
-Tables, tagged words, objects of JSON, JSON Lines and Parquet, SQuAD's JSON, fastText and a folder a
-class are known; other layouts are stated by hand. A person is expected to check a guess against the
-examples.
+Tables, tagged words, objects of JSON, JSON Lines and Parquet, SQuAD's JSON and a folder a class are
+known; other layouts are stated by hand. A person is expected to check a guess against the examples.
 """
 
 import os.path
@@ -31,8 +30,7 @@ from rungwise.tasks.formats.base import (
     join_names,
     read_bytes,
 )
-from rungwise.tasks.formats.guess_columns import ROWS, guess_json, guess_parquet
-from rungwise.tasks.formats.guess_lines import guess_lines
+from rungwise.tasks.formats.guess_forms import ROWS, guess_json, guess_lines, guess_parquet
 from rungwise.tasks.formats.records import RecordsFormat, explain_escapes, is_columnar
 from rungwise.tasks.formats.splits import find_split_column, group_by_split, name_split
 from rungwise.tasks.interface import KINDS
@@ -42,7 +40,6 @@ _SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block
 _MOST_DAMAGED = 0.3
 _FILES_TRIED = 3
 _TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet", ".arrow")  # one is no text of a class
-_NO_LABEL = "-1"  # of unlabelled rows in many a table, but a class in others
 
 
 class _Block(Config):
@@ -71,8 +68,6 @@ class Guess:
     @property
     def labels(self) -> Counter[str]:
         """How often each label occurs; tags count once per word."""
-        if "target" in self.form.get("columns", ()):
-            return Counter()  # targets are texts to write
         targets = [getattr(e, "tags", None) or getattr(e, "target", None) for e in self.examples]
         return Counter(
             label
@@ -105,15 +100,15 @@ def guess_format(path: str) -> Guess:
                 continue
             if form["kind"] == "folders":
                 groups = group_by_split(files, classes_in_folders=True)
-            guess = _TaskGuess(path, form, groups).guess()
+            guess = _read_task(path, form, groups)
             if guess is not None:
                 return guess
     _, text = _decode(read_bytes(max(first, key=lambda each: each.size_bytes)))
     raise DataError(
         f"{path}: no format reads this; expected a table (CSV or TSV, with names of columns or "
         "none), tagged words in columns, objects of JSON, JSON Lines or Parquet, SQuAD's JSON, "
-        "lines of fastText, or a folder for each class; for other layouts, such as questions with "
-        "options or marks of a labelling tool, write data.format yourself: "
+        "or a folder for each class; for other layouts, such as questions with options or marks of "
+        "a labelling tool, write data.format yourself: "
         "docs/reference/layouts.md has blocks for public ones, docs/reference/tasks.md all keys"
         f"{explain_escapes(text) if path.endswith('.csv') else ''}"
     )
@@ -175,116 +170,100 @@ def _choose_form(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str,
     return next((each for each in forms if _read_examples(each, files) is not None), None)
 
 
-class _TaskGuess:
-    """Reads the training files whole, by a block that reads their beginning, and finds the other
-    splits."""
-
-    def __init__(
-        self, path: str, form: dict[str, Any], groups: dict[str, list[SourceFile]]
-    ) -> None:
-        self.path, self.form, self.groups = path, dict(form), groups
-        self.notes: list[str] = []
-
-    def guess(self) -> Guess | None:
-        first = next(split for split in (*SPLITS, "") if split in self.groups)
-        files = self.groups[first]
-        if len(self.groups) > 1 and first != "train":
-            self.notes.append(f"no file is named as one to train on; the block takes {first}")
-        if self.form.get("scheme") == "as_is":
-            self.notes.append(
-                "the tags seem to mark spans, in no scheme that is known; the block takes them as "
-                "labels of words"
-            )
-        if self.form["kind"] != "folders":
-            files = self._select_readable(files)
-        result = _read_examples(self.form, files, None)
-        if result is None:
-            return None
-        examples, counts = result
-        whole = len(self.groups) == 1 and len(files) == len(self.groups[first])
-        paths = self.path if whole else self._list_paths(files)
-        data = {"kind": "files", "format": self.form, "train": paths}
-        self._drop_damage(counts)
-        if len(self.groups) > 1:
-            data |= self._find_splits(first)
-        else:
-            data |= self._find_split_column(files, paths)
-            if data.keys().isdisjoint(SPLITS[1:]):
-                self._name_neighbours()
-        guess = Guess(data, examples, counts, self.notes)
-        if len(guess.labels) == 1 and KINDS[_parse_form(self.form).task_kind].labelled:
-            self.notes.append(
-                f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two"
-            )
-        if _NO_LABEL in guess.labels:
-            self.notes.append(
-                f"the label {_NO_LABEL} may stand for none; if so, add skip_labels: ['{_NO_LABEL}']"
-            )
-        return guess
-
-    def _list_paths(self, files: Sequence[SourceFile]) -> str | list[str]:
-        is_absolute = is_remote(self.path) or os.path.isabs(self.path)
-        paths = [file.uri if is_absolute else os.path.relpath(file.uri) for file in files]
-        if self.form["kind"] == "folders":  # the folder of those of the classes
-            paths = [*dict.fromkeys(path.rsplit("/", 2)[0] for path in paths)]
-        return paths[0] if len(paths) == 1 else paths
-
-    def _drop_damage(self, counts: Counter[str]) -> None:
-        if FormatConfig.count_damaged(counts):
-            self.form["on_error"] = "drop"
-
-    def _select_readable(self, files: Sequence[SourceFile]) -> list[SourceFile]:
-        """Return the files that the block reads; note the others."""
-        result = [file for file in files if _read_examples(self.form, [file]) is not None]
-        if left := [file.name for file in files if file not in result]:
-            self.notes.append(f"left out, since the block does not read it: {join_names(left)}")
-        return result
-
-    def _find_splits(self, first: str) -> dict[str, Any]:
-        """Return the files of the other splits. Where validation has the only other files with
-        labels, they are the test."""
-        splits = {
-            split: self._select_readable(files) if self.form["kind"] != "folders" else files
-            for split, files in self.groups.items()
-            if split not in (first, "")
+def _read_task(
+    path: str, form: dict[str, Any], groups: dict[str, list[SourceFile]]
+) -> Guess | None:
+    """Read the training files whole, by a block that reads their beginning, and find the other
+    splits. Returns None if too much of them is damaged."""
+    first = next(split for split in (*SPLITS, "") if split in groups)
+    form, files, notes = dict(form), groups[first], list[str]()
+    if len(groups) > 1 and first != "train":
+        notes.append(f"no file is named as one to train on; the block takes {first}")
+    if form.get("scheme") == "as_is":
+        notes.append(
+            "the tags seem to mark spans, in no scheme that is known; the block takes them as "
+            "labels of words"
+        )
+    files = _select_readable(form, files, notes)
+    result = _read_examples(form, files, None)
+    if result is None:
+        return None
+    examples, counts = result
+    whole = len(groups) == 1 and len(files) == len(groups[first])
+    paths = path if whole else _list_paths(path, form, files)
+    if FormatConfig.count_damaged(counts):
+        form["on_error"] = "drop"
+    data = {"kind": "files", "format": form, "train": paths}
+    if len(groups) > 1:
+        others = {split: files for split, files in groups.items() if split != first}
+        splits = _find_splits(form, others, notes)
+        data |= {
+            split: _list_paths(path, form, splits[split]) for split in SPLITS if split in splits
         }
-        if rest := [file.name for file in self.groups.get("", [])]:
-            self.notes.append(f"left out, since its name tells no split: {join_names(rest)}")
-        if not splits.get("test") and splits.get("validation"):
-            splits["test"] = splits.pop("validation")
-            self.notes.append("no other file with labels is named as a test; validation is taken")
-        for files in splits.values():
-            if files and (result := _read_examples(self.form, files, None)):
-                self._drop_damage(result[1])
-        return {split: self._list_paths(splits[split]) for split in SPLITS if splits.get(split)}
+    elif isinstance(reader := _parse_form(form), RecordsFormat):
+        column, note = find_split_column(reader, files)
+        notes += [note] if note else []
+        if column is not None:
+            form["split"] = column
+            data |= {split: paths for split in SPLITS[1:] if split in column}
+    if len(groups) == 1 and data.keys().isdisjoint(SPLITS[1:]):
+        notes += _name_neighbours(path, groups[first])
+    guess = Guess(data, examples, counts, notes)
+    if len(guess.labels) == 1 and KINDS[_parse_form(form).task_kind].labelled:
+        notes.append(f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two")
+    return guess
 
-    def _name_neighbours(self) -> None:
-        """Note files of other splits in the folder of the only file that was given."""
-        folder, _, name = self.path.rpartition("/")
-        (files,) = self.groups.values()
-        if [file.name.rpartition("/")[2] for file in files] != [name]:
-            return
-        beside = [file for file in find(folder or ".") if "/" not in file.name]
-        splits = group_by_split(beside)
-        own = name_split(name)
-        others = [f.name for split in SPLITS if split != own for f in splits.get(split, ())]
-        if others:
-            self.notes.append(f"beside it: {join_names(others)}; give the folder to use its splits")
 
-    def _find_split_column(
-        self, files: Sequence[SourceFile], path: str | list[str]
-    ) -> dict[str, Any]:
-        """Return the keys for splits that a column of the files names."""
-        form = _parse_form(self.form)
-        if not isinstance(form, RecordsFormat):
-            return {}
-        column, note = find_split_column(form, files)
-        if note:
-            self.notes.append(note)
-        if column is None:
-            return {}
-        self.form["split"] = column
-        return {split: path for split in SPLITS[1:] if split in column}
+def _list_paths(path: str, form: dict[str, Any], files: Sequence[SourceFile]) -> str | list[str]:
+    is_absolute = is_remote(path) or os.path.isabs(path)
+    paths = [file.uri if is_absolute else os.path.relpath(file.uri) for file in files]
+    if form["kind"] == "folders":  # the folder of those of the classes
+        paths = [*dict.fromkeys(path.rsplit("/", 2)[0] for path in paths)]
+    return paths[0] if len(paths) == 1 else paths
+
+
+def _select_readable(
+    form: dict[str, Any], files: Sequence[SourceFile], notes: list[str]
+) -> Sequence[SourceFile]:
+    """Return the files that the block reads; note the others."""
+    if form["kind"] == "folders":
+        return files
+    result = [file for file in files if _read_examples(form, [file]) is not None]
+    if left := [file.name for file in files if file not in result]:
+        notes.append(f"left out, since the block does not read it: {join_names(left)}")
+    return result
+
+
+def _find_splits(
+    form: dict[str, Any], groups: dict[str, list[SourceFile]], notes: list[str]
+) -> dict[str, Sequence[SourceFile]]:
+    """Return the files of the other splits. Where validation has the only other files with
+    labels, they are the test."""
+    splits = {
+        split: _select_readable(form, files, notes) for split, files in groups.items() if split
+    }
+    splits = {split: files for split, files in splits.items() if files}
+    if rest := [file.name for file in groups.get("", [])]:
+        notes.append(f"left out, since its name tells no split: {join_names(rest)}")
+    if "test" not in splits and "validation" in splits:
+        splits["test"] = splits.pop("validation")
+        notes.append("no other file with labels is named as a test; validation is taken")
+    for files in splits.values():
+        result = _read_examples(form, files, None)
+        if result is not None and FormatConfig.count_damaged(result[1]):
+            form["on_error"] = "drop"
+    return splits
+
+
+def _name_neighbours(path: str, files: Sequence[SourceFile]) -> list[str]:
+    """Return a note about files of other splits in the folder of the only file that was given."""
+    folder, _, name = path.rpartition("/")
+    if [file.name.rpartition("/")[2] for file in files] != [name]:
+        return []
+    splits = group_by_split([file for file in find(folder or ".") if "/" not in file.name])
+    own = name_split(name)
+    others = [f.name for split in SPLITS if split != own for f in splits.get(split, ())]
+    return [f"beside it: {join_names(others)}; give the folder to use its splits"] if others else []
 
 
 def _cut_beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:

@@ -1,4 +1,4 @@
-"""Published tables with their columns filled in: GLUE's tasks, SICK, STS, SWAG and CODAH.
+"""Published tables with their columns filled in: GLUE's tasks, SICK, STS, SWAG, CODAH and DREAM.
 
 presets.yaml has the table of each, by the kind of the format and the values of its keys.
 """
@@ -99,3 +99,9 @@ class CodahFormat(_Preset):
     """CODAH: tab-separated without a header: category, prompt, four endings, label."""
 
     kind: Literal["codah"] = "codah"
+
+
+class DreamFormat(_Preset):
+    """DREAM and C3, in JSON: a list of [turns, [{question, choice, answer}], id]."""
+
+    kind: Literal["dream"] = "dream"

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from _csv import Reader
 
 Column = str | int  # a name in the header, or an index from 0
+Record = tuple[str, dict[str, Any]]  # (place in the file, values by name or key)
 # The csv module's default limit is 131,072 characters; reading passages are longer.
 _LONGEST_CELL = 1 << 30
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
@@ -149,34 +150,18 @@ def _inside(value: Any, names: Sequence[str]) -> Any:
 
 
 def list_records(
-    record: dict[str, Any], lists: Sequence[str], where: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, fields) for each item in the lists of a record, with the fields around it.
-
-    `lists` names one list of objects, where `outer.inner` are lists inside the objects of another,
-    or several lists of the same length, which are read in parallel.
-    """
-    if len(lists) > 1:
-        columns = {name: nested(record, name, where, "data.format.each") for name in lists}
-        lengths = {len(each) if isinstance(each, list) else -1 for each in columns.values()}
-        if len(lengths) > 1 or -1 in lengths:
-            raise Damage(
-                f"{where}: expected lists of one length in {', '.join(lists)}; mend them, or "
-                "change data.format.each",
-                "lists_of_other_lengths",
-            )
-        for place in range(lengths.pop()):
-            yield f"{where}.{place}", record | {name: columns[name][place] for name in lists}
-        return
-    records = [(where, record)]
-    value: Any = None
-    for name in lists[0].split("."):
+    record: dict[str, Any], lists: str, place: str, uri: str, key: str
+) -> Iterator[Record]:
+    """Yield (place, fields) for each item in the list of a record, with the fields around it;
+    `outer.inner` are the lists inside of the objects of another. `key` is the config key."""
+    records = [(place, record)]
+    for name in lists.split("."):
         inner = []
         for at, fields in records:
-            value = nested(fields, name, at, "data.format.each")
-            for place, each in enumerate(value if isinstance(value, list) else [value]):
-                here = f"{at}.{place}" if isinstance(value, list) else at
-                inner.append((here, fields | require_object(each, here)))
+            value = nested(fields, name, f"{uri}:{at}", key)
+            for number, each in enumerate(value if isinstance(value, list) else [value]):
+                here = f"{at}.{number}" if isinstance(value, list) else at
+                inner.append((here, fields | require_object(each, f"{uri}:{here}")))
         records = inner
     yield from records
 
@@ -238,7 +223,6 @@ def missing_column(
 
 # The texts of several columns are joined by blanks.
 TextColumn = Column | tuple[Column, ...]
-Record = tuple[str, dict[str, Any]]  # (place in the file, values by key)
 Layout = Literal["delimited", "json_lines", "json", "parquet"]
 # One value or several, as text.
 Values = Annotated[
@@ -268,14 +252,11 @@ class RecordsFormat(FormatConfig):
 
     # delimited rows, a JSON object per line, one JSON array or object, or Parquet (also Arrow)
     layout: Layout = "delimited"
-    # JSON: the field of a record that lists its examples, or several such lists in parallel; other
-    # fields apply to each
-    each: tuple[str, ...] = ()
+    # JSON: the field of a record that lists its examples; its other fields apply to each
+    each: str | None = None
     delimiter: str = Field(default="\t", min_length=1, max_length=1)
     header: bool = True
     quoting: bool = False  # fields may be quoted; false: a quote is an ordinary character
-    # skip rows that begin with this; null: none
-    comment: str | None = Field(default=None, min_length=1)
     rest_of_line: bool = False  # the last column read extends to the end of the line
     extra_columns: bool = False  # rows may be longer than the first one
     # how one file holds all splits; null: each split has its own files
@@ -330,9 +311,6 @@ class RecordsFormat(FormatConfig):
         width = 0
         rows = read_rows(file, self.encoding, self.delimiter, quoting=self.quoting)
         for line, cells in rows:
-            if self.comment and cells[0].startswith(self.comment):
-                counts["lines_left_out_as_comments"] += 1
-                continue
             where = f"{file.uri}:{line}"
             if not indexes:
                 header = [cell.strip() for cell in cells]
@@ -370,9 +348,11 @@ class RecordsFormat(FormatConfig):
 
     def _from_json(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         for place, record in read_objects(self, self.layout, file, counts):
-            each = list_records(record, self.each, place) if self.each else [(place, record)]
             with self.skip_damage(counts, record):
-                for at, fields in each:
+                records = [(place, record)]
+                if self.each:
+                    records = list_records(record, self.each, place, file.uri, "data.format.each")
+                for at, fields in records:
                     with self.skip_damage(counts, fields):
                         yield at, self._values(fields, f"{file.uri}:{at}")
 

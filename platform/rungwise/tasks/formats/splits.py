@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.records import Column, RecordsFormat, plain, read_objects, read_rows
+from rungwise.tasks.formats.records import RecordsFormat, plain, read_objects, read_rows
 
 _SPLIT_WORDS = {
     "train": ("train", "training", "trn", "trainset"),
@@ -38,29 +39,29 @@ def group_by_split(
     return groups if len(groups.keys() - {""}) > 1 or "train" in groups else {"": [*files]}
 
 
-def names_splits(values: Iterable[Any]) -> bool:
-    """Tell whether all values name splits, and not all of them the same."""
-    splits = {name_split(str(value)) for value in values}
-    return len(splits) > 1 and None not in splits
-
-
 def find_split_column(
     form: RecordsFormat, files: Sequence[SourceFile]
 ) -> tuple[dict[str, Any] | None, str]:
     """Return the block of the column that names the split of each record, None if there is none;
     and a note about it."""
     used = {column for column in form.named_columns().values() if not isinstance(column, tuple)}
-    for column, counts in _count_values(form, files).items():
-        if column in used:
+    counts: dict[Any, Counter[str]] = {}
+    for record in chain.from_iterable(_read_records(form, file) for file in files):
+        for column, value in record.items():
+            values = counts.setdefault(column, Counter())
+            if len(values) <= _MOST_VALUES and not isinstance(value, list | dict):
+                values[plain(value)] += 1
+    for column, values in counts.items():
+        if column in used or len(values) > _MOST_VALUES:
             continue
         splits: dict[str, list[str]] = {}
-        for value in counts:
+        for value in values:
             splits.setdefault(name_split(value) or "", []).append(value)
-        listed = ", ".join(f"{value} {number:,}" for value, number in counts.most_common())
+        listed = ", ".join(f"{value} {number:,}" for value, number in values.most_common())
         if "train" in splits and len(splits.keys() - {""}) > 1:
             block = {n: v if len(v) > 1 else v[0] for n, v in splits.items() if n}
             return {"column": column, **block}, f"the column {column!r} names the split: {listed}"
-        if str(column).lower() in _COLUMNS and len(counts) > 1:
+        if str(column).lower() in _COLUMNS and len(values) > 1:
             return None, (
                 f"the column {column!r} may name the split ({listed}); if so, see the key split in "
                 "docs/reference/tasks.md"
@@ -68,34 +69,12 @@ def find_split_column(
     return None, ""
 
 
-def _count_values(
-    form: RecordsFormat, files: Sequence[SourceFile]
-) -> Mapping[Column, Counter[str]]:
-    """Count the values of each column that has few."""
-    counts: dict[Column, Counter[str]] = {}
-    many: set[Column] = set()
-    for file in files:
-        for record in _records(form, file):
-            for column, value in record.items():
-                if column in many or isinstance(value, list | dict):
-                    continue
-                values = counts.setdefault(column, Counter())
-                values[plain(value)] += 1
-                if len(values) > _MOST_VALUES:
-                    many.add(column)
-                    del counts[column]
-    return counts
-
-
-def _records(form: RecordsFormat, file: SourceFile) -> Iterator[Mapping[Any, Any]]:
+def _read_records(form: RecordsFormat, file: SourceFile) -> Iterator[Mapping[Any, Any]]:
     """Yield the records of a file with all of their fields."""
-    if form.layout == "delimited":
-        names: Sequence[Column] = []
-        for _, cells in read_rows(file, form.encoding, form.delimiter, quoting=form.quoting):
-            if not names:
-                names = [c.strip() for c in cells] if form.header else range(len(cells))
-                if form.header:
-                    continue
-            yield dict(zip(names, cells, strict=False))
+    if form.layout != "delimited":
+        yield from (record for _, record in read_objects(form, form.layout, file, Counter()))
         return
-    yield from (record for _, record in read_objects(form, form.layout, file, Counter()))
+    rows = (r for _, r in read_rows(file, form.encoding, form.delimiter, quoting=form.quoting))
+    names = [cell.strip() for cell in next(rows, [])] if form.header else None
+    for cells in rows:
+        yield dict(zip(names or range(len(cells)), cells, strict=False))

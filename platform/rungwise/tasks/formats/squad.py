@@ -20,8 +20,10 @@ from rungwise.tasks.formats.base import (
     suggest_units,
     words,
 )
-from rungwise.tasks.formats.records import read_json, read_objects
+from rungwise.tasks.formats.records import Record, list_records, read_objects
 from rungwise.tasks.kinds.examples import Answer, Question
+
+_FIELDS = ("context", "id", "question", "answers")  # the words of a damaged question
 
 
 class SquadFormat(FormatConfig):
@@ -30,22 +32,27 @@ class SquadFormat(FormatConfig):
     fixed_kind = "span"
 
     kind: Literal["squad"] = "squad"
-    # squad: as published; mrqa: a context with its questions per line, as MRQA publishes many data
-    # sets; others: an object per question, with its context and answers: {text: [...],
-    # answer_start: [...]}, as other tools export it
-    layout: Literal["squad", "mrqa", "json_lines", "json", "parquet"] = "squad"
+    # squad: as published; others: an object per question, with its context and answers: {text:
+    # [...], answer_start: [...]}, as other tools export it
+    layout: Literal["squad", "json_lines", "json", "parquet"] = "squad"
     # questions without an answer; drop turns version 2.0 into 1.1
     unanswerable: Literal["keep", "drop"] = "keep"
     offsets: Units = "code_points"  # what `answer_start` counts
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
-        for place, context, entry in self._entries(file, counts):
-            with self.skip_damage(counts, (context, entry)):
-                id_ = str(_value(entry, "id", place, str | int))
+        for place, entry in self._entries(file, counts):
+            with self.skip_damage(counts, [entry.get(key) for key in _FIELDS]):
+                where = f"{file.uri}:{place}"
+                context = words(_value(entry, "context", where, str), where, "the context")
+                id_ = str(_value(entry, "id", where, str | int))
                 where = f"{file.uri}, question {id_}"
                 question = words(_value(entry, "question", where, str), where, "the question")
+                stated = _value(entry, "answers", where, list | dict)
                 impossible = entry.get("is_impossible", False)
-                answers = () if impossible else tuple(self._answers(entry, context, where, counts))
+                if isinstance(stated, dict):
+                    stated = _pair_answers(stated, where)
+                    impossible = impossible or not stated
+                answers = () if impossible else tuple(self._answers(stated, context, where, counts))
                 if impossible and self.unanswerable == "drop":
                     counts["unanswerable_questions_left_out"] += 1
                     continue
@@ -57,68 +64,39 @@ class SquadFormat(FormatConfig):
                     )
                 yield Question(f"{file.name}:{id_}", id_, question, context, answers)
 
-    def _entries(
-        self, file: SourceFile, counts: Counter[str]
-    ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Yield (place, context, question with its answers) in SQuAD's form."""
-        if self.layout == "squad":
-            data = read_json(file, self.encoding)
-            if not isinstance(data, dict):
-                raise _unexpected(file.uri, 'an object with "data"', data)
-            for place, article in _list_objects(data, "data", f"{file.uri}, "):
-                for where, paragraph in _list_objects(article, "paragraphs", f"{place}."):
-                    with self.skip_damage(counts, paragraph):
-                        value = _value(paragraph, "context", where, str)
-                        context = words(value, where, "the context")
-                        for at, entry in _list_objects(paragraph, "qas", f"{where}."):
-                            yield at, context, entry
+    def _entries(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
+        """Yield each question with the fields of its paragraph."""
+        if self.layout != "squad":
+            yield from read_objects(self, self.layout, file, counts)
             return
-        layout = "json_lines" if self.layout == "mrqa" else self.layout
-        for line, record in read_objects(self, layout, file, counts):
-            if self.layout == "mrqa" and "header" in record:
-                continue
-            where = f"{file.uri}:{line}"
+        for place, record in read_objects(self, "json", file, counts):
             with self.skip_damage(counts, record):
-                context = words(record.get("context"), where, "the context")
-                if self.layout != "mrqa":
-                    answers = _paired_answers(_value(record, "answers", where, dict), where)
-                    none = {"is_impossible": not answers}
-                    yield where, context, none | record | {"answers": answers}
-                    continue
-                for at, entry in _list_objects(record, "qas", f"{where}, "):
-                    with self.skip_damage(counts, (context, entry)):
-                        answers = [
-                            {
-                                "text": answer.get("text"),
-                                "answer_start": span[0]
-                                if isinstance(span, list) and span
-                                else None,
-                            }
-                            for place, answer in _list_objects(entry, "detected_answers", f"{at}.")
-                            for span in _value(answer, "char_spans", place, list)
-                        ]
-                        yield at, context, {**entry, "id": entry.get("qid"), "answers": answers}
+                lists = "data.paragraphs.qas"
+                yield from list_records(record, lists, place, file.uri, "data.format.layout")
 
     def _answers(
-        self, entry: dict[str, Any], context: str, where: str, counts: Counter[str]
+        self, stated: list[Any], context: str, where: str, counts: Counter[str]
     ) -> Iterator[Answer]:
-        for place, answer in _list_objects(entry, "answers", f"{where}, "):
+        for number, answer in enumerate(stated):
+            place = f"{where}, answers[{number}]"
             with self.skip_damage(counts, "", "answers"):
+                if not isinstance(answer, dict):
+                    raise _unexpected(place, "an object", answer)
                 text = words(_value(answer, "text", place, str), place, "the answer")
                 offset = _value(answer, "answer_start", place, int)
                 start = code_point(context, offset, self.offsets)
-                stands = "" if start is None else context[start : start + len(text)]
-                if start is None or stands != text:
+                content = "" if start is None else context[start : start + len(text)]
+                if start is None or content != text:
                     raise Damage(
                         f"{place}: expected {quote(text)} in the context from character {offset} "
-                        f"on, found {quote(stands)}{suggest_units(context, offset, text)}; mend "
+                        f"on, found {quote(content)}{suggest_units(context, offset, text)}; mend "
                         "the answer, or leave such answers out with data.format.on_error: drop",
                         "not_being_in_the_context",
                     )
                 yield Answer(text, start)
 
 
-def _paired_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
+def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
     texts, starts = (_value(lists, key, where, list) for key in ("text", "answer_start"))
     if len(texts) != len(starts):
         raise Damage(
@@ -128,17 +106,6 @@ def _paired_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
         )
     pairs = zip(texts, starts, strict=True)
     return [{"text": text, "answer_start": start} for text, start in pairs]
-
-
-def _list_objects(
-    record: dict[str, Any], key: str, before: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a list, each with its place, which begins with `before`."""
-    for number, entry in enumerate(_value(record, key, before.rstrip(" ,."), list)):
-        place = f"{before}{key}[{number}]"
-        if not isinstance(entry, dict):
-            raise _unexpected(place, "an object", entry)
-        yield place, entry
 
 
 def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:

@@ -9,7 +9,6 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -28,9 +27,8 @@ from rungwise.tasks.formats.base import (
     suggest_units,
     words,
 )
-from rungwise.tasks.formats.columns import unknown_scheme
 from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn, nested, require_object
-from rungwise.tasks.formats.schemes import find_odd_tag, iob2_labels, to_iob2
+from rungwise.tasks.formats.schemes import convert_sentences, iob2_labels
 from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokens.segmenters import HAN
 
@@ -105,10 +103,7 @@ class TokensFormat(_JsonTags):
             yield from rows
             return
         places = {tag: row.where for row in reversed(rows) for tag in row.tags or ()}
-        if odd := find_odd_tag(places):
-            raise unknown_scheme(places[odd[0]], *odd)
-        for row in rows:
-            yield replace(row, tags=tuple(to_iob2(row.tags or (), places)))
+        yield from convert_sentences(rows, places)
 
 
 class MarkColumns(Config):
@@ -123,14 +118,13 @@ class MarkColumns(Config):
 
 
 class MarksFormat(_JsonTags):
-    """A text and labelled [start, end) in characters; or {label: {words: [[start, end]]}}."""
+    """A text and labelled [start, end) in characters."""
 
     # Prodigy writes no spans beside a text that has none.
     optional: ClassVar[frozenset[str]] = frozenset({"columns.marks"})
 
     kind: Literal["marks"] = "marks"
     columns: MarkColumns = MarkColumns()
-    end_included: bool = False  # `end` is the last character of the mark, not the one after it
     offsets: Units = "code_points"  # what `start` and `end` count
 
     @property
@@ -170,8 +164,14 @@ class MarksFormat(_JsonTags):
                 "that has it; change data.format.columns.marks"
             )
 
-    def _marks(self, given: Any, text: str, where: str) -> Iterator[tuple[int, int, str]]:
-        for mark, words_marked in _flatten(given, where):
+    def _marks(self, marks: Any, text: str, where: str) -> Iterator[tuple[int, int, str]]:
+        if not isinstance(marks, list | None):
+            raise Damage(
+                f"{where}: expected a list of marks, as [start, end, label], found {quote(marks)}; "
+                "mend the line, or change data.format.columns.marks",
+                "what_is_no_list",
+            )
+        for mark in marks or []:
             fields, keys = require_object(mark, where), self.columns
             offset, end_offset, label = (
                 nested(fields, column, where, f"data.format.columns.{key}")
@@ -181,51 +181,29 @@ class MarksFormat(_JsonTags):
                 label = label[0]
             start = end = None
             if isinstance(offset, int) and isinstance(end_offset, int):
-                start = code_point(text, offset, self.offsets)
-                end = code_point(text, end_offset + self.end_included, self.offsets)
+                start, end = (code_point(text, n, self.offsets) for n in (offset, end_offset))
             if start is None or end is None or start >= end:
                 raise Damage(
                     f"{where}: expected a mark within the {len(text)} characters of the text, "
                     f"found {quote(offset)} to {quote(end_offset)}; mend it, or change "
-                    "data.format.end_included or offsets",
+                    "data.format.offsets",
                     "a_mark_outside_of_the_text",
                 )
-            stated = words_marked or fields.get(keys.marked or "")
+            stated = fields.get(keys.marked or "")
             # Label Studio writes a backslash and an n for a line break.
-            if isinstance(stated, str) and _joined(text[start:end]) != _joined(stated):
+            if isinstance(stated, str) and _join_lines(text[start:end]) != _join_lines(stated):
                 raise Damage(
                     f"{where}: expected the marked text {quote(stated)} at {offset} to "
                     f"{end_offset}, found {quote(text[start:end])}"
                     f"{suggest_units(text, offset, stated)}; mend it, or change "
-                    "data.format.end_included, offsets or columns.marked",
+                    "data.format.offsets or columns.marked",
                     "a_mark_of_another_text",
                 )
             yield start, end, label_name(str(label), self.labels, where)
 
 
-def _joined(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.replace("\\n", " ").split())
-
-
-def _flatten(marks: Any, where: str) -> Iterator[tuple[Any, str]]:
-    """Yield each mark, and its text where it is from {label: {text: [[start, end]]}}."""
-    if not isinstance(marks, dict):
-        yield from ((mark, "") for mark in _list(marks or [], where))
-        return
-    for label, marked in marks.items():
-        for text, places in (marked if isinstance(marked, dict) else {"": marked}).items():
-            yield from (([*_list(place, where), label], text) for place in _list(places, where))
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise Damage(
-            f"{where}: expected a list of marks, as [start, end, label] or as "
-            f"{{label: [[start, end]]}}, found {quote(value)}; mend the line, or change "
-            "data.format.columns.marks",
-            "what_is_no_list",
-        )
-    return value
 
 
 def _cut(where: str, text: str, marks: Sequence[tuple[int, int, str]]) -> Tagged:

@@ -1,0 +1,397 @@
+"""Guess format blocks by content: tables, tagged words in columns, objects of JSON and Parquet.
+
+A column is known by a name that data sets use, or else by what it holds: the labels recur, the text
+is the longest.
+"""
+
+import csv
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from statistics import fmean
+from typing import Any
+
+import pyarrow as pa
+
+from rungwise.tasks.formats.base import split_lines
+from rungwise.tasks.formats.records import read_cells, read_table
+from rungwise.tasks.formats.schemes import are_spans
+from rungwise.tasks.formats.splits import name_split
+from rungwise.tokens.segmenters import HAN
+
+Form = dict[str, Any]
+Columns = Mapping[Any, list[Any]]  # values by the name or the number of the column
+
+ROWS = 400  # rows of a sample to look at
+_TAGGED_LINES = 20 * ROWS  # of a file of sentences to look at
+_LABELS = (
+    *("label_desc", "label_des", "gold_label", "entailment_label", "label", "labels"),
+    *("category", "class", "intent", "sentiment", "is_duplicate", "quality", "polarity"),
+    *("target", "topic", "genres", "topics", "categories", "emotions"),
+)
+_SCORES = ("score", "similarity", "relatedness_score")
+_PAIRS = (
+    *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_a", "sentence_b")),
+    *(("question1", "question2"), ("context", "hypothesis"), ("question", "passage")),
+    *(("question", "sentence"), ("text_a", "text_b"), ("#1 string", "#2 string")),
+)
+_TEXTS = (
+    *("text", "sentence", "review", "content", "comment", "tweet", "utterance", "body", "message"),
+    *("text_a", "source", "title"),
+)
+_OPTIONS = ("options", "choices", "endings")
+_OPTION_SERIES = re.compile(r"(ending|choice|option|answer|distractor|sol|op)_?[0-9a-h]")
+_SPACED = re.compile(rf"[ {HAN}]")
+_DECIMALS, _DECIMAL_COMMAS = re.compile(r"-?\d+\.\d+"), re.compile(r"-?\d+[.,]\d+")
+_FEW = 10  # fewer values do not tell whether they recur
+_LONGEST_LABEL = 60
+_MOST_TEXTS = 3
+_WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
+# Decimal commas may stand between semicolons.
+_DELIMITERS: tuple[Form, ...] = (
+    {},
+    {"delimiter": ";", "quoting": True},
+    {"delimiter": ",", "quoting": True},
+)
+_CONLLU_WIDTH = 10
+
+
+def guess_lines(text: str) -> Iterator[Form]:
+    """Yield format blocks that may read a file of lines, likeliest first."""
+    lines = split_lines(text)
+    filled = [line for line in lines if line.strip()]
+    yield from _guess_tagged(lines[:_TAGGED_LINES])
+    for layout in _DELIMITERS:
+        try:
+            cells = read_cells(
+                filled, layout.get("delimiter", "\t"), quoting=layout.get("quoting", False)
+            )
+            rows = list(islice(cells, 0, None, max(1, -(-len(filled) // ROWS))))
+        except csv.Error:
+            continue
+        width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
+        if width > 1 and same > 0.9 * len(rows):
+            yield from _guess_table(rows, width, layout)
+
+
+def guess_json(text: str) -> Iterator[Form]:
+    """Yield format blocks that may read SQuAD's JSON, an array of objects, or an object a line."""
+    layout: Form = {"layout": "json"}
+    try:
+        data = json.loads(text)
+    except ValueError:
+        layout, data = {"layout": "json_lines"}, [*_parse_lines(text)]
+    match data:
+        case {"data": [{"paragraphs": _}, *_]}:
+            yield {"kind": "squad"}
+            return
+        case dict():
+            layout, data = {"layout": "json_lines"}, [data]
+    rows = _spread(data) if isinstance(data, list) else []
+    if records := [row for row in rows if isinstance(row, dict)]:
+        yield from _guess_records(records, layout)
+
+
+def _parse_lines(text: str) -> Iterator[Any]:
+    for line in _spread(text.split("\n")):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def guess_parquet(content: bytes) -> Iterator[Form]:
+    """Yield format blocks that may read the file, likeliest first; none if it is damaged."""
+    try:
+        rows = read_table(content)
+        names = _class_names(rows.schema.metadata or {})
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
+        return
+    records = rows.take([*_spread(range(len(rows)))]).to_pylist()
+    for form in _guess_records(records, {"layout": "parquet"}) if records else ():
+        columns = form.get("columns", {})
+        target = next((columns[key] for key in ("label", "labels", "tags") if key in columns), "")
+        classes = names.get(target) if isinstance(target, str) else None
+        yield form | ({"labels": dict(enumerate(classes))} if classes else {})
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the names of the classes by column, as Hugging Face's datasets keep them."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    names = {}
+    for column, feature in features.items():
+        inner = feature.get("feature", feature) if isinstance(feature, dict) else None
+        if isinstance(inner, dict) and isinstance(inner.get("names"), list):
+            names[column] = inner["names"]
+    return names
+
+
+def _guess_records(records: Sequence[dict[str, Any]], layout: Form) -> Iterator[Form]:
+    """Yield format blocks for objects: questions with answers, tagged words, or a table."""
+    columns: dict[str, list[Any]] = {}
+    for record in records:
+        for name, value in record.items():
+            columns.setdefault(name, []).append(value)
+    match records[0]:
+        case {"context": _, "question": _, "answers": {"answer_start": _}}:
+            yield {"kind": "squad", **layout}
+            return
+        case {"tokens": [*_]} | {"words": [*_]}:
+            yield from _guess_lists(columns, layout)
+    flat = {name: values for name, values in columns.items() if not any(map(_nests, values))}
+    if not flat or _has_options(flat):
+        return
+    # Beside marks of a labelling tool, what recurs may be the state of its work.
+    yield from _guess_columns(flat, layout, by_contents=len(flat) == len(columns))
+
+
+def _nests(value: Any) -> bool:
+    return isinstance(value, dict) or (
+        isinstance(value, list) and any(isinstance(each, dict | list) for each in value)
+    )
+
+
+def _guess_lists(columns: Columns, layout: Form) -> Iterator[Form]:
+    """Yield the block for lists of words and of tags, the names of entities first."""
+    lists = [name for name, rows in columns.items() if all(isinstance(r, list) for r in rows)]
+    tags = [name for name in lists if "tag" in name.lower()]
+    if not tags:
+        return
+    name = min(tags, key=lambda name: "ner" not in name.lower())
+    numbers = sorted({tag for row in columns[name] for tag in row if isinstance(tag, int)})
+    labels = {"labels": {number: f"tag{number}" for number in numbers}} if numbers else {}
+    words = "tokens" if "tokens" in columns else "words"
+    yield {"kind": "tokens", **layout, "columns": {"words": words, "tags": name}, **labels}
+
+
+def _guess_table(rows: Sequence[list[str]], width: int, layout: Form) -> Iterator[Form]:
+    """Yield blocks of a table whose first row has known names, other names, or none."""
+    header = [cell.strip() for cell in rows[0]]
+    even = [row for row in rows if len(row) == width]
+    if len(even) < len(rows):
+        layout = layout | {"extra_columns": all(len(row) >= width for row in rows)}
+    columns: dict[str, list[str]] = {}
+    if len(even) > 1 and len(header) >= width:
+        columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
+    if _has_options(columns):
+        return
+    for form in _guess_columns(columns, layout) if columns else ():
+        # A label would occur below too, and a text would have more words.
+        names = [n for each in form["columns"].values() for n in _as_list(each)]
+        if all(n.count(" ") < _WORDS_OF_A_NAME and n not in columns[n] for n in names):
+            yield form
+    numbered = dict(enumerate(map(list, zip(*even, strict=True))))
+    yield from _guess_columns(numbered, layout | {"header": False})
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _guess_columns(columns: Columns, layout: Form, *, by_contents: bool = True) -> Iterator[Form]:
+    """Yield tables, likeliest first. Without `by_contents`, only a name tells the labels."""
+    lower = {str(name).lower(): name for name in columns}
+    lengths = {name: _mean_length(values) for name, values in columns.items()}
+    prose = [name for name, values in columns.items() if _is_prose(values)]
+    longest = max(prose or columns, key=lambda name: lengths[name])
+    indicators = [name for name, values in columns.items() if {*map(str, values)} <= {"0", "1"}]
+    named = _find_target(columns, lower)
+    targets = dict.fromkeys([named, _find_classes(columns, but=longest) if by_contents else None])
+    if by_contents and len(indicators) > 2:
+        yield {"kind": "table", **layout, "columns": {"text": longest, "labels": indicators}}
+    for name in targets:
+        if name is None:
+            continue
+        target, keys = _target_columns(name, columns[name], layout)
+        table = {"kind": "table", **layout, **keys}
+        texts = _find_named_texts(lower, lengths, name)
+        if name == named and longest != name:
+            texts.append({"text": longest})
+        for each in [*texts, *_find_texts(columns, prose, lengths, longest, name)]:
+            skip = {"skip_labels": ["-"]} if "second" in each and "-" in columns[name] else {}
+            yield {**table, "columns": {**each, **target}, **skip}
+
+
+def _find_target(columns: Columns, lower: Mapping[str, Any]) -> Any:
+    """Return the column that has the name of labels, else of a score; None if there is none."""
+    # What rarely recurs are scores, or texts to write.
+    labels = [lower[n] for n in _LABELS if n in lower and _may_be_labels(columns[lower[n]])]
+    # The first one that has several values, or too few to tell.
+    label = max(labels, key=lambda n: len(columns[n]) < _FEW or _varies(columns[n]), default=None)
+    return next((lower[n] for n in _SCORES if n in lower), None) if label is None else label
+
+
+def _find_named_texts(
+    lower: Mapping[str, Any], lengths: Mapping[Any, float], target: Any
+) -> list[Form]:
+    """Return the columns that have the names of a pair, and of a text."""
+    pairs = [names for names in _PAIRS if {*names} <= {*lower}]
+    texts = [lower[n] for n in _TEXTS if n in lower and lengths[lower[n]] and lower[n] != target]
+    forms: list[Form] = [{"text": lower[a], "second": lower[b]} for a, b in pairs[:1]]
+    return [*forms, *({"text": text} for text in texts[:1])]
+
+
+def _find_texts(
+    columns: Columns, prose: Sequence[Any], lengths: Mapping[Any, float], longest: Any, target: Any
+) -> Iterator[Form]:
+    """Yield the columns of text by what they hold."""
+    texts = [
+        name
+        for name in columns
+        if name != target
+        and (name == longest or (name in prose and not _mostly_recurs(columns[name])))
+    ]
+    if not texts or len(texts) > _MOST_TEXTS:  # the options of a question
+        return
+    # A second text is about as long as the first; a title is shorter, and a part of the text.
+    if len(texts) == 2 and min(lengths[name] for name in texts) > 0.2 * lengths[longest]:
+        yield {"text": texts[0], "second": texts[1]}
+    yield {"text": texts if len(texts) > 1 else texts[0]}
+
+
+def _has_options(columns: Columns) -> bool:
+    """Tell whether these are questions with options, whose block is stated by hand."""
+    lower = {name.lower(): name for name in columns}
+    if any(isinstance(columns[lower[name]][0], list) for name in _OPTIONS if name in lower):
+        return True
+    stems = [match[1] for match in map(_OPTION_SERIES.fullmatch, lower) if match]
+    return len(stems) > len({*stems}) or lower.keys() >= {*"abc"}
+
+
+def _target_columns(name: Any, values: Sequence[Any], layout: Form) -> tuple[Form, Form]:
+    """Return the column of a score, or of one or several labels per example, and the format keys it
+    needs."""
+    decimal = _DECIMAL_COMMAS if layout.get("delimiter") == ";" else _DECIMALS
+    is_score = str(name).lower() in _SCORES
+    if is_score or any(decimal.fullmatch(str(value).strip()) for value in values):
+        return {"score": name}, {}
+    lists = [each for each in values if isinstance(each, list)]
+    # With at most one label in each, an empty list is an example without its label.
+    if any(len(each) > 1 for each in lists) or 2 * lists.count([]) > len(values):
+        return {"labels": name}, {}
+    for separator in ",;|":
+        # Lists of labels take more different values than labels do.
+        parts = {part.strip() for each in values for part in str(each).split(separator)}
+        if len(parts) < len({*map(str, values)}):
+            return {"labels": name}, {} if separator == "," else {"label_separator": separator}
+    return {"label": name}, {}
+
+
+def _find_classes(columns: Columns, but: Any) -> Any:
+    """Return the column whose short values recur most, None if none recurs."""
+    shares = {
+        name: len({*map(str, values)}) / len(values)
+        for name, values in columns.items()
+        if name != but
+        and _varies(values)
+        and None in {name_split(str(value)) for value in values}  # else it names the split
+        and (len({*map(str, values)}) <= 2 or _mostly_recurs(values))
+        and max(len(str(value)) for value in values) < _LONGEST_LABEL
+    }
+    return min(shares, key=lambda name: shares[name], default=None)
+
+
+def _may_be_labels(values: Sequence[Any]) -> bool:
+    are_lists = any(isinstance(value, list) for value in values)
+    return len(values) < _FEW or are_lists or _mostly_recurs(values)
+
+
+def _varies(values: Sequence[Any]) -> bool:
+    return len({*map(str, values)}) > 1
+
+
+def _mostly_recurs(values: Sequence[Any]) -> bool:
+    return len({*map(str, values)}) <= len(values) / 2
+
+
+def _spread(values: Sequence[Any]) -> Sequence[Any]:
+    """Return a sample from all over, since a file may be sorted by its labels."""
+    return values[:: max(1, -(-len(values) // ROWS))]
+
+
+def _is_prose(values: Sequence[Any]) -> bool:
+    """Tell whether a column is text of several words; dates and names of files are not."""
+    cells = [value for value in values if isinstance(value, str) and value.strip()]
+    spaced = [cell for cell in cells if _SPACED.search(cell.strip())]
+    if len(spaced) <= 0.5 * len(cells):
+        return False
+    return fmean(sum(c.isalpha() or c == " " for c in cell) / len(cell) for cell in cells) > 0.6
+
+
+def _mean_length(values: Sequence[Any]) -> float:
+    """Return the mean length in characters; values that are not text count as 0."""
+    return fmean(len(value) if isinstance(value, str) else 0 for value in values)
+
+
+def _guess_tagged(lines: Sequence[str]) -> Iterator[Form]:
+    """Yield blocks for one word and its tags per line, with blank lines between sentences."""
+    words = [line for line in lines if line.strip() and not line.startswith("-DOCSTART-")]
+    num_ends = sum(not line.strip() for line in lines)
+    for separator in ("\t", None) if words else ():
+        comments = _find_comments(lines, words, separator)
+        rows = [line.split(separator) for line in words if line not in comments]
+        width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
+        if width < 2 or same < 0.95 * len(rows):
+            continue
+        columns = [*zip(*(row for row in rows if len(row) == width), strict=True)]
+        form = _guess_tag_columns(columns, are_sentences=2 < num_ends < len(rows) / 2)
+        if form and form["kind"] == "conll":
+            form |= {"separator": "tab"} if separator else {}
+            form |= {"comment": "#"} if comments else {}
+        if form:
+            yield form
+
+
+def _find_comments(lines: Sequence[str], words: Sequence[str], separator: str | None) -> set[str]:
+    """Return the lines that begin with # before a sentence and are no words of it."""
+    starts = {
+        line
+        for before, line in itertools.pairwise(["", *lines])
+        if line.startswith("#") and (not before.strip() or before.startswith("#"))
+    }
+    cells = {line: line.split(separator) for line in words}
+    width = Counter(map(len, cells.values())).most_common(1)[0][0]
+    # At the beginning of a sentence, # is a word where a tag follows that another word has too.
+    tagged = {(row[0], row[-1]) for row in cells.values() if len(row) == width}
+    counts = Counter(tag for _, tag in tagged)
+    tags = {tag for word, tag in tagged if not word.startswith("#") or counts[tag] > 1}
+    return {line for line in starts if len(cells[line]) != width or cells[line][-1] not in tags}
+
+
+def _guess_tag_columns(columns: Sequence[Sequence[str]], *, are_sentences: bool) -> Form | None:
+    """Return the block for the columns of words and of tags, None if there are none."""
+    width = len(columns)
+    number = next((n for n, cells in enumerate(columns[:3]) if _are_numbers(cells)), None)
+    if number == 0 and width == _CONLLU_WIDTH:
+        return {"kind": "conllu"}
+    word = 0 if number is None else number + 1
+    if word >= width or fmean(cell.count(" ") for cell in columns[word]) > 0.1:
+        return None
+    spans = [n for n, cells in enumerate(columns) if n > word and are_spans({*cells})]
+    tag = width - 1
+    if spans:
+        tag = spans[-1] if number is None else spans[0]
+    elif are_spans({*columns[word]}):
+        word, tag, spans = width - 1, word, [word]
+    tags = _spread(columns[tag])
+    if not spans and not (are_sentences and len({*tags}) < max(60, len(tags) / 4)):
+        return None
+    form: Form = {"kind": "conll"} | ({"word": word} if word else {})
+    return form | ({"tag": tag} if tag != width - 1 else {})
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    """Tell whether a column numbers the words of each sentence, from 0 or 1."""
+    if cells[0] not in ("0", "1"):
+        return False
+    # CoNLL-U also numbers what is between words.
+    numbers = [int(cell) for cell in cells if cell.isdecimal()]
+    steps = [b - a == 1 or b == numbers[0] for a, b in itertools.pairwise(numbers)]
+    runs = len(cells) == 1 or {*numbers} != {numbers[0]}
+    return len(numbers) > 0.5 * len(cells) and all(steps) and runs
