@@ -283,20 +283,7 @@ def _layered(suite: str, kind: str, shares: Any, files: dict[str, Any], rng: Any
         ]
         cosines = [[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]]
         files[f"{suite}/pairs.json"] = {"bank": {"occurrences": said, "cosines": [cosines]}}
-        near = [[{"text": "a bank of mud", "first": 2, "end": 6, "cosine": 0.5}]] * 3
-        files[f"{suite}/neighbours.json"] = {
-            "words": {"play": [["game", 0.5], [EVIL, 0.4]]},
-            "occurrences": {"bank": [near]},
-        }
         return
     shares(suite, "most frequent", 0.5)
     shares(suite, "linear mix", 0.9)
     files[f"{suite}/mix.json"] = {"shares": [0.2, 0.3, 0.5], "gamma": 1.0, "centre": 1.3}
-    if kind == "senses":
-        points = [
-            {"x": float(x), "y": float(y), "sense": n % 2, "text": "t"}
-            for n, (x, y) in enumerate(rng.standard_normal((20, 2)))
-        ]
-        one = {"layer": 1, "senses": ["river", "$money"], "points": points}
-        one["accuracy_in_folds_of_train"] = [0.5, 0.9]
-        files[f"{suite}/map.json"] = dict.fromkeys(("apple", "bank"), one)

@@ -42,15 +42,7 @@ ALL = {
     *("picture", "history", "claims", "minimal_pairs", "published", "polysemy", "layers", "others"),
     *("table", "budgets", "mix", "origin"),
 }
-PLOTS = (
-    "ladder",
-    "ladder-narrow",
-    "operations",
-    "parameters",
-    "while_learning",
-    "senses-apple",
-    "layers",
-)
+PLOTS = ("ladder", "ladder-narrow", "operations", "parameters", "while_learning", "layers")
 
 
 RANKING = (
@@ -92,7 +84,6 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
         f"{MINUS}3.0 points [{MINUS}5.0, {MINUS}1.0]",
         f"perplexity: gpt {MINUS} lstm",
         "rungwise run ladder recipe.yaml",
-        "playing, game, games",
         "ngram3, ngram2: not evaluated on my_similarity, my_senses",
         "(requires word vectors).",
         "bert_frozen: same weights as bert, used in another way",

@@ -19,7 +19,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
-from rungwise.evaluation.page import fill_in, generation, spelling, surprise
+from rungwise.evaluation.page import fill_in, generation, spelling
 from rungwise.instances.kinds import read_kind
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective
@@ -124,8 +124,6 @@ def draw_plots(content: Content) -> dict[str, bytes]:
     if examples.specimen:
         instances = InstancesSummary.of(content.inputs["instances"])
         plots["lengths"] = pretraining.draw_lengths(instances)
-    if examples.context:
-        plots["context"] = pretraining.draw_context(examples.context, pretrain.unigram_loss)
     return {f"{name}.png": picture for name, picture in plots.items()}
 
 
@@ -165,7 +163,6 @@ def render_page(
         ln_2=math.log(2),
         minimum_letters=spelling.MINIMUM_LETTERS,
         top=fill_in.TOP,
-        levels=surprise.LEVELS,
         temperature=generation.TEMPERATURE,
         untuned=describe_untuned(
             content.searches, content.comparison.variants if content.comparison else ()
@@ -204,8 +201,6 @@ def csv_tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
         "trials": tables.trials(content.sweeps),
         "searches": search_rows(content.searches),
         "fill_in": tables.guesses(examples.blanks),
-        "passage": [vars(token) for token in examples.passage.tokens] if examples.passage else [],
-        "context": [vars(row) for row in examples.context],
         "continuations": tables.continuations(examples.continuations),
         "neighbours": tables.neighbours(examples.neighbours),
     }

@@ -38,8 +38,6 @@ class PublishedResults(Config):
 
     tables: dict[TableName, Published]
     orders: Published
-    glove_word: str
-    glove_neighbours: tuple[str, ...]
     blimp_models: tuple[str, ...]
     blimp_human: dict[str, float]
     blimp_source: str

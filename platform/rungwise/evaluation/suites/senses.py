@@ -22,8 +22,7 @@ sentences (Gale, Church and Yarowsky 1992, "Work on Statistical Methods for Word
 Disambiguation"; Schuetze 1992, "Context Space"). The senses are the two words, equally frequent.
 
 A static vector is the same in every sentence and scores as the most frequent sense does; `context`
-shows what the surrounding words add. The map shows test sentences in the layer (above the static
-layer 0, if any) whose nearest means score best in cross-validation on train.
+shows what the surrounding words add.
 """
 
 import json
@@ -31,7 +30,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +49,9 @@ from rungwise.instances.order import evenly
 from rungwise.tasks.data.made import PLAIN_WORD
 from rungwise.tasks.formats.base import quote, read_text, split_lines
 
-MAP = "map.json"
 MIX = "mix.json"
 _NAMES = "classes_map.txt"
 _FEWEST = 20  # sentences of a word of a pair
-_FOLDS = 5
-_POINTS = 150  # on the map of a word
-_CONTEXT = 40  # characters on each side of the word
 
 
 @dataclass(frozen=True)
@@ -76,10 +71,6 @@ class AmbiguousWord:
     names: dict[str, str]
     train: Split
     test: Split
-
-    def sense_name(self, sense: str) -> str:
-        """The readable name of a sense: `bank_bank_(geography)` gives `bank (geography)`."""
-        return self.names[sense].removeprefix(f"{self.word}_").replace("_", " ")
 
 
 class _Senses(WordStatesSuite):
@@ -112,8 +103,7 @@ class _Senses(WordStatesSuite):
             "without_piece": sum(each.without_piece for each in words),
             "in_windows": sum(each.in_windows for each in words),
         }
-        maps = {each.word.word: each.map() for each in words}
-        return SuiteResult(items, {MIX: mix.as_data() | counts, MAP: maps})
+        return SuiteResult(items, {MIX: mix.as_data() | counts})
 
 
 class SensesSuite(_Senses, FileSuite):
@@ -182,28 +172,6 @@ class _EncodedWord:
             }
         return predictions
 
-    def map(self) -> dict[str, Any]:
-        """Test sentences in two dimensions, in the layer described at the head of this module."""
-        by_layer = [_cross_validate(train, self.train_senses) for train in self.train]
-        lowest = min(1, len(by_layer) - 1)
-        layer = lowest + int(np.argmax(by_layer[lowest:]))
-        places = evenly(self.test.shape[1], _POINTS).tolist()
-        points, senses = project(self.test[layer][places]), self.test_senses.tolist()
-        return {
-            "layer": layer,
-            "accuracy_in_folds_of_train": by_layer,
-            "senses": [self.word.sense_name(sense) for sense in self.order],
-            "points": [
-                {
-                    "x": round(float(x), 4),
-                    "y": round(float(y), 4),
-                    "sense": senses[place],
-                    "text": _context(self.word.test.sentences[place]),
-                }
-                for place, (x, y) in zip(places, points, strict=True)
-            ],
-        }
-
 
 def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
     """Read the words of all folders, sorted, with up to `most` sentences per split, evenly spread.
@@ -270,16 +238,6 @@ def make_pseudo_words(
     return words
 
 
-def project(vectors_NE: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The first two principal components (N, 2), each with its largest coordinate positive."""
-    centred = vectors_NE.astype(np.float64) - vectors_NE.mean(axis=0)
-    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    points = np.zeros((len(vectors_NE), 2))
-    points[:, : len(sizes)] = (left * sizes)[:, :2]
-    peaks = points[np.abs(points).argmax(axis=0), [0, 1]]
-    return points * np.where(peaks < 0, -1.0, 1.0)
-
-
 def _read_split(
     data: SourceFile, gold: SourceFile, names: dict[str, str], most: int | None
 ) -> Split:
@@ -342,20 +300,3 @@ def _predict_by_mix(words: Sequence[_EncodedWord]) -> tuple[classifiers.Mix, lis
     ends = np.cumsum([each.test.shape[1] for each in words])[:-1]
     by_word = np.split(mix.classes, ends)
     return mix, [classes - begin for classes, begin in zip(by_word, begins, strict=False)]
-
-
-def _cross_validate(vectors_NE: NDArray[np.float32], senses_N: Classes) -> float:
-    """The cross-validated accuracy of the nearest mean."""
-    fold_N = np.arange(len(senses_N)) % _FOLDS
-    right = 0
-    for fold in range(_FOLDS):
-        train, test = fold_N != fold, fold_N == fold
-        if train.any() and test.any():
-            senses = classifiers.by_centroid(vectors_NE[train], senses_N[train], vectors_NE[test])
-            right += int((senses == senses_N[test]).sum())
-    return right / len(senses_N)
-
-
-def _context(sentence: Sentence) -> str:
-    ((first, end),) = sentence.words
-    return sentence.text[max(0, first - _CONTEXT) : end + _CONTEXT]

@@ -12,8 +12,7 @@
     ReadsSpelling       pretraining                                bodies with characters
     ReadsText           pretraining                                models that predict tokens
     BeginsAt            pretraining                                models that predict tokens
-    TargetLogits        the page: surprise at a passage            models of packed blocks
-    NextTokenLogits     the page: continuations, use of context    left-to-right models
+    NextTokenLogits     the page: continuations                    left-to-right models
     BlankLogits         the page: words to fill in                 models that read both sides
 
 `rungwise.pretraining.pretrained.load_model` returns a trained model. Test for a protocol with
@@ -28,8 +27,6 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-
-from rungwise.instances.batch import CausalBatch
 
 
 @runtime_checkable
@@ -166,15 +163,6 @@ class BeginsAt(Protocol):
     def set_word_shares(self, shares_V: Tensor) -> bool:
         """Let it predict these shares (V,) of words before any training. Return False if it has no
         bias for it."""
-        ...
-
-
-@runtime_checkable
-class TargetLogits(Protocol):
-    """Predicts every target of packed blocks."""
-
-    def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
-        """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
         ...
 
 

@@ -53,8 +53,6 @@ from rungwise.report.stage import LADDER_PAGE, LadderConfig, ReportSummary
 from rungwise.report.writing import render_template, write_files
 from rungwise.tokenizer import TokenizerSummary
 
-_WORDS = 4  # at most, whose senses are drawn
-
 
 @dataclass(frozen=True)
 class Content:
@@ -71,9 +69,7 @@ class Content:
     gains: list[Row]
     layers: list[LayerScore]
     mixes: list[LayerShare]
-    maps: Mapping[str, Mapping[str, Mapping[str, Any]]]
     sentences: list[Row]
-    neighbours: list[Row]
     others: list[Row]
     searches: list[Tuned]
     verdicts_after: dict[str, dict[str, str]]
@@ -126,9 +122,7 @@ def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Cont
         gains=rows.gains(comparison),
         layers=rows.layer_scores(rungs),
         mixes=rows.layer_shares(rungs),
-        maps=dict(list(rows.maps(rungs).items())[:_WORDS]),
         sentences=rows.sentences(rungs),
-        neighbours=rows.neighbours(rungs),
         others=rows.others(rungs),
         searches=gather_searches(inputs, {rung.name: rung.look for rung in rungs}),
         verdicts_after=changed_verdicts(inputs, config.claims_after),
@@ -154,8 +148,6 @@ def draw_plots(content: Content) -> dict[str, bytes]:
         ):
             plots[name] = ladder_plots.draw_by_size(rungs, columns, axis, sizes)
     plots["while_learning"] = ladder_plots.draw_learning_curves(rungs)
-    for word, maps in content.maps.items():
-        plots[f"senses-{word}"] = ladder_plots.draw_senses(maps)
     if content.layers:
         plots["layers"] = ladder_plots.draw_layers(content.layers, rungs)
     if content.mixes:
@@ -196,10 +188,6 @@ def render_page(
         same_weights={rung.name: rung.also for rung in rungs if rung.also},
         sentence_rungs=_rungs_with_rows(rungs, content.sentences),
         other_rungs=_rungs_with_rows(rungs, content.others),
-        near_words=[row for row in content.neighbours if "sentence" not in row],
-        near_sentences=[row for row in content.neighbours if "sentence" in row],
-        glove_word=published.RESULTS.glove_word,
-        glove=published.RESULTS.glove_neighbours,
         orders_source=published.RESULTS.orders.source,
         gains_source=published.TABLES["T2"].source,
         published_gains=rows.published_gains(),
@@ -288,14 +276,7 @@ def csv_tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
         "minimal_pairs": rows.minimal_pairs(content.rungs),
         "orders": content.orders,
         "gains": content.gains,
-        "senses": [
-            {"word": word, "rung": rung, "layer": each["layer"], **point}
-            for word, maps in content.maps.items()
-            for rung, each in maps.items()
-            for point in each["points"]
-        ],
         "sentences": content.sentences,
-        "neighbours": content.neighbours,
         "layers": list(map(vars, content.layers)),
         "layer_mixes": list(map(vars, content.mixes)),
         "others": content.others,

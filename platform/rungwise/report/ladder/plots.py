@@ -1,8 +1,7 @@
 """Plots of a ladder: scores of all rungs by operations (FLOP) and parameters, validation curves,
-accuracy by layer, learned mixes of layers, maps of word senses."""
+accuracy by layer, learned mixes of layers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
@@ -15,8 +14,6 @@ from rungwise.report.ladder.rungs import Cell, Column, Rung
 _COLUMNS = 3
 _DECADE = 10
 _POINTS = ("accuracy", "correlation")  # shown times 100
-_MAPS = 4  # per row
-_NO_SENSE = "sense not in training"
 _FREQUENT, _SAME_WORD = "most frequent", "same word"  # names from the suites
 
 
@@ -153,33 +150,4 @@ def draw_mixes(rows: Sequence[LayerShare], rungs: Sequence[Rung]) -> bytes:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         style.dress(axes, suite, "layer", "share of the mix (%)")
     style.add_legend_below(figure, panels)
-    return style.png(figure)
-
-
-def draw_senses(maps: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Sentences with one word in the plane, one panel per rung, one mark and colour per sense."""
-    figure, panels = style.new_panels(len(maps), _MAPS, 2.5, 0.7)
-    for axes, (rung, sense_map) in zip(panels, maps.items(), strict=True):
-        for sense, name in [*enumerate(sense_map["senses"]), (-1, _NO_SENSE)]:
-            points = [point for point in sense_map["points"] if point["sense"] == sense]
-            if not points:
-                continue
-            look = palette.series(sense)
-            axes.scatter(
-                [point["x"] for point in points],
-                [point["y"] for point in points],
-                s=22,
-                color=look.colour if sense >= 0 else palette.MUTED,
-                marker=look.marker if sense >= 0 else "x",
-                alpha=0.7,
-                linewidth=0 if sense >= 0 else 1,
-                label=name,
-            )
-        layer = sense_map["layer"]
-        accuracy = sense_map["accuracy_in_folds_of_train"][layer]
-        style.dress(axes, rung, f"layer {layer}, accuracy {accuracy:.0%}")
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.margins(0.08)
-    style.add_legend_below(figure, panels, last=[_NO_SENSE])
     return style.png(figure)

@@ -1,8 +1,7 @@
 """Rows of the page's tables of minimal pairs, published results, layers and senses."""
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from statistics import fmean
@@ -236,20 +235,6 @@ def _suite_files(
                 yield suite, rung, data
 
 
-def maps(rungs: Sequence[Rung]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Maps of senses, {word: {rung: map}}, words with the most balanced senses first."""
-    by_word: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for _, rung, data in _suite_files(rungs, "map.json", *SENSES):
-        for word, each in data.items():
-            by_word.setdefault(word, {})[rung.name] = each
-
-    def largest_share(word: str) -> float:
-        points = next(iter(by_word[word].values()))["points"]
-        return max(Counter(point["sense"] for point in points).values()) / len(points)
-
-    return {word: by_word[word] for word in sorted(by_word, key=largest_share)}
-
-
 def sentences(rungs: Sequence[Rung]) -> list[Row]:
     """The textbook's sentences: for each sentence and rung, the one whose word is nearest in the
     last layer. `credit` is 1 if it has the same sense, a fraction if several are equally near."""
@@ -274,24 +259,6 @@ def sentences(rungs: Sequence[Rung]) -> list[Row]:
                         "credit": sum(same) / len(same) if has_partner else None,
                     }
                 )
-    return rows
-
-
-def neighbours(rungs: Sequence[Rung]) -> list[Row]:
-    """The nearest words by static vectors, and the nearest held-out occurrence of each sentence's
-    word in the last layer."""
-    rows: list[Row] = []
-    for _, rung, data in _suite_files(rungs, "neighbours.json", POLYSEMY):
-        rows += [
-            {"word": word, "rung": rung.name, "nearest": ", ".join(each[0] for each in words)}
-            for word, words in (data["words"] or {}).items()
-        ]
-        rows += [
-            {"word": word, "rung": rung.name, "sentence": place + 1, "nearest": texts[0]["text"]}
-            for word, layers in data["occurrences"].items()
-            for place, texts in enumerate(layers[-1] if layers else [])
-            if texts
-        ]
     return rows
 
 

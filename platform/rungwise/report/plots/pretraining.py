@@ -1,4 +1,4 @@
-"""Plots of pretraining: losses by tokens, speed, loss by context, instance lengths."""
+"""Plots of pretraining: losses by tokens, speed, instance lengths."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from rungwise.evaluation.page.surprise import ContextRange
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective, Part
 from rungwise.pretraining.summary import GradientRun, PretrainSummary, Row
@@ -91,25 +90,6 @@ def draw_tokens_per_second(run: GradientRun) -> bytes:
         style.mark_change(axes, attempt.from_step, f"resumed, {workers}")
     for change in run.length_changes:
         style.mark_change(axes, change.from_step, f"{change.sequence_length} tokens")
-    style.add_legend(axes)
-    return style.png(figure)
-
-
-def draw_context(ranges: Sequence[ContextRange], unigram_loss: float) -> bytes:
-    """Mean surprisal of held-out tokens by number of tokens of their document read before."""
-    figure, axes = style.new_axes()
-    _draw_unigram(axes, unigram_loss)
-    places = range(len(ranges))
-    axes.plot(places, [each.nats for each in ranges], color=palette.BLUE, marker="o", linewidth=1.8)
-    names = [f"{r.low}" if r.low == r.high else f"{r.low} to {r.high}" for r in ranges]
-    axes.set_xticks(places, names, rotation=30 if len(ranges) > 6 else 0)
-    style.dress(
-        axes,
-        f"Mean surprisal: {ranges[0].nats:.2f} nats after {names[0]} token, "
-        f"{ranges[-1].nats:.2f} after {names[-1]}",
-        "preceding tokens in the document",
-        "mean surprisal (nats)",
-    )
     style.add_legend(axes)
     return style.png(figure)
 

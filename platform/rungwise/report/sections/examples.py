@@ -2,8 +2,7 @@
 
 A model fitted on tokens without instances has none, except nearest neighbours of words if it has
 vectors of words and its objective predicts no text. A masking objective has one masked instance.
-The rest depends on the model's capabilities: a passage with the surprisal of each token, blanks to
-fill in and, for next-token models, the loss by length of the context and continuations.
+The rest depends on the model's capabilities: blanks to fill in, continuations of prompts.
 """
 
 from dataclasses import dataclass
@@ -12,21 +11,15 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.evaluation.page import held_out, surprise
+from rungwise.evaluation.page import held_out
 from rungwise.evaluation.page.fill_in import BlankResult, choose_blanks, fill_blanks
 from rungwise.evaluation.page.generation import Continuation, choose_prompts, continue_prompts
 from rungwise.evaluation.page.neighbours import Neighbours, neighbours_of_text
 from rungwise.evaluation.page.spelling import token_text
-from rungwise.evaluation.page.surprise import ContextRange, Passage
 from rungwise.instances.kind import PieceKind, ShownRow
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.trained.capabilities import (
-    BlankLogits,
-    NextTokenLogits,
-    TargetLogits,
-    WordVectors,
-)
+from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, WordVectors
 from rungwise.pretraining.pretrained import load_model, trained_config
 from rungwise.training.config import GradientConfig
 
@@ -71,8 +64,6 @@ class Examples:
 
     baseline: Baseline | None = None
     specimen: Specimen | None = None
-    passage: Passage | None = None
-    context: tuple[ContextRange, ...] = ()
     blanks: tuple[BlankResult, ...] = ()
     continuations: tuple[Continuation, ...] = ()
     neighbours: tuple[Neighbours, ...] = ()
@@ -101,27 +92,18 @@ def gather_examples(
     count, mask_seed = held_out.MOST_INSTANCES, 0
     if isinstance(config.pretrain, GradientConfig):  # as in validation
         count, mask_seed = config.pretrain.validation_instances, config.pretrain.seed
-    specimen, passage = None, None
-    context, continuations, results = [], [], []
+    specimen, continuations, results = None, [], []
     reader = InstanceReader(instances, "validation")
     if config.objective.masks:
         specimen = choose_specimen(reader, tokenizer, mask_seed)
-    else:
-        if isinstance(model, TargetLogits):
-            passage = surprise.choose_passage(model, reader, tokenizer, seed)
-        if isinstance(model, TargetLogits) and isinstance(model, NextTokenLogits):
-            context = surprise.surprise_by_context(model, reader)
-        if isinstance(model, NextTokenLogits):
-            texts = choose_prompts(reader, tokenizer, prompts, seed)
-            end = reader.vocabulary.end
-            continuations = continue_prompts(model, tokenizer, texts, end, seed)
+    elif isinstance(model, NextTokenLogits):
+        texts = choose_prompts(reader, tokenizer, prompts, seed)
+        continuations = continue_prompts(model, tokenizer, texts, reader.vocabulary.end, seed)
     if isinstance(model, BlankLogits):
         results = fill_blanks(model, tokenizer, choose_blanks(reader, tokenizer, blanks, seed))
     return Examples(
         _baseline(reader, tokenizer, count, mask_seed),
         specimen,
-        passage,
-        tuple(context),
         tuple(results),
         tuple(continuations),
     )
