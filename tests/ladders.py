@@ -23,7 +23,7 @@ from rungwise.evaluation.search.record import SearchSummary, SearchTrial
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.measure import ITEMS, MeasureSummary, score_items
+from rungwise.evaluation.suites.scores import ITEMS, MeasureSummary, score_items
 from rungwise.instances.causal import CausalConfig
 from rungwise.models.config import model_config
 from rungwise.pretraining.config import fitting_kind
@@ -43,6 +43,11 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 # Nats of a document of 100 tokens and 400 bytes.
 NATS = {"ngram2": 520.0, "ngram3": 500.0, "lstm": 470.0, "gpt": 480.0, "bert": 300.0}
+KEYS: dict[str, dict[str, Any]] = {
+    "similarity": {"path": ["pairs"]},
+    "senses": {"path": ["words"]},
+    "probe": {"train": ["a"], "test": ["b"], "format": {"kind": "conllu", "tags": "upos"}},
+}
 ROWS = [{"step": step, "tokens": 100 * step, "loss": 6.0} for step in (0, 10, 20)]
 CODE_LENGTHS = [{**row, "bits_per_byte": 3.0 - row["step"] / 20} for row in ROWS]
 
@@ -205,7 +210,7 @@ def _measured(made: Experiment, name: str, pretrain: Artifact, kinds: dict[str, 
     items, files, passed = _answers(name, kinds)
     made.add(
         Title("measure", variant=titled),
-        {"suites": {suite: {"kind": kind} for suite, kind in kinds.items()}},
+        {"suites": {suite: {"kind": kind} | KEYS.get(kind, {}) for suite, kind in kinds.items()}},
         MeasureSummary(
             scores=tuple(score for each in items for score in score_items([each])),
             passed_over=passed,

@@ -20,11 +20,10 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
-from rungwise.report.page import write_report
+from rungwise.report.run import write_report
 from rungwise.report.sections.examples import choose_specimen
 from rungwise.report.sections.findings import describe_training
-from rungwise.report.stage import ReportConfig
-from rungwise.report.writing import ReportSummary
+from rungwise.report.stage import ReportConfig, ReportSummary
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, load_tokenizer, train
 from rungwise.training.tensor_files import save_tensors
 from tests.conftest import write_shards

@@ -22,8 +22,7 @@ from rungwise.models.families.gpt import GptConfig
 from rungwise.models.trained.language_models import TwoDirectionModel
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report.plots import pretraining as pretraining_plots
-from rungwise.report.sections import speed
+from rungwise.report.sections import pretraining
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -145,7 +144,7 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         assert words.replace(" ", "") in page.words.replace(" ", "").replace("\xa0", ""), words
     resumed = PretrainSummary.of(made["pretrain"]).gradient
     assert resumed is not None
-    assert sum(row.steps for row in speed.attempts(resumed)) == STEPS
+    assert sum(row.steps for row in pretraining.attempts(resumed)) == STEPS
 
 
 def test_a_model_reads_rows_as_long_as_those_it_was_trained_on(causal: dict[str, Artifact]) -> None:
@@ -186,7 +185,7 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
     assert [last[key] for key in ("step", "sequence_length", "mlm_loss")] == ["20", "512", "5.478"]
     # Of 2,000 tokens.
     assert "books6,5431.5k75.0%1.25<wiki>32150025.0%3.50" in "".join(page.words.split())
-    unmarked_speed = pretraining_plots.draw_tokens_per_second(run)
+    unmarked_speed = pretraining.draw_tokens_per_second(run)
     assert (tmp_path / "page" / "speed.png").read_bytes() != unmarked_speed
     unmarked = _loss(plain["pretrain"])
     assert (tmp_path / "page" / "loss.png").read_bytes() != unmarked
@@ -198,7 +197,7 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
 def _loss(pretrain: Artifact) -> bytes:
     summary = PretrainSummary.of(pretrain)
     assert summary.gradient is not None
-    return pretraining_plots.draw_loss(summary, summary.gradient, objective_of("mlm"))
+    return pretraining.draw_loss(summary, summary.gradient, objective_of("mlm"))
 
 
 def test_a_loss_that_is_no_probability_of_text_is_held_against_none(

@@ -37,7 +37,6 @@ class PublishedResults(Config):
     """The file of published results, whose comments say where each is from."""
 
     tables: dict[TableName, Published]
-    orders: Published
     blimp_models: tuple[str, ...]
     blimp_human: dict[str, float]
     blimp_source: str

@@ -16,7 +16,7 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.storage.outside import matching
 from rungwise.evaluation.suites.base import Paths, Suite
 from rungwise.evaluation.suites.config import SuiteConfig
-from rungwise.evaluation.suites.measure import MeasureSummary
+from rungwise.evaluation.suites.scores import MeasureSummary
 from rungwise.evaluation.suites.similarity import SimilaritySuite, read_pairs
 from rungwise.models.family import LayeredFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily

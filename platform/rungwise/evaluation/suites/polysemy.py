@@ -8,8 +8,8 @@ After Peters et al. 2018 (arXiv:1802.05365), table 4. Ten sentences illustrate; 
 measures. Ties, as among static vectors, share the credit.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, Literal
 
@@ -20,9 +20,16 @@ from numpy.typing import NDArray
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.section import Block, Entry, MeasuredRung, Table, TableRow
 from rungwise.evaluation.suites.states import Sentence, WordStatesSuite, word_reader
 
 PAIRS = "pairs.json"
+_SAME = 1e-6  # cosines closer than this count as equal, as with identical vectors
+_WORDS = (
+    "For each sentence of a textbook, the number of the sentence whose marked word is nearest in "
+    "the last layer: ✓ same sense, ✗ another sense; “all equal” where a "
+    "rung has one vector for all of them. Below it, the cosine."
+)
 
 
 class PolysemySuite(WordStatesSuite):
@@ -54,6 +61,44 @@ class PolysemySuite(WordStatesSuite):
             for layer, layer_credit in enumerate(np.stack(credit, axis=1))
         ]
         return SuiteResult(items, {PAIRS: pairs})
+
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> Block:
+        files = {rung.name: rung.file(name, PAIRS) for rung in rungs}
+        words = next((file for file in files.values() if file), {})
+        rows = [
+            TableRow(
+                _mark_word(occurrence),
+                {rung: _nearest_entry(place, **file[word]) for rung, file in files.items() if file},
+                f"{word} {place + 1}, {occurrence['sense']}",
+            )
+            for word, pairs in words.items()
+            for place, occurrence in enumerate(pairs["occurrences"])
+        ]
+        table = Table("sentence", rows)
+        return replace(super().show(name, rungs), words=_WORDS, tables=[table] if rows else [])
+
+
+def _mark_word(occurrence: Mapping[str, Any]) -> str:
+    """The sentence with its word between asterisks."""
+    text, first, end = (occurrence[key] for key in ("text", "first", "end"))
+    return f"{text[:first]}*{text[first:end]}*{text[end:]}"
+
+
+def _nearest_entry(
+    place: int, occurrences: Sequence[Mapping[str, Any]], cosines: Sequence[Sequence[Any]]
+) -> Entry:
+    """The occurrence nearest to that at `place` in the last layer, and whether its sense is the
+    same, which is not said of an only one of its sense."""
+    last, senses = cosines[-1][place], [each["sense"] for each in occurrences]
+    others = [other for other in range(len(senses)) if other != place]
+    most = max(last[other] for other in others)
+    nearest = [other for other in others if most - last[other] < _SAME]
+    if len(nearest) > 1:
+        return Entry(text="all equal", under=f"{most:.2f}")
+    mark = ""
+    if senses.count(senses[place]) > 1:
+        mark = "✓ " if senses[nearest[0]] == senses[place] else "✗ "
+    return Entry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
 
 
 @dataclass(frozen=True)

@@ -44,13 +44,21 @@ from rungwise.evaluation.suites.altered import held_out_sentences
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.states import Sentence, WordReader, WordStatesSuite, word_reader
+from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
+from rungwise.evaluation.suites.states import (
+    FREQUENT,
+    MIX,
+    Sentence,
+    WordReader,
+    WordStatesSuite,
+    word_reader,
+)
 from rungwise.instances.order import evenly
 from rungwise.tasks.data.made import PLAIN_WORD
 from rungwise.tasks.formats.base import quote, read_text, split_lines
 
-MIX = "mix.json"
 _NAMES = "classes_map.txt"
+_MIXED = "linear mix"  # needs no choice of layer
 _FEWEST = 20  # sentences of a word of a pair
 
 
@@ -91,7 +99,7 @@ class _Senses(WordStatesSuite):
         for word in words:
             for part, classes in word.predict(self.neighbours).items():
                 predictions[part].append(classes)
-        mix, predictions["linear mix"] = _predict_by_mix(words)
+        mix, predictions[_MIXED] = _predict_by_mix(words)
         names = [f"{each.word.word} {line}" for each in words for line in each.word.test.lines]
         groups = [each.word.word for each in words for _ in each.word.test.lines]
         truth = np.concatenate([each.test_senses for each in words])
@@ -104,6 +112,9 @@ class _Senses(WordStatesSuite):
             "in_windows": sum(each.in_windows for each in words),
         }
         return SuiteResult(items, {MIX: mix.as_data() | counts})
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        return [compare_rungs(rungs, name, "accuracy", _MIXED)]
 
 
 class SensesSuite(_Senses, FileSuite):
@@ -163,7 +174,7 @@ class _EncodedWord:
         }
         if self.contexts is not None:
             spaces["context"] = self.contexts
-        predictions = {"most frequent": np.zeros(self.test.shape[1], np.int64)}
+        predictions = {FREQUENT: np.zeros(self.test.shape[1], np.int64)}
         for space, (train, test) in spaces.items():
             predictions |= {
                 f"nearest {space}": classifiers.by_centroid(train, senses, test),

@@ -6,12 +6,17 @@ from typing import Any
 
 import yaml
 
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact
-from rungwise.corpus.summary import CorpusSummary
-from rungwise.report.sections.variants import select_stage
+from rungwise.corpus.summary import CorpusSummary, describe_sources
+from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.report.page import Section
+from rungwise.report.sections.variants import Row, input_artifact, select_stage
 from rungwise.serving.stage import RegisterSummary
 
-RECIPE = "recipe.yaml"
+Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
+_MOST_STAGES = 20  # listed one by one
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:
@@ -26,9 +31,7 @@ def workflow(inputs: Mapping[str, Artifact]) -> str:
     return "finetune" if select_stage(inputs, "evaluate") else "pretrain"
 
 
-def uses(
-    inputs: Mapping[str, Artifact], registered: Sequence[tuple[RegisterSummary, object]]
-) -> list[tuple[str, str]]:
+def uses(inputs: Mapping[str, Artifact], registered: Registered) -> list[tuple[str, str]]:
     """List the uses of a run's models, each with its command or Python code."""
     folder = inputs["pretrain"].folder.uri
     root = shlex.quote(root_folder(inputs["pretrain"]))
@@ -78,3 +81,84 @@ def environment(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
             if value not in versions.setdefault(key, []):
                 versions[key].append(value)
     return versions
+
+
+def write_use(inputs: Mapping[str, Artifact], registered: Registered, quote: str) -> Section:
+    """The section with commands that use the models, and a summary to `quote`."""
+    pretrain = inputs["pretrain"]
+    name = f"{pretrain.label}-{pretrain.fingerprint}"
+    fields = {"uses": uses(inputs, registered), "quote": quote, "name": name}
+    return Section("use", "Use it", fields)
+
+
+def write_time(inputs: Mapping[str, Artifact]) -> Section:
+    """The section with the seconds of each stage."""
+    starting = sum(artifact.record.get("starting_seconds", 0.0) for artifact in inputs.values())
+    return Section("time", "Time", {"seconds": stage_seconds(inputs), "starting_seconds": starting})
+
+
+def write_origin(
+    inputs: Mapping[str, Artifact],
+    recipe: str,
+    registered: Registered = (),
+    pretrain: PretrainSummary | None = None,
+) -> Section:
+    """The section about where everything on the page is from. Secrets are cut from the recipe and
+    the sources; results, with names of labels, are data."""
+    run = pretrain.gradient if pretrain else None
+    stages = stage_rows(inputs)
+    fields = {
+        "stages": stages,
+        "root": root_folder(list(inputs.values())[-1]),
+        "registered": registered,
+        "workflow": workflow(inputs),
+        "recipe": redact(recipe),
+        "corpus": CorpusSummary.of(inputs["corpus"]),
+        "dropped": dropped(inputs["corpus"]),
+        "text_sources": run.sources if run else (),
+        "tokens": pretrain.tokens if pretrain else 0,
+        "environment": environment(inputs),
+        "sources": [redact(source) for source in describe_sources(inputs["corpus"])],
+    }
+    return Section("origin", "Provenance", fields, csv={"stages": stages})
+
+
+def list_registered(inputs: Mapping[str, Artifact]) -> Registered:
+    """Every registered model with its evaluation."""
+    models = []
+    for artifact in select_stage(inputs, "register").values():
+        evaluate = input_artifact(artifact, "evaluate", inputs)
+        assert evaluate is not None, "what registers a model has its evaluation before it"
+        models.append((RegisterSummary.of(artifact), EvaluateSummary.of(evaluate)))
+    return models
+
+
+def stage_rows(inputs: Mapping[str, Artifact]) -> list[Row]:
+    """Every stage: its duration, headline, folder, MLflow run and commit."""
+    return [
+        {
+            "stage": name,
+            "seconds": artifact.record["seconds"],
+            "starting_seconds": artifact.record.get("starting_seconds", ""),
+            "made": artifact.headline,
+            "fingerprint": artifact.fingerprint,
+            "folder": artifact.folder.uri,
+            "mlflow_run_id": artifact.record["mlflow_run_id"],
+            "commit": artifact.record["made_by"]["commit"],
+            "finished": artifact.record["finished"],
+        }
+        for name, artifact in inputs.items()
+    ]
+
+
+def stage_seconds(inputs: Mapping[str, Artifact]) -> dict[str, float]:
+    """Seconds by stage title; with many stages, by kind with the number of stages."""
+    if len(inputs) <= _MOST_STAGES:
+        return {title: artifact.record["seconds"] for title, artifact in inputs.items()}
+    kinds: dict[str, list[float]] = {}
+    for artifact in inputs.values():
+        kinds.setdefault(artifact.stage, []).append(artifact.record["seconds"])
+    return {
+        kind if len(each) == 1 else f"{kind} ({len(each)})": sum(each)
+        for kind, each in kinds.items()
+    }
