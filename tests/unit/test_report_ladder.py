@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import create_model
 
+from rungwise.core.configuration.config import Config
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
@@ -13,7 +15,8 @@ from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
 from rungwise.evaluation.comparison.claims import ClaimsConfig, ClaimsSummary, judge_claims
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.section import Cell, Column, Panel, plot_estimate
+from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.evaluation.suites.section import Cell, Column, Panel
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.overview import description
 from rungwise.pipeline.recipe import Recipe
@@ -30,6 +33,7 @@ from tests import ladders
 from tests.ladders import EVIL, MODELS, NATS
 from tests.report_experiments import Experiment
 from tests.report_pages import Page, check_pictures, check_self_contained, csv_rows
+from tests.toy_suite import LettersSuite
 
 MINUS = "\N{MINUS SIGN}"
 VERDICTS = {
@@ -180,6 +184,22 @@ def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) ->
         "recipe.yaml",
         *("ladder.csv", "suites.csv", "claims.csv", "stages.csv"),
     }
+
+
+def test_a_suite_is_one_file_and_brings_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only other lines are its import and its name in the union of suites."""
+    made = ladders.perplexity_only(tmp_path / "root", toys=LettersSuite())
+    ladders.claims(made, {"K5": "not tested"})
+    known = create_model("Known", __base__=Config, suites=dict[str, PerplexitySuite | LettersSuite])
+    monkeypatch.setattr("rungwise.report.ladder.rungs.MeasureConfig", known)
+    page, summary = _written(made, tmp_path / "page")
+    assert "toys" in page.ids
+    assert "Even or odd?" in page.words
+    assert {"suite-toys.png", "toys-words.csv"} <= {*summary.show}
+    (column,) = [row for row in csv_rows(tmp_path / "page" / "ladder.csv") if row["rung"] == "gpt"]
+    assert float(column["even_words"]) == 4 / 8
 
 
 def test_rungs_stand_in_order_of_history_and_pseudo_likelihoods_are_not_ranked(

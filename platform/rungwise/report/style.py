@@ -117,10 +117,8 @@ def draw_estimates(
     )
 
 
-def draw_panels(
-    panels: Sequence[Panel], looks: Mapping[str, Series], columns: int = 3, last: Sequence[str] = ()
-) -> bytes:
-    """A picture of panels, with one legend below; the names in `last` end it."""
+def draw_panels(panels: Sequence[Panel], looks: Mapping[str, Series], columns: int = 3) -> bytes:
+    """A picture of panels, with one legend below in the order of `looks`."""
     figure, all_axes = new_panels(len(panels), columns, 3.0, 0.8)
     for axes, panel in zip(all_axes, panels, strict=True):
         for name, points in panel.lines.items():
@@ -142,7 +140,7 @@ def draw_panels(
         else:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     levels = [panel.level[0] for panel in panels if panel.level is not None]
-    add_legend_below(figure, all_axes, last=[*last, *levels])
+    add_legend_below(figure, all_axes, last=[*looks, *levels])
     return png(figure)
 
 

@@ -32,7 +32,7 @@ def write_budgets(comparison: Comparison | None, *, were_swept: bool = False) ->
         for evaluation in comparison.evaluations
         for name, variant in evaluation.variants.items()
     ]
-    plots = {"budgets": style.draw_panels(panels, looks, last=[_TRIVIAL])}
+    plots = {"budgets": style.draw_panels(panels, looks)}
     return Section(
         "budgets", "Label efficiency", {"were_swept": were_swept}, plots, {"budgets": rows}
     )
