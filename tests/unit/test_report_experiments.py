@@ -21,7 +21,7 @@ from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.statistics import Estimate
 from rungwise.report import palette
 from rungwise.report.palette import series
-from rungwise.report.sections import budgets, findings, origin, tuning
+from rungwise.report.sections import budgets, findings, tuning
 from rungwise.report.sections import comparison as results
 from rungwise.report.sections.variants import (
     Comparison,
@@ -400,18 +400,6 @@ def test_layers_are_those_of_the_systems_that_mix(before: dict[str, Artifact]) -
         for weights in variants.values():
             assert weights.shape == (5, 5)  # seeds, layers
             assert weights.sum(axis=1) == pytest.approx(1)
-
-
-def test_many_stages_are_listed_by_kind_and_none_is_lost(before: dict[str, Artifact]) -> None:
-    made = whole(before)
-    seconds = origin.stage_seconds(made)
-    assert seconds["evaluate (20)"] == sum(
-        artifact.record["seconds"] for artifact in made.values() if artifact.stage == "evaluate"
-    )
-    assert sum(seconds.values()) == pytest.approx(
-        sum(artifact.record["seconds"] for artifact in made.values())
-    )
-    assert list(origin.stage_seconds(before)) == list(before)
 
 
 def test_systems_look_different_however_many_there_are() -> None:

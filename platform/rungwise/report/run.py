@@ -95,7 +95,6 @@ def write_report(
             ),
             origin.write_use(inputs, registered, f"{trained} {verdict}".strip()),
             write_speed(pretrain),
-            origin.write_time(inputs),
             origin.write_origin(inputs, recipe, registered, pretrain),
         ],
     )

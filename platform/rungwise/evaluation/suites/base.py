@@ -141,6 +141,10 @@ class Suite(Config):
         """The suite's block in its `section`; None if its columns say all."""
         return Block(name, tables=[tabulate_scores(rungs, name)])
 
+    def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
+        """The pairs of words that it asks to rate, by file; `key` is the suite's key."""
+        return {}
+
     def outside(self, key: str) -> dict[str, Any]:
         """Digests of the files it reads; `key` is the suite's key in the config."""
         return {

@@ -79,6 +79,16 @@ class SimilaritySuite(FileSuite):
             items.append(Items.of_credit(name, f"{part} {KNOWN}", names, groups, known))
         return SuiteResult(items)
 
+    def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
+        """The pairs of words by file name, whatever their order and case."""
+        key = f"{key}.path"
+        return {
+            file.name: [
+                frozenset((p.first.lower(), p.second.lower())) for p in read_pairs(file, key)
+            ]
+            for file in matching(self.path, key)
+        }
+
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         """The correlation on the set with the most pairs, the first of equals."""
         sizes: dict[str, int] = {}

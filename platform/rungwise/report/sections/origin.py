@@ -16,7 +16,6 @@ from rungwise.report.sections.variants import Row, input_artifact, select_stage
 from rungwise.serving.stage import RegisterSummary
 
 Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
-_MOST_STAGES = 20  # listed one by one
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:
@@ -91,12 +90,6 @@ def write_use(inputs: Mapping[str, Artifact], registered: Registered, quote: str
     return Section("use", "Use it", fields)
 
 
-def write_time(inputs: Mapping[str, Artifact]) -> Section:
-    """The section with the seconds of each stage."""
-    starting = sum(artifact.record.get("starting_seconds", 0.0) for artifact in inputs.values())
-    return Section("time", "Time", {"seconds": stage_seconds(inputs), "starting_seconds": starting})
-
-
 def write_origin(
     inputs: Mapping[str, Artifact],
     recipe: str,
@@ -149,16 +142,3 @@ def stage_rows(inputs: Mapping[str, Artifact]) -> list[Row]:
         }
         for name, artifact in inputs.items()
     ]
-
-
-def stage_seconds(inputs: Mapping[str, Artifact]) -> dict[str, float]:
-    """Seconds by stage title; with many stages, by kind with the number of stages."""
-    if len(inputs) <= _MOST_STAGES:
-        return {title: artifact.record["seconds"] for title, artifact in inputs.items()}
-    kinds: dict[str, list[float]] = {}
-    for artifact in inputs.values():
-        kinds.setdefault(artifact.stage, []).append(artifact.record["seconds"])
-    return {
-        kind if len(each) == 1 else f"{kind} ({len(each)})": sum(each)
-        for kind, each in kinds.items()
-    }
