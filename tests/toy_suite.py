@@ -8,9 +8,9 @@ import numpy as np
 from rungwise.evaluation.suites.base import Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import (
-    Block,
     Column,
     MeasuredRung,
+    SuiteBlock,
     compare_rungs,
     make_layer_panels,
 )
@@ -38,8 +38,8 @@ class LettersSuite(Suite):
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         return [compare_rungs(rungs, name, "accuracy", "layer 1", name="even words")]
 
-    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> Block:
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         panels = make_layer_panels(rungs, name, "nobody")
-        return Block(
+        return SuiteBlock(
             name, "Even or odd?", panels=panels, csv={"words": [{"word": w} for w in WORDS]}
         )

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from rungwise.evaluation.comparison.table import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
-from rungwise.evaluation.suites.section import Entry
+from rungwise.evaluation.suites.section import TableEntry
 from rungwise.tasks.scoring.metrics import CORRELATIONS, OWN_UNITS, format_metric
 
 _MINUS = "\N{MINUS SIGN}"
@@ -31,7 +31,7 @@ _METRICS = {
 }
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
-Bounds = Estimate | Difference | TaskScore | RowDifference | Entry
+Bounds = Estimate | Difference | TaskScore | RowDifference | TableEntry
 
 
 def percent(share: float, digits: int = 1) -> str:

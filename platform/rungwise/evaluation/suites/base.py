@@ -25,7 +25,7 @@ from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import reached
 from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import Block, Column, MeasuredRung, tabulate_scores
+from rungwise.evaluation.suites.section import Column, MeasuredRung, SuiteBlock, tabulate_scores
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
@@ -137,9 +137,9 @@ class Suite(Config):
         """The scores in the table of a ladder, of the rungs that answered the suite."""
         return []
 
-    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> Block | None:
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock | None:
         """The suite's block in its `section`; None if its columns say all."""
-        return Block(name, tables=[tabulate_scores(rungs, name)])
+        return SuiteBlock(name, tables=[tabulate_scores(rungs, name)])
 
     def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
         """The pairs of words that it asks to rate, by file; `key` is the suite's key."""

@@ -37,11 +37,11 @@ from rungwise.evaluation.suites.altered import Pair, alter_sentences, held_out_s
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import (
-    Block,
     Column,
-    Entry,
     MeasuredRung,
-    Table,
+    ScoreTable,
+    SuiteBlock,
+    TableEntry,
     TableRow,
     compare_rungs,
     read_entry,
@@ -113,7 +113,7 @@ class MinimalPairsSuite(Suite):
         source = RESULTS.blimp_source if totals else ""
         return [compare_rungs(rungs, name, "accuracy", published=totals, source=source)]
 
-    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> Block:
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         paradigms = _published_paradigms(name, rungs)
         published = {
             model: {phenomenon: fmean(values) for phenomenon, values in phenomena.items()}
@@ -130,29 +130,29 @@ class MinimalPairsSuite(Suite):
             entries = {rung: read_entry(score) for rung, score in scores.items() if score}
             if part == "":
                 totals = _published_totals(paradigms)
-                entries |= {model: Entry(value) for model, value in totals.items()}
+                entries |= {model: TableEntry(value) for model, value in totals.items()}
             if entries:
                 rows.append(TableRow(words, entries))
-        table = Table("phenomenon", rows, tuple(published), RESULTS.blimp_source)
-        return Block(name, _WORDS, [table], note=_FAR_LARGER if published else "")
+        table = ScoreTable("phenomenon", rows, tuple(published), RESULTS.blimp_source)
+        return SuiteBlock(name, _WORDS, [table], note=_FAR_LARGER if published else "")
 
 
 def _entries_by_phenomenon(
     suite: str, rungs: Sequence[MeasuredRung]
-) -> dict[str, dict[str, Entry]]:
+) -> dict[str, dict[str, TableEntry]]:
     """The share of each rung on each phenomenon, ties counted half."""
-    entries: dict[str, dict[str, Entry]] = {}
+    entries: dict[str, dict[str, TableEntry]] = {}
     for rung in rungs:
         for score in rung.measure.scores:
             if (score.suite, score.part) == (suite, "") and score.group is not None:
                 by_rung = entries.setdefault(score.group, {})
-                by_rung[rung.name] = Entry(score.value, shaded=True)
+                by_rung[rung.name] = TableEntry(score.value, shaded=True)
     return entries
 
 
-def _shade(published: Mapping[str, Mapping[str, float]], phenomenon: str) -> dict[str, Entry]:
+def _shade(published: Mapping[str, Mapping[str, float]], phenomenon: str) -> dict[str, TableEntry]:
     return {
-        model: Entry(shares[phenomenon], shaded=True)
+        model: TableEntry(shares[phenomenon], shaded=True)
         for model, shares in published.items()
         if phenomenon in shares
     }

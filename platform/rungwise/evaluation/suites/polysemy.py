@@ -20,7 +20,13 @@ from numpy.typing import NDArray
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import Block, Entry, MeasuredRung, Table, TableRow
+from rungwise.evaluation.suites.section import (
+    MeasuredRung,
+    ScoreTable,
+    SuiteBlock,
+    TableEntry,
+    TableRow,
+)
 from rungwise.evaluation.suites.states import Sentence, WordStatesSuite, word_reader
 
 PAIRS = "pairs.json"
@@ -62,7 +68,7 @@ class PolysemySuite(WordStatesSuite):
         ]
         return SuiteResult(items, {PAIRS: pairs})
 
-    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> Block:
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         files = {rung.name: rung.file(name, PAIRS) for rung in rungs}
         words = next((file for file in files.values() if file), {})
         rows = [
@@ -74,7 +80,7 @@ class PolysemySuite(WordStatesSuite):
             for word, pairs in words.items()
             for place, occurrence in enumerate(pairs["occurrences"])
         ]
-        table = Table("sentence", rows)
+        table = ScoreTable("sentence", rows)
         return replace(super().show(name, rungs), words=_WORDS, tables=[table] if rows else [])
 
 
@@ -86,7 +92,7 @@ def _mark_word(occurrence: Mapping[str, Any]) -> str:
 
 def _nearest_entry(
     place: int, occurrences: Sequence[Mapping[str, Any]], cosines: Sequence[Sequence[Any]]
-) -> Entry:
+) -> TableEntry:
     """The occurrence nearest to that at `place` in the last layer, and whether its sense is the
     same, which is not said of an only one of its sense."""
     last, senses = cosines[-1][place], [each["sense"] for each in occurrences]
@@ -94,11 +100,11 @@ def _nearest_entry(
     most = max(last[other] for other in others)
     nearest = [other for other in others if most - last[other] < _SAME]
     if len(nearest) > 1:
-        return Entry(text="all equal", under=f"{most:.2f}")
+        return TableEntry(text="all equal", under=f"{most:.2f}")
     mark = ""
     if senses.count(senses[place]) > 1:
         mark = "✓ " if senses[nearest[0]] == senses[place] else "✗ "
-    return Entry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
+    return TableEntry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
 
 
 @dataclass(frozen=True)

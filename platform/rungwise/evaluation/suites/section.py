@@ -1,7 +1,7 @@
 """The values that a suite brings to the page of a ladder: columns, tables and pictures.
 
-    rungs with their scores ──> Column   one score of every rung, for the table of all scores
-                            ──> Block    a part of a section of the page: tables, panels, words
+    rungs with their scores ──> Column      one score of every rung, for the table of all scores
+                            ──> SuiteBlock  a part of a section of the page: tables, panels, words
 
 The report lays them out and draws them, and knows no suite.
 """
@@ -117,7 +117,7 @@ def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A cell of a table: a value in the unit of its metric, or a `text`; under it the interval, or
     the text `under`. A `shaded` share has a colour for its distance from a guess, 50 %."""
 
@@ -135,12 +135,12 @@ class TableRow:
     """A row of a table with its entries by rung, or by published model."""
 
     name: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TableEntry]
     under: str = ""
 
 
 @dataclass(frozen=True)
-class Table:
+class ScoreTable:
     """A table with a column for each rung, and one for each model `published` in `source`."""
 
     head: str
@@ -183,26 +183,26 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Block:
+class SuiteBlock:
     """The part of a suite in a section of the page. `hint` says what to look for in the picture;
     `csv` are rows of files beside the page, by name."""
 
     suite: str
     words: str = ""
-    tables: Sequence[Table] = ()
+    tables: Sequence[ScoreTable] = ()
     panels: Sequence[Panel] = ()
     hint: str = ""
     note: str = ""
     csv: Mapping[str, Sequence[Row]] = field(default_factory=dict)
 
 
-def read_entry(score: SuiteScore) -> Entry:
-    return Entry(score.value, score.metric, score.low, score.high)
+def read_entry(score: SuiteScore) -> TableEntry:
+    return TableEntry(score.value, score.metric, score.low, score.high)
 
 
-def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> Table:
+def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> ScoreTable:
     """The table of all values of a suite: a row for each part and metric."""
-    entries: dict[tuple[str, str], dict[str, Entry]] = {}
+    entries: dict[tuple[str, str], dict[str, TableEntry]] = {}
     for rung in rungs:
         for score in rung.scores(suite):
             by_rung = entries.setdefault((score.part, score.metric), {})
@@ -211,7 +211,7 @@ def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> Table:
         TableRow(part, by_rung, metric.replace("_", " "))
         for (part, metric), by_rung in entries.items()
     ]
-    return Table("part", rows)
+    return ScoreTable("part", rows)
 
 
 def make_layer_panels(rungs: Sequence[MeasuredRung], suite: str, frequent: str) -> list[Panel]:

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from rungwise.evaluation.suites.base import Rung, Suite
 from rungwise.evaluation.suites.section import (
-    Block,
     MeasuredRung,
+    SuiteBlock,
     make_layer_panels,
     make_share_panel,
     read_files,
@@ -139,7 +139,7 @@ class WordStatesSuite(Suite):
     def serves(self, rung: Rung) -> bool:
         return reads_words(rung)
 
-    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> Block:
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         panels = make_layer_panels(rungs, name, FREQUENT)
         shares = read_files(rungs, name, MIX, lambda mix: mix["shares"])
         rows = [
@@ -147,7 +147,7 @@ class WordStatesSuite(Suite):
             for rung, layers in shares.items()
             for layer, share in enumerate(layers)
         ]
-        return Block(
+        return SuiteBlock(
             name,
             panels=[*panels, make_share_panel(shares, name)] if shares else panels,
             hint=_HINT,

@@ -17,10 +17,10 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.comparison.claims import ClaimsSummary, claim_rows
 from rungwise.evaluation.suites.section import (
-    Block,
     Column,
     MeasuredRung,
     Panel,
+    SuiteBlock,
     plot_estimate,
     plot_value,
 )
@@ -151,7 +151,7 @@ def _write_history(
     return Section("history", "All scores", fields, plots, csv)
 
 
-def _write_suites(title: str, blocks: Sequence[Block], looks: Looks) -> Section:
+def _write_suites(title: str, blocks: Sequence[SuiteBlock], looks: Looks) -> Section:
     plots = {
         f"suite-{block.suite}": style.draw_panels(block.panels, looks)
         for block in blocks

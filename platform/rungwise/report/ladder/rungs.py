@@ -9,7 +9,7 @@ from rungwise.evaluation.comparison.task_contrast import TaskMean
 from rungwise.evaluation.suites.base import Suite
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.evaluation.suites.scores import merge_seeds
-from rungwise.evaluation.suites.section import Block, Cell, Column, MeasuredRung, find_best
+from rungwise.evaluation.suites.section import Cell, Column, MeasuredRung, SuiteBlock, find_best
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.sections.variants import input_artifact
 
@@ -92,9 +92,9 @@ def gather_columns(
     return columns
 
 
-def gather_blocks(answered: Answered) -> dict[str, list[Block]]:
+def gather_blocks(answered: Answered) -> dict[str, list[SuiteBlock]]:
     """The blocks of the suites by the section of the page that they stand in."""
-    sections: dict[str, list[Block]] = {}
+    sections: dict[str, list[SuiteBlock]] = {}
     for name, (suite, rungs) in answered.items():
         if block := suite.show(name, rungs):
             sections.setdefault(suite.section, []).append(block)
