@@ -30,7 +30,9 @@ def workflow(inputs: Mapping[str, Artifact]) -> str:
     return "finetune" if select_stage(inputs, "evaluate") else "pretrain"
 
 
-def uses(inputs: Mapping[str, Artifact], registered: Registered) -> list[tuple[str, str]]:
+def uses(
+    inputs: Mapping[str, Artifact], registered: Sequence[tuple[RegisterSummary, object]]
+) -> list[tuple[str, str]]:
     """List the uses of a run's models, each with its command or Python code."""
     folder = inputs["pretrain"].folder.uri
     root = shlex.quote(root_folder(inputs["pretrain"]))
