@@ -6,7 +6,7 @@ ngram2, ngram3 ── counted      lstm, gpt ── exact      bert ── pseud
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -22,8 +22,9 @@ from rungwise.evaluation.comparison.task_contrast import TaskMean
 from rungwise.evaluation.search.record import SearchSummary, SearchTrial
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites import items as items_of
+from rungwise.evaluation.suites.base import Suite
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.measure import ITEMS, MeasureSummary, score_items
+from rungwise.evaluation.suites.scores import ITEMS, MeasureSummary, score_items
 from rungwise.instances.causal import CausalConfig
 from rungwise.models.config import model_config
 from rungwise.pretraining.config import fitting_kind
@@ -43,13 +44,18 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 # Nats of a document of 100 tokens and 400 bytes.
 NATS = {"ngram2": 520.0, "ngram3": 500.0, "lstm": 470.0, "gpt": 480.0, "bert": 300.0}
+KEYS: dict[str, dict[str, Any]] = {
+    "similarity": {"path": ["pairs"]},
+    "senses": {"path": ["words"]},
+    "probe": {"train": ["a"], "test": ["b"], "format": {"kind": "conllu", "tags": "upos"}},
+}
 ROWS = [{"step": step, "tokens": 100 * step, "loss": 6.0} for step in (0, 10, 20)]
 CODE_LENGTHS = [{**row, "bits_per_byte": 3.0 - row["step"] / 20} for row in ROWS]
 
 
-def perplexity_only(root: Path, suite: str = "perplexity") -> Experiment:
-    """A ladder that was asked for perplexity alone, by a suite of this name."""
-    return _ladder(root, {suite: "perplexity"})
+def perplexity_only(root: Path, suite: str = "perplexity", **toys: Suite) -> Experiment:
+    """A ladder that was asked for perplexity alone, by a suite of this name, and by `toys`."""
+    return _ladder(root, {suite: "perplexity"}, toys)
 
 
 def whole(root: Path) -> Experiment:
@@ -162,7 +168,7 @@ def search(made: Experiment, rung: str, losses: Sequence[float]) -> None:
     made.add(Title("search", variant=rung), {}, summary)
 
 
-def _ladder(root: Path, kinds: dict[str, str]) -> Experiment:
+def _ladder(root: Path, kinds: dict[str, str], toys: Mapping[str, Suite] = {}) -> Experiment:
     recorder = Recorder(Folder.at(root))
     recorder.add("corpus", {"sources": [{"kind": "text", "paths": ["a"]}]}, corpus_summary())
     tokenizer = Tokenizer(WordLevel({str(number): number for number in range(300)}))
@@ -177,7 +183,7 @@ def _ladder(root: Path, kinds: dict[str, str]) -> Experiment:
     for name in MODELS:
         title = str(Title("pretrain", variant=None if name == first else name))
         made.made[title] = _pretrained(name).replace_summary(made.made[title])
-        _measured(made, name, made.made[title], kinds)
+        _measured(made, name, made.made[title], kinds, toys)
     return made
 
 
@@ -200,12 +206,22 @@ def _pretrained(name: str) -> PretrainSummary:
     )
 
 
-def _measured(made: Experiment, name: str, pretrain: Artifact, kinds: dict[str, str]) -> None:
+def _measured(
+    made: Experiment,
+    name: str,
+    pretrain: Artifact,
+    kinds: dict[str, str],
+    toys: Mapping[str, Suite],
+) -> None:
     titled = None if name == next(iter(MODELS)) else name
     items, files, passed = _answers(name, kinds)
+    for suite, toy in toys.items():
+        items += toy.measure(cast(Any, None), suite).items
+    suites = {suite: {"kind": kind} | KEYS.get(kind, {}) for suite, kind in kinds.items()}
+    suites |= {suite: {"kind": toy.kind} for suite, toy in toys.items()}
     made.add(
         Title("measure", variant=titled),
-        {"suites": {suite: {"kind": kind} for suite, kind in kinds.items()}},
+        {"suites": suites},
         MeasureSummary(
             scores=tuple(score for each in items for score in score_items([each])),
             passed_over=passed,
@@ -283,20 +299,7 @@ def _layered(suite: str, kind: str, shares: Any, files: dict[str, Any], rng: Any
         ]
         cosines = [[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]]
         files[f"{suite}/pairs.json"] = {"bank": {"occurrences": said, "cosines": [cosines]}}
-        near = [[{"text": "a bank of mud", "first": 2, "end": 6, "cosine": 0.5}]] * 3
-        files[f"{suite}/neighbours.json"] = {
-            "words": {"play": [["game", 0.5], [EVIL, 0.4]]},
-            "occurrences": {"bank": [near]},
-        }
         return
     shares(suite, "most frequent", 0.5)
     shares(suite, "linear mix", 0.9)
     files[f"{suite}/mix.json"] = {"shares": [0.2, 0.3, 0.5], "gamma": 1.0, "centre": 1.3}
-    if kind == "senses":
-        points = [
-            {"x": float(x), "y": float(y), "sense": n % 2, "text": "t"}
-            for n, (x, y) in enumerate(rng.standard_normal((20, 2)))
-        ]
-        one = {"layer": 1, "senses": ["river", "$money"], "points": points}
-        one["accuracy_in_folds_of_train"] = [0.5, 0.9]
-        files[f"{suite}/map.json"] = dict.fromkeys(("apple", "bank"), one)

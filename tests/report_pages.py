@@ -31,7 +31,7 @@ from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shards import Shard
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
-from rungwise.report.page import write_report
+from rungwise.report.run import write_report
 from rungwise.report.stage import ReportConfig, ReportSummary
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
 from rungwise.tokens.summary import TokensSummary

@@ -10,7 +10,7 @@ from rich.console import Console
 from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary
-from rungwise.evaluation.suites.measure import MeasureSummary
+from rungwise.evaluation.suites.scores import MeasureSummary
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.workflow import load_recipe, run
 from tests.conftest import small_recipe, write_corpus, write_recipe

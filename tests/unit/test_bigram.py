@@ -11,12 +11,7 @@ import torch
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bigram import BigramConfig
 from rungwise.models.losses.objectives import CAUSAL
-from rungwise.models.trained.capabilities import (
-    LanguageModel,
-    NextTokenLogits,
-    TargetLogits,
-    WordVectors,
-)
+from rungwise.models.trained.capabilities import LanguageModel, NextTokenLogits, WordVectors
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import random_causal_batch, shaken, sum_probabilities
 
@@ -74,7 +69,7 @@ def test_what_it_offers() -> None:
     """Probabilities, of which those of all texts of two words sum to 1, and no vectors."""
     model: Any = shaken(BigramConfig().build(V, CAUSAL)).double()
     trained = BigramConfig().trained(model, CAUSAL, SPECIAL_IDS)
-    for capability in (LanguageModel, NextTokenLogits, TargetLogits):
+    for capability in (LanguageModel, NextTokenLogits):
         assert isinstance(trained, capability)
     assert not isinstance(trained, WordVectors)
     assert sum_probabilities(trained, V) == pytest.approx(1.0, abs=1e-6)

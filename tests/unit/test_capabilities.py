@@ -24,7 +24,6 @@ from rungwise.models.trained.capabilities import (
     Encoder,
     LanguageModel,
     NextTokenLogits,
-    TargetLogits,
     WordVectors,
 )
 from rungwise.models.trained.language_models import perplexity, windows
@@ -63,7 +62,6 @@ def test_every_family_offers_what_it_can(kind: str) -> None:
     assert isinstance(model, LanguageModel)
     assert isinstance(model, WordVectors)
     assert model.is_exact == objective.is_code_length
-    assert isinstance(model, TargetLogits) == (not objective.masks)
     assert isinstance(model, NextTokenLogits) == objective.is_code_length
     assert isinstance(model, BlankLogits) == (not objective.is_code_length)
     encoder = small_config(kind).encoder(objective, VOCAB_SIZE, 0.0)

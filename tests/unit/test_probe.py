@@ -2,7 +2,6 @@
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -123,12 +122,9 @@ def test_entities_are_grouped_by_type(real_data: Path) -> None:
     assert baseline.select_group("O").numbers[:, 0].mean() > 0.95
 
 
-def test_the_textbook_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    held_out = ["To play .", "the bank , the bank", "Banks and playing", "he robbed the bank"]
-    documents = [SimpleNamespace(sentences=held_out)]
-    monkeypatch.setattr(polysemy, "read_split", lambda corpus, split: documents)
+def test_the_textbook_is_read() -> None:
     measured = PolysemySuite().measure(rung(Planted()), "textbook")
-    pairs, neighbours = (measured.files[name] for name in (polysemy.PAIRS, polysemy.NEIGHBOURS))
+    pairs = measured.files[polysemy.PAIRS]
     shown = pairs["bank"]["occurrences"]
     words = [each["text"][each["first"] : each["end"]] for each in shown]
     assert words == ["banks", "bank", "bank", "bank"]
@@ -140,9 +136,6 @@ def test_the_textbook_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(of_play, [np.ones((4, 4)), 0.5 + np.eye(4) / 2])
     places = ["bank 0", "bank 1", "bank 2", "bank 3", "play 0", "play 1", "play 2", "play 3"]
     assert measured.items[0].names == places
-    nearest = neighbours["occurrences"]["bank"][1][1]  # layer 1, the second occurrence
-    assert [(row["text"], row["cosine"]) for row in nearest] == [(held_out[1], 1), (held_out[3], 1)]
-    assert "bank" not in [word for word, _ in neighbours["words"]["bank"]]
 
 
 def test_equally_near_occurrences_share_the_credit() -> None:

@@ -28,7 +28,7 @@ from rungwise.evaluation.comparison.summary import (
     VariantResult,
 )
 from rungwise.evaluation.statistics import Difference, estimate
-from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore
+from rungwise.evaluation.suites.scores import MeasureSummary, SuiteScore
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion

@@ -20,11 +20,10 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
-from rungwise.report.page import write_report
+from rungwise.report.run import write_report
 from rungwise.report.sections.examples import choose_specimen
 from rungwise.report.sections.findings import describe_training
-from rungwise.report.stage import ReportConfig
-from rungwise.report.writing import ReportSummary
+from rungwise.report.stage import ReportConfig, ReportSummary
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, load_tokenizer, train
 from rungwise.training.tensor_files import save_tensors
 from tests.conftest import write_shards
@@ -49,7 +48,7 @@ SENTENCES = (
 )
 LENGTH = 48
 SECTIONS = (
-    *("result", "use", "comparison", "table", "tuning", "loss", "reads", "blanks", "speed", "time"),
+    *("result", "use", "comparison", "table", "tuning", "loss", "reads", "blanks", "speed"),
     "origin",
 )
 EVIL = "<img src=x onerror=alert(1)>"
@@ -151,7 +150,7 @@ def test_sections_of_absent_stages_are_left_out(
     pretrained: dict[str, Artifact], tmp_path: Path
 ) -> None:
     page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
-    assert page.ids & set(SECTIONS) == {"result", "use", "loss", "reads", "speed", "time", "origin"}
+    assert page.ids & set(SECTIONS) == {"result", "use", "loss", "reads", "speed", "origin"}
     assert not {"trials.csv", "seeds.csv", "sweep_curves.png", "fill_in.csv"} & set(summary.show)
     assert "only <this>" in page.words
     assert summary.headline.startswith("validation mlm")

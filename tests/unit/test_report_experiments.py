@@ -21,17 +21,15 @@ from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.statistics import Estimate
 from rungwise.report import palette
 from rungwise.report.palette import series
-from rungwise.report.plots import budgets as budget_plots
-from rungwise.report.plots import comparison as comparison_plots
-from rungwise.report.plots import sweeps as sweep_plots
-from rungwise.report.sections import findings, results, tables
+from rungwise.report.sections import budgets, findings, tuning
+from rungwise.report.sections import comparison as results
 from rungwise.report.sections.variants import (
     Comparison,
     VariantSweep,
     gather_comparison,
     select_stage,
 )
-from rungwise.report.writing import ReportSummary
+from rungwise.report.stage import ReportSummary
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tuning.record import SweepSummary
 from tests.report_experiments import METRICS, Experiment, MadeTask, quickstart, whole
@@ -113,15 +111,15 @@ def test_a_variant_that_is_not_tried_with_few_labels_has_no_line(
     made.variants([*whole])
     made.task("one", MadeTask("classification", {10: few, None: whole}))
     names: list[str] = []
-    draw = budget_plots.style.draw_estimates
+    draw = budgets.style.draw_estimates
 
-    def record(*arguments: Any) -> None:
+    def record(*arguments: Any, **options: Any) -> None:
         names.append(arguments[-1])
-        draw(*arguments)
+        draw(*arguments, **options)
 
-    monkeypatch.setattr(budget_plots.style, "draw_estimates", record)
-    assert budget_plots.draw_budgets(_compared(made.made)).startswith(PNG)
-    assert names == ["first"]
+    monkeypatch.setattr(budgets.style, "draw_estimates", record)
+    assert budgets.write_budgets(_compared(made.made))
+    assert names == ["first", "best trivial baseline"]
 
 
 def test_published_differences_have_columns_of_their_own_with_their_source(
@@ -215,7 +213,7 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
         made.task(task, MadeTask("classification", {None: of_task}), swept=False)
     compared = _compared(made.made)
     page, summary = written_page(made.made, tmp_path, fill_in_examples=0)
-    board = results.board(compared)
+    board = results.judge_tasks(compared)
     assert board.verdicts.keys() == {"one", "two"}
     assert (board.name, board.pair) == ("above", None)
     assert "base is above gpt on 1 of 1 tasks. base is above rnn on 1 of 1 tasks." in page.words
@@ -225,8 +223,8 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
     assert summary.headline.endswith("; 2 of 2 tasks resolved")
     # A variant has its look wherever it stands in a task.
     two = compared.tasks[2]
-    own = comparison_plots.draw_scores(two, compared.looks)
-    assert own != comparison_plots.draw_scores(two, {**compared.looks, "rnn": palette.series(1)})
+    own = results.draw_scores(two, compared.looks)
+    assert own != results.draw_scores(two, {**compared.looks, "rnn": palette.series(1)})
 
 
 def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None:
@@ -235,12 +233,12 @@ def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None
         _two(before, **dict(zip(names, scores, strict=True)))
         for names in (("pretrained", "random"), ("random", "pretrained"), ("x", "y"))
     ]
-    assert [results.board(compared).name for compared in named] == ["above"] * 3
+    assert [results.judge_tasks(compared).name for compared in named] == ["above"] * 3
     lines = [findings.headline({}, objective_of("mlm"), compared) for compared in named]
     assert lines[1] == lines[0].replace("pretrained above random", "random above pretrained")
     looks = {
-        comparison_plots.draw_differences(compared.tasks[0], compared.looks)
-        == comparison_plots.draw_differences(named[2].tasks[0], named[2].looks)
+        results.draw_differences(compared.tasks[0], compared.looks)
+        == results.draw_differences(named[2].tasks[0], named[2].looks)
         for compared in named
     }
     assert looks == {True, False}  # only the names differ, and they are drawn
@@ -261,8 +259,8 @@ def test_a_variant_with_more_pretrainings_is_compared_by_those_of_both(
     assert (ours, theirs) == ([0.9, 0.7], [0.6, 0.5])
     more = dataclasses.replace(task, evaluation=evaluation)
     looks = {name: palette.series(place) for place, name in enumerate(("often", "once"))}
-    assert comparison_plots.draw_differences(more, looks).startswith(PNG)
-    assert comparison_plots.draw_scores(more, looks).startswith(PNG)
+    assert results.draw_differences(more, looks).startswith(PNG)
+    assert results.draw_scores(more, looks).startswith(PNG)
 
 
 def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifact]) -> None:
@@ -274,7 +272,7 @@ def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifa
     one, two = _compared(made.made).tasks
     assert [each.budget for each in one.by_budget] == [20, 500, None]
     assert [each.budget for each in two.by_budget] == [None]
-    assert budget_plots.draw_budgets(_compared(made.made)).startswith(PNG)
+    assert budgets.write_budgets(_compared(made.made))
 
 
 def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
@@ -395,25 +393,13 @@ def test_settings_say_where_systems_differ(before: dict[str, Artifact]) -> None:
 
 def test_layers_are_those_of_the_systems_that_mix(before: dict[str, Artifact]) -> None:
     made = whole(before)
-    mixed = budget_plots.layer_weights(_compared(made))
+    mixed = budgets.layer_weights(_compared(made))
     assert [task.name for task, _ in mixed] == ["sst-2", "sts-b", "conll-2003"]
     for _, variants in mixed:
         assert list(variants) == ["base", "no_nsp"]
         for weights in variants.values():
             assert weights.shape == (5, 5)  # seeds, layers
             assert weights.sum(axis=1) == pytest.approx(1)
-
-
-def test_many_stages_are_listed_by_kind_and_none_is_lost(before: dict[str, Artifact]) -> None:
-    made = whole(before)
-    seconds = tables.stage_seconds(made)
-    assert seconds["evaluate (20)"] == sum(
-        artifact.record["seconds"] for artifact in made.values() if artifact.stage == "evaluate"
-    )
-    assert sum(seconds.values()) == pytest.approx(
-        sum(artifact.record["seconds"] for artifact in made.values())
-    )
-    assert list(tables.stage_seconds(before)) == list(before)
 
 
 def test_systems_look_different_however_many_there_are() -> None:
@@ -462,7 +448,7 @@ def picture(data: bytes) -> Image.Image:
 
 
 def test_the_plot_of_sweeps_has_a_panel_for_each_task(tmp_path: Path) -> None:
-    sweeps, draw = several(tmp_path), sweep_plots.draw_curves
+    sweeps, draw = several(tmp_path), tuning.draw_sweeps
     data = draw(sweeps)
     assert data == draw(sweeps)
     one = draw([sweep for sweep in sweeps if sweep.task == "pairs"])
@@ -477,7 +463,7 @@ def test_the_plot_of_sweeps_has_a_panel_for_each_task(tmp_path: Path) -> None:
 
 def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path) -> None:
     sweeps = several(tmp_path)
-    rows = tables.trials(sweeps)
+    rows = tuning.trial_rows(sweeps)
     assert len(rows) == 9 + 9 + 4
     winners = [(row["task"], row["variant"], row["trial"]) for row in rows if row["winner"]]
     assert winners == [(each.task, each.variant, each.summary.best.name) for each in sweeps]

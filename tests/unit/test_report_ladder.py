@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import create_model
 
+from rungwise.core.configuration.config import Config
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
@@ -13,22 +15,25 @@ from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
 from rungwise.evaluation.comparison.claims import ClaimsConfig, ClaimsSummary, judge_claims
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.evaluation.suites.section import Cell, Column, Panel
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.overview import description
 from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder import claims as board
-from rungwise.report.ladder import plots, rows
 from rungwise.report.ladder.page import write_ladder
 from rungwise.report.ladder.picture import draw_ladder
 from rungwise.report.ladder.ranking import Ranked, Ranking
-from rungwise.report.ladder.rungs import Cell, Column, gather_rungs, history_rows
-from rungwise.report.sections.searches import gather_searches, list_untuned
-from rungwise.report.stage import LadderConfig
-from rungwise.report.writing import ReportSummary
+from rungwise.report.ladder.rungs import gather_rungs, history_rows
+from rungwise.report.palette import series
+from rungwise.report.sections.tuning import gather_searches, list_untuned
+from rungwise.report.stage import LadderConfig, ReportSummary
+from rungwise.report.style import draw_panels
 from tests import ladders
 from tests.ladders import EVIL, MODELS, NATS
 from tests.report_experiments import Experiment
 from tests.report_pages import Page, check_pictures, check_self_contained, csv_rows
+from tests.toy_suite import LettersSuite
 
 MINUS = "\N{MINUS SIGN}"
 VERDICTS = {
@@ -39,17 +44,12 @@ VERDICTS = {
     "K5": "not tested",
 }
 ALL = {
-    *("picture", "history", "claims", "minimal_pairs", "published", "polysemy", "layers", "others"),
+    *("picture", "history", "claims", "minimal_pairs", "layers", "words_sentences_speed"),
     *("table", "budgets", "mix", "origin"),
 }
 PLOTS = (
-    "ladder",
-    "ladder-narrow",
-    "operations",
-    "parameters",
-    "while_learning",
-    "senses-apple",
-    "layers",
+    *("ladder", "ladder-narrow", "operations", "parameters", "while_learning"),
+    *("suite-my_senses", "suite-my_polysemy", "suite-my_probe"),
 )
 
 
@@ -92,7 +92,6 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
         f"{MINUS}3.0 points [{MINUS}5.0, {MINUS}1.0]",
         f"perplexity: gpt {MINUS} lstm",
         "rungwise run ladder recipe.yaml",
-        "playing, game, games",
         "ngram3, ngram2: not evaluated on my_similarity, my_senses",
         "(requires word vectors).",
         "bert_frozen: same weights as bert, used in another way",
@@ -173,7 +172,7 @@ def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) ->
     made = ladders.perplexity_only(tmp_path / "root")
     ladders.claims(made, {"K5": "not tested"})
     page, summary = _written(made, tmp_path / "page")
-    assert page.ids & ALL == {"picture", "history", "claims", "published", "origin"}
+    assert page.ids & ALL == {"picture", "history", "claims", "origin"}
     assert summary.headline == RANKING
     # The claims, of which none can be tested, are folded and after the ladder's own table.
     html = (tmp_path / "page" / "ladder.html").read_text("utf-8")
@@ -183,8 +182,24 @@ def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) ->
         *("ladder.html", "ladder.png", "ladder-narrow.png", "operations.png", "parameters.png"),
         "while_learning.png",
         "recipe.yaml",
-        *("ladder.csv", "claims.csv", "orders.csv", "stages.csv"),
+        *("ladder.csv", "suites.csv", "claims.csv", "stages.csv"),
     }
+
+
+def test_a_suite_is_one_file_and_brings_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only other lines are its import and its name in the union of suites."""
+    made = ladders.perplexity_only(tmp_path / "root", toys=LettersSuite())
+    ladders.claims(made, {"K5": "not tested"})
+    known = create_model("Known", __base__=Config, suites=dict[str, PerplexitySuite | LettersSuite])
+    monkeypatch.setattr("rungwise.report.ladder.rungs.MeasureConfig", known)
+    page, summary = _written(made, tmp_path / "page")
+    assert "toys" in page.ids
+    assert "Even or odd?" in page.words
+    assert {"suite-toys.png", "toys-words.csv"} <= {*summary.show}
+    (column,) = [row for row in csv_rows(tmp_path / "page" / "ladder.csv") if row["rung"] == "gpt"]
+    assert float(column["even_words"]) == 4 / 8
 
 
 def test_rungs_stand_in_order_of_history_and_pseudo_likelihoods_are_not_ranked(
@@ -206,21 +221,16 @@ def test_rungs_stand_in_order_of_history_and_pseudo_likelihoods_are_not_ranked(
 
 def test_tables_are_those_of_the_page(written: tuple[Page, ReportSummary, Path]) -> None:
     page, _, path = written
-    for row in csv_rows(path / "minimal_pairs.csv"):
-        if row["part"] == "" or not row["group"]:
-            assert f"{100 * float(row['value']):.1f}" in page.words
-    for row in csv_rows(path / "others.csv"):
-        assert f"{100 * float(row['value']):.1f}".replace("-", MINUS) in page.words
-    orders = {row["order"]: row for row in csv_rows(path / "orders.csv")}
-    assert orders["3"]["sign"] == "agrees"  # 170 to 109, and 520 nats to 500
-    assert float(orders["3"]["step"]) == pytest.approx(math.exp(-0.2))
-    assert orders["1"]["rung"] == ""
-    gains = csv_rows(path / "gains.csv")
-    first = next(row for row in gains if (row["task"], row["variant"]) == ("sst", "bert"))
-    assert float(first["relative"]) == pytest.approx((0.91 - 0.76) / (1 - 0.76))
-    nearest = {row["number"]: row for row in csv_rows(path / "sentences.csv")}
-    assert (nearest["1"]["nearest"], nearest["1"]["credit"]) == ("2", "1.0")
-    assert (nearest["3"]["nearest"], nearest["3"]["credit"]) == ("2", "")
+    for row in csv_rows(path / "suites.csv"):
+        in_groups = row["suite"] == "my_minimal_pairs" and row["part"] == ""
+        if row["suite"] == "my_similarity" or in_groups:
+            assert f"{100 * float(row['value']):.1f}".replace("-", MINUS) in page.words
+    shares = csv_rows(path / "my_probe-mix.csv")
+    assert [row["share"] for row in shares if row["rung"] == "gpt"] == ["0.2", "0.3", "0.5"]
+    # The nearest of each sentence; the third is the only one of its sense.
+    assert f"the *bank* {EVIL}bank 1, river" in page.words
+    assert "\N{CHECK MARK} 20.90" in page.words
+    assert "20.30" in page.words
 
 
 def test_a_ladder_ends_with_its_page_which_reads_everything(tmp_path: Path) -> None:
@@ -274,11 +284,14 @@ def test_an_interval_that_ends_short_of_the_mean_is_drawn(
 ) -> None:
     made = ladders.whole(tmp_path_factory.mktemp("root"))
     rungs = gather_rungs(made.made, {name: TITLES[name] for name in list(MODELS)[1:]})
-    short = Estimate(0.4, 0.39, math.nextafter(0.4, 0), 16)
-    row = rows.LayerScore("polysemy", "", rungs[0].name, 0, **vars(short))
-    assert plots.draw_layers([row], rungs).startswith(b"\x89PNG")
-    column = Column("polysemy", "", "accuracy", {rungs[0].name: Cell(short)}, frozenset())
-    assert (draw_ladder(rungs, [column]) or b"").startswith(b"\x89PNG")
+    name, short = rungs[0].name, Estimate(0.4, 0.39, math.nextafter(0.4, 0), 16)
+    looks = {name: series(0)}
+    panel = Panel(
+        "polysemy", "layer", "accuracy", {name: [(0.0, short.mean, short.low, short.high)]}
+    )
+    assert draw_panels([panel], looks).startswith(b"\x89PNG")
+    column = Column("polysemy", "", "accuracy", {name: Cell(short)}, frozenset())
+    assert (draw_ladder(rungs[:1], [column], looks) or b"").startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -366,35 +379,23 @@ def test_several_pretrainings_are_one_rung_and_their_luck_is_in_claims_and_score
     assert verdicts == ["contradicted", "undecided"]
 
 
-def test_the_relative_column_is_the_published_one() -> None:
-    """SPEC T2: (new - old) / (100 - old) of the printed scores. (For NER the printed absolute gain,
-    2.06, is not 92.22 - 90.15; it was taken from unrounded scores, and gives the same 21.)"""
-    printed = {"SQuAD": "24.9", "SNLI": "5.8", "SRL": "17.2", "Coref": "9.8", "NER": "21"}
-    printed["SST-5"] = "6.8"
-    for row in rows.published_gains():
-        digits = len(printed[row["task"]].partition(".")[2])
-        assert f"{100 * row['relative']:.{digits}f}" == printed.pop(row["task"])
-    assert not printed
-
-
 def test_published_scores_stand_beside_ours_where_a_set_is_public(tmp_path: Path) -> None:
     made = ladders.perplexity_only(tmp_path / "root")
     for artifact in made.made.values():
         if artifact.stage == "measure":
             suite = artifact.record["config"]["suites"]["perplexity"]
-            suite["path"] = "somewhere/ptb.test.txt"
+            suite["path"] = ["somewhere/ptb.test.txt"]
     ladders.claims(made, {"K5": "not tested"})
     page, _ = _written(made, tmp_path / "page")
     assert "5-gram Kneser-Neypublished 141.2" in page.words
     assert "Published: Mikolov 2012" in page.words
 
 
-def test_published_pairs_and_orders_are_as_printed() -> None:
-    """People get 88.6 over all paradigms (Warstadt et al. 2020, table 3); T1 is of SPEC.md."""
+def test_published_pairs_are_as_printed() -> None:
+    """People get 88.6 over all paradigms (Warstadt et al. 2020, table 3)."""
     paradigms = (2, 9, 7, 5, 8, 2, 7, 2, 8, 7, 4, 6)
     mean = (
         sum(n * share for n, share in zip(paradigms, RESULTS.blimp_human.values(), strict=True))
         / 67
     )
     assert round(100 * mean, 1) == 88.6
-    assert RESULTS.orders.rows["perplexity"] == (962, 170, 109, 99)

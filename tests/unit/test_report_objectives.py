@@ -13,18 +13,17 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.evaluation.page import fill_in, held_out, surprise
+from rungwise.evaluation.page import fill_in
 from rungwise.evaluation.page import generation as continuations
 from rungwise.evaluation.page.generation import Prompt
 from rungwise.evaluation.page.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.losses.objectives import Meaning
-from rungwise.models.trained.language_models import CausalModel, TwoDirectionModel
+from rungwise.models.trained.language_models import TwoDirectionModel
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report.plots import pretraining as pretraining_plots
-from rungwise.report.sections import speed
+from rungwise.report.sections import pretraining
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -85,8 +84,8 @@ def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_pat
     terms, model = trained_on.tokens, small_config(objective)
     page, summary = written_page(made, tmp_path / "page", fill_in_examples=3, continuations=2)
     masks = trained_on.masks
-    sections = {"result", "use", "loss", "speed", "time", "origin"}
-    sections |= {"reads"} if masks else {"passage"}
+    sections = {"result", "use", "loss", "speed", "origin"}
+    sections |= {"reads"} if masks else set()
     if objective != "span_denoising":  # it writes any number of tokens for a blank
         sections |= {"blanks"} if masks or objective == "bidirectional" else {"continuations"}
     assert page.ids == sections
@@ -146,7 +145,7 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         assert words.replace(" ", "") in page.words.replace(" ", "").replace("\xa0", ""), words
     resumed = PretrainSummary.of(made["pretrain"]).gradient
     assert resumed is not None
-    assert sum(row.steps for row in speed.attempts(resumed)) == STEPS
+    assert sum(row.steps for row in pretraining.attempts(resumed)) == STEPS
 
 
 def test_a_model_reads_rows_as_long_as_those_it_was_trained_on(causal: dict[str, Artifact]) -> None:
@@ -187,7 +186,7 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
     assert [last[key] for key in ("step", "sequence_length", "mlm_loss")] == ["20", "512", "5.478"]
     # Of 2,000 tokens.
     assert "books6,5431.5k75.0%1.25<wiki>32150025.0%3.50" in "".join(page.words.split())
-    unmarked_speed = pretraining_plots.draw_tokens_per_second(run)
+    unmarked_speed = pretraining.draw_tokens_per_second(run)
     assert (tmp_path / "page" / "speed.png").read_bytes() != unmarked_speed
     unmarked = _loss(plain["pretrain"])
     assert (tmp_path / "page" / "loss.png").read_bytes() != unmarked
@@ -199,7 +198,7 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
 def _loss(pretrain: Artifact) -> bytes:
     summary = PretrainSummary.of(pretrain)
     assert summary.gradient is not None
-    return pretraining_plots.draw_loss(summary, summary.gradient, objective_of("mlm"))
+    return pretraining.draw_loss(summary, summary.gradient, objective_of("mlm"))
 
 
 def test_a_loss_that_is_no_probability_of_text_is_held_against_none(
@@ -219,53 +218,10 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
     )
     made["pretrain"] = counted.replace_summary(made["pretrain"])
     page, summary = written_page(made, tmp_path / "page")
-    assert page.ids == {"result", "use", "passage", "continuations", "time", "origin"}
+    assert page.ids == {"result", "use", "continuations", "origin"}
     assert not {"loss.png", "speed.png", "training.csv"} & set(summary.show)
     assert "fitted on 2.0 k tokens" in page.words.replace("\xa0", " ")
     assert "2.345" in page.words
-
-
-# Surprise.
-
-
-@torch.no_grad()
-def test_surprise_is_that_of_each_document_read_alone(causal: dict[str, Artifact]) -> None:
-    model, reader, tokenizer = opened(causal)
-    passage = surprise.choose_passage(model, reader, tokenizer, seed=5)
-    block = held_out.read_as_validated(reader, np.array([passage.instance]))
-    assert len(passage.tokens) == int(block.weights.sum())
-    for place, seen in enumerate(passage.tokens):
-        begin = place - int(block.positions[0, place])
-        before = torch.from_numpy(block.ids[:, begin : place + 1])
-        probability_V = torch.softmax(model.next_logits(before)[0, -1], dim=-1)
-        assert seen.probability == pytest.approx(
-            float(probability_V[block.targets[0, place]]), rel=1e-4
-        )
-        assert seen.ends_document == (block.targets[0, place] == END)
-    assert {seen.level for seen in passage.tokens} <= set(range(len(surprise.LEVELS) + 1))
-    assert passage.tokens == surprise.choose_passage(model, reader, tokenizer, seed=5).tokens
-
-
-@torch.no_grad()
-def test_surprise_by_context_adds_up_to_the_validation_loss(causal: dict[str, Artifact]) -> None:
-    model, reader, _ = opened(causal)
-    assert isinstance(model, CausalModel)
-    reach = surprise.surprise_by_context(model, reader)
-    batch = held_out.read_as_validated(reader, np.arange(len(reader)))
-    total = float(model.module(batch.tensors()).total)
-    assert sum(row.tokens for row in reach) == int(batch.weights.sum())
-    assert sum(row.tokens * row.nats for row in reach) == pytest.approx(total, rel=1e-5)
-    assert [(row.low, row.high) for row in reach][:3] == [(1, 1), (2, 3), (4, 7)]
-    # After one token: each opening symbol of a document, and the first token of a block.
-    read = batch.positions[batch.weights > 0] + 1
-    assert reach[0].tokens == int((read == 1).sum())
-    assert reach[-1].high >= int(read.max()) >= reach[-1].low
-
-
-def test_levels_of_surprise_by_hand() -> None:
-    probabilities = (0.9, 0.5, 0.3, 0.02, 0.002, 0.0001)
-    seen = [surprise.TokenSurprise("x", value, "y", False) for value in probabilities]
-    assert [token.level for token in seen] == [0, 0, 1, 2, 3, 4]
 
 
 # Continuations.

@@ -22,7 +22,7 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.search.measures import Measure
 from rungwise.evaluation.search.record import SearchSummary, run_search
-from rungwise.evaluation.suites.measure import MeasureSummary
+from rungwise.evaluation.suites.scores import MeasureSummary
 from rungwise.pipeline.growth import Grow
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches, grow_stages

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.decomposition import PCA
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
@@ -70,14 +69,7 @@ def test_the_layer_that_holds_the_sense_is_found(folder: Path) -> None:
         assert scores[f"nearest {space}"] == scores[f"linear {space}"] == 1
         assert scores[f"neighbours {space}"] > 0.9  # of few sentences, none need be near
     assert scores["linear mix"] == 1
-    mix, bank = (measured.files[name] for name in (senses.MIX, senses.MAP))
-    assert mix["shares"][1] > 0.7
-    assert bank["bank"]["layer"] == 1
-    assert (right := bank["bank"]["accuracy_in_folds_of_train"])[1] > right[0]
-    assert bank["bank"]["senses"] == ["river", "money"]
-    assert len(bank["bank"]["points"]) == 30
-    assert sum(point["sense"] for point in bank["bank"]["points"]) == 10
-    assert all("bank" in point["text"] for point in bank["bank"]["points"])
+    assert measured.files[senses.MIX]["shares"][1] > 0.7
 
 
 def test_a_static_vector_gets_what_the_most_frequent_sense_gets(folder: Path) -> None:
@@ -127,14 +119,6 @@ def test_the_mix_finds_the_layer_with_the_classes(planted: int) -> None:
     assert right > 0.7
     assert right > by_line - 0.1
     assert mix.as_data()["centre"] == pytest.approx(np.dot(range(4), mix.shares))
-
-
-def test_the_plane_is_that_of_principal_components() -> None:
-    vectors = np.random.default_rng(3).normal(size=(40, 7))
-    found, expected = senses.project(vectors), PCA(2).fit_transform(vectors)
-    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-9)
-    np.testing.assert_allclose(senses.project(vectors), found)
-    assert (found[np.abs(found).argmax(axis=0), [0, 1]] > 0).all()
 
 
 def test_real_words_are_read(real_data: Path) -> None:

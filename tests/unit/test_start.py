@@ -21,7 +21,7 @@ from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 BUILDING = {
     *("ray", "ray.data", "mlflow", "sqlalchemy", "matplotlib", "pandas", "sympy", "jinja2"),
     *("torch._dynamo", "torch.distributed.fsdp", "scipy.special", "scipy.stats", "sklearn"),
-    *("transformers", "numba", "rungwise.report.page", "rungwise.report.ladder.page"),
+    *("transformers", "numba", "rungwise.report.run", "rungwise.report.ladder.page"),
     *("rungwise.corpus.building.stage", "rungwise.pretraining.gradient", "rungwise.tuning.running"),
 }
 # What shows a machine or a store also does without a recipe's blocks.

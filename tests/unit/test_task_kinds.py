@@ -2,7 +2,6 @@
 
 import ast
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import cast
 
@@ -15,10 +14,10 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, check_task
-from rungwise.report.sections import findings, results
+from rungwise.report.page import environment
+from rungwise.report.sections.comparison import write_comparison
 from rungwise.report.sections.errors import gather_errors
 from rungwise.report.sections.variants import gather_comparison
-from rungwise.report.writing import environment
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.trial import make_trial
 from rungwise.tasks.building import build_task
@@ -144,17 +143,9 @@ def test_a_toy_kind_is_one_file_and_one_line(
     total = sum(each.score * each.count for each in ranges) / len(own)
     assert total == pytest.approx(mean_absolute_error(own.gold, own.prediction))
     assert (errors.analysis.score_of, errors.both) == (Count.score_name, {})
-    section = environment().get_template("comparison.html.j2")
-    html = section.render(
-        comparison=gather_comparison(inputs),
-        findings=findings,
-        results=results,
-        plots=defaultdict(bytes),
-        figure=lambda *_, **__: "",
-        badge=str,
-        pretrainings=1,
-        selections=(),
-    )
+    section = write_comparison(gather_comparison(inputs))
+    assert section is not None
+    html = section.render(environment(), "report")
     assert "how many there are in a text" in html
     assert "median" in html
     trial = make_trial(Predictor.load(evaluation.folder))

@@ -1,4 +1,5 @@
-"""Self-contained HTML pages of a run (page.py) and of a ladder (ladder/), with plots and tables.
+"""Self-contained HTML pages of a run (run.py) and of a ladder (ladder/page.py).
 
-sections/ works out the numbers and sentences of a page, plots/ draws them, templates/ lay them out.
+Both are a `Page` of `Section`s (page.py). sections/ has the numbers, sentences, plots and CSV rows
+of each, templates/ lay them out.
 """

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from rungwise.evaluation.comparison.table import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
+from rungwise.evaluation.suites.section import TableEntry
 from rungwise.tasks.scoring.metrics import CORRELATIONS, OWN_UNITS, format_metric
 
 _MINUS = "\N{MINUS SIGN}"
@@ -30,7 +31,7 @@ _METRICS = {
 }
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
-Bounds = Estimate | Difference | TaskScore | RowDifference
+Bounds = Estimate | Difference | TaskScore | RowDifference | TableEntry
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -114,10 +115,15 @@ def score(value: float, metric: str) -> str:
     return format_metric(value, metric).replace("-", _MINUS)
 
 
+def scale(metric: str) -> int:
+    """The factor of a metric where it is shown: 100 for shares and correlations."""
+    return 1 if metric in OWN_UNITS else 100
+
+
 def interval(estimate: Bounds, metric: str) -> str:
     """`[76.1, 80.3]`, in the unit of `score`."""
-    scale, digits = (1, OWN_UNITS[metric]) if metric in OWN_UNITS else (100, 1)
-    low, high = (number(scale * bound, digits) for bound in (estimate.low, estimate.high))
+    factor, digits = scale(metric), OWN_UNITS.get(metric, 1)
+    low, high = (number(factor * bound, digits) for bound in (estimate.low, estimate.high))
     return f"[{low}, {high}]"
 
 

@@ -1,212 +1,109 @@
-"""Report stage: one self-contained HTML page about a run, its plots as PNG and its tables as CSV.
+"""A page: its sections in one frame, with their plots and tables, as files beside it and inlined.
 
-    records ──> sections/ ──┐
-    model ──> examples ─────┼──> templates/page.html.j2 ──> report.html, *.png, *.csv
-    records ──> plots/ ─────┘
+    Section ──> templates/NAME.html.j2 ──┐
+    Section ──> ...                      ├──> templates/frame.html.j2 ──> HTML, *.png, *.csv
+    Section ──> ...                    ──┘
 
-Everything on the page comes from records and files of earlier stages; only the examples are
-computed here. Plots are inlined, so the page can be mailed. Sections of stages that the workflow
-lacks are left out. All text is escaped, since documents may contain HTML.
+Plots are inlined, so the page can be mailed. All text is escaped, since documents may contain HTML.
 """
 
-import math
+import inspect
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import jinja2
+from markupsafe import Markup
+
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.comparison.table import TableSummary
-from rungwise.evaluation.page import fill_in, generation, spelling, surprise
-from rungwise.instances.kinds import read_kind
-from rungwise.instances.summary import InstancesSummary
-from rungwise.models.losses.objectives import Objective
-from rungwise.pretraining.initial import INITIAL
-from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report.plots import budgets, comparison, pretraining, sweeps
-from rungwise.report.sections import findings, origin, speed, tables
-from rungwise.report.sections.errors import TaskErrors, error_tables, gather_errors
-from rungwise.report.sections.examples import Examples, gather_examples
-from rungwise.report.sections.searches import (
-    Tuned,
-    describe_untuned,
-    draw_searches,
-    gather_searches,
-    search_rows,
-)
-from rungwise.report.sections.variants import (
-    Comparison,
-    VariantSweep,
-    gather_comparison,
-    gather_sweeps,
-    input_artifact,
-    select_stage,
-)
-from rungwise.report.stage import REPORT_PAGE, ReportConfig, ReportSummary
-from rungwise.report.writing import render_template, write_files
-from rungwise.serving.stage import RegisterSummary
-from rungwise.tokenizer import TokenizerSummary, load_tokenizer
+from rungwise.core.tables import csv_bytes
+from rungwise.report import formats
+from rungwise.report.stage import ReportSummary
+
+RECIPE = "recipe.yaml"
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Content:
-    """Everything the page shows, read from the stages of a run once."""
+class Section:
+    """A section: the name of its template with the fields this reads, its plots as PNG and the rows
+    of its CSV files, both by name without suffix. A second section of a template is known by its
+    title."""
 
-    inputs: Mapping[str, Artifact]
-    pretrain: PretrainSummary
-    objective: Objective
-    examples: Examples
-    comparison: Comparison | None
-    table: TableSummary | None
-    sweeps: Sequence[VariantSweep]
-    searches: Sequence[Tuned]
-    errors: Sequence[TaskErrors]
+    template: str
+    title: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    plots: Mapping[str, bytes | None] = field(default_factory=dict)
+    csv: Mapping[str, Rows] = field(default_factory=dict)
+    titled: bool = False
+
+    @property
+    def id(self) -> str:
+        """The anchor of the section."""
+        return re.sub(r"\W+", "_", self.title.lower()) if self.titled else self.template
+
+    @property
+    def pictures(self) -> dict[str, bytes]:
+        """The plots that have data, by file name."""
+        return {f"{name}.png": data for name, data in self.plots.items() if data}
+
+    def render(self, templates: jinja2.Environment, kind: str) -> Markup:
+        """The section as HTML, on a page of this kind."""
+        template = templates.get_template(f"{self.template}.html.j2")
+        fields = {"kind": kind, "plots": self.pictures, **self.fields}
+        return Markup(template.render(fields))  # the template has escaped it
 
 
-def write_report(
-    config: ReportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+@dataclass(frozen=True)
+class Page:
+    """A page of a `kind`, report or ladder, that a `workflow` ends with. `lede` are its verdicts,
+    which look as `standing` says; `budget` is the size at which they hold. None stands for a
+    section of stages that are missing."""
+
+    kind: str
+    file: str
+    workflow: str
+    headline: str
+    lede: Sequence[str]
+    sections: Sequence[Section | None]
+    standing: str = ""
+    budget: str = ""
+
+
+def environment() -> jinja2.Environment:
+    """Templates with autoescaping, the filters of formats.py and the macros of macros.html.j2;
+    undefined names are errors."""
+    result = jinja2.Environment(
+        loader=jinja2.PackageLoader("rungwise.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    result.filters |= dict(inspect.getmembers(formats, inspect.isfunction))
+    macros = result.get_template("macros.html.j2").module
+    result.globals |= {name: each for name, each in vars(macros).items() if name[0] != "_"}
+    return result
+
+
+def write_page(
+    page: Page, title: str | None, inputs: Mapping[str, Artifact], recipe: str, output: Folder
 ) -> ReportSummary:
-    """Write the page, the plots, the tables and the recipe that rebuilds them."""
-    pretrain = PretrainSummary.of(inputs["pretrain"])
-    table = next(iter(select_stage(inputs, "table").values()), None)
-    comparison = gather_comparison(inputs)
-    content = Content(
-        inputs=inputs,
-        pretrain=pretrain,
-        objective=pretrain.model.objective(pretrain.objective),
-        examples=gather_examples(
-            inputs["pretrain"],
-            inputs.get("instances"),
-            load_tokenizer(inputs["tokenizer"].folder),
-            config.fill_in_examples,
-            config.continuations,
-            config.neighbours,
-            config.seed,
-        ),
-        comparison=comparison,
-        table=None if table is None else TableSummary.of(table),
-        sweeps=gather_sweeps(inputs, comparison.looks) if comparison else (),
-        searches=gather_searches(inputs, comparison.looks if comparison else {}),
-        errors=gather_errors(inputs),
+    """Write the page, the plots and tables of its sections, and the recipe that rebuilds them;
+    `title` defaults to the label of the run."""
+    templates, last = environment(), list(inputs.values())[-1]
+    html, plots, csv = [], {}, {}
+    for section in filter(None, page.sections):
+        files = {f"{name}.csv": csv_bytes(rows) for name, rows in section.csv.items() if rows}
+        html.append((section, section.render(templates, page.kind), list(files)))
+        plots |= section.pictures
+        csv |= files
+    whole = templates.get_template("frame.html.j2").render(
+        page=page, title=title or last.label, sections=html, finished=last.record["finished"]
     )
-    plots = draw_plots(content)
-    recipe = origin.recipe_text(context.recipe)
-    page = REPORT_PAGE, render_page(content, config.title, plots, recipe)
-    headline = findings.headline(inputs, content.objective, content.comparison)
-    return write_files(output, page, plots, csv_tables(content), recipe, headline)
-
-
-def draw_plots(content: Content) -> dict[str, bytes]:
-    """Every plot that these stages allow, as PNG, by file name."""
-    pretrain, examples = content.pretrain, content.examples
-    plots = {}
-    if run := pretrain.gradient:
-        plots["loss"] = pretraining.draw_loss(pretrain, run, content.objective)
-        if content.objective.pair:
-            plots["pair"] = pretraining.draw_pair_task(run, content.objective.pair)
-        plots["speed"] = pretraining.draw_tokens_per_second(run)
-    if results := content.comparison:
-        for task in results.tasks:
-            plots[f"scores-{task.name}"] = comparison.draw_scores(task, results.looks)
-            if task.against_first:
-                differences = comparison.draw_differences(task, results.looks)
-                plots[f"differences-{task.name}"] = differences
-        plots |= budgets.draw_all(results)
-    for each in content.errors:
-        if each.analysis.reliability:
-            plots[f"reliability-{each.task}"] = comparison.draw_reliability(each)
-    if content.sweeps:
-        plots["sweep_curves"] = sweeps.draw_curves(content.sweeps)
-    if content.searches:
-        plots |= draw_searches(content.searches)
-    if examples.specimen:
-        instances = InstancesSummary.of(content.inputs["instances"])
-        plots["lengths"] = pretraining.draw_lengths(instances)
-    if examples.context:
-        plots["context"] = pretraining.draw_context(examples.context, pretrain.unigram_loss)
-    return {f"{name}.png": picture for name, picture in plots.items()}
-
-
-def render_page(
-    content: Content, title: str | None, plots: Mapping[str, bytes], recipe: str
-) -> str:
-    """The page as HTML; `title` defaults to the label of the run."""
-    inputs, instances = content.inputs, content.inputs.get("instances")
-    summary = InstancesSummary.of(instances) if instances else None
-    tasks = content.comparison.tasks if content.comparison else ()
-    return render_template(
-        "page.html.j2",
-        title=title,
-        plots=plots,
-        recipe=recipe,
-        **vars(content),
-        **vars(content.examples),
-        findings=findings,
-        verdicts_after={},
-        speed=speed,
-        luck=findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else "",
-        pretrainings=max(
-            (t.evaluation.pretrainings(name) for t in tasks for name in t.evaluation.variants),
-            default=1,
-        ),
-        run=content.pretrain.gradient,
-        instances=summary,
-        tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
-        figures=read_kind(instances).figures(summary.statistics) if instances and summary else [],
-        num_pretrained=len(select_stage(inputs, "pretrain")),
-        registered=_registered_models(inputs),
-        error_files=[f"{name}.csv" for name in error_tables(content.errors)],
-        seconds=tables.stage_seconds(inputs),
-        starting_seconds=tables.starting_seconds(inputs),
-        from_weights=INITIAL in inputs["pretrain"].record["inputs"],
-        ln_vocabulary=math.log(content.pretrain.vocab_size),
-        ln_2=math.log(2),
-        minimum_letters=spelling.MINIMUM_LETTERS,
-        top=fill_in.TOP,
-        levels=surprise.LEVELS,
-        temperature=generation.TEMPERATURE,
-        untuned=describe_untuned(
-            content.searches, content.comparison.variants if content.comparison else ()
-        ),
-    )
-
-
-def _registered_models(
-    inputs: Mapping[str, Artifact],
-) -> list[tuple[RegisterSummary, EvaluateSummary]]:
-    """Every registered model with its evaluation."""
-    models = []
-    for artifact in select_stage(inputs, "register").values():
-        evaluate = input_artifact(artifact, "evaluate", inputs)
-        assert evaluate is not None, "what registers a model has its evaluation before it"
-        models.append((RegisterSummary.of(artifact), EvaluateSummary.of(evaluate)))
-    return models
-
-
-def csv_tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """The rows of every table that these stages allow, by file name without `.csv`."""
-    examples, comparison, table = content.examples, content.comparison, content.table
-    rows: dict[str, Sequence[Mapping[str, Any]]] = {"stages": tables.stages(content.inputs)}
-    if run := content.pretrain.gradient:
-        rows |= {"training": run.history, "validation": run.validation, "speed": run.timings}
-    if comparison:
-        rows["seeds"] = tables.seeds(comparison)
-        rows["differences"] = tables.differences(comparison)
-        rows["budgets"] = tables.budgets(comparison) if comparison.has_budgets else []
-        rows["mix"] = tables.layer_weights(comparison)
-        rows["noise"] = tables.noise(comparison)
-    if table:
-        rows["table"] = [score.model_dump() for score in table.scores]
-        rows["table_differences"] = [row.model_dump() for row in table.differences]
-    rows |= error_tables(content.errors) | {
-        "trials": tables.trials(content.sweeps),
-        "searches": search_rows(content.searches),
-        "fill_in": tables.guesses(examples.blanks),
-        "passage": [vars(token) for token in examples.passage.tokens] if examples.passage else [],
-        "context": [vars(row) for row in examples.context],
-        "continuations": tables.continuations(examples.continuations),
-        "neighbours": tables.neighbours(examples.neighbours),
-    }
-    return {name: each for name, each in rows.items() if each}
+    files = {page.file: whole.encode("utf-8"), **plots, **csv, RECIPE: recipe.encode("utf-8")}
+    for name, data in files.items():
+        output.write_bytes(name, data)
+    return ReportSummary(page=page.file, show=tuple(files), headline=page.headline)

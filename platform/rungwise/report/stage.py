@@ -33,5 +33,5 @@ class ReportSummary(Summary):
 
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
-REPORT = StageType("report", 7, Later("rungwise.report.page:write_report"), ReportSummary)
-LADDER = StageType("ladder", 4, Later("rungwise.report.ladder.page:write_ladder"), ReportSummary)
+REPORT = StageType("report", 8, Later("rungwise.report.run:write_report"), ReportSummary)
+LADDER = StageType("ladder", 5, Later("rungwise.report.ladder.page:write_ladder"), ReportSummary)

@@ -13,7 +13,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
+from rungwise.evaluation.suites.section import Panel
 from rungwise.report.palette import FAINT, INK, MUTED, Series
 
 Place = Literal["best", "upper left", "upper center", "upper right"]
@@ -24,12 +26,12 @@ DOTTED = (0, (2, 2))
 WIDE = (9.6, 4.2)  # inches: the page's width; HALF fits twice
 MIDDLE = (6.8, 4.0)
 HALF = (5.2, 3.9)
-BAR_GROUP = 0.8  # fraction of a slot that its bars fill
 _NAME_LETTERS = 16  # of a variant beside an axis, before it wraps
 _DOTS_PER_INCH = 160
 _LETTERS_PER_INCH = 11.2  # of a title, which starts at the axis
 _AXIS_INCHES = 0.9
 _PAD_INCHES = 0.12
+_DECADE = 10
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
@@ -115,19 +117,42 @@ def draw_estimates(
     )
 
 
-def draw_bars(
-    axes: Axes,
-    place: int,
-    count: int,
-    heights: Sequence[float],
-    look: Series,
-    label: str,
-    **more: Any,
-) -> None:
-    """Draw the bars of a series, the number `place` of `count` that share each whole number."""
-    width = BAR_GROUP / count
-    x = np.arange(len(heights)) + width * (place - (count - 1) / 2)
-    axes.bar(x, heights, width=0.92 * width, color=look.colour, label=label, **more)
+def draw_panels(panels: Sequence[Panel], looks: Mapping[str, Series], columns: int = 3) -> bytes:
+    """A picture of panels, with one legend below in the order of `looks`."""
+    figure, all_axes = new_panels(len(panels), columns, 3.0, 0.8)
+    for axes, panel in zip(all_axes, panels, strict=True):
+        for name, points in panel.lines.items():
+            x, *bounds = zip(*points, strict=True)
+            options: dict[str, Any] = {"capsize": 2.5}
+            if len(points) == 1:
+                colour = "white" if name in panel.hollow else looks[name].colour
+                options |= {"markersize": 7, "markerfacecolor": colour, "markeredgewidth": 1.6}
+            elif bounds[1] == bounds[2]:  # no interval
+                options |= {"capsize": 0}
+            draw_estimates(axes, x, zip(*bounds, strict=True), looks[name], name, **options)
+        if panel.level is not None:
+            label, value = panel.level
+            axes.axhline(value, color=MUTED, linestyle=DASHED, linewidth=1.2, label=label)
+        dress(axes, panel.title, panel.x, panel.y)
+        if panel.is_size:
+            axes.margins(x=0.12, y=0.12)
+            _set_size_axis(axes)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    levels = [panel.level[0] for panel in panels if panel.level is not None]
+    add_legend_below(figure, all_axes, last=[*looks, *levels])
+    return png(figure)
+
+
+def _set_size_axis(axes: Axes) -> None:
+    """Use a logarithmic axis if the sizes span at least a power of ten."""
+    low, high = axes.get_xlim()
+    if low > 0 and high / low < _DECADE:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        axes.xaxis.set_major_formatter(EngFormatter())
+    else:  # the margin of a wide range starts below 0
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_trial(

@@ -11,7 +11,7 @@ from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sou
 from rungwise.evaluation.comparison.predictions import kept_sums
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, bootstrap
-from rungwise.evaluation.suites.measure import MeasureSummary
+from rungwise.evaluation.suites.scores import MeasureSummary
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary

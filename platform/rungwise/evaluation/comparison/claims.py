@@ -39,7 +39,7 @@ from rungwise.evaluation.comparison.claim_comparisons import (
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.task_contrast import Runs, TaskMean, average_tasks, read_runs
 from rungwise.evaluation.statistics import holm
-from rungwise.evaluation.suites.measure import read_items
+from rungwise.evaluation.suites.scores import read_items
 
 _LEVEL = 0.05
 

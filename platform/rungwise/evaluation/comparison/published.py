@@ -37,9 +37,6 @@ class PublishedResults(Config):
     """The file of published results, whose comments say where each is from."""
 
     tables: dict[TableName, Published]
-    orders: Published
-    glove_word: str
-    glove_neighbours: tuple[str, ...]
     blimp_models: tuple[str, ...]
     blimp_human: dict[str, float]
     blimp_source: str

@@ -13,11 +13,10 @@ from pydantic import Field
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
-from rungwise.core.storage.outside import matching
 from rungwise.evaluation.suites.base import Paths, Suite
 from rungwise.evaluation.suites.config import SuiteConfig
-from rungwise.evaluation.suites.measure import MeasureSummary
-from rungwise.evaluation.suites.similarity import SimilaritySuite, read_pairs
+from rungwise.evaluation.suites.scores import MeasureSummary
+from rungwise.evaluation.suites.similarity import SimilaritySuite
 from rungwise.models.family import LayeredFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pretraining.config import PretrainStageConfig
@@ -148,7 +147,7 @@ class WordList(Measure):
     def label(self, pretrain: PretrainSummary) -> str:
         return "correlation with people's ratings (x 100)"
 
-    def suite(self) -> SuiteConfig:
+    def suite(self) -> SimilaritySuite:
         return SimilaritySuite(path=self.path)
 
     def score(self, pretrain: PretrainSummary, measured: MeasureSummary | None) -> float | None:
@@ -162,28 +161,17 @@ class WordList(Measure):
                 f"search.measure is word_list, but model.kind {config.model.kind} has no "
                 "vectors of words; take validation_loss"
             )
-        key = "search.measure.path"
-        own = _read_lists(self.path, key)
+        own = self.suite().rated_pairs("search.measure")
         for name, suite in suites.items():
-            if not isinstance(suite, SimilaritySuite):
-                continue
-            lists = _read_lists(suite.path, f"measure.{name}.path")
+            lists = suite.rated_pairs(f"measure.{name}")
             reported = {pair for pairs in lists.values() for pair in pairs}
             for file, pairs in own.items():
                 shared = sum(pair in reported for pair in pairs)
                 if shared >= _SAME_PAIRS * len(pairs):
                     raise ConfigError(
-                        f"{key}: {shared} of {len(pairs)} pairs of {file} are in "
+                        f"search.measure.path: {shared} of {len(pairs)} pairs of {file} are in "
                         f"measure.{name}, which the page reports; choose by another list"
                     )
-
-
-def _read_lists(paths: Paths, key: str) -> dict[str, list[frozenset[str]]]:
-    """The pairs of words by file name, whatever their order and case."""
-    return {
-        file.name: [frozenset((p.first.lower(), p.second.lower())) for p in read_pairs(file, key)]
-        for file in matching(paths, key)
-    }
 
 
 AnyMeasure = Annotated[ValidationLoss | BitsPerByte | WordList, Field(discriminator="kind")]

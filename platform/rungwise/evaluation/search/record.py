@@ -15,7 +15,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.search.config import SearchConfig
 from rungwise.evaluation.search.measures import Measure
-from rungwise.evaluation.suites.measure import MeasureSummary
+from rungwise.evaluation.suites.scores import MeasureSummary
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.scoring.metrics import format_metric
 from rungwise.tuning.draws import describe_values

@@ -2,7 +2,8 @@
 
 A suite is a config with `measure(rung)`, in a file of its own and listed in the union of config.py.
 It needs one capability of the model (models/trained/capabilities.py); rungs without it are
-skipped, and the page says so.
+skipped, and the page says so. It also brings what a ladder's page shows of it: columns in the table
+of all scores, and a block in a section.
 """
 
 from abc import abstractmethod
@@ -24,6 +25,7 @@ from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import reached
 from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.section import Column, MeasuredRung, SuiteBlock, tabulate_scores
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
@@ -118,6 +120,7 @@ class Suite(Config):
     needs: ClassVar[str]
     capability: ClassVar[type]
     reads: ClassVar[tuple[str, ...]] = ()
+    section: ClassVar[str] = "Words, sentences, speed"  # of a ladder's page
 
     kind: Any
 
@@ -129,6 +132,18 @@ class Suite(Config):
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         """Measure the rung; `name` is the suite's key in the recipe. Raises DataError for files in
         the wrong format."""
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        """The scores in the table of a ladder, of the rungs that answered the suite."""
+        return []
+
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock | None:
+        """The suite's block in its `section`; None if its columns say all."""
+        return SuiteBlock(name, tables=[tabulate_scores(rungs, name)])
+
+    def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
+        """The pairs of words that it asks to rate, by file; `key` is the suite's key."""
+        return {}
 
     def outside(self, key: str) -> dict[str, Any]:
         """Digests of the files it reads; `key` is the suite's key in the config."""

@@ -8,7 +8,6 @@ A suite whose needs the rung does not meet is skipped and listed by name.
 
 import json
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
@@ -17,55 +16,19 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Part, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.config import SuiteConfig
-from rungwise.evaluation.suites.items import (
-    ItemKey,
-    Items,
-    decode_items,
-    encode_items,
-    estimate_items,
-)
+from rungwise.evaluation.suites.items import Items, encode_items
+from rungwise.evaluation.suites.scores import ITEMS, MeasureSummary, SuiteScore, score_items
 from rungwise.models.device import keep_freed_memory
 from rungwise.tasks.scoring.metrics import format_metric
-
-ITEMS = "items.parquet"
 
 
 class MeasureConfig(Config):
     """The suites by name."""
 
     suites: dict[str, SuiteConfig] = Field(min_length=1)
-
-
-class SuiteScore(Part):
-    """A value with its 95 % interval over `count` items; `group` is None for all items."""
-
-    suite: str
-    part: str
-    metric: str
-    group: str | None
-    value: float
-    low: float
-    high: float
-    count: int
-
-
-class MeasureSummary(Summary):
-    """All values; `passed_over`: for each skipped suite, what the rung lacks; seconds by suite."""
-
-    scores: tuple[SuiteScore, ...]
-    passed_over: dict[str, str]
-    seconds: dict[str, float]
-
-    def value(self, suite: str, metric: str, part: str = "") -> SuiteScore | None:
-        key = (suite, part, metric, None)
-        return next(
-            (row for row in self.scores if (row.suite, row.part, row.metric, row.group) == key),
-            None,
-        )
 
 
 def measure(
@@ -102,46 +65,6 @@ def measure(
         seconds=seconds,
         headline="  ".join(map(_short, whole[:4])) or "no suite that it can answer",
     )
-
-
-def read_items(artifact: Artifact) -> dict[ItemKey, Items]:
-    """The items of a finished stage by key."""
-    return {items.key: items for items in decode_items(artifact.folder.read_bytes(ITEMS))}
-
-
-def merge_seeds(measured: Sequence[Artifact]) -> MeasureSummary:
-    """The measurements of a rung with all its seeds of pretraining as one: means over the seeds,
-    with intervals that cover their luck."""
-    summary = MeasureSummary.of(measured[0])
-    if len(measured) == 1:
-        return summary
-    seeds = [read_items(each) for each in measured]
-    scores = [score for key in seeds[0] for score in score_items([each[key] for each in seeds])]
-    return summary.model_copy(update={"scores": tuple(scores)})
-
-
-def score_items(seeds: Sequence[Items]) -> list[SuiteScore]:
-    """The values of all items, then of each group; one `Items` per seed of pretraining."""
-    first = seeds[0]
-    groups = sorted(set(first.groups) - {""})
-    scores = []
-    for group in (None, *groups):
-        estimate = estimate_items(
-            seeds if group is None else [each.select_group(group) for each in seeds]
-        )
-        scores.append(
-            SuiteScore(
-                suite=first.suite,
-                part=first.part,
-                metric=first.metric,
-                group=group,
-                value=estimate.mean,
-                low=estimate.low,
-                high=estimate.high,
-                count=estimate.count,
-            )
-        )
-    return scores
 
 
 def _short(score: SuiteScore) -> str:

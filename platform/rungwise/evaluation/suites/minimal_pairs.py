@@ -22,6 +22,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -31,14 +32,38 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import SourceFile
+from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.suites.altered import Pair, alter_sentences, held_out_sentences
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.section import (
+    Column,
+    MeasuredRung,
+    ScoreTable,
+    SuiteBlock,
+    TableEntry,
+    TableRow,
+    compare_rungs,
+    read_entry,
+)
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
 from rungwise.tasks.formats.base import join_names
 
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
 PUBLISHED = "published.json"
+_TOTALS = {
+    "": "all pairs, ties count half",
+    TIES_TO_GOOD: "all pairs, ties count as correct",
+    TIES: "share of ties",
+}
+_WORDS = (
+    "How often does a model give the acceptable one of two minimally different sentences the "
+    "higher probability? Percent of pairs, by phenomenon; chance is 50. Ties count half."
+)
+_FAR_LARGER = (
+    "Published values are from far larger models trained on far more text, and from individual "
+    "people; use them only to compare phenomena. They cover all 1,000 pairs of a paradigm."
+)
 
 # Nats. Float32 rounding of a sentence's sum is about 1e-5 and varies with the batch; models differ
 # truly by less than this in fewer than one of 67,000 pairs.
@@ -56,6 +81,7 @@ class MinimalPairsSuite(Suite):
     needs: ClassVar[str] = "the probability of a text"
     capability: ClassVar[type] = LanguageModel
     reads: ClassVar[tuple[str, ...]] = ("path", "published")
+    section: ClassVar[str] = "Minimal pairs"
 
     kind: Literal["minimal_pairs"] = "minimal_pairs"
     path: Paths | None = None  # files, folders or globs with pairs; null: the held-out split
@@ -81,6 +107,86 @@ class MinimalPairsSuite(Suite):
         if self.published is not None:
             files[PUBLISHED] = read_published(self.published, f"measure.{name}.published")
         return SuiteResult(items, files)
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        totals = _published_totals(_published_paradigms(name, rungs))
+        source = RESULTS.blimp_source if totals else ""
+        return [compare_rungs(rungs, name, "accuracy", published=totals, source=source)]
+
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
+        paradigms = _published_paradigms(name, rungs)
+        published = {
+            model: {phenomenon: fmean(values) for phenomenon, values in phenomena.items()}
+            for model, phenomena in paradigms.items()
+        }
+        if published:
+            published["human"] = RESULTS.blimp_human
+        rows = [
+            TableRow(phenomenon.replace("_", " "), by_rung | _shade(published, phenomenon))
+            for phenomenon, by_rung in _entries_by_phenomenon(name, rungs).items()
+        ]
+        for part, words in _TOTALS.items():
+            scores = {rung.name: rung.measure.value(name, "accuracy", part) for rung in rungs}
+            entries = {rung: read_entry(score) for rung, score in scores.items() if score}
+            if part == "":
+                totals = _published_totals(paradigms)
+                entries |= {model: TableEntry(value) for model, value in totals.items()}
+            if entries:
+                rows.append(TableRow(words, entries))
+        table = ScoreTable("phenomenon", rows, tuple(published), RESULTS.blimp_source)
+        return SuiteBlock(name, _WORDS, [table], note=_FAR_LARGER if published else "")
+
+
+def _entries_by_phenomenon(
+    suite: str, rungs: Sequence[MeasuredRung]
+) -> dict[str, dict[str, TableEntry]]:
+    """The share of each rung on each phenomenon, ties counted half."""
+    entries: dict[str, dict[str, TableEntry]] = {}
+    for rung in rungs:
+        for score in rung.measure.scores:
+            if (score.suite, score.part) == (suite, "") and score.group is not None:
+                by_rung = entries.setdefault(score.group, {})
+                by_rung[rung.name] = TableEntry(score.value, shaded=True)
+    return entries
+
+
+def _shade(published: Mapping[str, Mapping[str, float]], phenomenon: str) -> dict[str, TableEntry]:
+    return {
+        model: TableEntry(shares[phenomenon], shaded=True)
+        for model, shares in published.items()
+        if phenomenon in shares
+    }
+
+
+def _published_paradigms(
+    suite: str, rungs: Sequence[MeasuredRung]
+) -> dict[str, dict[str, list[float]]]:
+    """{model: {phenomenon: accuracy on each of its paradigms}}; {} if the suite has none."""
+    rows = next((file for rung in rungs if (file := rung.file(suite, PUBLISHED))), [])
+    if not rows:
+        return {}
+    keys = [key for key, value in rows[0].items() if not isinstance(value, str)]
+    names = RESULTS.blimp_models if len(keys) == len(RESULTS.blimp_models) else keys
+    table: dict[str, dict[str, list[float]]] = {}
+    for key, name in zip(keys, names, strict=True):
+        for row in rows:
+            by_phenomenon = table.setdefault(name, {})
+            by_phenomenon.setdefault(row["linguistics_term"], []).append(row[key])
+    return table
+
+
+def _published_totals(paradigms: Mapping[str, Mapping[str, list[float]]]) -> dict[str, float]:
+    """Published accuracies over all paradigms, each with as many pairs: {model: mean}."""
+    if not paradigms:
+        return {}
+    counts = {name: len(values) for name, values in next(iter(paradigms.values())).items()}
+    totals = {
+        model: fmean(value for values in phenomena.values() for value in values)
+        for model, phenomena in paradigms.items()
+    }
+    if counts.keys() <= RESULTS.blimp_human.keys():
+        totals["human"] = fmean((RESULTS.blimp_human[name] for name in counts), counts.values())
+    return totals
 
 
 def pair_credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:

@@ -15,7 +15,8 @@ end symbol give the same result either way.
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from pathlib import PurePath
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,10 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.tokenizer import CLEAN_UP
@@ -34,6 +37,11 @@ from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile, close_documents, document_hash
 
 PSEUDO = "pseudo"  # the part of two-sided models
+_BITS = (
+    "how many yes-or-no questions the model needs for each letter of new text. A model that knows "
+    "nothing needs 8; fewer are better. Models that read both sides of a word, such as BERT, have "
+    "no such number"
+)
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,36 @@ class PerplexitySuite(Suite):
                 for metric, units in (("perplexity", tokens), ("bits_per_byte", sizes))
             ]
         )
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        # Perplexities over different tokenizers do not compare.
+        one_tokenizer = len({rung.tokenizer for rung in rungs}) == 1
+        return [
+            compare_rungs(
+                *(rungs, name, metric),
+                name=metric.replace("_", " "),
+                pseudo=PSEUDO,
+                ranked=ranked,
+                meaning=meaning,
+                **_published_scores(self.path, metric),
+            )
+            for metric, ranked, meaning in (
+                ("bits_per_byte", True, _BITS),
+                ("perplexity", one_tokenizer, ""),
+            )
+        ]
+
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> None:
+        return None
+
+
+def _published_scores(paths: Paths | None, metric: str) -> dict[str, Any]:
+    """The published scores on a public set, and their source."""
+    for path in paths or ():
+        known = RESULTS.sets.get(PurePath(path).name)
+        if known is not None and metric in known.scores:
+            return {"published": known.scores[metric], "source": known.source}
+    return {}
 
 
 def _sums(

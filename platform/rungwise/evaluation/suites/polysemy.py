@@ -3,54 +3,50 @@
     play (sport)  play (sport)  play (theatre)  play (theatre)   of polysemy.yaml
         each pair ──> cosine of the two states, in every layer
         each ──> does the nearest of the others have the same sense?
-        each ──> the nearest occurrences of the word in the held-out text
-    play ──> the nearest words in the table of static vectors (one vector per word)
 
 After Peters et al. 2018 (arXiv:1802.05365), table 4. Ten sentences illustrate; the suite `senses`
 measures. Ties, as among static vectors, share the credit.
 """
 
-import contextlib
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, Literal
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from pydantic import Field
 
-from rungwise.core.errors import DataError
-from rungwise.corpus.summary import read_split
-from rungwise.evaluation.page.neighbours import Neighbourhood
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.states import Sentence, WordReader, WordStatesSuite, word_reader
-from rungwise.instances.order import evenly
-from rungwise.models.trained.capabilities import WordVectors
+from rungwise.evaluation.suites.section import (
+    MeasuredRung,
+    ScoreTable,
+    SuiteBlock,
+    TableEntry,
+    TableRow,
+)
+from rungwise.evaluation.suites.states import Sentence, WordStatesSuite, word_reader
 
 PAIRS = "pairs.json"
-NEIGHBOURS = "neighbours.json"
-_NEAREST = 3  # occurrences to list
+_SAME = 1e-6  # cosines closer than this count as equal, as with identical vectors
+_WORDS = (
+    "For each sentence of a textbook, the number of the sentence whose marked word is nearest in "
+    "the last layer: ✓ same sense, ✗ another sense; “all equal” where a "
+    "rung has one vector for all of them. Below it, the cosine."
+)
 
 
 class PolysemySuite(WordStatesSuite):
-    """A few ambiguous words: do their vectors differ between senses, and what is near them?"""
+    """A few ambiguous words: do their vectors differ between senses?"""
 
     kind: Literal["polysemy"] = "polysemy"
-    words: int = Field(default=10, ge=1)  # nearest words to list
-    # occurrences of a word in the held-out text to compare, evenly spread
-    occurrences: int = Field(default=100, ge=1)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         reader, texts = word_reader(rung), read_textbook()
-        held_out = _held_out(rung, list(texts), self.occurrences)
         credits: list[tuple[str, str, NDArray[np.float64]]] = []  # name, group, (K,)
         pairs: dict[str, Any] = {}
-        nearest: dict[str, Any] = {}
         for word, occurrences in texts.items():
             senses = [occurrence.sense for occurrence in occurrences]
             states = reader.layers([occurrence.sentence for occurrence in occurrences]).layers
@@ -65,17 +61,50 @@ class PolysemySuite(WordStatesSuite):
                 if senses.count(sense) > 1:
                     credit = [nearest_credit(layer, senses, place) for layer in cosines]
                     credits.append((f"{word} {place}", word, np.array(credit)))
-            nearest[word] = _nearest_occurrences(reader, states, held_out[word])
         names, groups, credit = zip(*credits, strict=True)
         items = [
             Items.of_credit(name, f"layer {layer}", list(names), list(groups), layer_credit)
             for layer, layer_credit in enumerate(np.stack(credit, axis=1))
         ]
-        neighbours = {
-            "words": _nearest_words(rung, list(texts), self.words),
-            "occurrences": nearest,
-        }
-        return SuiteResult(items, {PAIRS: pairs, NEIGHBOURS: neighbours})
+        return SuiteResult(items, {PAIRS: pairs})
+
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
+        files = {rung.name: rung.file(name, PAIRS) for rung in rungs}
+        words = next((file for file in files.values() if file), {})
+        rows = [
+            TableRow(
+                _mark_word(occurrence),
+                {rung: _nearest_entry(place, **file[word]) for rung, file in files.items() if file},
+                f"{word} {place + 1}, {occurrence['sense']}",
+            )
+            for word, pairs in words.items()
+            for place, occurrence in enumerate(pairs["occurrences"])
+        ]
+        table = ScoreTable("sentence", rows)
+        return replace(super().show(name, rungs), words=_WORDS, tables=[table] if rows else [])
+
+
+def _mark_word(occurrence: Mapping[str, Any]) -> str:
+    """The sentence with its word between asterisks."""
+    text, first, end = (occurrence[key] for key in ("text", "first", "end"))
+    return f"{text[:first]}*{text[first:end]}*{text[end:]}"
+
+
+def _nearest_entry(
+    place: int, occurrences: Sequence[Mapping[str, Any]], cosines: Sequence[Sequence[Any]]
+) -> TableEntry:
+    """The occurrence nearest to that at `place` in the last layer, and whether its sense is the
+    same, which is not said of an only one of its sense."""
+    last, senses = cosines[-1][place], [each["sense"] for each in occurrences]
+    others = [other for other in range(len(senses)) if other != place]
+    most = max(last[other] for other in others)
+    nearest = [other for other in others if most - last[other] < _SAME]
+    if len(nearest) > 1:
+        return TableEntry(text="all equal", under=f"{most:.2f}")
+    mark = ""
+    if senses.count(senses[place]) > 1:
+        mark = "✓ " if senses[nearest[0]] == senses[place] else "✗ "
+    return TableEntry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
 
 
 @dataclass(frozen=True)
@@ -103,50 +132,6 @@ def nearest_credit(cosines: NDArray[np.float64], senses: Sequence[str], place: i
     most = max(cosines[place][other] for other in others)
     nearest = [other for other in others if cosines[place][other] == most]
     return sum(senses[other] == senses[place] for other in nearest) / len(nearest)
-
-
-def _nearest_occurrences(
-    reader: WordReader, states_KNE: NDArray[np.float32], pool: Sequence[Sentence]
-) -> list[list[list[dict[str, Any]]]]:
-    if not pool:
-        return [[[] for _ in layer] for layer in states_KNE]
-    layers = []
-    for layer, others in zip(states_KNE, reader.layers(pool).layers, strict=True):
-        cosines = classifiers.cosines(layer, others)
-        best = np.argsort(-cosines, axis=1, kind="stable")[:, :_NEAREST]
-        layers.append(
-            [
-                [_sentence_data(pool[n]) | {"cosine": round(float(row[n]), 4)} for n in order]
-                for row, order in zip(cosines, best.tolist(), strict=True)
-            ]
-        )
-    return layers
-
-
-def _nearest_words(
-    rung: Rung, words: Sequence[str], count: int
-) -> dict[str, list[tuple[str, float]]] | None:
-    """The words with the nearest static vectors, of words that have one; None without a table."""
-    if not isinstance(rung.model, WordVectors):
-        return None
-    near, nearest = Neighbourhood(rung.model, rung.splitter), {}
-    for word in words:
-        with contextlib.suppress(DataError):
-            best = near.nearest(word, count).nearest
-            nearest[word] = [(each.word, round(each.cosine, 4)) for each in best]
-    return nearest
-
-
-def _held_out(rung: Rung, words: Sequence[str], most: int) -> dict[str, list[Sentence]]:
-    """Held-out sentences with each word, up to `most`, the word's first place in each."""
-    patterns = {word: re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE) for word in words}
-    matches: dict[str, list[Sentence]] = {word: [] for word in words}
-    for document in read_split(rung.corpus, "validation"):
-        for text in document.sentences:
-            for word, pattern in patterns.items():
-                if match := pattern.search(text):
-                    matches[word].append(Sentence(text, (match.span(),)))
-    return {word: [each[n] for n in evenly(len(each), most)] for word, each in matches.items()}
 
 
 def _sentence_data(sentence: Sentence) -> dict[str, Any]:

@@ -35,6 +35,8 @@ from rungwise.evaluation.suites.base import Rung, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import (
+    FREQUENT,
+    MIX,
     Sentence,
     WordReader,
     WordStates,
@@ -45,7 +47,6 @@ from rungwise.instances.order import evenly
 from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
 from rungwise.tasks.kinds.tagging import marks_spans
 
-MIX = "mix.json"
 Places = NDArray[np.int64]
 
 
@@ -75,8 +76,8 @@ class ProbeSuite(WordStatesSuite):
         layers = classifiers.standardised(train.states.layers, test.states.layers)
         mix = classifiers.by_mix(layers[0], classes, layers[1])
         frequent = most_frequent(train.words, classes, test.words)
-        predictions = {"most frequent": frequent, "linear mix": mix.classes}
-        same_word = {"same word most frequent": frequent}
+        predictions = {FREQUENT: frequent, "linear mix": mix.classes}
+        same_word = {f"same word {FREQUENT}": frequent}
         for layer, (train_NE, test_ME) in enumerate(
             zip(train.states.layers, test.states.layers, strict=True)
         ):

@@ -8,6 +8,7 @@ the geometric mean of the ranks.
 """
 
 import itertools
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from pydantic import Field
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.perplexity import held_out_texts
+from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import RanksWords
 
@@ -44,3 +46,6 @@ class RanksSuite(Suite):
         names = [texts[number].name for number in nonempty]
         numbers = np.array(sums)[nonempty]
         return SuiteResult([Items(name, "log_rank", names, [""] * len(names), numbers)])
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        return [compare_rungs(rungs, name, "log_rank", name=f"log rank ({name})")]

@@ -22,8 +22,7 @@ sentences (Gale, Church and Yarowsky 1992, "Work on Statistical Methods for Word
 Disambiguation"; Schuetze 1992, "Context Space"). The senses are the two words, equally frequent.
 
 A static vector is the same in every sentence and scores as the most frequent sense does; `context`
-shows what the surrounding words add. The map shows test sentences in the layer (above the static
-layer 0, if any) whose nearest means score best in cross-validation on train.
+shows what the surrounding words add.
 """
 
 import json
@@ -31,7 +30,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,18 +44,22 @@ from rungwise.evaluation.suites.altered import held_out_sentences
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.states import Sentence, WordReader, WordStatesSuite, word_reader
+from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
+from rungwise.evaluation.suites.states import (
+    FREQUENT,
+    MIX,
+    Sentence,
+    WordReader,
+    WordStatesSuite,
+    word_reader,
+)
 from rungwise.instances.order import evenly
 from rungwise.tasks.data.made import PLAIN_WORD
 from rungwise.tasks.formats.base import quote, read_text, split_lines
 
-MAP = "map.json"
-MIX = "mix.json"
 _NAMES = "classes_map.txt"
+_MIXED = "linear mix"  # needs no choice of layer
 _FEWEST = 20  # sentences of a word of a pair
-_FOLDS = 5
-_POINTS = 150  # on the map of a word
-_CONTEXT = 40  # characters on each side of the word
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,6 @@ class AmbiguousWord:
     train: Split
     test: Split
 
-    def sense_name(self, sense: str) -> str:
-        """The readable name of a sense: `bank_bank_(geography)` gives `bank (geography)`."""
-        return self.names[sense].removeprefix(f"{self.word}_").replace("_", " ")
-
 
 class _Senses(WordStatesSuite):
     """The keys and the measure of words with several senses."""
@@ -100,7 +99,7 @@ class _Senses(WordStatesSuite):
         for word in words:
             for part, classes in word.predict(self.neighbours).items():
                 predictions[part].append(classes)
-        mix, predictions["linear mix"] = _predict_by_mix(words)
+        mix, predictions[_MIXED] = _predict_by_mix(words)
         names = [f"{each.word.word} {line}" for each in words for line in each.word.test.lines]
         groups = [each.word.word for each in words for _ in each.word.test.lines]
         truth = np.concatenate([each.test_senses for each in words])
@@ -112,8 +111,10 @@ class _Senses(WordStatesSuite):
             "without_piece": sum(each.without_piece for each in words),
             "in_windows": sum(each.in_windows for each in words),
         }
-        maps = {each.word.word: each.map() for each in words}
-        return SuiteResult(items, {MIX: mix.as_data() | counts, MAP: maps})
+        return SuiteResult(items, {MIX: mix.as_data() | counts})
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        return [compare_rungs(rungs, name, "accuracy", _MIXED)]
 
 
 class SensesSuite(_Senses, FileSuite):
@@ -173,7 +174,7 @@ class _EncodedWord:
         }
         if self.contexts is not None:
             spaces["context"] = self.contexts
-        predictions = {"most frequent": np.zeros(self.test.shape[1], np.int64)}
+        predictions = {FREQUENT: np.zeros(self.test.shape[1], np.int64)}
         for space, (train, test) in spaces.items():
             predictions |= {
                 f"nearest {space}": classifiers.by_centroid(train, senses, test),
@@ -181,28 +182,6 @@ class _EncodedWord:
                 f"linear {space}": classifiers.by_line(train, senses, test),
             }
         return predictions
-
-    def map(self) -> dict[str, Any]:
-        """Test sentences in two dimensions, in the layer described at the head of this module."""
-        by_layer = [_cross_validate(train, self.train_senses) for train in self.train]
-        lowest = min(1, len(by_layer) - 1)
-        layer = lowest + int(np.argmax(by_layer[lowest:]))
-        places = evenly(self.test.shape[1], _POINTS).tolist()
-        points, senses = project(self.test[layer][places]), self.test_senses.tolist()
-        return {
-            "layer": layer,
-            "accuracy_in_folds_of_train": by_layer,
-            "senses": [self.word.sense_name(sense) for sense in self.order],
-            "points": [
-                {
-                    "x": round(float(x), 4),
-                    "y": round(float(y), 4),
-                    "sense": senses[place],
-                    "text": _context(self.word.test.sentences[place]),
-                }
-                for place, (x, y) in zip(places, points, strict=True)
-            ],
-        }
 
 
 def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
@@ -270,16 +249,6 @@ def make_pseudo_words(
     return words
 
 
-def project(vectors_NE: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The first two principal components (N, 2), each with its largest coordinate positive."""
-    centred = vectors_NE.astype(np.float64) - vectors_NE.mean(axis=0)
-    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    points = np.zeros((len(vectors_NE), 2))
-    points[:, : len(sizes)] = (left * sizes)[:, :2]
-    peaks = points[np.abs(points).argmax(axis=0), [0, 1]]
-    return points * np.where(peaks < 0, -1.0, 1.0)
-
-
 def _read_split(
     data: SourceFile, gold: SourceFile, names: dict[str, str], most: int | None
 ) -> Split:
@@ -342,20 +311,3 @@ def _predict_by_mix(words: Sequence[_EncodedWord]) -> tuple[classifiers.Mix, lis
     ends = np.cumsum([each.test.shape[1] for each in words])[:-1]
     by_word = np.split(mix.classes, ends)
     return mix, [classes - begin for classes, begin in zip(by_word, begins, strict=False)]
-
-
-def _cross_validate(vectors_NE: NDArray[np.float32], senses_N: Classes) -> float:
-    """The cross-validated accuracy of the nearest mean."""
-    fold_N = np.arange(len(senses_N)) % _FOLDS
-    right = 0
-    for fold in range(_FOLDS):
-        train, test = fold_N != fold, fold_N == fold
-        if train.any() and test.any():
-            senses = classifiers.by_centroid(vectors_NE[train], senses_N[train], vectors_NE[test])
-            right += int((senses == senses_N[test]).sum())
-    return right / len(senses_N)
-
-
-def _context(sentence: Sentence) -> str:
-    ((first, end),) = sentence.words
-    return sentence.text[max(0, first - _CONTEXT) : end + _CONTEXT]

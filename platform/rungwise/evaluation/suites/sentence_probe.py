@@ -31,6 +31,8 @@ from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_texts
 from rungwise.evaluation.suites.floors import (
+    PPMI,
+    RANDOM,
     UNTRAINED,
     VECTORS,
     floor_vectors,
@@ -38,6 +40,7 @@ from rungwise.evaluation.suites.floors import (
     sentence_vectors,
 )
 from rungwise.evaluation.suites.items import Items, contrast
+from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.instances.order import evenly
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.interface import KINDS
@@ -167,6 +170,18 @@ class SentenceProbeSuite(_ProbeOfVectors):
             )
             items.append(Items(name, "pearson", tested, [""] * len(tested), numbers, part))
         return _result(rung, items)
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        """Accuracy or a correlation, beside the highest value of each floor."""
+        columns = []
+        for metric in ("accuracy", "pearson"):
+            floors = {
+                f"{part}, averaged": max(score.value for score in scores)
+                for part in (RANDOM, PPMI)
+                if (scores := [s for r in rungs if (s := r.measure.value(name, metric, part))])
+            }
+            columns.append(compare_rungs(rungs, name, metric, VECTORS, floors=floors))
+        return columns
 
     def _read(self, split: str, name: str) -> list[tuple[str, Text]]:
         key = f"measure.{name}.{split}"

@@ -12,6 +12,7 @@ that both know.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -23,6 +24,7 @@ from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.evaluation.suites.words import KNOWN, cosines, word_vectors
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tasks.formats.base import quote, read_text, split_lines
@@ -76,6 +78,26 @@ class SimilaritySuite(FileSuite):
                 items.append(rated.select(np.flatnonzero(known).tolist()))
             items.append(Items.of_credit(name, f"{part} {KNOWN}", names, groups, known))
         return SuiteResult(items)
+
+    def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
+        """The pairs of words by file name, whatever their order and case."""
+        key = f"{key}.path"
+        return {
+            file.name: [
+                frozenset((p.first.lower(), p.second.lower())) for p in read_pairs(file, key)
+            ]
+            for file in matching(self.path, key)
+        }
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        """The correlation on the set with the most pairs, the first of equals."""
+        sizes: dict[str, int] = {}
+        for rung in rungs:
+            for row in rung.scores(name):
+                if row.metric == "correlation":
+                    sizes[row.part] = max(row.count, sizes.get(row.part, 0))
+        part = max(sizes, key=lambda part: sizes[part], default="")
+        return [compare_rungs(rungs, name, "correlation", part)]
 
 
 def read_pairs(file: SourceFile, key: str) -> list[Pair]:

@@ -27,9 +27,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.evaluation.suites.base import Rung, Suite
+from rungwise.evaluation.suites.section import (
+    MeasuredRung,
+    SuiteBlock,
+    make_layer_panels,
+    make_share_panel,
+    read_files,
+)
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
 from rungwise.models.trained.contexts import EncodedWords, StaticWords
 from rungwise.tokens.segmenters import blanks_before
+
+MIX = "mix.json"  # the learned share of each layer, of the suites that learn one
+FREQUENT = "most frequent"  # the part that predicts without any state
+_HINT = (
+    "where a line is highest, and how far above the most frequent answer; layer 0 is the token "
+    "embeddings, and the weights of the rung are frozen. That a layer contains information does "
+    "not mean that the model uses it. In a learned mix the shares of layers add up to 100 %"
+)
 
 
 @dataclass(frozen=True)
@@ -119,9 +134,25 @@ class WordStatesSuite(Suite):
     """A suite that reads vectors of words in sentences."""
 
     needs: ClassVar[str] = "word vectors"
+    section: ClassVar[str] = "Layers"
 
     def serves(self, rung: Rung) -> bool:
         return reads_words(rung)
+
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
+        panels = make_layer_panels(rungs, name, FREQUENT)
+        shares = read_files(rungs, name, MIX, lambda mix: mix["shares"])
+        rows = [
+            {"rung": rung, "layer": layer, "share": share}
+            for rung, layers in shares.items()
+            for layer, share in enumerate(layers)
+        ]
+        return SuiteBlock(
+            name,
+            panels=[*panels, make_share_panel(shares, name)] if shares else panels,
+            hint=_HINT,
+            csv={"mix": rows} if rows else {},
+        )
 
 
 def word_reader(rung: Rung) -> WordReader:

@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rungwise.instances.batch import CausalBatch
-
 
 @runtime_checkable
 class LanguageModel(Protocol):
@@ -150,15 +148,6 @@ class BeginsAt(Protocol):
     def set_word_shares(self, shares_V: Tensor) -> bool:
         """Let it predict these shares (V,) of words before any training. Return False if it has no
         bias for it."""
-        ...
-
-
-@runtime_checkable
-class TargetLogits(Protocol):
-    """Predicts every target of packed blocks."""
-
-    def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
-        """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
         ...
 
 

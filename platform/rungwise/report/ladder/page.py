@@ -1,82 +1,50 @@
 """Ladder stage: one self-contained HTML page about all rungs, its plots as PNG and tables as CSV.
 
-    pretrain, measure of each rung ──> rungs.py, rows.py ──┐
-    claims ──> claims.py ──────────────────────────────────┼──> templates/ladder.html.j2
-    evaluate, table ──> sections/variants.py ──────────────┘    ──> ladder.html, *.png, *.csv
+    pretrain, measure of each rung ──> rungs.py: columns and blocks of the suites ──┐
+    claims ──> claims.py                                                            ├──> sections
+    evaluate, table ──> sections/                                                 ──┘
 
 Everything comes from records and files of earlier stages; nothing is measured here. What a ladder
 did not measure has no section. Published numbers are in separate columns.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.comparison import published
 from rungwise.evaluation.comparison.claims import ClaimsSummary, claim_rows
-from rungwise.evaluation.comparison.table import TableSummary
-from rungwise.report import formats
-from rungwise.report.ladder import claims, rows
-from rungwise.report.ladder import plots as ladder_plots
-from rungwise.report.ladder.picture import draw_ladder, picture_columns
-from rungwise.report.ladder.ranking import Ranking, rank_rungs
-from rungwise.report.ladder.rows import LayerScore, LayerShare
-from rungwise.report.ladder.rungs import (
-    PAIRS,
+from rungwise.evaluation.suites.section import (
     Column,
-    Rung,
+    MeasuredRung,
+    Panel,
+    SuiteBlock,
+    plot_estimate,
+    plot_value,
+)
+from rungwise.report import formats, style
+from rungwise.report.ladder import claims
+from rungwise.report.ladder.picture import draw_ladder, picture_columns
+from rungwise.report.ladder.ranking import rank_rungs
+from rungwise.report.ladder.rungs import (
+    gather_blocks,
     gather_columns,
     gather_rungs,
+    gather_suites,
     history_rows,
+    score_rows,
     skipped_suites,
-    suite_names,
-    variant_looks,
 )
-from rungwise.report.plots import budgets
-from rungwise.report.sections import findings, origin, tables
-from rungwise.report.sections.searches import (
-    Tuned,
-    changed_verdicts,
-    describe_untuned,
-    draw_searches,
-    gather_searches,
-    list_untuned,
-    search_rows,
-)
-from rungwise.report.sections.tables import Row
-from rungwise.report.sections.variants import Comparison, gather_comparison, select_stage
+from rungwise.report.page import Page, Section, write_page
+from rungwise.report.palette import Series, series
+from rungwise.report.sections import budgets, findings, origin, table, tuning
+from rungwise.report.sections.variants import gather_comparison
 from rungwise.report.stage import LADDER_PAGE, LadderConfig, ReportSummary
-from rungwise.report.writing import render_template, write_files
 from rungwise.tokenizer import TokenizerSummary
 
-_WORDS = 4  # at most, whose senses are drawn
-
-
-@dataclass(frozen=True)
-class Content:
-    """Everything the page shows, read from the stages once."""
-
-    inputs: Mapping[str, Artifact]
-    rungs: Sequence[Rung]
-    columns: Sequence[Column]
-    ranking: Ranking | None
-    claims: ClaimsSummary
-    comparison: Comparison | None
-    table: TableSummary | None
-    orders: list[Row]
-    gains: list[Row]
-    layers: list[LayerScore]
-    mixes: list[LayerShare]
-    maps: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    sentences: list[Row]
-    neighbours: list[Row]
-    others: list[Row]
-    searches: list[Tuned]
-    verdicts_after: dict[str, dict[str, str]]
+Looks = Mapping[str, Series]
 
 
 def write_ladder(
@@ -86,226 +54,172 @@ def write_ladder(
 
     Inputs: every stage of the experiment by its title, and claims.
     """
-    content = gather_content(config, inputs)
-    plots = draw_plots(content)
-    recipe = origin.recipe_text(context.recipe)
-    page = LADDER_PAGE, render_page(content, config.title, plots, recipe)
-    return write_files(output, page, plots, csv_tables(content), recipe, write_headline(content))
-
-
-def write_headline(content: Content) -> str:
-    """The line in the terminal: the ranking, and the verdicts if any claim was tested."""
-    parts = [content.ranking.headline()] if content.ranking else []
-    if claims.select_tested(content.claims.claims):
-        parts.append(claims.count_verdicts(content.claims.claims))
-    return "; ".join(parts) or "no rung has a score"
-
-
-def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Content:
-    """Collect the content from the records and files of the stages."""
     rungs, comparison = gather_rungs(inputs, config.measured), gather_comparison(inputs)
-    if comparison is not None:
-        comparison = replace(comparison, looks=variant_looks(rungs, comparison.variants))
-    verdicts = ClaimsSummary.of(inputs["claims"])
-    table = next(iter(select_stage(inputs, "table").values()), None)
-    columns = []
-    for column in gather_columns(
-        rungs, verdicts.averages, len(comparison.tasks) if comparison else 0
-    ):
-        values, source = rows.published_scores(rungs, column)
-        columns.append(replace(column, published=values, source=source))
-    return Content(
-        inputs=inputs,
-        rungs=rungs,
-        columns=columns,
-        ranking=rank_rungs(rungs, columns, verdicts.averages),
-        claims=verdicts,
-        comparison=comparison,
-        table=None if table is None else TableSummary.of(table),
-        orders=rows.orders(rungs),
-        gains=rows.gains(comparison),
-        layers=rows.layer_scores(rungs),
-        mixes=rows.layer_shares(rungs),
-        maps=dict(list(rows.maps(rungs).items())[:_WORDS]),
-        sentences=rows.sentences(rungs),
-        neighbours=rows.neighbours(rungs),
-        others=rows.others(rungs),
-        searches=gather_searches(inputs, {rung.name: rung.look for rung in rungs}),
-        verdicts_after=changed_verdicts(inputs, config.claims_after),
-    )
-
-
-def draw_plots(content: Content) -> dict[str, bytes]:
-    """Every plot that has data, as PNG, by file name."""
-    rungs, comparison = content.rungs, content.comparison
-    learnt = picture_columns(content.columns)
-    plots: dict[str, bytes | None] = {
-        "ladder": draw_ladder(rungs, learnt),
-        "ladder-narrow": draw_ladder(rungs, learnt, narrow=True),
-    }
-    # Perplexity is bits per byte in another unit.
-    if columns := [column for column in content.columns if column.metric != "perplexity"]:
-        models = {rung.name: rung.pretrain for rung in rungs}
-        flops = {name: model.flops for name, model in models.items() if model.flops}
-        parameters = {name: model.parameters for name, model in models.items()}
-        for name, axis, sizes in (
-            ("operations", "operations (FLOP)", flops),
-            ("parameters", "parameters", parameters),
-        ):
-            plots[name] = ladder_plots.draw_by_size(rungs, columns, axis, sizes)
-    plots["while_learning"] = ladder_plots.draw_learning_curves(rungs)
-    for word, maps in content.maps.items():
-        plots[f"senses-{word}"] = ladder_plots.draw_senses(maps)
-    if content.layers:
-        plots["layers"] = ladder_plots.draw_layers(content.layers, rungs)
-    if content.mixes:
-        plots["layer_mixes"] = ladder_plots.draw_mixes(content.mixes, rungs)
+    names = [rung.name for rung in rungs] + list(comparison.variants if comparison else ())
+    looks = {name: series(place) for place, name in enumerate(dict.fromkeys(names))}
     if comparison:
-        plots |= budgets.draw_all(comparison)
-    if content.searches:
-        plots |= draw_searches(content.searches)
-    return {f"{name}.png": plot for name, plot in plots.items() if plot is not None}
-
-
-def render_page(
-    content: Content, title: str | None, plots: Mapping[str, bytes], recipe: str
-) -> str:
-    """The page as HTML; `title` defaults to the label of the run."""
-    rungs = content.rungs
-    fields = vars(content) | {
-        "tested": claims.select_tested(content.claims.claims),
-        "untested": [each for each in content.claims.claims if each.verdict == "not tested"],
-        "sentences": list(_group_by_rung(content.sentences, "word", "number").values()),
-        "others": _group_by_rung(content.others, "suite", "part", "metric"),
-    }
-    return render_template(
-        "ladder.html.j2",
-        title=title,
-        plots=plots,
-        recipe=recipe,
-        **fields,
-        effects=claims,
-        luck=_describe_luck(content.claims),
-        lede=_write_lede(content),
-        learnt=picture_columns(content.columns),
-        reference=list(dict.fromkeys(name for each in content.columns for name in each.published)),
-        floors=list(dict.fromkeys(name for each in content.columns for name in each.floors)),
-        budget=_describe_budget(content),
-        pairs=[_pair_table(rungs, suite) for suite in suite_names(rungs, PAIRS)],
-        skipped=skipped_suites(rungs),
-        same_weights={rung.name: rung.also for rung in rungs if rung.also},
-        sentence_rungs=_rungs_with_rows(rungs, content.sentences),
-        other_rungs=_rungs_with_rows(rungs, content.others),
-        near_words=[row for row in content.neighbours if "sentence" not in row],
-        near_sentences=[row for row in content.neighbours if "sentence" in row],
-        glove_word=published.RESULTS.glove_word,
-        glove=published.RESULTS.glove_neighbours,
-        orders_source=published.RESULTS.orders.source,
-        gains_source=published.TABLES["T2"].source,
-        published_gains=rows.published_gains(),
-        registered=[],
-        untuned=describe_untuned(content.searches, [rung.name for rung in rungs]),
-        untuned_in=list_untuned(content.searches, content.claims),
-        run=None,
+        comparison = replace(comparison, looks=looks)
+    judged, answered = ClaimsSummary.of(inputs["claims"]), gather_suites(rungs)
+    tasks = len(comparison.tasks) if comparison else 0
+    columns = gather_columns(answered, judged.averages, tasks)
+    ranking = rank_rungs(rungs, columns, judged.averages)
+    searches = tuning.gather_searches(inputs, looks)
+    after = tuning.changed_verdicts(inputs, config.claims_after)
+    ladder_table = table.write_table(inputs, comparison, is_ladder=True)
+    tested = claims.select_tested(judged.claims)
+    claims_section = _write_claims(judged, after, tuning.list_untuned(searches, judged))
+    recipe = origin.recipe_text(context.recipe)
+    verdicts = claims.count_verdicts(judged.claims) if tested else ""
+    page = Page(
+        kind="ladder",
+        file=LADDER_PAGE,
+        workflow=origin.workflow(inputs),
+        headline="; ".join(filter(None, (ranking and ranking.headline(), verdicts)))
+        or "no rung has a score",
+        lede=([ranking.sentence()] if ranking else [])
+        + ([f"{verdicts[0].upper()}{verdicts[1:]}."] if verdicts else []),
+        budget=_describe_budget(inputs, rungs),
+        sections=[
+            _write_picture(rungs, columns, looks),
+            claims_section if tested else None,
+            _write_history(rungs, columns, looks, ladder_table is not None),
+            tuning.write_tuning(
+                searches, names=[rung.name for rung in rungs], verdicts_after=after
+            ),
+            *(_write_suites(title, each, looks) for title, each in gather_blocks(answered).items()),
+            ladder_table,
+            budgets.write_budgets(comparison),
+            budgets.write_mix(comparison),
+            None if tested else claims_section,
+            origin.write_origin(inputs, recipe),
+        ],
     )
+    return write_page(page, config.title, inputs, recipe, output)
 
 
-def _describe_luck(summary: ClaimsSummary) -> str:
-    once = any(claim.pretrainings == 1 for claim in summary.claims)
-    return findings.describe_luck(summary.seeds) if summary.seeds and once else ""
+def _write_picture(
+    rungs: Sequence[MeasuredRung], columns: Sequence[Column], looks: Looks
+) -> Section | None:
+    shown = picture_columns(columns)
+    plots = {
+        "ladder": draw_ladder(rungs, shown, looks),
+        "ladder-narrow": draw_ladder(rungs, shown, looks, narrow=True),
+    }
+    return Section("picture", "The ladder", {"learnt": shown}, plots) if plots["ladder"] else None
 
 
-def _write_lede(content: Content) -> list[str]:
-    """The verdict in words: the ranking, and how many claims hold."""
-    lede = [content.ranking.sentence()] if content.ranking else []
-    if claims.select_tested(content.claims.claims):
-        text = claims.count_verdicts(content.claims.claims)
-        lede.append(f"{text[0].upper()}{text[1:]}.")
-    return lede
+def _write_claims(
+    judged: ClaimsSummary,
+    after: Mapping[str, Mapping[str, str]],
+    untuned: Mapping[str, Sequence[str]],
+) -> Section:
+    tested = claims.select_tested(judged.claims)
+    once = any(claim.pretrainings == 1 for claim in judged.claims)
+    fields = {
+        "tested": tested,
+        "untested": [each for each in judged.claims if each.verdict == "not tested"],
+        "effects": claims,
+        "luck": findings.describe_luck(judged.seeds) if judged.seeds and once else "",
+        "verdicts_after": after,
+        "untuned_in": untuned,
+    }
+    title = "What was found" if tested else "Claims"
+    return Section("claims", title, fields, csv={"claims": claim_rows(judged.claims)})
 
 
-def _describe_budget(content: Content) -> str:
+def _write_history(
+    rungs: Sequence[MeasuredRung], columns: Sequence[Column], looks: Looks, has_table: bool
+) -> Section:
+    flops = {rung.name: rung.pretrain.flops for rung in rungs if rung.pretrain.flops}
+    parameters = {rung.name: float(rung.pretrain.parameters) for rung in rungs}
+    plots = {
+        "operations": _draw_by_size(columns, "operations (FLOP)", flops, looks),
+        "parameters": _draw_by_size(columns, "parameters", parameters, looks),
+        "while_learning": _draw_learning_curves(rungs, looks),
+    }
+    fields = {
+        "rungs": rungs,
+        "columns": columns,
+        "looks": looks,
+        "reference": list(dict.fromkeys(name for each in columns for name in each.published)),
+        "floors": list(dict.fromkeys(name for each in columns for name in each.floors)),
+        "skipped": skipped_suites(rungs),
+        "same_weights": {rung.name: rung.also for rung in rungs if rung.also},
+        "has_table": has_table,
+    }
+    csv = {"ladder": list(history_rows(rungs, columns)), "suites": score_rows(rungs)}
+    return Section("history", "All scores", fields, plots, csv)
+
+
+def _write_suites(title: str, blocks: Sequence[SuiteBlock], looks: Looks) -> Section:
+    plots = {
+        f"suite-{block.suite}": style.draw_panels(block.panels, looks)
+        for block in blocks
+        if block.panels
+    }
+    csv = {f"{block.suite}-{name}": rows for block in blocks for name, rows in block.csv.items()}
+    fields = {"blocks": blocks, "looks": looks}
+    return Section("suites", title, fields, plots, csv, titled=True)
+
+
+def _draw_by_size(
+    columns: Sequence[Column], axis: str, sizes: Mapping[str, float], looks: Looks
+) -> bytes | None:
+    """One panel per score, rungs by a size; None if no rung has the size."""
+    panels = []
+    for column in columns:
+        # Perplexity is bits per byte in another unit.
+        cells = {name: cell for name, cell in column.cells.items() if name in sizes}
+        if column.metric == "perplexity" or not cells:
+            continue
+        factor = formats.scale(column.metric)
+        lines = {
+            name: [plot_estimate(sizes[name], cell.value, factor)] for name, cell in cells.items()
+        }
+        hollow = frozenset(name for name, cell in cells.items() if not cell.exact)
+        unit = formats.metric_axis(column.metric, "")
+        panels.append(Panel(column.name, axis, unit, lines, is_size=True, hollow=hollow))
+    return style.draw_panels(panels, looks) if panels else None
+
+
+def _draw_learning_curves(rungs: Sequence[MeasuredRung], looks: Looks) -> bytes | None:
+    """Bits per byte of held-out text at each validation, by tokens read and by operations; None if
+    fewer than two rungs have such a curve."""
+    curves = [
+        (rung.name, run.flops_per_token, rows)
+        for rung in rungs
+        if (run := rung.pretrain.gradient) is not None
+        and (rows := [r for r in run.validation if r["tokens"] and "bits_per_byte" in r])
+    ]
+    if len(curves) < 2:
+        return None
+    panels = []
+    for unit in ("tokens", "operations"):
+        lines = {
+            name: [
+                plot_value(
+                    row["tokens"] * (flops if unit == "operations" else 1), row["bits_per_byte"]
+                )
+                for row in rows
+            ]
+            for name, flops, rows in curves
+        }
+        axis = formats.metric_axis("bits_per_byte", "")
+        panels.append(Panel(f"at equal {unit}", unit, axis, lines, is_size=True))
+    return style.draw_panels(panels, looks, columns=2)
+
+
+def _describe_budget(inputs: Mapping[str, Artifact], rungs: Sequence[MeasuredRung]) -> str:
     """The size at which everything on the page holds: corpus and training budget, in one line."""
-    corpus = CorpusSummary.of(content.inputs["corpus"])
-    counts = sorted({rung.pretrain.tokens for rung in content.rungs})
-    vocab_size = TokenizerSummary.of(content.inputs["tokenizer"]).vocab_size
+    corpus = CorpusSummary.of(inputs["corpus"])
+    counts = sorted({rung.pretrain.tokens for rung in rungs})
+    vocab_size = TokenizerSummary.of(inputs["tokenizer"]).vocab_size
     tokens = " to ".join(dict.fromkeys(map(formats.compact, (counts[0], counts[-1]))))
-    seconds = sum(artifact.record["seconds"] for artifact in content.inputs.values())
+    seconds = sum(artifact.record["seconds"] for artifact in inputs.values())
     return (
         f"All of this holds at this size: {formats.number(corpus.documents.train)} documents "
         f"({corpus.amount(formats.compact)}) for training, "
         f"{formats.number(corpus.documents.validation)} held out; vocabulary "
-        f"{formats.number(vocab_size)}; {len(content.rungs)} rungs, {tokens} tokens each; "
+        f"{formats.number(vocab_size)}; {len(rungs)} rungs, {tokens} tokens each; "
         f"{formats.duration(seconds)} in all stages together."
     )
-
-
-def _pair_table(all_rungs: Sequence[Rung], suite: str) -> dict[str, Any]:
-    """The table of one suite of minimal pairs: by phenomenon and overall, ours and published."""
-    rungs = [rung for rung in all_rungs if suite in rung.suites(PAIRS)]
-    phenomena: dict[str, dict[str, float]] = {}
-    for rung in rungs:
-        for score in rung.measure.scores:
-            if (score.suite, score.part) == (suite, rows.HALF) and score.group is not None:
-                phenomena.setdefault(score.group, {})[rung.name] = score.value
-    totals = {
-        part: {
-            rung.name: score
-            for rung in rungs
-            if (score := rung.measure.value(suite, "accuracy", part))
-        }
-        for part in (rows.HALF, rows.TO_GOOD, rows.TIES)
-    }
-    return {
-        "name": suite,
-        "rungs": rungs,
-        "phenomena": phenomena,
-        "totals": totals,
-        "published": rows.published_pairs(rungs, suite),
-        "published_totals": rows.published_totals(rungs, suite),
-    }
-
-
-def _group_by_rung(rows: Sequence[Row], *keys: str) -> dict[tuple[Any, ...], dict[str, Row]]:
-    """Rows by the values of `keys`, then by rung."""
-    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), {})[row["rung"]] = row
-    return groups
-
-
-def _rungs_with_rows(rungs: Sequence[Rung], rows: Sequence[Row]) -> list[Rung]:
-    names = {row["rung"] for row in rows}
-    return [rung for rung in rungs if rung.name in names]
-
-
-def csv_tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """The rows of every table on the page, by file name without `.csv`."""
-    comparison, table = content.comparison, content.table
-    csv: dict[str, Sequence[Mapping[str, Any]]] = {
-        "ladder": list(history_rows(content.rungs, content.columns)),
-        "claims": claim_rows(content.claims.claims),
-        "minimal_pairs": rows.minimal_pairs(content.rungs),
-        "orders": content.orders,
-        "gains": content.gains,
-        "senses": [
-            {"word": word, "rung": rung, "layer": each["layer"], **point}
-            for word, maps in content.maps.items()
-            for rung, each in maps.items()
-            for point in each["points"]
-        ],
-        "sentences": content.sentences,
-        "neighbours": content.neighbours,
-        "layers": list(map(vars, content.layers)),
-        "layer_mixes": list(map(vars, content.mixes)),
-        "others": content.others,
-        "searches": search_rows(content.searches),
-        "stages": tables.stages(content.inputs),
-    }
-    if table:
-        csv["table"] = [score.model_dump() for score in table.scores]
-        csv["table_differences"] = [row.model_dump() for row in table.differences]
-    if comparison:
-        csv["mix"] = tables.layer_weights(comparison)
-        csv["budgets"] = tables.budgets(comparison) if comparison.has_budgets else []
-    return {name: each for name, each in csv.items() if each}

@@ -12,8 +12,9 @@ from rungwise.core.plural import list_first
 from rungwise.evaluation.comparison.task_contrast import TaskMean
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS, contrast
+from rungwise.evaluation.suites.section import Column, MeasuredRung
 from rungwise.report.formats import interval, number, points, points_interval, score, signed
-from rungwise.report.ladder.rungs import TASKS, Column, Rung
+from rungwise.report.ladder.rungs import TASKS
 
 _NAMED = 2  # at most besides the best two, in a sentence
 
@@ -90,7 +91,7 @@ class Ranking:
 
 
 def rank_rungs(
-    rungs: Sequence[Rung], columns: Sequence[Column], averages: Mapping[str, TaskMean]
+    rungs: Sequence[MeasuredRung], columns: Sequence[Column], averages: Mapping[str, TaskMean]
 ) -> Ranking | None:
     """The ranking by the first score that compares rungs; None if there is no score at all."""
     by_name = {rung.name: rung for rung in rungs}

@@ -1,4 +1,1 @@
-"""The sections of a page: rows of tables, sentences, examples, read from earlier stages.
-
-Nothing here draws. A CSV file of the page has its rows from tables.py.
-"""
+"""The sections of a page, each with its plots and the rows of its CSV files."""

@@ -6,12 +6,16 @@ from typing import Any
 
 import yaml
 
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact
-from rungwise.corpus.summary import CorpusSummary
-from rungwise.report.sections.variants import select_stage
+from rungwise.corpus.summary import CorpusSummary, describe_sources
+from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.pretraining.summary import PretrainSummary
+from rungwise.report.page import Section
+from rungwise.report.sections.variants import Row, input_artifact, select_stage
 from rungwise.serving.stage import RegisterSummary
 
-RECIPE = "recipe.yaml"
+Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:
@@ -78,3 +82,65 @@ def environment(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
             if value not in versions.setdefault(key, []):
                 versions[key].append(value)
     return versions
+
+
+def write_use(inputs: Mapping[str, Artifact], registered: Registered, quote: str) -> Section:
+    """The section with commands that use the models, and a summary to `quote`."""
+    pretrain = inputs["pretrain"]
+    name = f"{pretrain.label}-{pretrain.fingerprint}"
+    fields = {"uses": uses(inputs, registered), "quote": quote, "name": name}
+    return Section("use", "Use it", fields)
+
+
+def write_origin(
+    inputs: Mapping[str, Artifact],
+    recipe: str,
+    registered: Registered = (),
+    pretrain: PretrainSummary | None = None,
+) -> Section:
+    """The section about where everything on the page is from. Secrets are cut from the recipe and
+    the sources; results, with names of labels, are data."""
+    run = pretrain.gradient if pretrain else None
+    stages = stage_rows(inputs)
+    fields = {
+        "stages": stages,
+        "root": root_folder(list(inputs.values())[-1]),
+        "registered": registered,
+        "workflow": workflow(inputs),
+        "recipe": redact(recipe),
+        "corpus": CorpusSummary.of(inputs["corpus"]),
+        "dropped": dropped(inputs["corpus"]),
+        "text_sources": run.sources if run else (),
+        "tokens": pretrain.tokens if pretrain else 0,
+        "environment": environment(inputs),
+        "sources": [redact(source) for source in describe_sources(inputs["corpus"])],
+    }
+    return Section("origin", "Provenance", fields, csv={"stages": stages})
+
+
+def list_registered(inputs: Mapping[str, Artifact]) -> Registered:
+    """Every registered model with its evaluation."""
+    models = []
+    for artifact in select_stage(inputs, "register").values():
+        evaluate = input_artifact(artifact, "evaluate", inputs)
+        assert evaluate is not None, "what registers a model has its evaluation before it"
+        models.append((RegisterSummary.of(artifact), EvaluateSummary.of(evaluate)))
+    return models
+
+
+def stage_rows(inputs: Mapping[str, Artifact]) -> list[Row]:
+    """Every stage: its duration, headline, folder, MLflow run and commit."""
+    return [
+        {
+            "stage": name,
+            "seconds": artifact.record["seconds"],
+            "starting_seconds": artifact.record.get("starting_seconds", ""),
+            "made": artifact.headline,
+            "fingerprint": artifact.fingerprint,
+            "folder": artifact.folder.uri,
+            "mlflow_run_id": artifact.record["mlflow_run_id"],
+            "commit": artifact.record["made_by"]["commit"],
+            "finished": artifact.record["finished"],
+        }
+        for name, artifact in inputs.items()
+    ]

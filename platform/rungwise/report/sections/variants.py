@@ -18,6 +18,8 @@ from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.kinds.kind import TaskKind
 from rungwise.tuning.record import SweepSummary
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class TaskResult:
@@ -71,8 +73,22 @@ class Comparison:
         return [task for task in self.tasks if task.against_first]
 
     @property
+    def evaluations(self) -> list[EvaluateSummary]:
+        """Those of every task at every number of labelled examples."""
+        return [evaluation for task in self.tasks for evaluation in task.by_budget]
+
+    @property
     def has_budgets(self) -> bool:
         return any(len(task.by_budget) > 1 for task in self.tasks)
+
+
+def locate(evaluation: EvaluateSummary) -> Row:
+    """The first columns of a row about an evaluation."""
+    return {
+        "task": evaluation.task,
+        "train_examples": evaluation.examples.train,
+        "all_examples": evaluation.budget is None,
+    }
 
 
 def gather_comparison(inputs: Mapping[str, Artifact]) -> Comparison | None:

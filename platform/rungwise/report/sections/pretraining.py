@@ -1,21 +1,127 @@
-"""Plots of pretraining: losses by tokens, speed, loss by context, instance lengths."""
+"""The sections about a pretraining by gradient: its losses by tokens, and its speed."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from rungwise.evaluation.page.surprise import ContextRange
-from rungwise.instances.summary import InstancesSummary
+from rungwise.core.plural import list_first
 from rungwise.models.losses.objectives import Objective, Part
 from rungwise.pretraining.summary import GradientRun, PretrainSummary, Row
 from rungwise.report import palette, style
-from rungwise.report.formats import compact, percent
-from rungwise.report.sections.speed import attempts
+from rungwise.report.formats import compact, number, percent
+from rungwise.report.page import Section
+from rungwise.report.sections.examples import Baseline
 
 _TOKENS_READ = "tokens read (millions)"
+_MOST_STEPS = 12
+
+
+def write_loss(
+    pretrain: PretrainSummary, baseline: Baseline | None, first: str, from_weights: bool
+) -> Section | None:
+    """The section about the loss; None without steps. `first` names the variant if there are
+    several, and with `from_weights` the model did not begin at random."""
+    run, objective = pretrain.gradient, pretrain.model.objective(pretrain.objective)
+    if run is None:
+        return None
+    fields = {
+        "pretrain": pretrain,
+        "final": pretrain.final,
+        "objective": objective,
+        "run": run,
+        "baseline": baseline,
+        "first": first,
+        "from_weights": from_weights,
+        "ln_vocabulary": math.log(pretrain.vocab_size),
+        "ln_2": math.log(2),
+    }
+    plots: dict[str, bytes | None] = {"loss": draw_loss(pretrain, run, objective)}
+    if objective.pair:
+        plots["pair"] = draw_pair_task(run, objective.pair)
+    csv = {"training": run.history, "validation": run.validation}
+    return Section("loss", "Pretraining loss", fields, plots, csv)
+
+
+def write_speed(pretrain: PretrainSummary) -> Section | None:
+    """The section about the speed; None without steps."""
+    run = pretrain.gradient
+    if run is None:
+        return None
+    fields = {
+        "pretrain": pretrain,
+        "run": run,
+        "attempts": attempts(run),
+        "setup": describe_setup(run),
+        "mishaps": describe_mishaps(run),
+    }
+    return Section(
+        "speed", "Speed", fields, {"speed": draw_tokens_per_second(run)}, {"speed": run.timings}
+    )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the training workers; `steps` counts those that are part of the result."""
+
+    number: int
+    from_step: int
+    workers: int
+    steps: int
+
+
+def attempts(run: GradientRun) -> list[Attempt]:
+    """Every start recorded in a checkpoint, in order."""
+    begins = [row.step for row in run.attempts] + [run.steps]
+    return [
+        Attempt(place + 1, row.step, row.workers, begins[place + 1] - row.step)
+        for place, row in enumerate(run.attempts)
+    ]
+
+
+def describe_setup(run: GradientRun) -> str:
+    """One sentence: number of workers, parallelism and precision."""
+    workers = run.attempts[-1].workers
+    parallel = {
+        "ddp": "each with the whole model (DDP)",
+        "fsdp": "each with a shard of the model (FSDP2)",
+        "hybrid": "in groups that share one copy of the model (hybrid sharding)",
+    }
+    precision = "bfloat16 matrix products" if run.bfloat16 else "float32"
+    if workers == 1:
+        return f"One worker ({run.device}), {precision}."
+    return f"{workers} workers ({run.device} each), {parallel[run.parallel]}, {precision}."
+
+
+def describe_mishaps(run: GradientRun) -> list[str]:
+    """Sentences on skipped steps and loss spikes (even if there were none), outlier steps, the runs
+    that this one continues, and early stopping."""
+    sentences = [
+        f"Steps skipped because their gradient was not finite: {_name_steps(run.skipped_steps)}.",
+        f"Steps with a loss spike above the running median: {_name_steps(run.spikes)}.",
+    ]
+    if run.outlier_steps:
+        sentences.append(f"Steps left out as outliers: {_name_steps(run.outlier_steps)}.")
+    sentences += [
+        f"The run continued {before.label}-{before.fingerprint} from step {number(before.step)}; "
+        "both have the steps up to there in common."
+        for before in run.prolonged
+    ]
+    if run.stopped_early:
+        sentences.append(
+            f"The run ended at step {number(run.steps)}, before the end of its schedule: a "
+            "budget was used up, or the validation loss stopped falling."
+        )
+    return sentences
+
+
+def _name_steps(steps: Sequence[int]) -> str:
+    if not steps:
+        return "none"
+    return f"{len(steps)} (step {list_first(map(number, steps), _MOST_STEPS)})"
 
 
 def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective) -> bytes:
@@ -92,39 +198,6 @@ def draw_tokens_per_second(run: GradientRun) -> bytes:
     for change in run.length_changes:
         style.mark_change(axes, change.from_step, f"{change.sequence_length} tokens")
     style.add_legend(axes)
-    return style.png(figure)
-
-
-def draw_context(ranges: Sequence[ContextRange], unigram_loss: float) -> bytes:
-    """Mean surprisal of held-out tokens by number of tokens of their document read before."""
-    figure, axes = style.new_axes()
-    _draw_unigram(axes, unigram_loss)
-    places = range(len(ranges))
-    axes.plot(places, [each.nats for each in ranges], color=palette.BLUE, marker="o", linewidth=1.8)
-    names = [f"{r.low}" if r.low == r.high else f"{r.low} to {r.high}" for r in ranges]
-    axes.set_xticks(places, names, rotation=30 if len(ranges) > 6 else 0)
-    style.dress(
-        axes,
-        f"Mean surprisal: {ranges[0].nats:.2f} nats after {names[0]} token, "
-        f"{ranges[-1].nats:.2f} after {names[-1]}",
-        "preceding tokens in the document",
-        "mean surprisal (nats)",
-    )
-    style.add_legend(axes)
-    return style.png(figure)
-
-
-def draw_lengths(instances: InstancesSummary) -> bytes:
-    """Histogram of instance lengths in tokens."""
-    counts, longest = np.array(instances.length_histogram), instances.sequence_length
-    assert longest is not None, f"{instances.kind} have no rows"
-    edges = np.linspace(0, longest, len(counts) + 1)
-    share = 100 * counts / counts.sum()
-    figure, axes = style.new_axes()
-    axes.bar(edges[:-1], share, width=np.diff(edges) * 0.92, align="edge", color=palette.BLUE)
-    title = f"{share[-1]:.0f}% of instances are {edges[-2]:.0f} to {longest} tokens long"
-    style.dress(axes, title, "instance length (tokens)", "instances (%)")
-    axes.set_xlim(0, longest)
     return style.png(figure)
 
 

@@ -1,0 +1,255 @@
+"""The values that a suite brings to the page of a ladder: columns, tables and pictures.
+
+    rungs with their scores ──> Column      one score of every rung, for the table of all scores
+                            ──> SuiteBlock  a part of a section of the page: tables, panels, words
+
+The report lays them out and draws them, and knows no suite.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.items import METRICS, ItemKey, Items
+from rungwise.evaluation.suites.scores import MeasureSummary, SuiteScore, read_items
+from rungwise.pretraining.summary import PretrainSummary
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MeasuredRung:
+    """A rung with its summaries. `also` names other uses of the same weights, `measured` is one
+    artifact per seed of pretraining and `measure` all of them together; `pretrain` is of the first.
+    `tokenizer` is a fingerprint."""
+
+    name: str
+    also: tuple[str, ...]
+    pretrain: PretrainSummary
+    measured: tuple[Artifact, ...]
+    measure: MeasureSummary
+    tokenizer: str
+
+    def scores(self, suite: str) -> list[SuiteScore]:
+        """The values of a suite over all its items."""
+        return [row for row in self.measure.scores if row.suite == suite and row.group is None]
+
+    def items(self, key: ItemKey) -> list[Items]:
+        """The items of a metric, of each seed of pretraining."""
+        return [read_items(each)[key] for each in self.measured]
+
+    def file(self, suite: str, name: str) -> Any:
+        """A JSON file that a suite wrote for the page, of the first seed; None if there is none."""
+        path = f"{suite}/{name}"
+        folder = self.measured[0].folder
+        return json.loads(folder.read_bytes(path)) if folder.exists(path) else None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value with its interval; `exact` unless it is a pseudo-likelihood."""
+
+    value: Estimate
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Column:
+    """A score that rungs are compared by, of a part of a `suite` ("": of tasks). `best` are the
+    rungs with the best exact value; empty if the values do not compare. `floors` are values that
+    take no training, by their name; `published` those of other models on the same questions, of
+    this `source`; `meaning` is in plain words."""
+
+    name: str
+    under: str  # second line of the column head: the part of the suite
+    metric: str
+    cells: Mapping[str, Cell]
+    best: frozenset[str]
+    suite: str = ""
+    floors: Mapping[str, float] = field(default_factory=dict)
+    published: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    meaning: str = ""
+
+    @property
+    def has_pseudo(self) -> bool:
+        return not all(cell.exact for cell in self.cells.values())
+
+
+def compare_rungs(
+    rungs: Sequence[MeasuredRung],
+    suite: str,
+    metric: str,
+    part: str = "",
+    *,
+    name: str = "",
+    pseudo: str | None = None,
+    ranked: bool = True,
+    **more: Any,
+) -> Column:
+    """The column of one value of a suite, named after the suite by default; `pseudo` is the part
+    that holds pseudo-likelihoods."""
+    cells = {}
+    for rung in rungs:
+        for each in (part,) if pseudo is None else (part, pseudo):
+            if score := rung.measure.value(suite, metric, each):
+                value = Estimate(score.value, score.low, score.high, score.count)
+                cells[rung.name] = Cell(value, each != pseudo)
+    best = find_best(cells, metric) if ranked else frozenset[str]()
+    return Column(name or suite, part, metric, cells, best, suite, **more)
+
+
+def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
+    """The rungs with the best exact value; none if fewer than two have one."""
+    values = {
+        name: cell.value.mean
+        for name, cell in cells.items()
+        if cell.exact and not math.isnan(cell.value.mean)
+    }
+    if len(values) < 2:
+        return frozenset()
+    best = (max if METRICS[metric].higher_is_better else min)(values.values())
+    return frozenset(name for name, value in values.items() if value == best)
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A cell of a table: a value in the unit of its metric, or a `text`; under it the interval, or
+    the text `under`. A `shaded` share has a colour for its distance from a guess, 50 %."""
+
+    value: float = math.nan
+    metric: str = "accuracy"
+    low: float = math.nan
+    high: float = math.nan
+    text: str = ""
+    under: str = ""
+    shaded: bool = False
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row of a table with its entries by rung, or by published model."""
+
+    name: str
+    entries: Mapping[str, TableEntry]
+    under: str = ""
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """A table with a column for each rung, and one for each model `published` in `source`."""
+
+    head: str
+    rows: Sequence[TableRow]
+    published: Sequence[str] = ()
+    source: str = ""
+
+    @property
+    def rungs(self) -> set[str]:
+        """The rungs with an entry."""
+        return {name for row in self.rows for name in row.entries} - {*self.published}
+
+
+Point = tuple[float, float, float, float]  # x, mean, low, high
+
+
+def plot_value(x: float, value: float) -> Point:
+    """A point without an interval."""
+    return x, value, value, value
+
+
+def plot_estimate(x: float, estimate: Estimate, factor: float = 1.0) -> Point:
+    """A point with the interval of an estimate, in units of 1 over `factor`."""
+    return x, factor * estimate.mean, factor * estimate.low, factor * estimate.high
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of a picture: a line for each rung through its points, and perhaps a named level that
+    is the same for all. Where x is a size, its axis is logarithmic from a factor of ten on; marks
+    of the rungs in `hollow` are not filled."""
+
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[Point]]
+    level: tuple[str, float] | None = None
+    is_size: bool = False
+    hollow: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class SuiteBlock:
+    """The part of a suite in a section of the page. `hint` says what to look for in the picture;
+    `csv` are rows of files beside the page, by name."""
+
+    suite: str
+    words: str = ""
+    tables: Sequence[ScoreTable] = ()
+    panels: Sequence[Panel] = ()
+    hint: str = ""
+    note: str = ""
+    csv: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+
+
+def read_entry(score: SuiteScore) -> TableEntry:
+    return TableEntry(score.value, score.metric, score.low, score.high)
+
+
+def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> ScoreTable:
+    """The table of all values of a suite: a row for each part and metric."""
+    entries: dict[tuple[str, str], dict[str, TableEntry]] = {}
+    for rung in rungs:
+        for score in rung.scores(suite):
+            by_rung = entries.setdefault((score.part, score.metric), {})
+            by_rung[rung.name] = read_entry(score)
+    rows = [
+        TableRow(part, by_rung, metric.replace("_", " "))
+        for (part, metric), by_rung in entries.items()
+    ]
+    return ScoreTable("part", rows)
+
+
+def make_layer_panels(rungs: Sequence[MeasuredRung], suite: str, frequent: str) -> list[Panel]:
+    """A panel for each rule that predicts from single layers, its accuracy by layer. The level is
+    the rule's own part named `frequent`, or that of all."""
+    lines: dict[str, dict[str, list[Point]]] = {}
+    others: dict[str, float] = {}  # of parts without a layer
+    for rung in rungs:
+        for score in rung.scores(suite):
+            rule, _, layer = score.part.rpartition("layer ")
+            if not layer.isdecimal():
+                others.setdefault(score.part, 100 * score.value)
+                continue
+            estimate = Estimate(score.value, score.low, score.high, score.count)
+            point = plot_estimate(float(layer), estimate, 100)
+            lines.setdefault(rule.strip(), {}).setdefault(rung.name, []).append(point)
+    panels = []
+    for rule, by_rung in lines.items():
+        level = others.get(f"{rule} {frequent}", others.get(frequent))
+        title = f"{suite}, {rule}" if rule else suite
+        ordered = {name: sorted(points) for name, points in by_rung.items()}
+        named = None if level is None else (frequent, level)
+        panels.append(Panel(title, "layer", "accuracy (%)", ordered, named))
+    return panels
+
+
+def make_share_panel(shares: Mapping[str, Sequence[float]], suite: str) -> Panel:
+    """The panel of each rung's share of every layer in a learned mix."""
+    lines = {
+        rung: [plot_value(float(layer), 100 * each) for layer, each in enumerate(row)]
+        for rung, row in shares.items()
+    }
+    return Panel(f"{suite}, learned mix", "layer", "share of the mix (%)", lines)
+
+
+def read_files(
+    rungs: Sequence[MeasuredRung], suite: str, name: str, value: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """A value of a JSON file of the suite, by rung that has the file."""
+    files = {rung.name: rung.file(suite, name) for rung in rungs}
+    return {rung: value(file) for rung, file in files.items() if file}

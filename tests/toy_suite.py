@@ -1,0 +1,45 @@
+"""A toy suite in one file: is the number of a word's letters even, as the model says?"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from rungwise.evaluation.suites.base import Suite, SuiteResult
+from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.section import (
+    Column,
+    MeasuredRung,
+    SuiteBlock,
+    compare_rungs,
+    make_layer_panels,
+)
+
+WORDS = ["a", "toy", "suite", "asks", "four", "or", "five", "words"]
+
+
+class LettersSuite(Suite):
+    """Words with an even number of letters, told by each layer."""
+
+    needs: ClassVar[str] = "letters"
+    capability: ClassVar[type] = object
+    section: ClassVar[str] = "Toys"
+
+    kind: Literal["letters"] = "letters"
+
+    def measure(self, rung: Any, name: str) -> SuiteResult:
+        even = np.array([len(word) % 2 == 0 for word in WORDS])
+        right = {f"layer {layer}": even == (layer > 0) for layer in range(2)}
+        groups = [""] * len(WORDS)
+        return SuiteResult(
+            [Items.of_credit(name, part, WORDS, groups, credit) for part, credit in right.items()]
+        )
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        return [compare_rungs(rungs, name, "accuracy", "layer 1", name="even words")]
+
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
+        panels = make_layer_panels(rungs, name, "nobody")
+        return SuiteBlock(
+            name, "Even or odd?", panels=panels, csv={"words": [{"word": w} for w in WORDS]}
+        )
