@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.configuration.secrecy import redact
+from rungwise.core.tracking.spool import Event, Forgotten, list_points
 from rungwise.core.tracking.store import artifact_location, identify_file, make_store, open_store
 
 PARAM_CHARACTERS = 6000  # MLflow's own limit
@@ -63,10 +64,6 @@ _SOURCE_CHARACTERS = 10_000  # of 65,535, of which JSON takes six for a characte
 _MOST_IN_BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's own limits
 
 
-class Forgotten(Exception):
-    """The server does not have what it had: a new database, or one from a backup."""
-
-
 class Sender:
     """Turns events into MLflow calls; maps keys to run ids."""
 
@@ -80,7 +77,7 @@ class Sender:
         self._steps: dict[str, dict[str, set[int]]] = defaultdict(dict)  # by run and metric
         self._unsure: set[str] = set()  # runs that may have points which we do not know of
 
-    def send(self, event: dict[str, Any], create: bool = False) -> None:
+    def send(self, event: Event, create: bool = False) -> None:
         """Send one event; log and drop what the server will never accept.
 
         Raises Forgotten if the server does not have the run of the event or its parent. With
@@ -99,7 +96,7 @@ class Sender:
             self._check_memory(event["key"])
             logger.warning("MLflow refused %s: %s", event["op"], first_line(error))
 
-    def _send(self, event: dict[str, Any], create: bool) -> None:
+    def _send(self, event: Event, create: bool) -> None:
         key = event["key"]
         match event["op"]:
             case "open":
@@ -191,7 +188,7 @@ class Sender:
                 self.runs[key] = run.info.run_id
         return self.runs.get(key)
 
-    def _open(self, event: dict[str, Any], create: bool) -> None:
+    def _open(self, event: Event, create: bool) -> None:
         driver, parent = event.get("driver", ""), event["parent"]
         tags = {KEY_TAG: acceptable_name(event["key"]), DRIVER_TAG: driver}
         # Another driver may have continued it since, or another server taken the place of this one.
@@ -215,7 +212,7 @@ class Sender:
         self._tags(run_id, event["tags"])
         self._params(run_id, event["params"])
 
-    def _end_abandoned(self, event: dict[str, Any]) -> None:
+    def _end_abandoned(self, event: Event) -> None:
         """End what a driver that was killed left running."""
         query = f"tags.`{DRIVER_TAG}` = '{event['key']}' and attributes.status = 'RUNNING'"
         while runs := self._client.search_runs([self._experiment_id], query):
@@ -265,7 +262,7 @@ class Sender:
         ]
         self._client.log_inputs(run_id, datasets=datasets)
 
-    def _model(self, run_id: str, event: dict[str, Any]) -> None:
+    def _model(self, run_id: str, event: Event) -> None:
         from mlflow.entities import LoggedModelOutput, Metric
 
         step, client = event["step"], self._client
@@ -311,7 +308,7 @@ class Sender:
         models = self._client.search_logged_models([self._experiment_id], query, max_results=1)
         return next(iter(models), None)
 
-    def _metrics(self, run_id: str, event: dict[str, Any]) -> None:
+    def _metrics(self, run_id: str, event: Event) -> None:
         from mlflow.entities import Metric
 
         points: dict[tuple[str, int], Metric] = {}
@@ -361,13 +358,6 @@ class Sender:
 
 def _scheme(place: str) -> str:
     return place.partition("://")[0] if "://" in place else "local"
-
-
-def list_points(event: dict[str, Any]) -> list[tuple[str, float, int, int]]:
-    return [
-        (name, float(value), event["time"], event["step"])
-        for name, value in event["values"].items()
-    ]
 
 
 def _status(error: Exception) -> int | None:
