@@ -117,7 +117,7 @@ class SpoolFile:
             first = self._waiting[0]
             if first["op"] != "metrics":
                 return {**first, "last": first["n"]}
-            points: list[Point] = []
+            points, last = list[Point](), first["n"]
             for event in self._waiting:
                 is_next = (event["op"], event["key"]) == ("metrics", first["key"])
                 if not is_next or len(points) >= _MOST_POINTS:
