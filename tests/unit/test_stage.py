@@ -250,7 +250,7 @@ def test_a_record_that_was_edited_is_refused(root: Folder, key: str) -> None:
     ("damage", "message"),
     [
         ("link", r"artifact\.json is a link, where a file was written"),
-        ("later", r"artifact\.json is of a later rungwise: expected format 2 or before, found 3"),
+        ("later", r"artifact\.json: expected format 2 or before, found 3, of a later rungwise"),
         ("nested", r"artifact\.json is not a record \(it is nested too deeply\)"),
         ("list", r"artifact\.json is not a record \("),
     ],
