@@ -478,17 +478,6 @@ def test_titles_tell_stages_apart() -> None:
     assert {title: str(title) for title in titles} == titles
 
 
-def test_nobody_reads_a_summary_as_plain_data_or_a_title_as_text() -> None:
-    platform = Path(__file__).resolve().parents[2] / "platform"
-    reads = re.compile(r"""summary\[["']|\.summary\[|summary\.get\(""")
-    for path in [*platform.rglob("*.py"), *platform.rglob("*.j2")]:
-        assert not reads.search(path.read_text("utf-8")), path
-    parses = re.compile(r"""title\w*\.r?(partition|split)\(|partition\(["']@""")
-    for package in ("pipeline", "report", "sweep", "evaluation"):
-        for path in (platform / "rungwise" / package).rglob("*.py"):
-            assert not parses.search(path.read_text("utf-8")), path
-
-
 @pytest.mark.parametrize("error", [ConfigError("a key"), DataError("a file"), UserError("else")])
 def test_errors_pass_between_processes_unchanged(error: UserError) -> None:
     passed = from_text(to_text(error))

@@ -182,8 +182,8 @@ class Sender:
     def _find(self, key: str) -> str | None:
         """The id of a run opened by this process or an earlier one."""
         if key not in self.runs:
-            query = f"tags.`{KEY_TAG}` = '{acceptable_name(key)}'"
-            for run in self._client.search_runs([self._experiment_id], query, max_results=1):
+            where = [self._experiment_id], _has_key(key)
+            for run in self._client.search_runs(*where, max_results=1):
                 self._unsure.add(run.info.run_id)
                 self.runs[key] = run.info.run_id
         return self.runs.get(key)
@@ -222,12 +222,9 @@ class Sender:
     def _tags(self, run_id: str, tags: Mapping[str, Any]) -> None:
         from mlflow.entities import RunTag
 
-        ids = {RUN_ID: run_id, EXPERIMENT_ID: self._experiment_id}
         entities = []
         for name, value in tags.items():
-            text = str(value)
-            for pattern, number in ids.items():
-                text = text.replace(pattern, number)
+            text = str(value).replace(RUN_ID, run_id).replace(EXPERIMENT_ID, self._experiment_id)
             entities.append(RunTag(acceptable_name(name), acceptable_text(text, TAG_CHARACTERS)))
         self._log(run_id, "tags", entities)
 
@@ -247,19 +244,13 @@ class Sender:
     def _datasets(self, run_id: str, inputs: Mapping[str, Sequence[str]]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        datasets = [
-            DatasetInput(
-                # MLflow's limits are 36 characters of a digest, 500 of a name, 65,535 of a source.
-                Dataset(
-                    acceptable_text(name, 500),
-                    digest[:36],
-                    _scheme(place),
-                    json.dumps({"uri": acceptable_text(place, _SOURCE_CHARACTERS)}),
-                ),
-                [InputTag("mlflow.data.context", "read")],
-            )
-            for name, (digest, place) in inputs.items()
-        ]
+        datasets = []
+        for name, (digest, place) in inputs.items():
+            scheme = place.partition("://")[0] if "://" in place else "local"
+            source = json.dumps({"uri": acceptable_text(place, _SOURCE_CHARACTERS)})
+            # MLflow's limits are 36 characters of a digest, 500 of a name, 65,535 of a source.
+            dataset = Dataset(acceptable_text(name, 500), digest[:36], scheme, source)
+            datasets.append(DatasetInput(dataset, [InputTag("mlflow.data.context", "read")]))
         self._client.log_inputs(run_id, datasets=datasets)
 
     def _model(self, run_id: str, event: Event) -> None:
@@ -273,12 +264,10 @@ class Sender:
                 acceptable_name(name): acceptable_text(text, TAG_CHARACTERS)
                 for name, text in event["tags"].items()
             } | {KEY_TAG: acceptable_name(event["model"])}
+            name = acceptable_text(event["name"], _NAME_CHARACTERS)
+            about = re.sub(r"[/:.%\"']", "-", name) or "-", run_id, tags
             model = client.create_logged_model(
-                self._experiment_id,
-                re.sub(r"[/:.%\"']", "-", acceptable_text(event["name"], _NAME_CHARACTERS)) or "-",
-                run_id,
-                tags,
-                model_type=event["kind"],
+                self._experiment_id, *about, model_type=event["kind"]
             )
         present = {metric.key for metric in model.metrics or ()}
         # The points of the run, with their times: others would be doubled in its curves.
@@ -304,9 +293,8 @@ class Sender:
             self._client.log_inputs(run_id, models=[LoggedModelInput(each) for each in sorted(ids)])
 
     def _find_model(self, key: str) -> Any:
-        query = f"tags.`{KEY_TAG}` = '{acceptable_name(key)}'"
-        models = self._client.search_logged_models([self._experiment_id], query, max_results=1)
-        return next(iter(models), None)
+        where = [self._experiment_id], _has_key(key)
+        return next(iter(self._client.search_logged_models(*where, max_results=1)), None)
 
     def _metrics(self, run_id: str, event: Event) -> None:
         from mlflow.entities import Metric
@@ -356,8 +344,9 @@ class Sender:
                 batches.extendleft((batch[half:], batch[:half]))
 
 
-def _scheme(place: str) -> str:
-    return place.partition("://")[0] if "://" in place else "local"
+def _has_key(key: str) -> str:
+    """The query for the run or model of a key."""
+    return f"tags.`{KEY_TAG}` = '{acceptable_name(key)}'"
 
 
 def _status(error: Exception) -> int | None:
