@@ -253,7 +253,7 @@ def of_listing(**changes: Any) -> Lie:
         ("_tree", of_listing(path="/tmp/x"), "paths below the repository"),
         ("_tree", of_listing(oid="../../../x"), "with digests"),
         ("_tree", of_listing(lfs={"oid": "../x", "size": 4, "pointerSize": 9}), "with digests"),
-        ("_tree", of_listing(oid="0" * 40), "content with the digest 0{40}, received"),
+        ("_tree", of_listing(oid="0" * 40), "content with the digest 0{40}, found"),
         ("_tree", of_listing(size=3), "expected 3 bytes, and more came"),
         ("_tree", of_listing(size=5), "not the size that it lists"),
     ],

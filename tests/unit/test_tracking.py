@@ -337,7 +337,7 @@ def test_a_server_that_comes_back_empty_gets_everything_again(
             tracker.open("more", "child", parent="run")
             record(tracker, range(5, 9))
         else:  # what is left in the spool is sent by another process
-            monkeypatch.setattr(tracker._sender, "send", lambda *_: 1 / 0)
+            monkeypatch.setattr(tracker._sender, "_send", lambda *_: 1 / 0)
             record(tracker, range(5, 9))
         tracker.close("stage", "FINISHED")
         tracker.close("run", "FINISHED")

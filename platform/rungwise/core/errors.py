@@ -13,7 +13,7 @@ Bugs in rungwise are ordinary exceptions and keep their traceback.
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 
 class RungwiseError(Exception):
@@ -22,6 +22,13 @@ class RungwiseError(Exception):
 
 class UserError(RungwiseError):
     """An error that the user can fix: the message gives what was expected and what to change."""
+
+    @classmethod
+    def at(cls, place: str, expected: str, found: str, change: str = "") -> Self:
+        """The error of one value: `PLACE: expected EXPECTED, found FOUND; CHANGE`. The place is a
+        key, a file with its line, or an address; the change says what to do about it."""
+        remedy = f"; {change}" if change else ""
+        return cls(f"{place}: expected {expected}, found {found}{remedy}")
 
 
 class ConfigError(UserError):

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 
 CUT = "..."
 _MOST = 300  # characters of a value that decide whether it is a secret
-_MOST_IN_BRACKETS = 10_000
 Span = tuple[int, int]
 
 _NAME = re.compile(
@@ -26,15 +25,12 @@ _SECRET = re.compile(
     r"[a-z]*(?:password|passwd|passphrase|passcode|secret|credential|apikey|secretkey|accesskey"
     r"|privatekey|authtoken|accesstoken|apitoken)s?|[a-z]*pwd"
 )
-# What stands before `key` and before `token` in the name of a secret.
-_KEY_OF = re.compile(
-    r"access|account|admin|api|app|application|auth|deploy|encryption|hmac|license|master|private"
-    r"|secret|server|service|shared|signing|ssh|storage|subscription|tls|webhook"
-)
-_TOKEN_OF = re.compile(
-    r"access|api|auth|bearer|bot|csrf|deploy|gh|git|github|gitlab|hf|hub|id|identity|jwt|npm"
-    r"|private|push|pypi|refresh|registration|secret|security|service|session|slack|user|vault"
-    r"|wandb|webhook|xsrf"
+# What stands before `key` and `token` in the name of a secret.
+_OWNER = re.compile(
+    r"access|account|admin|api|app|application|auth|bearer|bot|csrf|deploy|encryption|gh|git|github"
+    r"|gitlab|hf|hmac|hub|id|identity|jwt|license|master|npm|private|push|pypi|refresh|registration"
+    r"|secret|security|server|service|session|shared|signing|slack|ssh|storage|subscription|tls"
+    r"|vault|wandb|webhook|xsrf"
 )
 _PIECE_OF_TEXT = re.compile(
     r"additional|begin|blank|bos|class|cls|context|decoder|end|eod|eos|extra|first|image|last|mask"
@@ -59,7 +55,7 @@ _SEPARATOR = re.compile(
 _QUOTED = re.compile(
     r"[fbruFBRU]{0,2}(?P<quote>\\?[\"'])((?:(?!(?P=quote))(?:\\.|[^\n\\]))*)(?P=quote)"
 )
-_QUOTE = re.compile(r"\\?[\"']")
+_QUOTE = re.compile(r"[fbruFBRU]{0,2}\\?[\"']")
 # To a blank or a quote, or to a comma, semicolon or ampersand before the next item.
 _BARE = re.compile(r"(?:[^\s\"'`;&,<>]|[;&,](?!\s|$|[\"'\])}]|[\"']?[\w.-]{1,64}[\"']?\s?[=:]))+")
 _ELEMENT = re.compile(r"[^<\n]+")
@@ -70,7 +66,8 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE,
 )
 _BLOCK_MARK = re.compile(r"[ \t]*(?:[|>][+-]?\d?[+-]?[ \t]*(?:#[^\n]*)?)?(?=\n)")
-_BRACKET = re.compile(r"[{}\[\]]")
+# What is in brackets that may hold others; a part of it if they stay open.
+_BRACKETS = re.compile(r"[{\[]((?:[^{}\[\]]|[{\[][^{}\[\]]*[}\]])*)")
 _NEXT_WORD = re.compile(r"[ \t]*[A-Za-z]|[.:;)]?[ \t]+\w")
 
 # Expressions, placeholders, types and states: no values.
@@ -151,21 +148,21 @@ def _strength(name: str) -> Strength:
     *_, before, word = ["", *words]
     if word in ("authorization", "cookie"):
         return word
-    if _SECRET.fullmatch(word) or (word == "key" and _KEY_OF.fullmatch(before)):
+    if _SECRET.fullmatch(word) or (word == "key" and _OWNER.fullmatch(before)):
         return "strong"
-    is_variable = bool(before) and name.isupper()
-    if word == "token" and not _PIECE_OF_TEXT.fullmatch(before):
-        return "strong" if is_variable or _TOKEN_OF.fullmatch(before) else "weak"
-    if word == "pass" and is_variable:
+    if word == "token" and _PIECE_OF_TEXT.fullmatch(before):
+        return ""
+    if word in ("pass", "token") and before and name.isupper():
         return "strong"
-    is_weak = _AMBIGUOUS.fullmatch(word) or words[-3:] == ["access", "key", "id"]
-    return "weak" if is_weak else ""
+    if word == "token":
+        return "strong" if _OWNER.fullmatch(before) else "weak"
+    return "weak" if _AMBIGUOUS.fullmatch(word) else ""
 
 
 def _find_value(text: str, key: _Key, start: int) -> Span | None:
     """Where the value of a key is, if it is a secret; `start` is behind the separator."""
-    # `"secret"` and `secret` alone; a:secret:b.
-    if key.form in (None, "end") or (key.before == ":" and key.separator.strip() == ":"):
+    # `"secret"` and `secret` alone.
+    if key.form in (None, "end"):
         return None
     if key.form == "element":
         element = _ELEMENT.match(text, start) if key.before == "<" else None
@@ -174,18 +171,18 @@ def _find_value(text: str, key: _Key, start: int) -> Span | None:
     if key.form in ("wide", "tight") and is_item and (block := _find_block(text, key, start)):
         return block
     is_flag = text.startswith("--", max(0, key.start - 2))
-    if quoted := _QUOTED.match(text, start):
-        may_be = is_flag or (key.form == "word" and key.name[0].isupper())
-        may_be = may_be or key.form not in ("word", "list")
-        return quoted.span(2) if may_be and _is_secret(quoted[2], key, exact=True) else None
-    if quote := _QUOTE.match(text, start):
-        start = quote.end()  # which is not closed
-    if header := _find_header(text, key, start):
+    quote = _QUOTE.match(text, start)
+    if header := _find_header(text, key, quote.end() if quote else start):
         return header
+    if quoted := _QUOTED.match(text, start):
+        may_be = is_flag or key.form not in ("word", "list")
+        return quoted.span(2) if may_be and _is_secret(quoted[2], key, exact=True) else None
+    if quote:
+        start = quote.end()  # which is not closed
     bare = _BARE.match(text, start, start + _MOST)
     if bare is None:
         return None
-    value = _strip_punctuation(bare[0])
+    value = bare[0] if bare[0] == CUT else bare[0].rstrip(".,:;\\)]}")
     end = start + len(value)
     if key.is_in_query:
         is_secret = value not in ("", CUT) and (_strength(key.name) != "" or _is_random(value))
@@ -218,8 +215,8 @@ def _find_header(text: str, key: _Key, start: int) -> Span | None:
 def _find_block(text: str, key: _Key, start: int) -> Span | None:
     """Where the indented lines below a key are, or the mapping or list of a plural."""
     is_plural = key.name.lower().endswith("s")
-    if is_plural and text[start : start + 1] in ("{", "["):
-        return _find_brackets(text, start)
+    if is_plural and (brackets := _BRACKETS.match(text, start)):
+        return brackets.span(1) if re.search(r"[\"':]", brackets[1]) else None
     mark = _BLOCK_MARK.match(text, start)
     if mark is None or key.form == "tight" or not (mark[0].strip() or is_plural):
         return None
@@ -233,26 +230,11 @@ def _find_block(text: str, key: _Key, start: int) -> Span | None:
     return lines.end() - len(lines[0].lstrip()), lines.end()
 
 
-def _find_brackets(text: str, start: int) -> Span | None:
-    """Return the span of brackets that hold quoted or named values, in part if they stay open."""
-    depth, end = 0, min(len(text), start + _MOST_IN_BRACKETS)
-    for bracket in _BRACKET.finditer(text, start, end):
-        depth += 1 if bracket[0] in "{[" else -1
-        if depth == 0:
-            end = bracket.start()
-            break
-    return (start + 1, end) if re.search(r"[\"':]", text[start + 1 : end]) else None
-
-
 def _is_secret(value: str, key: _Key, exact: bool, least: int = 3) -> bool:
     """Whether a value of a key is a secret. `exact`: it is surely a value and no word of a
     sentence; else a random one of at least so many characters is a secret."""
     if not _is_value(value):
         return False
-    if key.strength == "authorization" and (header := _AUTHORIZATION.match(value)):
-        return (header["value"] or value)[0] not in _PLACEHOLDER
-    if key.strength == "cookie" and _COOKIE.match(value):
-        return True
     if key.strength != "strong":
         return len(value) >= (8 if exact else 12) and " " not in value and _is_random(value)
     return (exact and len(value) >= 3) or (len(value) >= least and _is_random(value))
@@ -282,14 +264,3 @@ def _begins_item(text: str, start: int) -> bool:
     """Whether a name begins a line, or an item of a mapping."""
     before = text[max(0, start - 40) : start].rstrip(" \t\"'\\")
     return (not before and start < 40) or before[-1:] in ("\n", *"{,;([-+|&?")
-
-
-def _strip_punctuation(value: str) -> str:
-    """Without the punctuation of the text around it."""
-    pairs = ("()", "[]", "{}")
-    while value and value != CUT:
-        closes = any(value[-1] == end and begin not in value for begin, end in pairs)
-        if not closes and value[-1] not in ".,:;\\":
-            break
-        value = value[:-1]
-    return value

@@ -137,6 +137,6 @@ def _node_key(node: Any, parts: Sequence[str], depth: int) -> Any:
     if isinstance(node, list):
         if not part.isdecimal() or int(part) >= len(node):
             here = ".".join(parts[: depth + 1])
-            raise ConfigError(f"{here}: expected an index below {len(node)}, found {part!r}")
+            raise ConfigError.at(here, f"an index below {len(node)}", repr(part))
         return int(part)
     return part

@@ -32,9 +32,11 @@ _LOGIN = re.compile(
 )
 
 _CHUNK = re.compile(r"\S+")
-_AUTHORITY = re.compile(r"[^/@?#]*")
-_PORT = re.compile(r"[^:]*:\d{1,5}")
-_UNQUOTED = re.compile(r"[^\"'<>`]*")
+# User and password of a URI. A password may contain any character, so everything up to the last @
+# is cut, or to the last one before a quote. Digits after the colon, up to a slash, are a port;
+# image:tag@sha256:... has neither.
+_OF_URI = re.compile(r"(?<=://)(?![^:/@?#]*:\d{1,5}(?:[/?#]|$))(?=[^/@?#]*:)(?:[^\"'<>`]*@|.*@)")
+_LAST_AT = re.compile(r".*@(?!sha)")
 
 
 def redact(text: str) -> str:
@@ -91,27 +93,6 @@ def _credential_kind(text: str) -> str:
 
 
 def _without_login(chunk: re.Match[str]) -> str:
-    """Cut user and password of each URI in a text without blanks.
-
-    A password may contain any character, so everything up to the last @ is cut, or to the last one
-    before a quote. Digits after the colon, up to a slash, are a port.
-    """
-    text = chunk[0]
-    last = text.rfind("@")
-    pieces, end = list[str](), 0
-    while (scheme := text.find("://", end)) >= 0 and last > scheme:
-        pieces.append(text[end : scheme + 3])
-        start = scheme + 3
-        authority = _AUTHORITY.match(text, start)
-        assert authority is not None, "it may be empty"
-        end = authority.end()
-        has_port = text[end : end + 1] != "@" and _PORT.fullmatch(authority[0])
-        if ":" in authority[0] and not has_port:
-            unquoted = _UNQUOTED.match(text, start)
-            assert unquoted is not None, "it may be empty"
-            at = text.rfind("@", start, unquoted.end())
-            end = (at if at >= 0 else last) + 1
-            if not text.startswith("sha", end):  # image:tag@sha256:...
-                start = end
-        pieces.append(text[start:end])
-    return "".join([*pieces, text[end:]])
+    """Cut user and password of each URI in a text without blanks."""
+    parts = _LAST_AT.match(chunk[0])
+    return _OF_URI.sub("", parts[0]) + chunk[0][parts.end() :] if parts else chunk[0]

@@ -91,7 +91,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     data = _parse(text, f"the config {path}", path.name)
     if not isinstance(data, dict):
         kind = "nothing" if data is None else f"a {type(data).__name__}"
-        raise ConfigError(f"the config {path} must be a mapping of blocks, found {kind}")
+        raise ConfigError.at(f"the config {path}", "a mapping of blocks", kind)
     return data
 
 

@@ -162,10 +162,11 @@ def download(part: Download, folder: Path, mirror: str, say: Say) -> Path:
     size, digest = path.stat().st_size, file_digest(path)
     if (size, digest) != (part.bytes, part.sha256):
         path.unlink()
-        raise DataError(
-            f"{part.url}: expected {part.bytes:,} bytes with the SHA-256 {part.sha256}, received "
-            f"{size:,} with {digest}; nothing was kept. Try again; if it stays so, the publisher "
-            "or something on the way changed the file"
+        raise DataError.at(
+            part.url,
+            f"{part.bytes:,} bytes with the SHA-256 {part.sha256}",
+            f"{size:,} with {digest}",
+            "nothing was kept; try again, and if it stays so, somebody changed the file",
         )
     return path
 

@@ -51,10 +51,9 @@ def read_record(folder: Folder) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from error
     # Before its digest, which a later version may compute in another way.
     if record["format"] > RECORD_FORMAT:
-        raise DataError(
-            f"{folder.path(RECORD)} is of a later rungwise: expected format {RECORD_FORMAT} or "
-            f"before, found {record['format']}; update rungwise"
-        )
+        later = f"{record['format']}, of a later rungwise"
+        expected = f"format {RECORD_FORMAT} or before"
+        raise DataError.at(folder.path(RECORD), expected, later, "update rungwise")
     return unseal(record)
 
 

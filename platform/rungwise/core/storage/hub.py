@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfUri
 
 SCHEME = "hf://"
+_CHECK = "check HF_ENDPOINT"
 _COMMIT = re.compile("[0-9a-f]{40}")
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -85,10 +86,8 @@ def pin(uri: str, commits: dict[tuple[str, str, str | None], str] | None = None)
                 place.id, repo_type=place.type, revision=place.revision
             )
             if not _COMMIT.fullmatch(revision.resolved):
-                raise UserError(
-                    f"{uri}: expected a commit of 40 hexadecimal digits, the hub says "
-                    f"{revision.resolved!r:.60}; check HF_ENDPOINT"
-                )
+                found = f"{revision.resolved!r:.60}"
+                raise UserError.at(uri, "a commit of 40 hexadecimal digits", found, _CHECK)
             commits[key] = revision.resolved
         kind = "" if place.type == "model" else f"{place.type}s/"
         return f"{SCHEME}{kind}{place.id}@{commits[key]}/{place.path_in_repo}".rstrip("/")
@@ -133,10 +132,8 @@ def _fetch(place: HfUri, file: _File, blob: Path) -> None:
             while piece := stream.read(1 << 20):
                 digest.update(piece)
         if digest.hexdigest() != file.digest:
-            raise DataError(
-                f"{url}: expected content with the digest {file.digest}, received "
-                f"{digest.hexdigest()}; nothing was kept. Try again, or check HF_ENDPOINT"
-            )
+            expected = f"content with the digest {file.digest}"
+            raise DataError.at(url, expected, digest.hexdigest(), f"try again, or {_CHECK}")
 
 
 class HubFiles(AbstractArchiveFileSystem):
@@ -186,10 +183,9 @@ def _list_files(place: HfUri) -> dict[str, _File]:
         }
         for path, file in files.items():
             if {"", ".", ".."} & set(path.split("/")) or not _DIGEST.fullmatch(file.digest):
-                raise DataError(
-                    f"{SCHEME}{place.id}: expected paths below the repository with digests, found "
-                    f"{path!r:.80} with {file.digest!r:.70}; check HF_ENDPOINT"
-                )
+                found = f"{path!r:.80} with {file.digest!r:.70}"
+                expected = "paths below the repository with digests"
+                raise DataError.at(f"{SCHEME}{place.id}", expected, found, _CHECK)
         with _staged(listing) as aside:
             aside.write_text(json.dumps(files), "utf-8")
     return {path: _File(*file) for path, file in json.loads(listing.read_text("utf-8")).items()}

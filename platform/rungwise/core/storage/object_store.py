@@ -43,49 +43,6 @@ def file_on_disk(uri: str) -> str:
     return str(hub.local_copy(uri)) if hub.is_hub(uri) else uri.removeprefix("file://")
 
 
-class _Ranges(io.RawIOBase):
-    """A stream of an object in a store; a range that arrives short is requested again."""
-
-    def __init__(self, opened: Any, uri: str) -> None:
-        self._opened = opened
-        self._uri = uri
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._fetch(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def readall(self) -> bytes:
-        # The inherited method reads 8 kB at a time.
-        return b"".join(iter(lambda: self._fetch(_RANGE_BYTES), b""))
-
-    def _fetch(self, most: int) -> bytes:
-        start = self._opened.tell()
-        size = max(0, min(most, self._opened.size - start))
-
-        def read() -> bytes:
-            self._opened.seek(start)
-            return self._opened.read(size)
-
-        return _whole(read, size, self._uri)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._opened.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._opened.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._opened.close()
-        super().close()
-
-
 def open_stream(uri: str, tag: str = "") -> io.BufferedReader:
     """Open a seekable stream of a file or an object. Raises DataError if its ETag is not `tag`."""
     if is_mappable(uri):
@@ -96,16 +53,28 @@ def open_stream(uri: str, tag: str = "") -> io.BufferedReader:
     current_tag = object_tag(opened.details)
     if tag and current_tag != tag:
         raise DataError(f"{uri} has changed since it was listed; run again")
-    return io.BufferedReader(_Ranges(opened, uri), _RANGE_BYTES)
+    fetch = opened.cache.fetcher
+
+    def fetch_ranges(start: int, end: int) -> bytes:
+        end = min(end, opened.size)
+        firsts = range(start, end, _RANGE_BYTES)
+        return b"".join(
+            _whole(fetch, first, min(first + _RANGE_BYTES, end), uri) for first in firsts
+        )
+
+    opened.cache.fetcher = fetch_ranges
+    return io.BufferedReader(opened, _RANGE_BYTES)
 
 
 def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
     """Download an object to `target`. Raises DataError if it was replaced since info `before`."""
     size = int(before["size"])
 
+    def cat(start: int, end: int) -> bytes:
+        return fs.cat_file(path, start=start, end=end)
+
     def fetch(start: int) -> None:
-        end = min(start + _RANGE_BYTES, size)
-        data = _whole(lambda: fs.cat_file(path, start=start, end=end), end - start, path)
+        data = _whole(cat, start, min(start + _RANGE_BYTES, size), path)
         # A disk that is nearly full takes a part, and refuses the rest.
         while data:
             written = os.pwrite(descriptor, data, start)
@@ -121,11 +90,11 @@ def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
         raise DataError(f"{path} was replaced while it was read; run again")
 
 
-def _whole(read: Callable[[], bytes], size: int, uri: str) -> bytes:
-    """Read `size` bytes, retrying if fewer arrive. Raises DataError if they never do."""
-    data = b""
+def _whole(fetch: Callable[[int, int], bytes], start: int, end: int, uri: str) -> bytes:
+    """Fetch a range, retrying if fewer bytes arrive. Raises DataError if they never do."""
+    size, data = end - start, b""
     for _ in range(_SHORT_ANSWERS):
-        data = read()
+        data = fetch(start, end)
         if len(data) == size:
             return data
     raise DataError(

@@ -35,10 +35,8 @@ def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
             )
         files |= {file.uri: file for file in matched if file.uri not in files}
     if not any(file.size_bytes for file in files.values()):
-        raise DataError(
-            f"{key}: expected data, found {len(files)} empty files that match "
-            f"{', '.join(patterns)}; change {key}"
-        )
+        empty = f"{len(files)} empty files that match {', '.join(patterns)}"
+        raise DataError.at(key, "data", empty, f"change {key}")
     return sorted(files.values(), key=lambda file: (file.name, file.uri))
 
 

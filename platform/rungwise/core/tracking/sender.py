@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.configuration.secrecy import redact
+from rungwise.core.tracking.spool import Event, Forgotten, list_points
 from rungwise.core.tracking.store import artifact_location, identify_file, make_store, open_store
 
 PARAM_CHARACTERS = 6000  # MLflow's own limit
@@ -63,10 +64,6 @@ _SOURCE_CHARACTERS = 10_000  # of 65,535, of which JSON takes six for a characte
 _MOST_IN_BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's own limits
 
 
-class Forgotten(Exception):
-    """The server does not have what it had: a new database, or one from a backup."""
-
-
 class Sender:
     """Turns events into MLflow calls; maps keys to run ids."""
 
@@ -80,7 +77,7 @@ class Sender:
         self._steps: dict[str, dict[str, set[int]]] = defaultdict(dict)  # by run and metric
         self._unsure: set[str] = set()  # runs that may have points which we do not know of
 
-    def send(self, event: dict[str, Any], create: bool = False) -> None:
+    def send(self, event: Event, create: bool = False) -> None:
         """Send one event; log and drop what the server will never accept.
 
         Raises Forgotten if the server does not have the run of the event or its parent. With
@@ -99,7 +96,7 @@ class Sender:
             self._check_memory(event["key"])
             logger.warning("MLflow refused %s: %s", event["op"], first_line(error))
 
-    def _send(self, event: dict[str, Any], create: bool) -> None:
+    def _send(self, event: Event, create: bool) -> None:
         key = event["key"]
         match event["op"]:
             case "open":
@@ -185,13 +182,13 @@ class Sender:
     def _find(self, key: str) -> str | None:
         """The id of a run opened by this process or an earlier one."""
         if key not in self.runs:
-            query = f"tags.`{KEY_TAG}` = '{acceptable_name(key)}'"
-            for run in self._client.search_runs([self._experiment_id], query, max_results=1):
+            where = [self._experiment_id], _has_key(key)
+            for run in self._client.search_runs(*where, max_results=1):
                 self._unsure.add(run.info.run_id)
                 self.runs[key] = run.info.run_id
         return self.runs.get(key)
 
-    def _open(self, event: dict[str, Any], create: bool) -> None:
+    def _open(self, event: Event, create: bool) -> None:
         driver, parent = event.get("driver", ""), event["parent"]
         tags = {KEY_TAG: acceptable_name(event["key"]), DRIVER_TAG: driver}
         # Another driver may have continued it since, or another server taken the place of this one.
@@ -215,7 +212,7 @@ class Sender:
         self._tags(run_id, event["tags"])
         self._params(run_id, event["params"])
 
-    def _end_abandoned(self, event: dict[str, Any]) -> None:
+    def _end_abandoned(self, event: Event) -> None:
         """End what a driver that was killed left running."""
         query = f"tags.`{DRIVER_TAG}` = '{event['key']}' and attributes.status = 'RUNNING'"
         while runs := self._client.search_runs([self._experiment_id], query):
@@ -225,12 +222,9 @@ class Sender:
     def _tags(self, run_id: str, tags: Mapping[str, Any]) -> None:
         from mlflow.entities import RunTag
 
-        ids = {RUN_ID: run_id, EXPERIMENT_ID: self._experiment_id}
         entities = []
         for name, value in tags.items():
-            text = str(value)
-            for pattern, number in ids.items():
-                text = text.replace(pattern, number)
+            text = str(value).replace(RUN_ID, run_id).replace(EXPERIMENT_ID, self._experiment_id)
             entities.append(RunTag(acceptable_name(name), acceptable_text(text, TAG_CHARACTERS)))
         self._log(run_id, "tags", entities)
 
@@ -250,22 +244,16 @@ class Sender:
     def _datasets(self, run_id: str, inputs: Mapping[str, Sequence[str]]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        datasets = [
-            DatasetInput(
-                # MLflow's limits are 36 characters of a digest, 500 of a name, 65,535 of a source.
-                Dataset(
-                    acceptable_text(name, 500),
-                    digest[:36],
-                    _scheme(place),
-                    json.dumps({"uri": acceptable_text(place, _SOURCE_CHARACTERS)}),
-                ),
-                [InputTag("mlflow.data.context", "read")],
-            )
-            for name, (digest, place) in inputs.items()
-        ]
+        datasets = []
+        for name, (digest, place) in inputs.items():
+            scheme = place.partition("://")[0] if "://" in place else "local"
+            source = json.dumps({"uri": acceptable_text(place, _SOURCE_CHARACTERS)})
+            # MLflow's limits are 36 characters of a digest, 500 of a name, 65,535 of a source.
+            dataset = Dataset(acceptable_text(name, 500), digest[:36], scheme, source)
+            datasets.append(DatasetInput(dataset, [InputTag("mlflow.data.context", "read")]))
         self._client.log_inputs(run_id, datasets=datasets)
 
-    def _model(self, run_id: str, event: dict[str, Any]) -> None:
+    def _model(self, run_id: str, event: Event) -> None:
         from mlflow.entities import LoggedModelOutput, Metric
 
         step, client = event["step"], self._client
@@ -276,12 +264,10 @@ class Sender:
                 acceptable_name(name): acceptable_text(text, TAG_CHARACTERS)
                 for name, text in event["tags"].items()
             } | {KEY_TAG: acceptable_name(event["model"])}
+            name = acceptable_text(event["name"], _NAME_CHARACTERS)
+            about = re.sub(r"[/:.%\"']", "-", name) or "-", run_id, tags
             model = client.create_logged_model(
-                self._experiment_id,
-                re.sub(r"[/:.%\"']", "-", acceptable_text(event["name"], _NAME_CHARACTERS)) or "-",
-                run_id,
-                tags,
-                model_type=event["kind"],
+                self._experiment_id, *about, model_type=event["kind"]
             )
         present = {metric.key for metric in model.metrics or ()}
         # The points of the run, with their times: others would be doubled in its curves.
@@ -307,11 +293,10 @@ class Sender:
             self._client.log_inputs(run_id, models=[LoggedModelInput(each) for each in sorted(ids)])
 
     def _find_model(self, key: str) -> Any:
-        query = f"tags.`{KEY_TAG}` = '{acceptable_name(key)}'"
-        models = self._client.search_logged_models([self._experiment_id], query, max_results=1)
-        return next(iter(models), None)
+        where = [self._experiment_id], _has_key(key)
+        return next(iter(self._client.search_logged_models(*where, max_results=1)), None)
 
-    def _metrics(self, run_id: str, event: dict[str, Any]) -> None:
+    def _metrics(self, run_id: str, event: Event) -> None:
         from mlflow.entities import Metric
 
         points: dict[tuple[str, int], Metric] = {}
@@ -359,15 +344,9 @@ class Sender:
                 batches.extendleft((batch[half:], batch[:half]))
 
 
-def _scheme(place: str) -> str:
-    return place.partition("://")[0] if "://" in place else "local"
-
-
-def list_points(event: dict[str, Any]) -> list[tuple[str, float, int, int]]:
-    return [
-        (name, float(value), event["time"], event["step"])
-        for name, value in event["values"].items()
-    ]
+def _has_key(key: str) -> str:
+    """The query for the run or model of a key."""
+    return f"tags.`{KEY_TAG}` = '{acceptable_name(key)}'"
 
 
 def _status(error: Exception) -> int | None:

@@ -103,42 +103,32 @@ def make_store(uri: str) -> None:
         aside.unlink(missing_ok=True)
 
 
-def check_store(uri: str) -> None:
-    """Refuse an SQLite store that is missing, which MLflow would create by asking it, or damaged,
-    which MLflow would try for minutes to open. Raises UserError."""
+def open_store(uri: str) -> Any:
+    """A client of a store that exists. Raises UserError if there is none, which MLflow would create
+    by asking it, or if MLflow cannot open it, as after a kill while it made the tables."""
     database = find_database(uri)
     if database is None:
-        return
+        return _connect(uri)
     try:
         with database.open("rb") as file:
-            head = file.read(len(_SQLITE))
+            is_sqlite = file.read(len(_SQLITE)) == _SQLITE
     except OSError as error:
         raise UserError(
             f"there is no MLflow store at {database} ({error.strerror}); the first run makes one. "
             "If there is one elsewhere, name it in MLFLOW_TRACKING_URI, or give the recipe or "
             "--root where the command takes it"
         ) from error
-    if head != _SQLITE:
+    if not is_sqlite:  # MLflow would try for minutes
         raise UserError(f"{database} is not an SQLite database; mend or delete it")
-
-
-def open_store(uri: str) -> Any:
-    """A client of a store that exists. Raises UserError if there is none or MLflow cannot open it,
-    as after a kill of MLflow while it made the tables."""
-    check_store(uri)
-    database = find_database(uri)
-    if database is None:
-        return _connect(uri)
     try:
         return _connect(uri)
     except Exception as error:
-        if "locked" in str(error):
-            remedy = "another process holds it; try again"
-        else:
-            remedy = (
-                "it is damaged, half made or of another version: try `mlflow db upgrade "
-                f"{shlex.quote(uri)}`, or move it away, and the next run makes a new one"
-            )
+        remedy = (
+            "another process holds it; try again"
+            if "locked" in str(error)
+            else "it is damaged, half made or of another version: try `mlflow db upgrade "
+            f"{shlex.quote(uri)}`, or move it away, and the next run makes a new one"
+        )
         reason = " ".join(str(error).partition("\n")[0].split())
         raise UserError(
             f"MLflow cannot open its database {database} ({reason}); {remedy}"
