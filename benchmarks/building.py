@@ -35,11 +35,11 @@ from rungwise.cluster import tasks
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus import CorpusConfig, outside
+from rungwise.corpus import CorpusConfig, input_digests
 from rungwise.corpus import files as files_module
 from rungwise.corpus.building import ranges
 from rungwise.corpus.building.comparison import choose_partitions
-from rungwise.corpus.building.held_out import Split
+from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
 from rungwise.corpus.building.ranges import Range
 from rungwise.corpus.building.stage import group_ranges
@@ -72,7 +72,7 @@ def real_range(folder: Path) -> dict[str, Any]:
     task = RangeTask(config, Folder.at(folder / "out"))
     [one] = ranges.list_ranges(config)
     reading = task.read(one)
-    writing = task.write_training(one, NO_POSITIONS, NO_POSITIONS, Split(2**64 // 100))
+    writing = task.write_training(one, NO_POSITIONS, NO_POSITIONS, HeldOutSplit(2**64 // 100))
     return {
         "read": json.dumps(reading.to_plain()),
         "written": json.dumps(writing.to_plain()),
@@ -101,7 +101,7 @@ def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], 
         mock.patch.object(tasks.ray, "cluster_resources", return_value={"CPU": CPUS}),
     ):
         with _measured(result, "digest"):
-            outside(config)
+            input_digests(config)
         with _measured(result, "ranges"):
             cut = ranges.list_ranges(config)
         with _measured(result, "packing"):

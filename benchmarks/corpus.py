@@ -24,7 +24,7 @@ from benchmarks import texts
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.building.held_out import Split
+from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
 from rungwise.corpus.building.ranges import list_ranges, read_range
@@ -90,9 +90,11 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
             for each in ranges:
                 task.read(each)
             for each in ranges:
-                task.write_training(each, NO_POSITIONS, NO_POSITIONS, Split(threshold=0))
+                task.write_training(each, NO_POSITIONS, NO_POSITIONS, HeldOutSplit(threshold=0))
             for each in ranges:
-                task.write_held_out(each, NO_POSITIONS, Split(threshold=0), keep_repeats=False)
+                task.write_held_out(
+                    each, NO_POSITIONS, HeldOutSplit(threshold=0), keep_repeats=False
+                )
 
     def timed(work: Callable[[], object]) -> Callable[[], float]:
         def seconds() -> float:

@@ -31,7 +31,7 @@ from benchmarks.common import add_results
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.suites.altered import Pair
+from rungwise.evaluation.suites.altered import MinimalPair
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.floors import OWN
 from rungwise.evaluation.suites.items import estimate_items
@@ -67,7 +67,7 @@ BATCH = 64  # sentences
 Scores = dict[str, tuple[float, float]]  # ours and theirs, in points, by tool and measure
 
 
-def judge_pairs(rung: Rung, folder: Path, pairs: Sequence[Pair]) -> Scores:
+def judge_pairs(rung: Rung, folder: Path, pairs: Sequence[MinimalPair]) -> Scores:
     """Percent of minimal pairs, by every installed tool that reads this kind of model."""
     texts = [text for pair in pairs for text in (pair.good, pair.bad)]
     ours = sentence_scores(rung, texts)

@@ -59,7 +59,7 @@ from rungwise.pipeline.workflow import load_recipe
 from rungwise.pipeline.workflow import run as run_workflow
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.pretraining.gradient import plan_run, pretrain
-from rungwise.pretraining.run_summary import Outcome, summarise
+from rungwise.pretraining.run_summary import RunOutcome, summarise
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.stage import TASK
 from rungwise.training.config import GradientFit
@@ -266,7 +266,7 @@ def pretrain_here(
     group = Group.current(torch.device("cpu"))
     progress, costs = pretrain(fit, run, Worker(group, compute))
     bfloat16 = uses_bfloat16(fit.pretrain.precision, group.device)
-    outcome = Outcome(progress, costs, "cpu", bfloat16)
+    outcome = RunOutcome(progress, costs, "cpu", bfloat16)
     summary = summarise(fit, run.turns, initial, outcome, Context(compute))
     made = {"config": fit.blocks(), "summary": summary.model_dump(mode="json"), "label": "arm"}
     return Artifact("pretrain", fingerprint(made), Folder.at(folder), made)

@@ -52,7 +52,7 @@ from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.building import unigram_loss
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.config import GradientConfig, GradientFit
-from rungwise.training.curriculum import Turn, open_phases
+from rungwise.training.curriculum import DataPhase, open_phases
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import (
     AnyOptimizerConfig,
@@ -228,7 +228,7 @@ def learn(
             vocab_size = InstancesSummary.of(held_out).vocab_size
             model = build_model(settings, vocab_size)
             model.load_state_dict(load_tensors(output, MODEL))
-            (phase,) = open_phases(settings, [Turn("instances", 0, held_out)], worker)
+            (phase,) = open_phases(settings, [DataPhase("instances", 0, held_out)], worker)
             step = Step(
                 model,
                 settings.objective,

@@ -55,7 +55,7 @@ def _memory(pid: int) -> int:
 
 def records(root: Folder) -> dict[str, dict[str, Any]]:
     """The record of each stage built below `root`, by its title."""
-    return {each.record["title"]: each.record for each in artifacts.below(root)}
+    return {each.record["title"]: each.record for each in artifacts.find_artifacts(root)}
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ from benchmarks.common import print_rows, write_results
 from benchmarks.measuring import instances_summary
 from rungwise.core.stages import artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.order import OrderConfig, ReadOrder, Share
+from rungwise.instances.order import OrderConfig, ReadOrder, ShardShare
 from rungwise.instances.summary import InstancesSummary
 from rungwise.tokenizer import SpecialIds
 
@@ -117,13 +117,13 @@ def run(
         machine.need(_needed(case, order, ranks, step, ahead))
         rank = int(generator.integers(ranks.start, ranks.stop))
         sampled = int(generator.integers(step, step + ahead))
-        rows = order.locate(order.positions(sampled, Share(case.batch, rank, case.readers)))
+        rows = order.locate(order.positions(sampled, ShardShare(case.batch, rank, case.readers)))
         assert set(rows.shards.tolist()) <= set(machine.cached), "a row without its shard"
 
 
 def _needed(case: Case, order: ReadOrder, ranks: range, step: int, ahead: int) -> list[int]:
     parts = [
-        order.upcoming_shards(step, ahead, Share(case.batch, rank, case.readers)).tolist()
+        order.upcoming_shards(step, ahead, ShardShare(case.batch, rank, case.readers)).tolist()
         for rank in ranks
     ]
     return list(dict.fromkeys(shard for part in parts for shard in part))
@@ -176,7 +176,7 @@ def restart(case: Case, readers: int) -> dict[str, Any]:
         fetches.append(len(needed))
         hits.append(len(needed & set(machine.cached)))
     positions = np.concatenate(
-        [order.positions(middle, Share(after.batch, rank, readers)) for rank in range(readers)]
+        [order.positions(middle, ShardShare(after.batch, rank, readers)) for rank in range(readers)]
     )
     assert np.array_equal(np.sort(positions), middle * case.batch + np.arange(case.batch))
     return {
@@ -193,18 +193,18 @@ def computing(case: Case) -> dict[str, Any]:
     tracemalloc.start()
     began = time.process_time()
     order = case.order()
-    order.locate(order.positions(0, Share(case.batch, 0, case.readers)))
+    order.locate(order.positions(0, ShardShare(case.batch, 0, case.readers)))
     setup = time.process_time() - began
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     steps = np.random.default_rng(0).integers(0, case.steps, size=200)
     began = time.process_time()
     for step in steps:
-        order.locate(order.positions(int(step), Share(case.batch, 3, case.readers)))
+        order.locate(order.positions(int(step), ShardShare(case.batch, 3, case.readers)))
     located = (time.process_time() - began) / len(steps)
     began = time.process_time()
     for step in steps[:20]:
-        order.upcoming_shards(int(step), case.stride, Share(case.batch, 3, case.readers))
+        order.upcoming_shards(int(step), case.stride, ShardShare(case.batch, 3, case.readers))
     return {
         "setup_seconds": setup,
         "held_bytes": held,
@@ -260,7 +260,7 @@ def naive(case: Case) -> dict[str, Any]:
     requests, distinct = [], []
     for rank in case.machines():
         parts = [
-            order.locate(order.positions(step, Share(case.batch, rank.start, case.readers)))
+            order.locate(order.positions(step, ShardShare(case.batch, rank.start, case.readers)))
             for step in range(100)
         ]
         requests.append(len(np.unique(np.concatenate([part.instances for part in parts]))))

@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = [
             each.record
             for root in ("root", "two", "swept", "ladder")
-            for each in artifacts.below(Folder.at(folder / root))
+            for each in artifacts.find_artifacts(Folder.at(folder / root))
         ]
     add_results("startup", describe_machine(options.rounds), summarise(results, records))
     print_table(results, records)

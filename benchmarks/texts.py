@@ -27,11 +27,17 @@ from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import in_memory
-from rungwise.corpus.building.held_out import Split
+from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.building.shards import ShardWriter
-from rungwise.corpus.config import CorpusConfig, FileSource, Rules, TextSource, WikiTextSource
+from rungwise.corpus.config import (
+    CorpusConfig,
+    FileSource,
+    DocumentRules,
+    TextSource,
+    WikiTextSource,
+)
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.readers import pydocs
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
@@ -102,7 +108,7 @@ def raw_documents(source: FileSource) -> Iterator[RawDocument]:
 def write_corpus(documents: Iterable[RawDocument], folder: Path) -> Artifact:
     """A finished corpus artifact in `folder`, both splits, without a cluster."""
     place = Folder(str(folder))
-    rules = Rules(held_out_fraction=HELD_OUT, shard_megabytes=SHARD_MEGABYTES)
+    rules = DocumentRules(held_out_fraction=HELD_OUT, shard_megabytes=SHARD_MEGABYTES)
     return _finish(place, in_memory.write_corpus([documents], rules, "benchmark", place))
 
 
@@ -154,9 +160,9 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
 
     A copy is written before the next is made, so memory holds one.
     """
-    target, rules = Folder(str(folder)), Rules(shard_megabytes=SHARD_MEGABYTES)
+    target, rules = Folder(str(folder)), DocumentRules(shard_megabytes=SHARD_MEGABYTES)
     writer, no_positions = (
-        ShardWriter(rules, Split(threshold=0), target),
+        ShardWriter(rules, HeldOutSplit(threshold=0), target),
         np.empty((0, 2), np.int64),
     )
     reports: list[list[RangeReport]] = [[], []]  # of reading and writing

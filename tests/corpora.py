@@ -14,7 +14,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.config import Rules
+from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import SCHEMA, RawDocument, text_digest
 from rungwise.corpus.summary import SPLITS, CorpusSummary
 from rungwise.tokenizer import train
@@ -61,7 +61,7 @@ def text_and_tokenizer(
     """The corpus of these ranges, and a tokenizer trained on them, in folders of `root`."""
     corpus, folder = Folder.at(root / "corpus" / "small-c"), Folder.at(root / "tokenizer/small-t")
     keys = {"minimum_characters": 1, "held_out_fraction": 0.3} | rules
-    summary = write_corpus(ranges, validate(Rules, keys), "made up", corpus)
+    summary = write_corpus(ranges, validate(DocumentRules, keys), "made up", corpus)
     documents = [document for documents in ranges for document in documents]
     tokenizer = train(config, [line for document in documents for line in document.paragraphs])
     with folder.staged("tokenizer.json") as path:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.configuration.config import Config, validate
-from rungwise.core.storage.outside import matching
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
 from rungwise.tasks.kinds.items import Item
@@ -82,5 +82,5 @@ def read_content(
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     reader = validate(FormatBlock, {"format": form}).format
     counts = Counter() if counts is None else counts
-    files = reader.select_files(matching([str(folder / name)], "data.train"), counts)
+    files = reader.select_files(list_matching_files([str(folder / name)], "data.train"), counts)
     return [example for file in files for example in reader.read(file, split, counts)]

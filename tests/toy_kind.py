@@ -14,7 +14,7 @@ from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
-from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means
+from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, means
 
 
 def _count_near(most: int, predictions: Predictions, examples: Sequence[Text]) -> Numbers:
@@ -38,9 +38,9 @@ class Count(SentenceKind):
     real_targets = numeric = True
     words = "how many there are in {input}"
     score_name = "mean absolute error"
-    metrics: ClassVar[Mapping[str, Metric]] = {
-        "exact_match": Metric(_exact, mean),
-        "within_one": Metric(_near, mean),
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "exact_match": TaskMetric(_exact, mean),
+        "within_one": TaskMetric(_near, mean),
     }
 
     def target(self, example: Text) -> float:

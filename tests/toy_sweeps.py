@@ -15,7 +15,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig, OnEpoch, Split, finetune
+from rungwise.finetune import FinetuneConfig, OnEpoch, SplitData, finetune
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text
 from rungwise.tuning import SweepStageConfig
 from rungwise.tuning.draws import draw_trials, resolve_settings
@@ -98,7 +98,7 @@ def real(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: OnEpoch, st
 
     data = toy_data("classification")
     splits = {
-        name: Split(
+        name: SplitData(
             [Text("", "", None, data.info.labels[i.target]) for i in split.items], split.items
         )
         for name, split in data.splits.items()

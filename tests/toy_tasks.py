@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, models
 
 from rungwise.core.configuration.config import validate
-from rungwise.finetune import FinetuneConfig, Pretrained, Split, TaskData
+from rungwise.finetune import FinetuneConfig, PretrainedBody, SplitData, TaskData
 from rungwise.tasks import interface
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
@@ -58,14 +58,14 @@ def toy_data(
     splits = {}
     for name in ("train", "validation", "test"):
         items = [toy_item(kind, number, rng, pairs) for number in range(examples)]
-        splits[name] = Split([item.target for item in items], items)
+        splits[name] = SplitData([item.target for item in items], items)
     torch.manual_seed(0)
     weights = small_model(objective, **changes).state_dict()
     config = small_config(objective, **changes)
     trained_on = objective_of(objective)
     words = Tokenizer(models.WordLevel())
     return TaskData(
-        INFO[kind], splits, Pretrained(config, trained_on, VOCAB_SIZE), dict(weights), words
+        INFO[kind], splits, PretrainedBody(config, trained_on, VOCAB_SIZE), dict(weights), words
     )
 
 

@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 from rungwise.commands.running.run import run_workflow
 from rungwise.core.stages.stage import Stage
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import chained_stages, measure_stage, register_stage, report_stage
+from rungwise.pipeline.stages import chain_stages, measure_stage, register_stage, report_stage
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    chain, steps = chained_stages(recipe)
+    chain, steps = chain_stages(recipe)
     # Of a task, only the text or the pairs were read.
     last = {name: stage for name, stage in steps[-1].stages.items() if name != "task"}
     chain.append(report_stage(recipe, last))

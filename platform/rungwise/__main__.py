@@ -42,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no command {arguments[0]!r}; {meant}")
     options = _parse(parser, arguments)
     from rungwise.cluster.environment import set_environment
-    from rungwise.core.exit_codes import guarded
+    from rungwise.core.exit_codes import run_command
 
     set_environment()
-    return guarded(lambda: options.command(options))
+    return run_command(lambda: options.command(options))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -33,7 +33,7 @@ _DEATHS = {0: "unknown", 1: "ended", 2: "failed", 3: "preempted", 4: "idle"}
 
 
 @dataclass(frozen=True)
-class Metric:
+class MonitoredMetric:
     """One metric. `reported` matches the names of reported values that set it, and its groups are
     labels; if it is empty, the driver computes the value itself."""
 
@@ -55,19 +55,25 @@ class Metric:
         return ("run", *stage, *self.pattern.groupindex, *self.more_labels)
 
 
-def _momentary(name: str, meaning: str, reported: str = "", scale: float = 1.0) -> Metric:
-    return Metric(name, meaning, reported, passing=True, scale=scale)
+def _momentary(name: str, meaning: str, reported: str = "", scale: float = 1.0) -> MonitoredMetric:
+    return MonitoredMetric(name, meaning, reported, passing=True, scale=scale)
 
 
 METRICS = (
-    Metric("heartbeat_timestamp_seconds", "When the run's driver was last alive", of_stage=False),
-    Metric("stages", "Stages by state", more_labels=("state",), of_stage=False),
-    Metric("stage_running", "1 while the stage runs, then 0"),
-    Metric("stage_started_timestamp_seconds", "When the stage began"),
-    Metric("stage_progress_ratio", "The part of the stage that is done, in its own units"),
-    Metric("stage_seconds", "How long the stage took, once it is done", r"system/stage_seconds"),
-    Metric("tokens_total", "Real tokens read in training, over all attempts", r"train/tokens"),
-    Metric("steps_total", "Optimizer steps, over all attempts"),
+    MonitoredMetric(
+        "heartbeat_timestamp_seconds", "When the run's driver was last alive", of_stage=False
+    ),
+    MonitoredMetric("stages", "Stages by state", more_labels=("state",), of_stage=False),
+    MonitoredMetric("stage_running", "1 while the stage runs, then 0"),
+    MonitoredMetric("stage_started_timestamp_seconds", "When the stage began"),
+    MonitoredMetric("stage_progress_ratio", "The part of the stage that is done, in its own units"),
+    MonitoredMetric(
+        "stage_seconds", "How long the stage took, once it is done", r"system/stage_seconds"
+    ),
+    MonitoredMetric(
+        "tokens_total", "Real tokens read in training, over all attempts", r"train/tokens"
+    ),
+    MonitoredMetric("steps_total", "Optimizer steps, over all attempts"),
     _momentary(
         "tokens_per_second",
         "Real tokens a second since the last logged step, all workers together",
@@ -97,22 +103,26 @@ METRICS = (
     ),
     _momentary("slowest_rank", "The rank of that slowest worker", r"system/slowest_rank"),
     _momentary("workers", "Workers of the present attempt", r"system/workers"),
-    Metric("attempts_total", "Attempts so far; each restart is one", r"system/attempts"),
-    Metric(
+    MonitoredMetric("attempts_total", "Attempts so far; each restart is one", r"system/attempts"),
+    MonitoredMetric(
         "loss_nats",
         "Loss by part; split `final` is that of a finished stage",
         r"(?P<split>train|validation|final)[/.]((?P<part>\w+)_)?loss",
     ),
-    Metric(
+    MonitoredMetric(
         "accuracy_ratio",
         "Share of right predictions by part",
         r"(?P<split>train|validation)/(?P<part>\w+)_accuracy",
     ),
-    Metric("bits_per_byte", "Of held-out text, where it is known", r"validation/bits_per_byte"),
+    MonitoredMetric(
+        "bits_per_byte", "Of held-out text, where it is known", r"validation/bits_per_byte"
+    ),
     _momentary("gradient_norm", "Before it is cut", r"train/gradient_norm"),
     _momentary("learning_rate", "Of the last logged step", r"train/learning_rate"),
-    Metric("skipped_steps_total", "Steps whose gradient was not finite", r"train/skipped_steps"),
-    Metric("loss_spikes_total", "Steps whose loss stood out", r"train/spikes"),
+    MonitoredMetric(
+        "skipped_steps_total", "Steps whose gradient was not finite", r"train/skipped_steps"
+    ),
+    MonitoredMetric("loss_spikes_total", "Steps whose loss stood out", r"train/spikes"),
     _momentary("checkpoint_save_seconds", "Of the last one", r"system/checkpoint_save_seconds"),
     _momentary(
         "checkpoint_bytes",
@@ -120,38 +130,48 @@ METRICS = (
         r"system/checkpoint_megabytes",
         scale=1e6,
     ),
-    Metric("checkpoints_total", "Checkpoints by result", more_labels=("result",)),
+    MonitoredMetric("checkpoints_total", "Checkpoints by result", more_labels=("result",)),
     _momentary("checkpoint_timestamp_seconds", "When the last sound one was known to be written"),
     _momentary(
         "checkpoint_interval_seconds", "compute.checkpoint_every_steps at the present speed"
     ),
-    Metric("documents_total", "Documents read by a stage that reads text", r"read/documents"),
-    Metric("read_bytes_total", "Bytes of text read by a stage that reads text", r"read/bytes"),
-    Metric(
+    MonitoredMetric(
+        "documents_total", "Documents read by a stage that reads text", r"read/documents"
+    ),
+    MonitoredMetric(
+        "read_bytes_total", "Bytes of text read by a stage that reads text", r"read/bytes"
+    ),
+    MonitoredMetric(
         "unused_tokens_ratio",
         "Share of the text's tokens that stand in no instance",
         r"(contract/|statistics\.)unused_share",
     ),
-    Metric(
+    MonitoredMetric(
         "contract_ratio",
         "Figures of the contract of instances: of the last shard, then of all",
         r"(contract/|statistics\.)(?P<figure>\w+_share|fill)",
     ),
-    Metric("trials", "Trials of a sweep, seeds of an evaluation, by state", more_labels=("state",)),
-    Metric("objective", "Score of the last trial or seed", more_labels=("metric",)),
-    Metric("best_objective", "The highest score of a trial or seed", more_labels=("metric",)),
-    Metric(
+    MonitoredMetric(
+        "trials", "Trials of a sweep, seeds of an evaluation, by state", more_labels=("state",)
+    ),
+    MonitoredMetric("objective", "Score of the last trial or seed", more_labels=("metric",)),
+    MonitoredMetric(
+        "best_objective", "The highest score of a trial or seed", more_labels=("metric",)
+    ),
+    MonitoredMetric(
         "cost_so_far", "Money since the driver began, at compute.price_per_hour", of_stage=False
     ),
-    Metric(
+    MonitoredMetric(
         "cost_to_come",
         "Money for the rest of the running stages at their present speed; later ones not counted",
         of_stage=False,
     ),
-    Metric("budget", "compute.budget", of_stage=False),
-    Metric("tracking_events_waiting", "Events that MLflow has not taken yet", of_stage=False),
-    Metric("nodes", "Nodes that Ray counts as alive", of_stage=False),
-    Metric(
+    MonitoredMetric("budget", "compute.budget", of_stage=False),
+    MonitoredMetric(
+        "tracking_events_waiting", "Events that MLflow has not taken yet", of_stage=False
+    ),
+    MonitoredMetric("nodes", "Nodes that Ray counts as alive", of_stage=False),
+    MonitoredMetric(
         "nodes_lost_total",
         "Nodes that went away since the driver began, by Ray's reason",
         more_labels=("reason",),
@@ -162,7 +182,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 @functools.lru_cache(maxsize=4096)
-def find_metrics(reported: str) -> tuple[tuple[Metric, tuple[tuple[str, str], ...]], ...]:
+def find_metrics(reported: str) -> tuple[tuple[MonitoredMetric, tuple[tuple[str, str], ...]], ...]:
     """The metrics that a reported value sets, each with the labels from the value's name."""
     matches = ((metric, metric.pattern.fullmatch(reported)) for metric in METRICS)
     return tuple(

@@ -23,7 +23,7 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import object_store
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
-from rungwise.corpus import CorpusConfig, outside
+from rungwise.corpus import CorpusConfig, input_digests
 from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.document import RawDocument
 from tests.conftest import REPOSITORY
@@ -203,11 +203,11 @@ def test_the_digest_of_many_objects_is_one_listing(proxy: FaultyS3, request: Any
         place.write_bytes(f"{number}.txt", b"words %d" % number)
     config = validate(CorpusConfig, {"sources": [{"kind": "text", "paths": [place.uri]}]})
     proxy.plan(0.0)
-    first = outside(config)
+    first = input_digests(config)
     assert first["sources.0"]["files"] == 30
     assert proxy.requests.total() < 6
     place.write_bytes("3.txt", b"worse 3")
-    assert outside(config) != first
+    assert input_digests(config) != first
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "text", "parquet"])
@@ -284,7 +284,7 @@ def test_a_store_that_is_gone_is_named_with_the_key_to_change(
         assert "\n" not in str(caught.value), name
     config = validate(CorpusConfig, {"sources": [{"kind": "text", "paths": [f"{gone}/*"]}]})
     with pytest.raises(UserError, match=rf"bucket {BUCKET} .*change corpus\.sources\.0\.paths"):
-        outside(config)
+        input_digests(config)
     # No more than the pauses above allow; the test's own limit is far off.
     assert time.monotonic() - started < 60
     s3fs.S3FileSystem.clear_instance_cache()

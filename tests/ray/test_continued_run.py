@@ -15,12 +15,12 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.order import Share
+from rungwise.instances.order import ShardShare
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import train_steps
-from rungwise.pretraining.pretrained import load_module, trained_config
+from rungwise.pretraining.pretrained import load_module, read_training_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.kinds.examples import (
     SPLITS,
@@ -88,9 +88,9 @@ def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
 def mlm_loss(pretrain: Artifact, instances: Artifact, split: str) -> float:
     """Nats a masked token of the instances of a split, at most 2000 of them."""
     model = load_module(pretrain)
-    objective = trained_config(pretrain).objective
+    objective = read_training_config(pretrain).objective
     batches = held_out_batches(
-        Source(InstanceReader(instances, split, 1 << 30)), 2000, Share(1, 0, 1), 64, 0
+        Source(InstanceReader(instances, split, 1 << 30)), 2000, ShardShare(1, 0, 1), 64, 0
     )
     total = sum(objective(model, batch).packed()[:2, 0] for batch in batches)
     assert isinstance(total, torch.Tensor)

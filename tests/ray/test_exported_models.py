@@ -15,7 +15,7 @@ from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.pipeline.loading import find_built
 from rungwise.pretraining.pretrained import find_tokenizer, load_module
-from rungwise.tokenizer import cached_encoder
+from rungwise.tokenizer import open_encoder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 TEXT = "The parser returns every token, at once; naïve 中文 [MASK]"
@@ -75,7 +75,7 @@ def test_a_trained_model_reads_text_the_same_in_transformers(
     pretrain = find_built(str(path), "artifacts")
     model: Any = load_module(pretrain)
     tokens = find_tokenizer(pretrain)
-    ids = cached_encoder(tokens.folder).encode(pa.array([TEXT.partition("[")[0]])).ids.tolist()
+    ids = open_encoder(tokens.folder).encode(pa.array([TEXT.partition("[")[0]])).ids.tolist()
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     assert tokenizer.encode(TEXT.partition("[")[0], add_special_tokens=False) == ids
     assert tokenizer.encode(TEXT, add_special_tokens=False)[-1] == 4  # theirs asks for a word so

@@ -217,7 +217,7 @@ def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
 
 @pytest.mark.parametrize("name", TABLES)
 def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path) -> None:
-    from rungwise.finetune.model import Pretrained, TaskModel
+    from rungwise.finetune.model import PretrainedBody, TaskModel
     from rungwise.tasks.kinds.examples import TaskInfo
     from rungwise.training.tensor_files import load_tensors
 
@@ -229,7 +229,7 @@ def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path
         model = TaskModel(
             validate(FinetuneConfig, settings),
             info,
-            Pretrained(
+            PretrainedBody(
                 summary.model, summary.model.objective(summary.objective), summary.vocab_size
             ),
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.core.stages.artifact import Artifact, below
+from rungwise.core.stages.artifact import Artifact, find_artifacts
 from rungwise.core.storage.folder import Folder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.hub_server import hub
@@ -24,7 +24,7 @@ def run_instances(folder: Path, place: str, text: Path) -> dict[str, Artifact]:
     command = [sys.executable, "-m", "rungwise", "run", "instances", str(config)]
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    return {each.stage: each for each in below(Folder.at(folder / "root"))}
+    return {each.stage: each for each in find_artifacts(Folder.at(folder / "root"))}
 
 
 @pytest.mark.slow  # three whole runs; tests/unit/test_hub.py compares a corpus in one process

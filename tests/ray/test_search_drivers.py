@@ -19,7 +19,7 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.search.record import SearchSummary
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import chained_stages
+from rungwise.pipeline.stages import chain_stages
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pipeline.workflow import run as run_workflow
 from rungwise.pretraining.proof_process import kill_with_children
@@ -51,7 +51,7 @@ def write(folder: Path, root: str) -> Path:
 
 
 def list_pretraining(recipe: Recipe) -> list[Stage]:
-    return chained_stages(recipe)[0]
+    return chain_stages(recipe)[0]
 
 
 def drive(recipe: Path, log: Path, environment: dict[str, str]) -> None:

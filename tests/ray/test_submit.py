@@ -107,7 +107,7 @@ def head() -> Iterator[Head]:
             probe = probes.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))
             ports.append(str(probe.getsockname()[1]))
-    node = ray_start.Node(
+    node = ray_start.NodeOptions(
         address=_HOST,
         temp_dir=scratch / "ray",
         resources={"CPU": 2},

@@ -26,7 +26,14 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import DataError
 from rungwise.core.exit_codes import USER_ERROR
-from rungwise.core.stages.artifact import RECORD, Artifact, below, find_folder, list_artifacts, load
+from rungwise.core.stages.artifact import (
+    RECORD,
+    Artifact,
+    find_artifacts,
+    find_folder,
+    list_artifacts,
+    load,
+)
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import write_note
 from rungwise.core.storage.folder import Folder
@@ -156,7 +163,7 @@ def test_200_flipped_bits_of_a_run_are_all_refused(
 ) -> None:
     """A record whenever it is loaded; any other file when it is read, and by `verify`."""
     root = Path(shutil.copytree(finished / "root", tmp_path / "root"))
-    chain = below(Folder.at(root))
+    chain = find_artifacts(Folder.at(root))
     folders = {
         Path(each.folder.path(name)): each.folder.uri
         for each in chain

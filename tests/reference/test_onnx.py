@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 
 from rungwise.__main__ import main
 from rungwise.core.errors import ConfigError
-from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel
+from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskModel
 from rungwise.finetune.batches import collate
 from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
@@ -132,7 +132,7 @@ def test_an_artifact_is_written_with_its_frame_and_what_cannot_be_is_refused(
     settings = FinetuneConfig.model_validate({"top": {"kind": "bilstm"}})
     config = small_config("mlm")
     model = TaskModel(
-        settings, INFO["tagging"], Pretrained(config, objective_of("mlm"), VOCAB_SIZE)
+        settings, INFO["tagging"], PretrainedBody(config, objective_of("mlm"), VOCAB_SIZE)
     )
     with pytest.raises(ConfigError, match=r"finetune\.top is a bilstm"):
         onnx.export_onnx(model, WORDS, None, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.training.parallel import Task, Work
+from rungwise.training.parallel import WorkerTask, Work
 from tests.training_runs import (
     CPU,
     Killed,
@@ -26,7 +26,7 @@ from tests.training_runs import (
 ALONE: dict[str, Any] = {"num_workers": 1, "asynchronous_validation": True}
 
 
-class Elsewhere(Task):
+class Elsewhere(WorkerTask):
     """A task that ends when it is waited for, or at once if it is `prompt`. It gets bytes, as one
     in another process does, and leaves a line in a file."""
 
@@ -63,7 +63,7 @@ def events(log: Path) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
-def room(log: Path, kind: type[Elsewhere] = Elsewhere, **how: Any) -> Callable[[Work], Task]:
+def room(log: Path, kind: type[Elsewhere] = Elsewhere, **how: Any) -> Callable[[Work], WorkerTask]:
     return functools.partial(kind, log, **how)
 
 

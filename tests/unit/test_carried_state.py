@@ -24,7 +24,7 @@ from rungwise.pretraining.estimate import Measures, estimate_run
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import kill_steps
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import Turn, count_epochs
+from rungwise.training.curriculum import DataPhase, count_epochs
 from rungwise.training.optimizer import (
     build_optimizers,
     clip_gradients,
@@ -295,7 +295,7 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_streams(
         note for note in notes.notes if f"{count % STREAMS} of {count} instances are left" in note
     ]
     steps = count // STREAMS
-    assert count_epochs(recurrent(), [Turn("instances", 0, instances)], 2 * steps) == 2.0
+    assert count_epochs(recurrent(), [DataPhase("instances", 0, instances)], 2 * steps) == 2.0
     window = kill_steps(recurrent(), instances, 10 * steps)
     assert (window.part, window.first_step) == ("the second epoch", steps + 1)
     assert window.last_step == 2 * steps

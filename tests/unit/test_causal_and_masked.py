@@ -13,7 +13,7 @@ from torch.nn import functional
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.kinds import read_kind
-from rungwise.instances.order import Share
+from rungwise.instances.order import ShardShare
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.training.curriculum import list_turns
@@ -136,11 +136,11 @@ def test_workers_read_the_rows_of_a_step_as_one_worker_does(instances: Artifact)
     )
     (turn,) = list_turns({"instances": instances}, settings.pretrain)
     source, order = Source(InstanceReader(instances, "train")), turn.order(settings)
-    alone = step_batch(source, order, 3, Share(12, 0, 1), 4, 5, 2).micro_batches
+    alone = step_batch(source, order, 3, ShardShare(12, 0, 1), 4, 5, 2).micro_batches
     shared = [
         part
         for rank in range(2)
-        for part in step_batch(source, order, 3, Share(12, rank, 2), 4, 5, 2).micro_batches
+        for part in step_batch(source, order, 3, ShardShare(12, rank, 2), 4, 5, 2).micro_batches
     ]
     pairs: Any = zip(alone, shared, strict=True)
     for one, other in pairs:

@@ -22,7 +22,7 @@ from rungwise.training.checkpoint_files import (
     Superseded,
 )
 from rungwise.training.progress import Progress
-from rungwise.training.state import Piece
+from rungwise.training.state import TensorPiece
 
 TOP = "s3://memory/run"
 
@@ -149,8 +149,8 @@ class MemoryFolder(Folder):
 class State:
     """The least that can be saved and restored."""
 
-    def pieces(self, rank: int, world_size: int) -> dict[str, Piece]:
-        return {"model/w": Piece(torch.zeros(1), 0, (1,))}
+    def pieces(self, rank: int, world_size: int) -> dict[str, TensorPiece]:
+        return {"model/w": TensorPiece(torch.zeros(1), 0, (1,))}
 
     def restore(self, saved: Any) -> None:
         saved.read("model/w")

@@ -12,7 +12,7 @@ from scipy import stats
 from rungwise.evaluation.comparison import claim_comparisons
 from rungwise.evaluation.comparison.claim_comparisons import (
     TASKS,
-    Comparison,
+    ClaimComparison,
     ComparisonResult,
     Verdict,
 )
@@ -30,7 +30,7 @@ from rungwise.tasks.kinds.examples import TaskInfo
 
 Measured = Mapping[str, Mapping[tuple[str, str, str], Sequence[Items]]]
 
-BOTH = Comparison(of="tasks", terms={"a": 1, "b": -1})
+BOTH = ClaimComparison(of="tasks", terms={"a": 1, "b": -1})
 
 
 def perplexities(**nats: float) -> Measured:
@@ -54,7 +54,7 @@ def perplexities(**nats: float) -> Measured:
 
 
 def compare(terms: dict[str, float], measured: Measured, **keys: str) -> ComparisonResult:
-    comparison = Comparison(of="perplexity", metric="perplexity", scale="log", terms=terms)
+    comparison = ClaimComparison(of="perplexity", metric="perplexity", scale="log", terms=terms)
     return claim_comparisons.compare(comparison.model_copy(update=keys), measured, {}, ())
 
 
@@ -98,7 +98,7 @@ def test_first_and_last_are_the_lowest_and_the_highest_layer_of_a_rung(
 
     layers = {("senses", f"nearest layer {n}", "accuracy"): right(n / 20) for n in (0, 2, 10)}
     of_static = {("senses", "nearest layer 0", "accuracy"): right(0.1)}
-    comparison = Comparison(
+    comparison = ClaimComparison(
         of="senses",
         metric="accuracy",
         terms={f"bert/nearest layer {end}": 1, f"word2vec/nearest layer {end}": -1},
@@ -195,7 +195,7 @@ def made_runs(
 
 
 def judged(runs: Mapping[str, Runs], terms: Mapping[str, float]) -> ComparisonResult:
-    comparison = Comparison(of="tasks", terms=dict(terms))
+    comparison = ClaimComparison(of="tasks", terms=dict(terms))
     return claim_comparisons.compare(comparison, {}, {None: {"task": runs}}, ())
 
 
@@ -293,7 +293,7 @@ def test_seeds_on_several_tasks_are_independent_values() -> None:
         }
         for task in ("x", "y")
     }
-    comparison = Comparison(of="tasks", terms={"a": 1, "b": -1})
+    comparison = ClaimComparison(of="tasks", terms={"a": 1, "b": -1})
     got = claim_comparisons.compare(comparison, {}, {None: tasks}, ())
     gaps = {
         task: np.subtract(runs["a"].values(), runs["b"].values()) for task, runs in tasks.items()

@@ -18,7 +18,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import chained_stages, check_steps, train_steps
+from rungwise.pipeline.stages import chain_stages, check_steps, train_steps
 from rungwise.pipeline.workflow import plan
 from rungwise.report.sections.findings import describe_text
 from rungwise.tasks.data.task_text import build_task_text, documents
@@ -252,7 +252,7 @@ def test_what_is_loaded_is_the_last_step_and_stages_have_titles_of_their_own(
 ) -> None:
     steps = (further("first"), further("second", corpus=corpus_with(recipe, seed=7)))
     chained = with_steps(recipe, *steps)
-    stages, trained = chained_stages(chained)
+    stages, trained = chain_stages(chained)
     assert [each.display_name for each in stages if each.name == "pretrain"] == [
         "pretrain",
         "pretrain/first",

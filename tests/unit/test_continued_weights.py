@@ -11,7 +11,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel
+from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskModel
 from rungwise.models.families.elmo import ElmoConfig
 from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig
@@ -254,7 +254,7 @@ def test_parts_that_the_objective_does_not_train_are_carried_along(
     assert set(load_module(words).state_dict()) == before.keys() - HEADS
     task = TaskInfo("classification", ("no", "yes"), False, "accuracy")
     model = TaskModel(
-        FinetuneConfig(), task, Pretrained(config().model, objective_of("mlm"), VOCAB)
+        FinetuneConfig(), task, PretrainedBody(config().model, objective_of("mlm"), VOCAB)
     )
     model.load_pretrained(after)
     pooler = dict(model.head.named_parameters())["pool.dense.weight"]

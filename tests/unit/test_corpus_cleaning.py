@@ -21,7 +21,7 @@ from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all
 from rungwise.corpus.cleaning.quality import QualityConfig, find_fault
 from rungwise.corpus.cleaning.spans import locate_spans
-from rungwise.corpus.config import Rules
+from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers.text import gutenberg_text, split_paragraphs
 
@@ -176,7 +176,7 @@ def test_real_prose_passes(real_data: Path, source: dict[str, Any], most: float)
 def sentences_of(text: str) -> list[str]:
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     draft = RawDocument("a", "b", split_paragraphs(plain, "paragraph"))
-    tables = RangeBuilder(Rules(minimum_characters=1), "x").tables([draft])
+    tables = RangeBuilder(DocumentRules(minimum_characters=1), "x").tables([draft])
     return [sentence for table in tables for sentence in table["sentences"][0].as_py()]
 
 
@@ -288,7 +288,9 @@ def test_what_is_cut_is_counted(tmp_path: Path) -> None:
     config = validate(CorpusConfig, {"sources": [source]})
     (only,) = list_ranges(config)
     documents = read_range(only, config)
-    summary = write_corpus([documents], Rules(minimum_characters=1), "x", Folder.at(tmp_path / "o"))
+    summary = write_corpus(
+        [documents], DocumentRules(minimum_characters=1), "x", Folder.at(tmp_path / "o")
+    )
     (cut,) = summary.cut
     # All but the line break at the end of the file.
     around = len("".join(TODAY)) - 2

@@ -20,9 +20,9 @@ from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import list_ranges
 from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts
 from rungwise.corpus.cleaning.word_runs import hash_runs
-from rungwise.corpus.config import CorpusConfig, Rules, identity
+from rungwise.corpus.config import CorpusConfig, DocumentRules, identity
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.files import list_test_files, outside
+from rungwise.corpus.files import list_test_files, input_digests
 
 
 def config_of(folder: Path, ngram: int) -> CorpusConfig:
@@ -43,7 +43,7 @@ def hashed(folder: Path, ngram: int, files: dict[str, bytes]) -> NgramHashes:
 def paragraphs_left(
     documents: list[list[str]], tests: NgramHashes, **rules: int
 ) -> tuple[dict[str, list[str]], RangeBuilder]:
-    builder = RangeBuilder(validate(Rules, {"minimum_characters": 1} | rules), "x", tests)
+    builder = RangeBuilder(validate(DocumentRules, {"minimum_characters": 1} | rules), "x", tests)
     raw = [RawDocument(str(at), "", paragraphs) for at, paragraphs in enumerate(documents)]
     rows = [row for table in builder.tables(raw) for row in table.to_pylist()]
     return {row["id"]: row["sentences"] for row in rows}, builder
@@ -118,7 +118,7 @@ def test_places_of_spans_are_not_kept_where_text_was_cut(tmp_path: Path) -> None
     tests = hashed(tmp_path, 5, {"a.txt": SENTENCE.encode()})
     text = f"{SENTENCE}\nSee Bo Li here."
     raw = RawDocument("a", "", text.split("\n"), text=text, spans=[(0, 3), (43, 48)])
-    (table,) = RangeBuilder(Rules(minimum_characters=1), "x", tests).tables([raw])
+    (table,) = RangeBuilder(DocumentRules(minimum_characters=1), "x", tests).tables([raw])
     (row,) = table.to_pylist()
     assert (row["sentences"], row["spans"], row["spans_dropped"]) == (["See Bo Li here."], [], 2)
 
@@ -181,11 +181,11 @@ def test_tests_that_cannot_be_read_are_named(
 def test_the_bytes_of_tests_are_part_of_what_a_corpus_is(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("Some line.\n")
     config = config_of(tmp_path, 13)
-    before = outside(config)
+    before = input_digests(config)
     assert identity(config)["decontaminate"] == {"ngram": 13}
     (tmp_path / "more.txt").write_text("x")
-    assert outside(config)["decontaminate"] != before["decontaminate"]
-    assert outside(config)["sources.0"] == before["sources.0"]
+    assert input_digests(config)["decontaminate"] != before["decontaminate"]
+    assert input_digests(config)["sources.0"] == before["sources.0"]
 
 
 def test_tasks_read_what_the_driver_staged(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus import read_documents
 from rungwise.corpus.building.held_out import (
     Bucket,
-    Split,
+    HeldOutSplit,
     add_buckets,
     choose_split,
     count_buckets,
@@ -22,8 +22,8 @@ from rungwise.corpus.building.held_out import (
 )
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.building.range_builder import split_keys
-from rungwise.corpus.config import Rules
-from rungwise.corpus.deduplication.documents import Decision
+from rungwise.corpus.config import DocumentRules
+from rungwise.corpus.deduplication.documents import DocumentDecision
 from rungwise.corpus.document import RawDocument, text_digest
 from rungwise.corpus.summary import CorpusSummary
 from tests.conftest import made_up_sentences
@@ -31,13 +31,15 @@ from tests.conftest import made_up_sentences
 NOTHING = np.empty(0, np.int64)
 
 
-def choose(fraction: float, keys: list[int], sizes: list[int], can_be_cut: list[bool]) -> Split:
+def choose(
+    fraction: float, keys: list[int], sizes: list[int], can_be_cut: list[bool]
+) -> HeldOutSplit:
     """The split of a corpus whose documents are spread over three ranges."""
     split = np.array(keys, np.uint64)
     table = pa.table({"split": split, "bytes": sizes, "can_be_cut": can_be_cut})
     parts = [table.take(np.arange(at, len(keys), 3)) for at in range(3)]
     decisions = [
-        Decision(
+        DocumentDecision(
             NOTHING,
             len(part),
             sum(part["bytes"].to_pylist()),
@@ -115,7 +117,7 @@ def test_the_share_is_exact_to_a_fifth_whatever_the_keys_and_words(
 
 
 def write(documents: list[RawDocument], folder: Path, fraction: float) -> CorpusSummary:
-    rules = validate(Rules, {"held_out_fraction": fraction})
+    rules = validate(DocumentRules, {"held_out_fraction": fraction})
     half = len(documents) // 2
     return write_corpus([documents[:half], documents[half:]], rules, "x", Folder.at(folder))
 

@@ -13,7 +13,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import read_documents
 from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.config import Rules
+from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.deduplication.overlap import (
     TRAINING,
     HashFilter,
@@ -37,7 +37,7 @@ def draw_sentence(rng: random.Random, words: int) -> str:
 def build(
     folder: Path, documents: list[RawDocument], **rules: object
 ) -> tuple[CorpusSummary, dict[str, list[Document]]]:
-    summary = write_corpus([documents], validate(Rules, rules), "x", Folder.at(folder))
+    summary = write_corpus([documents], validate(DocumentRules, rules), "x", Folder.at(folder))
     return summary, {
         split: [
             document

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rungwise.corpus.building.range_builder import RangeBuilder
-from rungwise.corpus.config import Rules
+from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.deduplication import paragraphs
 from rungwise.corpus.document import RawDocument, text_digest
 
@@ -19,7 +19,7 @@ Texts = list[list[list[str]]]  # ranges of documents of paragraphs
 def tables_of(ranges: Texts) -> list[list[pa.Table]]:
     return [
         list(
-            RangeBuilder(Rules(minimum_characters=1, deduplicate=False), "x").tables(
+            RangeBuilder(DocumentRules(minimum_characters=1, deduplicate=False), "x").tables(
                 RawDocument(f"{number}-{row}", "", document)
                 for row, document in enumerate(documents)
             )
@@ -90,7 +90,9 @@ def test_spans_stay_with_their_sentences() -> None:
         RawDocument("b", "", ["Drop this one.", "Without spans."]),
         RawDocument("c", "", text.split("\n"), text=text, spans=[(0, 4), (36, 38)]),
     ]
-    (table,) = RangeBuilder(Rules(minimum_characters=1, deduplicate=False), "x").tables(drafts)
+    (table,) = RangeBuilder(DocumentRules(minimum_characters=1, deduplicate=False), "x").tables(
+        drafts
+    )
     # Also of a table that is a slice of another.
     for begin in (0, 1):
         places = np.array([[row, 0] for row in range(3 - begin)])

@@ -23,7 +23,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.building.ranges import Range, read_range
 from rungwise.corpus.config import CorpusConfig, FileSource
-from rungwise.corpus.document import Damage, RawDocument
+from rungwise.corpus.document import DocumentDamage, RawDocument
 from rungwise.corpus.files import list_source_files
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.encodings import detect_encoding
@@ -48,7 +48,7 @@ def read(path: Path, *limit: int, on_error: str = "skip", **source: Any) -> list
     return list(read_range(Range(0, 0, tuple(find_files(str(path)))), config))
 
 
-def damage_of(draft: RawDocument) -> Damage:
+def damage_of(draft: RawDocument) -> DocumentDamage:
     assert draft.damage is not None
     assert draft.reason
     return draft.damage

@@ -18,14 +18,14 @@ from rungwise.corpus.building import range_builder as build
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.building.range_builder import RangeBuilder
-from rungwise.corpus.config import Rules, identity
+from rungwise.corpus.config import DocumentRules, identity
 from rungwise.corpus.deduplication import documents as duplicates
-from rungwise.corpus.document import Damage, RawDocument, text_digest
+from rungwise.corpus.document import DocumentDamage, RawDocument, text_digest
 from rungwise.corpus.summary import CorpusSummary, RangeReport
 
 
-def rules_of(**rules: Any) -> Rules:
-    return validate(Rules, {"minimum_characters": 1} | rules)
+def rules_of(**rules: Any) -> DocumentRules:
+    return validate(DocumentRules, {"minimum_characters": 1} | rules)
 
 
 def built(drafts: list[RawDocument], **rules: Any) -> tuple[list[dict[str, Any]], RangeReport]:
@@ -44,8 +44,10 @@ def drafts(count: int) -> list[RawDocument]:
     ]
 
 
-def damage(file: str, num_bytes: int, reason: str) -> Damage:
-    return Damage(file=file, place="", bytes=num_bytes, reason=reason, detail="cut", key="k")
+def damage(file: str, num_bytes: int, reason: str) -> DocumentDamage:
+    return DocumentDamage(
+        file=file, place="", bytes=num_bytes, reason=reason, detail="cut", key="k"
+    )
 
 
 def write(ranges: list[list[RawDocument]], folder: Path, **rules: Any) -> CorpusSummary:
@@ -119,7 +121,7 @@ def test_many_rows_make_many_tables_of_one_content(monkeypatch: pytest.MonkeyPat
     whole = built(drafts(50))
     monkeypatch.setattr(build, "_TABLE_BYTES", 1000)
     monkeypatch.setattr(build, "_CHARACTERS_AT_ONCE", 100)
-    builder = RangeBuilder(Rules(minimum_characters=1), "x")
+    builder = RangeBuilder(DocumentRules(minimum_characters=1), "x")
     assert len(list(builder.tables(drafts(50)))) > 1
     assert builder.keys.num_rows == 50
     assert built(drafts(50)) == whole
@@ -232,7 +234,7 @@ def test_a_verdict_is_that_of_a_plain_loop(num_partitions: int, deduplicate: boo
     texts = [[str(rng.randrange(60)) for _ in range(rng.randrange(20))] for _ in range(8)]
     keys = []
     for number, some in enumerate(texts):
-        builder = RangeBuilder(Rules(minimum_characters=1), "x")
+        builder = RangeBuilder(DocumentRules(minimum_characters=1), "x")
         list(builder.tables(RawDocument(f"{number}-{at}", "", [t]) for at, t in enumerate(some)))
         keys.append(builder.keys)
     marks = {text_digest([str(number)]): "" for number in range(0, 60, 7)}

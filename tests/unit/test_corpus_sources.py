@@ -13,7 +13,7 @@ from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
-from rungwise.corpus import CorpusConfig, PydocsSource, identity, outside
+from rungwise.corpus import CorpusConfig, PydocsSource, identity, input_digests
 from rungwise.corpus.building.ranges import list_ranges
 from rungwise.corpus.config import FileSource, source_names
 from rungwise.corpus.files import hash_files, list_source_files
@@ -62,7 +62,7 @@ def test_bad_config_is_refused(
 def test_pydocs_is_a_source_by_itself() -> None:
     config = corpus({"kind": "pydocs"})
     assert isinstance(config.sources[0], PydocsSource)
-    assert set(outside(config)["sources.0"]) == {"python", "packages"}
+    assert set(input_digests(config)["sources.0"]) == {"python", "packages"}
 
 
 def test_a_corpus_that_moves_is_the_same_and_one_that_changes_is_not(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_corpus_that_moves_is_the_same_and_one_that_changes_is_not(tmp_path: P
 
     def facts(*sources: dict[str, Any]) -> str:
         config = corpus(*sources)
-        return fingerprint({"identity": identity(config), "outside": outside(config)})
+        return fingerprint({"identity": identity(config), "outside": input_digests(config)})
 
     first = facts(text(here))
     assert facts(text(there)) == first
@@ -95,15 +95,15 @@ def test_a_source_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> No
     (tmp_path / "empty.txt").touch()
     missing = str(tmp_path / "no*.txt")
     with pytest.raises(ConfigError) as no_file:
-        outside(corpus(text(tmp_path / "full.txt"), text(missing)))
+        input_digests(corpus(text(tmp_path / "full.txt"), text(missing)))
     assert str(no_file.value) == (
         f"corpus.sources.1.paths: no file matches {missing!r}; expected a file, folder or glob"
     )
     with pytest.raises(DataError, match=r"corpus\.sources\.0\.paths: the corpus is empty: 1 file"):
-        outside(corpus(text(tmp_path / "empty.txt")))
-    assert outside(corpus(text(tmp_path)))["sources.0"]["files"] == 2
+        input_digests(corpus(text(tmp_path / "empty.txt")))
+    assert input_digests(corpus(text(tmp_path)))["sources.0"]["files"] == 2
     with pytest.raises(UserError):
-        outside(corpus(text(tmp_path / "nowhere")))
+        input_digests(corpus(text(tmp_path / "nowhere")))
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8 there")
@@ -112,7 +112,7 @@ def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"sources\.0\.paths: .*caf\\udce9\.txt' is not UTF-8; ren"
     ):
-        outside(corpus(text(tmp_path)))
+        input_digests(corpus(text(tmp_path)))
 
 
 def text_source(*paths: Path) -> FileSource:
@@ -181,4 +181,4 @@ def test_ranges_follow_from_the_listing(tmp_path: Path) -> None:
 def test_a_file_that_two_paths_match_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words")
     both = corpus(text(tmp_path, tmp_path / "*.txt"))
-    assert outside(both)["sources.0"]["files"] == 1
+    assert input_digests(both)["sources.0"]["files"] == 1

@@ -14,14 +14,14 @@ from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
-from rungwise.corpus.building.held_out import Split
+from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range, list_ranges
 from rungwise.corpus.summary import CorpusSummary, summarise_reports
 from tests.conftest import made_up_sentences, mounted_disk
 
 NOTHING = np.empty((0, 3), np.int64)
-SPLIT = Split(1 << 63)
+SPLIT = HeldOutSplit(1 << 63)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact, finish
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig, Pretrained, TaskData, TaskModel, describe, restore
+from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskData, TaskModel, describe, restore
 from rungwise.finetune.loop import build as build_task_model
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.elmo import Elmo, ElmoConfig, ElmoForPretraining
@@ -313,7 +313,7 @@ def test_a_task_reads_the_mix_of_its_layers_and_knows_how_tokens_are_written(
 ) -> None:
     pretrained = built().state_dict()
     words = Tokenizer(WordLevel())
-    data = TaskData(INFO["classification"], {}, Pretrained(TINY, BILM, V), pretrained, words)
+    data = TaskData(INFO["classification"], {}, PretrainedBody(TINY, BILM, V), pretrained, words)
     adaptation = {"kind": "features", "layer_norm": True}
     settings = FinetuneConfig.model_validate(
         {"adaptation": adaptation, "pooling": "mean", "initialisation": initialisation}

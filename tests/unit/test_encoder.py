@@ -31,7 +31,7 @@ from rungwise.tokenizer import (
     UnigramConfig,
     WordConfig,
     WordPieceConfig,
-    cached_encoder,
+    open_encoder,
     choose_encoder,
     make_encoder,
     read_tokenizer,
@@ -258,16 +258,16 @@ def test_a_process_keeps_its_encoders_by_what_the_file_says(tmp_path: Path) -> N
     folders = [Folder.at(tmp_path / name) for name in ("a", "copy of a", "b")]
     for folder, name in zip(folders, ("wordpiece", "wordpiece", "byte_bpe"), strict=True):
         folder.write_bytes("tokenizer.json", trained(name).to_str().encode())
-    a, copy, b = (cached_encoder(folder) for folder in folders)
+    a, copy, b = (open_encoder(folder) for folder in folders)
     assert a is copy
     assert a is not b
-    assert cached_encoder(folders[0], EncoderChoice("nanotoken")) is not a
+    assert open_encoder(folders[0], EncoderChoice("nanotoken")) is not a
     for number in range(8):
         other = Tokenizer.from_str(trained("wordpiece").to_str())
         other.add_special_tokens([f"[{number}]"])
         folders[2].write_bytes("tokenizer.json", other.to_str().encode())
-        cached_encoder(folders[2])
-    assert cached_encoder(folders[0]) is not a, "old encoders are dropped"
+        open_encoder(folders[2])
+    assert open_encoder(folders[0]) is not a, "old encoders are dropped"
 
 
 def test_a_package_is_refused_where_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:

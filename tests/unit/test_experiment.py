@@ -15,7 +15,7 @@ from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.pipeline.experiment import Experiment, plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage
-from rungwise.pipeline.variants import replaced_settings, resolve_variants
+from rungwise.pipeline.variants import list_replaced_settings, resolve_variants
 from rungwise.report.sections.origin import recipe_text
 from tests.conftest import small_recipe, write_corpus
 
@@ -162,7 +162,7 @@ def test_what_a_whole_block_of_a_variant_leaves_out_is_named(plain: dict[str, An
         "key": {"finetune.sequence_length": 16},
         "all": {"finetune": {"sequence_length": 16, "pooling": "cls"}},
     }
-    [line] = replaced_settings(recipe(plain, variants=variants))
+    [line] = list_replaced_settings(recipe(plain, variants=variants))
     assert line.startswith("variants.whole.finetune replaces the whole block, so pooling of fine")
 
 

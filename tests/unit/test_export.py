@@ -38,7 +38,7 @@ from rungwise.tokenizer import (
     SEP_ID,
     UNK_ID,
     WordPieceConfig,
-    cached_encoder,
+    open_encoder,
     train,
 )
 from rungwise.tokens.summary import TokensSummary
@@ -95,7 +95,7 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
     assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     theirs.eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    encoder = cached_encoder(made["tokenizer"].folder)
+    encoder = open_encoder(made["tokenizer"].folder)
     for text in ODD:
         # The exported tokenizer cleans up as the corpus was cleaned, which an artifact's need not.
         ids = encoder.encode(pa.array([CLEAN_UP.normalize_str(text)])).ids.tolist()

@@ -22,7 +22,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune import (
     FinetuneConfig,
     OnEpoch,
-    Pretrained,
+    PretrainedBody,
     TaskData,
     TaskModel,
     build_frame,
@@ -481,7 +481,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_marks_are_those_of_pretraining_or_new_ones(objective: str, tokenizer: Tokenizer) -> None:
-    pretrained = Pretrained(small_config(objective), objective_of(objective), 50)
+    pretrained = PretrainedBody(small_config(objective), objective_of(objective), 50)
     frame = build_frame(config_of(), pretrained, tokenizer)
     marks = (frame.start, frame.between, frame.end)
     masks = objective_of(objective).masks
@@ -512,7 +512,7 @@ def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) ->
     )
     save_tensors(pretrain.folder, "model.safetensors", dict(model.state_dict()))
     data = load_data(task, words, pretrain, config_of(pooling="last"))
-    expected = Pretrained(small_config("causal"), objective_of("causal"), 50)
+    expected = PretrainedBody(small_config("causal"), objective_of("causal"), 50)
     assert (data.info, data.pretrained) == (info, expected)
     assert {name: len(split.items) for name, split in data.splits.items()} == {
         "train": 3,

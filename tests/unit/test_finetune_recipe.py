@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.finetune import FinetuneConfig, Scores, Split, TaskData, finetune, loop
+from rungwise.finetune import FinetuneConfig, Scores, SplitData, TaskData, finetune, loop
 from rungwise.finetune.batches import collate
 from rungwise.finetune.learning import measure_settings
 from rungwise.finetune.loop import add_gradients, build
@@ -118,7 +118,7 @@ def test_of_several_labels_each_is_weighed_as_two_classes() -> None:
 
 
 def with_train(data: TaskData, items: list[Any]) -> TaskData:
-    train = Split([item.target for item in items], items)
+    train = SplitData([item.target for item in items], items)
     return replace(data, splits={**data.splits, "train": train})
 
 

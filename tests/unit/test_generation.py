@@ -15,8 +15,8 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import (
     FinetuneConfig,
-    Pretrained,
-    Split,
+    PretrainedBody,
+    SplitData,
     TaskData,
     TaskModel,
     evaluate,
@@ -67,11 +67,11 @@ def data_of(kind: str, tokenizer: Tokenizer, config: FinetuneConfig, **sizes: An
     family, objective = small_config(kind, **sizes), objective_of(kind)
     torch.manual_seed(0)
     weights = dict(shaken(family.build(V, objective), 0.0).state_dict())
-    pretrained = Pretrained(family, objective, V)
+    pretrained = PretrainedBody(family, objective, V)
     frame, examples = build_frame(config, pretrained, tokenizer), backwards()
     parts = {"train": examples[80:], "validation": examples[:10], "test": examples[40:80]}
     splits = {
-        name: Split(part, task_kind(INFO, config.reading).encode(part, tokenizer, frame))
+        name: SplitData(part, task_kind(INFO, config.reading).encode(part, tokenizer, frame))
         for name, part in parts.items()
     }
     return TaskData(INFO, splits, pretrained, weights, tokenizer)
@@ -123,7 +123,7 @@ def test_the_loss_is_of_the_targets_alone_each_token_from_what_is_before_it(
             while len(text) < row.second + 5 and end not in text[row.second :]:
                 text.append(int(next_token(text, row.second).argmax()))
             texts.append([t for t in text[row.second :] if t != end])
-    part = Split(data.splits["test"].examples[:12], items)
+    part = SplitData(data.splits["test"].examples[:12], items)
     assert len(losses) == sum(len(e.target.split()) + 1 for e in part.examples)
     found = evaluate(model, replace(data, splits={"test": part}), "test").loss
     assert found == pytest.approx(float(torch.stack(losses).mean()), rel=1e-5)
@@ -164,7 +164,7 @@ def test_at_the_start_it_writes_as_it_was_pretrained_to(kind: str, letters: Toke
     expected = trained.logits(ids).flatten(0, 1)
 
     def logits(**keys: Any) -> torch.Tensor:
-        own = TaskData(INFO, data.splits, Pretrained(family, objective, V), weights, letters)
+        own = TaskData(INFO, data.splits, PretrainedBody(family, objective, V), weights, letters)
         return build(config_of(**keys), own).eval()(ids, torch.zeros_like(ids), rows)
 
     torch.testing.assert_close(logits()[:, known], expected, atol=1e-5, rtol=1e-5)

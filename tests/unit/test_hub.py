@@ -24,7 +24,7 @@ from rungwise.core.storage.hub import local_copy, pin, pin_all
 from rungwise.core.storage.outside import digest
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.config import CorpusConfig
-from rungwise.corpus.files import outside
+from rungwise.corpus.files import input_digests
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.tasks.config import FilesTaskConfig
@@ -136,7 +136,7 @@ def test_a_corpus_has_the_same_digest_from_the_hub_and_from_disk(
         validate(CorpusConfig, {"sources": [{"kind": kind, "paths": [f"{place}/{path}"]}]})
         for place in ("hf://datasets/org/name", str(files))
     ]
-    assert outside(configs[0]) == outside(configs[1])
+    assert input_digests(configs[0]) == input_digests(configs[1])
 
 
 def test_a_folder_that_datasets_saved_is_guessed(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import shards
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.building import build_instances
-from rungwise.instances.contract import Facts, Share, check_shares
+from rungwise.instances.contract import Facts, ContractShare, check_shares
 from rungwise.instances.kind import Built
 from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.pairs import MaskedPairsConfig
@@ -307,8 +307,8 @@ def test_unbalanced_labels_are_caught() -> None:
 
 
 def test_shares_that_too_few_draws_decide_are_named_and_the_impossible_is_still_an_error() -> None:
-    def labels(part: int, whole: int) -> Share:
-        return Share("share of IsNext pairs", part, whole, 0.5, 0.01)
+    def labels(part: int, whole: int) -> ContractShare:
+        return ContractShare("share of IsNext pairs", part, whole, 0.5, 0.01)
 
     assert check_shares("s", [labels(12, 40)]) == ["share of IsNext pairs"]
     assert check_shares("s", [labels(5040, 10_000)]) == []

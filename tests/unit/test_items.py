@@ -17,7 +17,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.cleaning import word_runs
 from rungwise.corpus.cleaning.decontamination import find_texts
-from rungwise.corpus.config import Rules
+from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.evaluation.comparison import overlap
 from rungwise.evaluation.comparison.overlap import find_met
@@ -169,7 +169,7 @@ def test_examples_of_either_source_are_counted_and_the_rest_is_scored(
     corpus_folder = Folder.at(tmp_path / "corpus")
     text = "EU rejects German call to boycott British lamb."  # in one document that trains
     documents = [RawDocument(str(n), "x", (f"{text} {n}" * (n < 9), "More.")) for n in range(12)]
-    rules = Rules(minimum_characters=1, held_out_fraction=0.01)
+    rules = DocumentRules(minimum_characters=1, held_out_fraction=0.01)
     summary = write_corpus([documents], rules, "x", corpus_folder)
     corpus = standing("corpus", corpus_folder, summary)
     task_folder = Folder.at(tmp_path / "task")

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.tokenizer import make_encoder
-from rungwise.tokens.config import TokensConfig, identity, outside
+from rungwise.tokens.config import TokensConfig, identity, input_digests
 from rungwise.tokens.mask_units import MaskUnitsConfig, encode_units
 from rungwise.tokens.segmenters import Entries, jieba_words, read_entries, word_list_words
 
@@ -325,9 +325,9 @@ def test_the_bytes_of_a_list_are_its_identity_and_not_its_path(tmp_path: Path) -
         configs.append(TokensConfig(mask_units=lists))
     first, same, other = configs
     assert identity(first) == identity(same)
-    assert outside(first) == outside(same)
-    assert outside(first) != outside(other)
-    assert outside(TokensConfig()) == {}
+    assert input_digests(first) == input_digests(same)
+    assert input_digests(first) != input_digests(other)
+    assert input_digests(TokensConfig()) == {}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from rungwise.training.curriculum import (
     count_steps,
     list_turns,
     open_phases,
-    phase_at,
+    find_phase,
 )
 from tests.conftest import SPECIAL_IDS, write_shards
 from tests.summaries import standing
@@ -140,7 +140,7 @@ def rows_read(config: GradientFit, inputs: dict[str, Artifact]) -> dict[str, lis
     phases = open_phases(config, list_turns(inputs, config.pretrain), worker)
     rows: dict[str, list[int]] = {}
     for step in range(config.pretrain.steps):
-        phase = phase_at(phases, step)
+        phase = find_phase(phases, step)
         assert sum(each.reads(step) for each in phases) == 1
         batch = phase.step(step)
         rows.setdefault(phase.objective.name, []).extend(batch.instances.tolist())

@@ -15,13 +15,13 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.mixture import MixedOrder, compute_quotas
-from rungwise.instances.order import Order, OrderConfig, ReadOrder, Share, evenly
+from rungwise.instances.order import Order, OrderConfig, ReadOrder, ShardShare, evenly
 from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.run_summary import count_sources
 from rungwise.training.config import FitConfig
-from rungwise.training.curriculum import Turn
+from rungwise.training.curriculum import DataPhase
 from tests.training_runs import config, kill_and_resume, make_instances, run
 
 CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))
@@ -100,7 +100,7 @@ def test_workers_share_a_step(
     step: int,
 ) -> None:
     order = mixture[0]
-    parts = [order.positions(step, Share(size, rank, world)) for rank in range(world)]
+    parts = [order.positions(step, ShardShare(size, rank, world)) for rank in range(world)]
     assert np.sort(np.concatenate(parts)).tolist() == list(range(step * size, (step + 1) * size))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -116,7 +116,7 @@ def test_a_rank_keeps_its_lanes_but_for_a_few() -> None:
         OrderConfig(window_instances=50, lanes=64),
     )
     for rank in range(8):
-        shards = order.upcoming_shards(0, 30, Share(256, rank, 8))
+        shards = order.upcoming_shards(0, 30, ShardShare(256, rank, 8))
         assert all(8 <= count <= 10 for count in np.bincount(shards // 64))
 
 
@@ -166,7 +166,7 @@ def test_upcoming_shards_are_those_read_in_order_of_first_use(
     reading = order_of_kind(kind, rows, order)
     size = reading.streams if isinstance(reading, StreamOrder) else 6
     for rank in range(world):
-        share = Share(size, rank, world)
+        share = ShardShare(size, rank, world)
         read: dict[int, None] = {}
         for number in range(step, step + ahead):
             read |= dict.fromkeys(reading.locate(reading.positions(number, share)).shards.tolist())
@@ -272,14 +272,14 @@ def test_what_was_read_is_told_by_source(instances: Artifact) -> None:
     settings = config(**MIXED)
     pretrain = settings.pretrain.model_copy(update={"global_batch_size": epoch})
     settings = FitConfig(settings.model, pretrain)
-    turn = Turn("instances", 0, instances)
+    turn = DataPhase("instances", 0, instances)
     books, wiki = count_sources(settings, [turn], 3, 1_000_000)
     assert (books.source, books.epochs, books.instances) == ("books", 6.0, 6 * there["books"])
     assert wiki.instances == 3 * round(there["wiki"] / 2)
     assert wiki.epochs == wiki.instances / there["wiki"]
     assert 999_998 <= books.tokens + wiki.tokens <= 1_000_000
     # Two phases add up, each with its own instances.
-    turns = [turn, Turn("longer_instances", 1, instances)]
+    turns = [turn, DataPhase("longer_instances", 1, instances)]
     for source, whole in zip(
         count_sources(settings, turns, 3, 1_000_000), (books, wiki), strict=True
     ):

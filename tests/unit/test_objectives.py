@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.families.bert import BertConfig, BertForPretraining
-from rungwise.models.losses.cross_entropy import weighted_sums
+from rungwise.models.losses.cross_entropy import sum_weighted_losses
 from rungwise.models.losses.objectives import LossSum
 from tests.small_models import (
     CAUSAL_KINDS,
@@ -98,7 +98,7 @@ def test_sums_of_next_tokens_by_hand():
     )
 
     def model(rows):
-        return weighted_sums(logits_XV, rows.targets.flatten(), rows.weights.flatten())
+        return sum_weighted_losses(logits_XV, rows.targets.flatten(), rows.weights.flatten())
 
     for kind, part in (
         ("causal", "lm"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.randomness import bits, uniform
 from rungwise.instances import order
-from rungwise.instances.order import OrderConfig, ReadOrder, Share
+from rungwise.instances.order import OrderConfig, ReadOrder, ShardShare
 from rungwise.instances.streams import StreamOrder, held_out_streams
 
 ROWS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda rows: sum(rows) > 0)
@@ -89,7 +89,7 @@ def test_workers_share_a_step_without_gap_or_overlap(
     rows: list[int], config: OrderConfig, size: int, world: int, step: int
 ) -> None:
     reading = ReadOrder(np.array(rows), 0, config)
-    parts = [reading.positions(step, Share(size, rank, world)) for rank in range(world)]
+    parts = [reading.positions(step, ShardShare(size, rank, world)) for rank in range(world)]
     together = np.concatenate(parts)
     assert np.sort(together).tolist() == list(range(step * size, (step + 1) * size))
     lengths = [len(part) for part in parts]
@@ -113,7 +113,7 @@ def test_one_lane_gives_each_worker_the_slice_it_always_had(
     reading = ReadOrder(np.array(rows), 0, OrderConfig())
     for rank in range(world):
         first, last = (step * size + np.array([rank, rank + 1]) * size // world).tolist()
-        found = reading.positions(step, Share(size, rank, world))
+        found = reading.positions(step, ShardShare(size, rank, world))
         assert found.tolist() == list(range(first, last))
 
 
@@ -132,7 +132,7 @@ def test_a_worker_touches_a_bounded_number_of_shards(world: int, ahead: int) -> 
     for rank in range(world):
         for first in range(0, steps, ahead):
             positions = np.concatenate(
-                [reading.positions(first + n, Share(batch, rank, world)) for n in range(ahead)]
+                [reading.positions(first + n, ShardShare(batch, rank, world)) for n in range(ahead)]
             )
             assert len(np.unique(reading.locate(positions).shards)) <= bound
 
@@ -210,11 +210,11 @@ def test_streams_are_contiguous_text_and_every_block_is_read_once_an_epoch(
         for block in range(order.steps_per_epoch):
             step = epoch * order.steps_per_epoch + block
             parts = [
-                order.locate(order.positions(step, Share(streams, rank, world)))
+                order.locate(order.positions(step, ShardShare(streams, rank, world)))
                 for rank in range(world)
             ]
             for rank, part in enumerate(parts):
-                assert len(part.instances) == len(Share(streams, rank, world).rows)
+                assert len(part.instances) == len(ShardShare(streams, rank, world).rows)
                 assert (part.epochs == epoch).all()
                 begins = np.cumsum(rows) - rows
                 assert (begins[part.shards] + part.rows == part.instances).all()
@@ -244,9 +244,9 @@ def test_held_out_streams_begin_evenly_and_are_the_same_for_any_number_of_worker
     opens = set((np.cumsum(rows) - rows).tolist())
     texts: dict[int, list[int]] = {}
     for rank in range(world):
-        mine = Share(streams, rank, world).rows
+        mine = ShardShare(streams, rank, world).rows
         for step, (stream, instances, continues) in enumerate(
-            held_out_streams(array, count, Share(streams, rank, world))
+            held_out_streams(array, count, ShardShare(streams, rank, world))
         ):
             for number, row, goes_on in zip(stream, instances, continues, strict=True):
                 assert number < len(mine)

@@ -174,8 +174,8 @@ def test_every_tree_is_full_and_huffmans_is_within_a_bit_of_the_entropy(
     assert balanced.paths.shape[1] == math.ceil(math.log2(count))
     points = np.random.default_rng(seed).standard_normal((count, 3)).round()
     for overlap in (0.0, 0.2, 0.49):
-        check_tree(word_trees.learned_tree(points, False, overlap), count)
-    halves = word_trees.learned_tree(points, True, 0.0)
+        check_tree(word_trees.learn_tree(points, False, overlap), count)
+    halves = word_trees.learn_tree(points, True, 0.0)
     check_tree(halves, count)
     assert halves.paths.shape == balanced.paths.shape
     tree = word_trees.huffman_tree(np.array(counts))
@@ -209,10 +209,10 @@ def test_two_clouds_of_points_are_told_apart() -> None:
 
 def test_words_between_two_clouds_stand_on_both_sides() -> None:
     points = np.array([[-3.0], [-2.9], [0.0], [2.9], [3.0]])
-    tree = word_trees.learned_tree(points, False, 0.45)
+    tree = word_trees.learn_tree(points, False, 0.45)
     check_tree(tree, 5)
     assert Counter(tree.words.tolist())[2] == 2
-    assert (word_trees.learned_tree(points, False, 0.0).words == np.arange(5)).all()
+    assert (word_trees.learn_tree(points, False, 0.0).words == np.arange(5)).all()
 
 
 @pytest.mark.parametrize("output", [CLASSES[0], MANY_LEAVES], ids=str)

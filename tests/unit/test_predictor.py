@@ -19,7 +19,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel, describe
+from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskModel, describe
 from rungwise.serving.export import write_task_model
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
 from rungwise.tasks.data.unlabelled import parse_example
@@ -75,7 +75,7 @@ def make_model(
     )
     config = small_config(objective, **({"norm": norm} if norm else {}))
     model = TaskModel(
-        settings, INFO[kind], Pretrained(config, config.objective(objective), VOCAB_SIZE)
+        settings, INFO[kind], PretrainedBody(config, config.objective(objective), VOCAB_SIZE)
     ).eval()
     (folder / DESCRIPTION).write_text(json.dumps(describe(model)))
     save_file(model.state_dict(), folder / "model.safetensors")

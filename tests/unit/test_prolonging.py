@@ -223,5 +223,5 @@ def test_gc_keeps_a_run_until_the_longer_one_has_continued_it(
     assert not artifacts.load(Folder(other.folder.uri))
     finish(root, of(12))
     gc(options)
-    assert [each.stage for each in artifacts.below(root)] == ["instances", "pretrain"]
+    assert [each.stage for each in artifacts.find_artifacts(root)] == ["instances", "pretrain"]
     assert not artifacts.load(Folder(short.folder.uri))

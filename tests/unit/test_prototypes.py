@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.outside import matching
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.senses import read_words
 from rungwise.evaluation.suites.states import Sentence
@@ -164,7 +164,9 @@ def test_senses_are_told_better_than_by_one_vector(real_data: Path) -> None:
     sentences."""
     brown = (real_data / "corpora" / "en" / "brown" / "brown.txt.gz").read_bytes()
     documents = gzip.decompress(brown).decode().lower().strip().split("\n\n")
-    words = read_words(matching([str(real_data / "tasks" / "en" / "CoarseWSD-20")], "path"), None)
+    words = read_words(
+        list_matching_files([str(real_data / "tasks" / "en" / "CoarseWSD-20")], "path"), None
+    )
     sentences = [each.text for word in words for each in word.train.sentences]
     split = [text.split() for text in (*documents, *sentences)]
     common = Counter(itertools.chain(*split)).most_common(15_000)

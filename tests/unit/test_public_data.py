@@ -24,7 +24,7 @@ from rungwise.core.public import fetch, sets
 from rungwise.core.public.fetch import RULES, fetch_set, missing_files
 from rungwise.core.public.sets import Download, PublicFile, PublicSet, find_sets, public_sets
 from rungwise.core.storage.bounded_file import BoundedFile
-from rungwise.core.storage.outside import matching
+from rungwise.core.storage.outside import list_matching_files
 from tests.conftest import REPOSITORY, mounted_disk
 from tests.file_server import FileServer, serving
 
@@ -241,7 +241,7 @@ def test_a_missing_file_is_answered_with_the_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"get it with: rungwise data get ag-news$"):
-        matching(["data/tasks/en/AG_NEWS/test.csv"], "data.train")
+        list_matching_files(["data/tasks/en/AG_NEWS/test.csv"], "data.train")
     recipe = REPOSITORY / "workflows/configs/quick-thoughts.yaml"
     assert main(["plan", "pretrain", str(recipe)]) == 2
     assert "get it with: rungwise data get brown" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from rungwise.report.palette import series
 from rungwise.report.sections import budgets, findings, tuning
 from rungwise.report.sections import comparison as results
 from rungwise.report.sections.variants import (
-    Comparison,
+    VariantComparison,
     VariantSweep,
     gather_comparison,
     select_stage,
@@ -55,13 +55,13 @@ def written(
     return made, *written_page(made, path, fill_in_examples=0), path
 
 
-def _compared(made: dict[str, Artifact]) -> Comparison:
+def _compared(made: dict[str, Artifact]) -> VariantComparison:
     compared = gather_comparison(made)
     assert compared is not None
     return compared
 
 
-def _two(before: dict[str, Artifact], **scores: list[float]) -> Comparison:
+def _two(before: dict[str, Artifact], **scores: list[float]) -> VariantComparison:
     made = Experiment(before)
     made.variants(list(scores))
     made.task("one", MadeTask("classification", {None: scores}))

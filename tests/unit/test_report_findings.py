@@ -154,7 +154,7 @@ def test_the_page_gives_commands_that_a_shell_reads_as_they_are_meant(tmp_path: 
     model = RegisterSummary(
         name="m", version="3", alias=None, model_uri="models:/our m/3", tags={}, headline=""
     )
-    uses = dict(origin.uses({"pretrain": pretrain}, [(model, None)]))
+    uses = dict(origin.list_uses({"pretrain": pretrain}, [(model, None)]))
     words = [shlex.split(command) for command in uses.values() if command.startswith("rungwise ")]
     assert [line[1] for line in words] == ["export", "why", "predict"]
     assert words[0][2] == words[1][2] == f"{root}/pretrain/x-0f"

@@ -26,7 +26,7 @@ from rungwise.evaluation.suites.scores import MeasureSummary
 from rungwise.pipeline.growth import Grow
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches, grow_stages
-from rungwise.pipeline.stages import chained_stages, pretrain_stages
+from rungwise.pipeline.stages import chain_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import PretrainSummary
@@ -80,7 +80,7 @@ def of(plain: dict[str, Any], kind: str = "gpt", **changes: Any) -> Recipe:
 
 
 def chain(recipe: Recipe) -> list[Stage]:
-    return chained_stages(recipe)[0]
+    return chain_stages(recipe)[0]
 
 
 def growing(recipe: Recipe) -> Grow:

@@ -18,14 +18,14 @@ from rungwise.__main__ import main
 from rungwise.core.configuration.overrides import find_value
 from rungwise.core.configuration.secrecy import find_credential, redact, redact_data
 from rungwise.core.errors import ConfigError
-from rungwise.core.exit_codes import guarded
+from rungwise.core.exit_codes import run_command
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.corpus.summary import CORPUS
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.reference import resolved
+from rungwise.pipeline.reference import write_resolved
 from rungwise.tasks.building import build_task
 from rungwise.tasks.kinds.examples import TaskSummary, read_examples
 from rungwise.tasks.stage import TASK
@@ -171,7 +171,7 @@ def test_labels_like_secrets_are_data_from_the_file_to_the_record(tmp_path: Path
         other = recipe(skip_labels=[label])
         key = "tasks.tickets.data.format.skip_labels.0"
         assert find_value(other.to_record("r"), key) == label
-        assert find_value(yaml.safe_load(resolved(other)), key) == label
+        assert find_value(yaml.safe_load(write_resolved(other)), key) == label
         prints.add(TASK.stage(other.tasks["tickets"].data).fingerprint)
     assert len(prints) == len(LABELS)
 
@@ -251,7 +251,7 @@ def test_an_unexpected_error_keeps_its_traceback_and_no_secret(
 ) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     with pytest.raises(OSError, match="0f1e2d3c") as caught:
-        guarded(lambda: _fail(OSError(f"403 of {SIGNED}")))
+        run_command(lambda: _fail(OSError(f"403 of {SIGNED}")))
     sys.excepthook(caught.type, caught.value, caught.tb)
     line = logging.LogRecord("urllib3", logging.WARNING, "", 0, "retry %s", (SIGNED,), None)
     assert logging.lastResort is not None

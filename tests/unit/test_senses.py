@@ -82,7 +82,7 @@ def test_a_static_vector_gets_what_the_most_frequent_sense_gets(folder: Path) ->
 
 
 def test_bounds_and_damaged_folders(folder: Path) -> None:
-    files = outside.matching([str(folder)], "measure.wsd.path")
+    files = outside.list_matching_files([str(folder)], "measure.wsd.path")
     (word,) = senses.read_words(files, 7)
     assert word.train.lines == [1, 9, 18, 26, 35, 43, 52]  # 60·i/7, rounded down
     (folder / "bank" / "test.gold.txt").write_text("0\n")
@@ -90,7 +90,7 @@ def test_bounds_and_damaged_folders(folder: Path) -> None:
         senses.read_words(files, None)
     (folder / "bank" / "test.gold.txt").unlink()
     with pytest.raises(DataError, match=r"found no test\.gold\.txt"):
-        senses.read_words(outside.matching([str(folder)], "measure.wsd.path"), None)
+        senses.read_words(outside.list_matching_files([str(folder)], "measure.wsd.path"), None)
 
 
 def test_neighbours_vote_as_in_scikit_learn() -> None:
@@ -110,7 +110,7 @@ def test_the_mix_finds_the_layer_with_the_classes(planted: int) -> None:
     classes = draw.integers(3, size=500)
     layers = draw.normal(size=(4, 500, 8)).astype(np.float32)
     layers[planted, :, :3] += 2 * np.eye(3)[classes]
-    train, test = classifiers.standardised(layers[:, :400], layers[:, 400:])
+    train, test = classifiers.standardise(layers[:, :400], layers[:, 400:])
     mix = classifiers.by_mix(train, classes[:400], test)
     assert mix.shares[planted] > 0.75
     assert sum(mix.shares) == pytest.approx(1)
@@ -123,7 +123,7 @@ def test_the_mix_finds_the_layer_with_the_classes(planted: int) -> None:
 
 def test_real_words_are_read(real_data: Path) -> None:
     path = str(real_data / "tasks" / "en" / "CoarseWSD-20")
-    words = senses.read_words(outside.matching([path], "measure.wsd.path"), None)
+    words = senses.read_words(outside.list_matching_files([path], "measure.wsd.path"), None)
     assert {word.word: len(word.test.lines) for word in words} == {
         "apple": 1032, "bank": 455, "bass": 1391, "chair": 130, "crane": 157,
         "java": 1929, "mole": 206, "seal": 363, "spring": 457, "trunk": 77,

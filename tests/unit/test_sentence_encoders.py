@@ -27,7 +27,7 @@ from rungwise.models.losses.sentences import (
     SENTENCES,
     SKIP_THOUGHTS,
     SentenceHead,
-    own_scores,
+    replace_diagonal,
     sentence_vectors,
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, SentenceVectors
@@ -85,8 +85,10 @@ def test_the_loss_is_the_worked_one_and_starts_at_the_logarithm_of_the_candidate
     f = torch.arange(12, dtype=torch.float64).reshape(4, 3) / 10
     g = [[0.1, 0.2, 0.3], [0.3, 0.1, 0], [0, -0.2, 0.4], [0.5, 0.5, -0.1]]
     scores = (f @ torch.tensor(g, dtype=torch.float64).T)[None]
-    assert loss_of(own_scores(scores, masked), [[1] * 4]) == pytest.approx(expected, abs=1e-10)
-    zero = own_scores(torch.zeros(1, 400, 400, dtype=torch.float64), masked)
+    assert loss_of(replace_diagonal(scores, masked), [[1] * 4]) == pytest.approx(
+        expected, abs=1e-10
+    )
+    zero = replace_diagonal(torch.zeros(1, 400, 400, dtype=torch.float64), masked)
     assert loss_of(zero, [[1] * 400]) == pytest.approx(math.log(candidates), abs=1e-9)
 
 

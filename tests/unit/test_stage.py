@@ -358,9 +358,9 @@ def test_a_patch_with_bytes_that_are_no_text_is_recorded(
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "notes"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *command], check=True)
-    assert provenance.uncommitted() is None
+    assert provenance.read_patch() is None
     notes.write_bytes(b"th\xe9\n")
-    assert "+th\ufffd" in str(provenance.uncommitted())
+    assert "+th\ufffd" in str(provenance.read_patch())
 
 
 def test_a_rebuild_into_the_root_itself_is_refused_by_any_name(

@@ -10,7 +10,7 @@ import pytest
 
 from rungwise.core.stages import artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType, imported
+from rungwise.core.stages.stage import StageType, import_function
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import rebuilding
 from rungwise.tasks.config import FilesTaskConfig
@@ -140,7 +140,7 @@ def test_a_run_with_nothing_to_build_imports_nothing_that_builds(tmp_path: Path)
 
 @pytest.mark.parametrize("kind", rebuilding._TYPES.values(), ids=lambda kind: kind.name)
 def test_the_function_of_a_stage_is_where_it_says(kind: StageType) -> None:
-    function = imported(kind.run)
+    function = import_function(kind.run)
     assert [*function.__annotations__][:4] == ["config", "inputs", "output", "context"]
     package = function.__module__.split(".")[1]
     assert (REPOSITORY / "platform" / "rungwise" / package).is_dir()

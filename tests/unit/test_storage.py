@@ -10,7 +10,7 @@ import pytest
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
-from rungwise.core.storage.store_errors import explained
+from rungwise.core.storage.store_errors import explain_store_errors
 from tests.conftest import mounted_disk
 
 
@@ -85,7 +85,7 @@ def test_a_url_that_names_no_place_is_refused(uri: str, message: str) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_one_sentence() -> None:
     def write() -> None:
-        with explained("/somewhere"), open("/dev/full", "wb", buffering=0) as stream:
+        with explain_store_errors("/somewhere"), open("/dev/full", "wb", buffering=0) as stream:
             stream.write(b"x")
 
     with pytest.raises(UserError, match="no room left on the disk of /somewhere"):
@@ -117,7 +117,7 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
 
 def test_other_errors_stay_what_they_are() -> None:
     def fail() -> None:
-        with explained("/x"):
+        with explain_store_errors("/x"):
             raise OSError(errno.EIO, "input/output error")
 
     with pytest.raises(OSError, match="input/output"):

@@ -24,7 +24,7 @@ from sklearn.metrics.pairwise import paired_cosine_distances
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import matching
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.evaluation.comparison.claim_comparisons import compare
 from rungwise.evaluation.comparison.claims import registered_claims
 from rungwise.evaluation.suites import speed
@@ -94,7 +94,7 @@ def test_cosines_by_hand_and_pairs_with_unknown_words_left_out(tmp_path: Path) -
 def test_published_sets_are_read_as_they_are(content: str, tmp_path: Path) -> None:
     path = tmp_path / "set.txt"
     path.write_text(content, newline="")
-    (file,) = matching([str(path)], "path")
+    (file,) = list_matching_files([str(path)], "path")
     pairs = read_pairs(file, "path")
     assert [(pair.first, pair.second, pair.score) for pair in pairs] == [
         ("old", "new", 1.58),

@@ -14,7 +14,7 @@ from rungwise.tasks.config import (
     ParagraphTaskConfig,
     TaskConfig,
     identity,
-    outside,
+    input_digests,
     split_files,
 )
 
@@ -99,7 +99,7 @@ def test_a_task_that_moves_is_the_same_and_one_that_changes_is_not(tmp_path: Pat
     def facts(folder: Path, **keys: Any) -> str:
         paths = {"train": f"{folder}/train.tsv", "test": f"{folder}/test.tsv"}
         config = task(**paths, test_fraction=None, **keys)
-        return fingerprint({"identity": identity(config), "outside": outside(config)})
+        return fingerprint({"identity": identity(config), "outside": input_digests(config)})
 
     first = facts(here)
     assert facts(there) == first
@@ -114,7 +114,7 @@ def test_a_task_that_moves_is_the_same_and_one_that_changes_is_not(tmp_path: Pat
 def test_the_paragraph_task_reads_nothing_from_outside() -> None:
     config = validate(Block, {"task": {"kind": "paragraph_label", "num_labels": 3}}).task
     assert isinstance(config, ParagraphTaskConfig)
-    assert outside(config) == {}
+    assert input_digests(config) == {}
     assert identity(config)["num_labels"] == 3
 
 
@@ -122,12 +122,12 @@ def test_a_path_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> None
     (tmp_path / "empty.tsv").touch()
     missing = str(tmp_path / "no.tsv")
     with pytest.raises(ConfigError) as error:
-        outside(task(train=missing))
+        input_digests(task(train=missing))
     assert str(error.value) == (
         f"data.train: no file matches {missing!r}; expected a file, folder or glob"
     )
     with pytest.raises(DataError, match=r"data\.train: expected data, found 1 empty files"):
-        outside(task(train=str(tmp_path / "empty.tsv")))
+        input_digests(task(train=str(tmp_path / "empty.tsv")))
 
 
 def test_a_file_that_two_paths_match_is_read_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import load
 from rungwise.tasks.formats.schemes import iob2_labels, to_iob2
 from rungwise.tasks.kinds.examples import Text
-from rungwise.tasks.kinds.tagging import tagged_spans
+from rungwise.tasks.kinds.tagging import find_spans
 from tests.task_cases import FormatBlock, as_json, read_content
 
 
@@ -151,7 +151,7 @@ def test_spans_of_a_scheme_are_those_that_seqeval_finds(scheme: type) -> None:
         strict = {(e.tag, e.start, e.end - 1) for e in Tokens(list(tags), scheme).entities}
         # Of illegal sequences seqeval's strict mode reads only what is a whole span.
         if sum(end - start + 1 for _, start, end in strict) == len(tags) - tags.count("O"):
-            assert tagged_spans(to_iob2(tags, labels)) == strict
+            assert find_spans(to_iob2(tags, labels)) == strict
 
 
 def test_spans_of_ioe1_and_iob1_that_touch_stay_apart() -> None:

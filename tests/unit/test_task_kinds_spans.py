@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.finetune import Split, scoring
+from rungwise.finetune import SplitData, scoring
 from rungwise.finetune.loop import build
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, Question
@@ -318,7 +318,7 @@ def test_the_threshold_is_the_best_for_answers_as_long_as_the_config_allows(
         outputs.append(logits)
     model = build(config, data)
     monkeypatch.setattr(scoring, "_answers", lambda *_: (outputs, 0.0))
-    validation = replace(data, splits={"validation": Split(examples, items)})
+    validation = replace(data, splits={"validation": SplitData(examples, items)})
     found = scoring.calibrate_and_score(model, validation).metrics["f1"]
     leads = [
         each["no_answer_score"]

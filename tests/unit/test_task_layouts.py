@@ -21,7 +21,7 @@ import yaml
 from rungwise.commands.running.tasks import describe_data
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.outside import digest, matching
+from rungwise.core.storage.outside import digest, list_matching_files
 from rungwise.tasks.formats.guess import Guess, guess_format
 from tests.task_cases import FormatBlock, as_json, read_content
 
@@ -173,7 +173,7 @@ def test_an_archive_with_a_flipped_bit_is_refused(tmp_path: Path, packing: str) 
     for place in (len(whole) // 2, len(whole) - 5):
         packed.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         with pytest.raises(DataError, match=r"cannot be unpacked \(.*\); fetch it again"):
-            matching([f"{packed}/train.tsv"], "data.train")
+            list_matching_files([f"{packed}/train.tsv"], "data.train")
 
 
 @pytest.mark.parametrize("packing", ["zip", "tar.gz"])
@@ -190,9 +190,9 @@ def test_an_archive_is_refused_by_the_size_that_it_unpacks_to(tmp_path: Path, pa
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))
     with pytest.raises(DataError, match=r"unpack to [12]\d,\d{3},.*; if that is right, unpack it"):
-        matching([str(packed)], "data.train")
+        list_matching_files([str(packed)], "data.train")
     if packing == "zip":  # what stands before a file of a .tar has to be unpacked to reach it
-        (small,) = matching([f"{packed}/dev.tsv"], "data.train")
+        (small,) = list_matching_files([f"{packed}/dev.tsv"], "data.train")
         assert small.size_bytes == 11
 
 
@@ -216,7 +216,7 @@ def test_an_archive_that_hides_its_size_takes_no_memory(tmp_path: Path, case: st
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match=r"cannot be unpacked|or more, beyond 100 times"):
-            matching([f"{packed}/train.tsv"], "data.train")
+            list_matching_files([f"{packed}/train.tsv"], "data.train")
         assert tracemalloc.get_traced_memory()[1] < 100_000_000
     finally:
         tracemalloc.stop()
@@ -227,18 +227,20 @@ def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
     with zipfile.ZipFile(packed, "w") as archive:
         for name in ("SST-2/train.tsv", "SST-2/dev.tsv", "__MACOSX/SST-2/._dev.tsv"):
             archive.writestr(name, rows("sentence|label", f"{name}|1"))
-    (file,) = matching([f"{packed}/SST-2/dev.tsv"], "data.train")
+    (file,) = list_matching_files([f"{packed}/SST-2/dev.tsv"], "data.train")
     with file.open() as stream:
         assert stream.read().startswith(b"sentence\tlabel\nSST-2/dev.tsv")
-    every, some = (matching([f"{packed}{inside}"], "k") for inside in ("", "/SST-2/*in.tsv"))
+    every, some = (
+        list_matching_files([f"{packed}{inside}"], "k") for inside in ("", "/SST-2/*in.tsv")
+    )
     assert [f.name for f in every] == ["SST-2.zip/SST-2/dev.tsv", "SST-2.zip/SST-2/train.tsv"]
     assert [f.name for f in some] == ["SST-2.zip/SST-2/train.tsv"]
     assert digest([f"{packed}/SST-2/dev.tsv"], "k") != digest([f"{packed}/SST-2/train.tsv"], "k")
     with pytest.raises(ConfigError, match="no file matches"):
-        matching([f"{packed}/SST-2/test.tsv"], "data.train")
+        list_matching_files([f"{packed}/SST-2/test.tsv"], "data.train")
     packed.write_bytes(packed.read_bytes()[:40])
     with pytest.raises(DataError, match=r"SST-2\.zip: cannot be unpacked"):
-        matching([str(packed)], "data.train")
+        list_matching_files([str(packed)], "data.train")
 
 
 # Tables, tagged words, objects and SQuAD's JSON; for other layouts the block is stated. Not among
@@ -294,7 +296,7 @@ def test_a_look_at_real_files_reads_them_as_their_blocks_do(block: str, real_dat
     config = yaml.safe_load(block)
     path = str(config["train"]).replace("data/", f"{real_data}/", 1)
     reader = validate(FormatBlock, {"format": config["format"]}).format
-    (file, *_) = matching([path], "data.train")
+    (file, *_) = list_matching_files([path], "data.train")
     counts: Counter[str] = Counter()
     guess, expected = guess_format(path), islice(reader.read(file, "train", counts), 50)
     for found, example in zip(guess.examples, expected, strict=False):
@@ -364,11 +366,11 @@ def test_files_beside_the_folders_of_classes_are_left_out_and_counted(tmp_path: 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"It is {name}.")
     form, counts = validate(FormatBlock, {"format": {"kind": "folders"}}).format, Counter[str]()
-    chosen = form.select_files(matching([str(tmp_path / "train")], "data.train"), counts)
+    chosen = form.select_files(list_matching_files([str(tmp_path / "train")], "data.train"), counts)
     assert [file.name for file in chosen] == ["neg/1.txt", "neg/2.txt", "pos/1.txt"]
     assert counts == {"files_left_out_beside_the_folders_of_classes": 2}
     assert guess_format(str(tmp_path / "train")).labels == {"neg": 2, "pos": 1}
-    only_pos = matching([str(tmp_path / "train/pos")], "data.train")
+    only_pos = list_matching_files([str(tmp_path / "train/pos")], "data.train")
     assert form.select_files(only_pos, counts) == only_pos
 
 

@@ -15,7 +15,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.building import build_task
-from rungwise.tasks.config import TaskConfig, outside
+from rungwise.tasks.config import TaskConfig, input_digests
 from rungwise.tasks.data.files import draw_examples, find_overlap, split_examples
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
@@ -27,7 +27,7 @@ from rungwise.tasks.kinds.examples import (
     TaskInfo,
     TaskSummary,
     Text,
-    joined_parts,
+    join_parts,
     read_examples,
 )
 from rungwise.tasks.kinds.kind import TaskKind
@@ -341,15 +341,15 @@ def test_a_task_is_read_from_a_bucket_and_written_to_it() -> None:
             "test": f"{bucket}/data/*.tsv",
         }
         config = validate(Block, {"task": data}).task
-        digests = outside(config)
+        digests = input_digests(config)
         output = Folder.at(f"{bucket}/task")
         summary = build_task(config, {}, output, Context())
         task = standing("task", output, summary)
         assert [e.text for e in read_examples(task, "test")] == [f"t {n}" for n in range(10)]
         assert summary.examples.total + summary.examples.test == 70
         store.pipe(f"{bucket}/data/test.tsv", b"broken\n")
-        assert outside(config)["train"] == digests["train"]
-        assert outside(config)["test"] != digests["test"]
+        assert input_digests(config)["train"] == digests["train"]
+        assert input_digests(config)["test"] != digests["test"]
         with pytest.raises(DataError, match=r"s3://tasks/data/test\.tsv:1: expected 2 columns"):
             build_task(config, {}, output, Context())
 
@@ -423,4 +423,4 @@ def test_no_two_inputs_have_the_same_whole_text() -> None:
         ChoiceExample("a", "one", None, ("two", "x")),
         ChoiceExample("a", "one", "two", ("x", "y")),
     ]
-    assert len({(type(e), joined_parts(e)) for e in examples}) == len(examples)
+    assert len({(type(e), join_parts(e)) for e in examples}) == len(examples)

@@ -17,7 +17,7 @@ from rungwise.tokenizer import (
     identity,
     load_tokenizer,
     make_encoder,
-    outside,
+    input_digests,
     read_tokenizer,
     special_ids,
 )
@@ -116,18 +116,18 @@ def test_what_transformers_wrote_beside_a_vocab_txt_must_agree(
     stated: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path / "vocab.txt", VOCAB_TXT)
-    agrees = outside(config(path))
+    agrees = input_digests(config(path))
     written(tmp_path / "tokenizer_config.json", json.dumps(stated))
     for place in (path, tmp_path):
         with pytest.raises(DataError, match=message):
-            outside(config(place))
+            input_digests(config(place))
     plain = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
     written(tmp_path / "tokenizer_config.json", json.dumps(plain))
-    assert outside(config(tmp_path)) == agrees
+    assert input_digests(config(tmp_path)) == agrees
     written(tmp_path / "tokenizer_config.json", json.dumps({"do_lower_case": False}))
-    assert outside(config(tmp_path, lowercase=False)) == agrees
+    assert input_digests(config(tmp_path, lowercase=False)) == agrees
     written(tmp_path / "tokenizer_config.json", json.dumps({"strip_accents": False}))
-    assert outside(config(tmp_path, strip_accents=False)) == agrees
+    assert input_digests(config(tmp_path, strip_accents=False)) == agrees
     assert tokens(read_tokenizer(config(path, strip_accents=False)), "Pl\u00e1y play") == [
         "[UNK]",
         "play",
@@ -167,7 +167,7 @@ def test_a_vocabulary_in_a_bucket_is_read(tmp_path: Path, bucket: str) -> None:
     folder.write_bytes("merges.txt", MERGES.encode())
     far = TokenizerFileConfig(path=f"{bucket}/gpt2")
     assert tokens(read_tokenizer(far), "ab ab") == ["ab", "Ġab"]
-    assert outside(far) == outside(config(gpt2_folder(tmp_path)))
+    assert input_digests(far) == input_digests(config(gpt2_folder(tmp_path)))
 
 
 def split_at(pattern: str) -> Tokenizer:
@@ -273,16 +273,20 @@ def test_a_text_on_which_the_library_gives_up_is_refused() -> None:
 
 def test_a_vocabulary_is_known_by_its_bytes_and_not_by_its_place(tmp_path: Path) -> None:
     here, there = (written(tmp_path / name / "vocab.txt", VOCAB_TXT) for name in "ab")
-    assert outside(config(here)) == outside(config(there)) == outside(config(there.parent))
+    assert (
+        input_digests(config(here))
+        == input_digests(config(there))
+        == input_digests(config(there.parent))
+    )
     assert identity(config(here)) == identity(config(there))
     assert "path" not in identity(config(here))
     assert identity(config(here)) != identity(config(here, lowercase=False))
     written(there, VOCAB_TXT + "more\n")
-    assert outside(config(here)) != outside(config(there))
+    assert input_digests(config(here)) != input_digests(config(there))
     folder = gpt2_folder(tmp_path / "gpt2")
-    before = outside(config(folder))
+    before = input_digests(config(folder))
     written(folder / "merges.txt", MERGES + "\n")
-    assert outside(config(folder)) != before
+    assert input_digests(config(folder)) != before
 
 
 def test_the_stage_saves_a_foreign_vocabulary_and_measures_it(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from rungwise.core.tracking.store import (
     find_database,
     make_store,
     open_store,
-    shown_address,
+    hide_credentials,
 )
 from rungwise.core.tracking.tracker import Synced, Tracker, sync
 from rungwise.pipeline import runner
@@ -566,7 +566,7 @@ def test_the_store_is_the_server_if_one_is_set_else_below_the_root(tmp_path: Pat
 
 
 def test_a_server_is_known_without_its_password_and_a_file_by_its_whole_path() -> None:
-    assert shown_address("http://me:secret@host:1/x") == "http://host:1/x"
-    assert shown_address("postgresql://me:a/b?c@d@db/mlflow") == "postgresql://db/mlflow"
+    assert hide_credentials("http://me:secret@host:1/x") == "http://host:1/x"
+    assert hide_credentials("postgresql://me:a/b?c@d@db/mlflow") == "postgresql://db/mlflow"
     file = "sqlite:////runs/password=one/mlflow.db"
-    assert shown_address(file) == file
+    assert hide_credentials(file) == file

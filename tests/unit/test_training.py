@@ -10,7 +10,7 @@ import torch
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.order import ReadOrder, Share
+from rungwise.instances.order import ReadOrder, ShardShare
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.gradient import check_fit
@@ -158,7 +158,9 @@ def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None
     order = ReadOrder(source.reader.rows_per_shard, 0)
     read: list[int] = []
     for step in range(2 * count // size):
-        parts = [step_batch(source, order, step, Share(size, rank, 3), 2, 0) for rank in range(3)]
+        parts = [
+            step_batch(source, order, step, ShardShare(size, rank, 3), 2, 0) for rank in range(3)
+        ]
         assert len({len(part.micro_batches) for part in parts}) == 1
         read += [row for part in parts for row in part.instances.tolist()]
         tokens = sum(batch.tokens for part in parts for batch in part.micro_batches)

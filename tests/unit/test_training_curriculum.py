@@ -20,7 +20,7 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pretraining.gradient import check_fit, plan_run
 from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import Turn, count_epochs, list_turns, open_phases
+from rungwise.training.curriculum import DataPhase, count_epochs, list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
 from tests.conftest import small_recipe
 from tests.training_runs import (
@@ -58,7 +58,7 @@ def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[
     turns = list_turns(inputs, settings.pretrain)
     short, long = open_phases(settings, turns, worker)
     assert [short.reads(14), long.reads(14), long.reads(15)] == [True, False, True]
-    (alone,) = open_phases(settings, [Turn("instances", 0, both[1])], worker)
+    (alone,) = open_phases(settings, [DataPhase("instances", 0, both[1])], worker)
     assert long.step(15).instances.tolist() == alone.step(0).instances.tolist()
     assert long.step(19).data_hash == alone.step(4).data_hash
     # Twelve rows a step: six at once of length 16, and three of length 32.

@@ -11,11 +11,11 @@ import torch
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.order import Share
+from rungwise.instances.order import ShardShare
 from rungwise.instances.reader import InstanceReader
 from rungwise.training import parallel
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import Turn
+from rungwise.training.curriculum import DataPhase
 from rungwise.training.feed import Source, count_bins, data_hash, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -175,7 +175,7 @@ def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
     rng = np.random.default_rng(1)
     rows = make_instances(tmp_path / "instances", kind, documents=(40, 7, 20))
     source = Source(InstanceReader(rows, "train", 1 << 20))
-    order = Turn("instances", 0, rows).order(config())
+    order = DataPhase("instances", 0, rows).order(config())
     for _ in range(30):
         each, world, micro = rng.integers(1, 4), rng.integers(1, 5), rng.integers(1, 9)
         parts = int(each * world)
@@ -192,7 +192,7 @@ def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
                 [each for each in vars(batch).values() if isinstance(each, torch.Tensor)]
                 for rank in range(world)
                 for batch in step_batch(
-                    source, order, step, Share(size, rank, world), micro, 0, parts
+                    source, order, step, ShardShare(size, rank, world), micro, 0, parts
                 ).micro_batches
             ]
 

@@ -17,7 +17,12 @@ from rungwise.models.fitting import Stretch
 from rungwise.models.trained.encoders import count_marks
 from rungwise.models.word_vectors import sparse_sums, word2vec_kernel
 from rungwise.models.word_vectors.glove import GloveConfig
-from rungwise.models.word_vectors.word2vec import Word2vecConfig, alias_table, huffman_paths, keep
+from rungwise.models.word_vectors.word2vec import (
+    Word2vecConfig,
+    alias_table,
+    huffman_paths,
+    keep_probabilities,
+)
 from rungwise.pretraining.config import AsynchronousConfig
 from rungwise.pretraining.rounds import mean_loss
 from rungwise.tokens.text import TokenisedText
@@ -227,10 +232,10 @@ def test_the_mean_step_of_negative_sampling_is_its_formula(architecture: Any) ->
 
 def test_subsampling_is_that_of_the_first_implementation() -> None:
     share = COUNTS / COUNTS.sum()
-    for word, kept in enumerate(keep(COUNTS, 0.05)):
+    for word, kept in enumerate(keep_probabilities(COUNTS, 0.05)):
         ratio = 0.05 / share[word] if share[word] else 0.0
         assert kept / 2**32 == pytest.approx(min(1.0, math.sqrt(ratio) + ratio), abs=1e-9)
-    assert (keep(COUNTS, 0.0)[:6] == 2**32 - 1).all()
+    assert (keep_probabilities(COUNTS, 0.0)[:6] == 2**32 - 1).all()
 
 
 # GloVe.

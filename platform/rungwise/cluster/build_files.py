@@ -17,7 +17,7 @@ MARKERS = "markers"
 FileRow = dict[str, Any]  # of the manifest
 
 
-class Order(Protocol):
+class BuildOrder(Protocol):
     """An order for one file: plain data that can be pickled."""
 
     @property
@@ -31,7 +31,7 @@ class Order(Protocol):
         ...
 
 
-OrderT = TypeVar("OrderT", bound=Order)
+OrderT = TypeVar("OrderT", bound=BuildOrder)
 
 
 def build_files(

@@ -25,7 +25,7 @@ ROOT_VARIABLE = "RUNGWISE_ROOT"
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeOptions:
     """One Ray node. `head` is the address to join, None for the head itself. Ray chooses ports that
     are 0. `resources` may hold CPU and GPU; {} lets Ray count them."""
 
@@ -42,7 +42,7 @@ class Node:
     more: tuple[str, ...] = ()  # more options, such as ports of a second node on a machine
 
 
-def start_command(node: Node) -> list[str]:
+def start_command(node: NodeOptions) -> list[str]:
     """The command that starts `node` and blocks; the dashboard listens on loopback only."""
     arguments = [str(Path(sys.executable).with_name("ray")), "start", "--block"]
     arguments += ["--disable-usage-stats", "--node-ip-address", node.address]

@@ -23,7 +23,7 @@ from rungwise.core.errors import StageFailed, UserError
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
-def guarded(command: Callable[[], int | None]) -> int:
+def run_command(command: Callable[[], int | None]) -> int:
     """Run `command`; None means success. A UserError prints one line and gives status 2. Secrets
     are cut from every error: an address that cannot be read may hold one."""
     sys.excepthook = _print_bug
@@ -55,7 +55,7 @@ def guarded(command: Callable[[], int | None]) -> int:
         return FAILED
     except KeyboardInterrupt:
         errors.print("interrupted; the same command goes on from the last checkpoint:")
-        errors.print(f"  {redact(_typed(sys.argv))}", markup=False, highlight=False)
+        errors.print(f"  {redact(_command_as_typed(sys.argv))}", markup=False, highlight=False)
         return INTERRUPTED
 
 
@@ -99,7 +99,7 @@ def _reader_has_gone() -> bool:
     return True
 
 
-def _typed(argv: Sequence[str]) -> str:
+def _command_as_typed(argv: Sequence[str]) -> str:
     """The command of this process as a user would type it."""
     program = Path(argv[0])
     is_ours = program.name in ("rungwise", "__main__.py")

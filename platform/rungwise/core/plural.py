@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Format `1 layer`, `2,000 layers`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 

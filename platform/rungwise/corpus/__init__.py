@@ -2,6 +2,6 @@
 
 from rungwise.corpus.config import CorpusConfig, PydocsSource, identity
 from rungwise.corpus.document import Document, read_documents
-from rungwise.corpus.files import outside
+from rungwise.corpus.files import input_digests
 
 __all__ = ["CorpusConfig", "Document", "PydocsSource", "identity", "outside", "read_documents"]

@@ -154,7 +154,7 @@ FileSource = (
 Source = Annotated[FileSource | PydocsSource, Field(discriminator="kind")]
 
 
-class Rules(Config):
+class DocumentRules(Config):
     """The rules for documents, wherever they come from."""
 
     # drop shorter documents; a character of Chinese or Japanese counts as five
@@ -173,7 +173,7 @@ class Rules(Config):
     seed: int = 0  # draws the held-out documents
 
 
-class CorpusConfig(Rules):
+class CorpusConfig(DocumentRules):
     """The text to train on, and which documents and paragraphs are left out."""
 
     sources: tuple[Source, ...] = Field(min_length=1)

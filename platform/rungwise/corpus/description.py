@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.storage.source_files import SourceFile, data_files, find_files, is_glob
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.corpus.cleaning.accents import count_marked
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.encodings import archive_kind, detect_encoding, wide_encoding
@@ -161,7 +161,7 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     ignored: Counter[str] = Counter()
     advised: Counter[str] = Counter()
     for path in paths:
-        with reached(path, "the path"):
+        with explain_connection_errors(path, "the path"):
             files = data_files(find_files(path))
         for file in files:
             parents[file.uri] = path
@@ -178,7 +178,7 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
         whole = len(by_kind) == 1 and not ignored and not advised
         patterns = list(paths) if whole else _globs(list(files.values()), parents)
         groups.append(_describe_group(kind, list(files.values()), patterns))
-    others = [f"{counted(count, 'file')} {_ADVICE[kind]}" for kind, count in advised.items()]
+    others = [f"{format_count(count, 'file')} {_ADVICE[kind]}" for kind, count in advised.items()]
     others += [f"{count} {suffix}" for suffix, count in ignored.most_common(5)]
     return sorted(groups, key=lambda group: -group.characters), others
 
@@ -195,7 +195,9 @@ def _globs(files: Sequence[SourceFile], parents: dict[str, str]) -> list[str]:
 
 
 def _describe_group(kind: str, files: list[SourceFile], paths: list[str]) -> FileGroup:
-    group = FileGroup(kind, tuple(paths), len(files), sum(map(streams.unpacked_bytes, files)))
+    group = FileGroup(
+        kind, tuple(paths), len(files), sum(map(streams.estimate_unpacked_bytes, files))
+    )
     if kind in ("jsonl", "parquet", "arrow"):
         texts = _estimate_records(group, files)
     else:

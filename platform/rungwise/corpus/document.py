@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.summary import Part
+from rungwise.core.stages.summary import SummaryPart
 from rungwise.core.storage.folder import Folder
 
 SCHEMA = pa.schema(
@@ -58,7 +58,7 @@ class Document:
         return text_digest(self.sentences)
 
 
-class Damage(Part):
+class DocumentDamage(SummaryPart):
     """A skipped part of a file: `bytes` at `place` ("line 3", "row 5", "" for all of it).
 
     `reason` is the kind of fault, `detail` describes it, `key` is the config key to change.
@@ -90,7 +90,7 @@ class RawDocument:
     label: str
     paragraphs: Sequence[str]
     segmented: bool = False
-    damage: Damage | None = None
+    damage: DocumentDamage | None = None
     text: str = ""
     spans: Sequence[tuple[int, int]] = ()
     boilerplate: int = 0

@@ -15,7 +15,7 @@ from typing import Any
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public.sets import how_to_get
 from rungwise.core.storage.source_files import SourceFile, data_files, digest_of_blocks, find_files
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.corpus.cleaning.decontamination import PATHS_KEY, DecontaminationConfig
 from rungwise.corpus.config import CorpusConfig, FileSource, PydocsSource, source_key
 from rungwise.corpus.readers import pydocs
@@ -24,7 +24,7 @@ _THREADS = 16
 _BY_TASKS_BYTES = 2 << 30
 
 
-def outside(config: CorpusConfig) -> dict[str, Any]:
+def input_digests(config: CorpusConfig) -> dict[str, Any]:
     """Return digests of the files of each source; raises ConfigError or DataError if none."""
     digests: dict[str, Any] = {}
     for index, source in enumerate(config.sources):
@@ -77,7 +77,7 @@ def _match(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[
     """Return the files that match `paths`, by URI; raises ConfigError if a path matches none."""
     files: dict[str, SourceFile] = {}
     for pattern in paths:
-        with reached(pattern, key):
+        with explain_connection_errors(pattern, key):
             matches = data_files(find_files(pattern))
             if only_arrow:  # a repository of the hub has a README, too
                 matches = [file for file in matches if file.name.endswith(".arrow")]
@@ -137,5 +137,5 @@ def _hash_by_tasks(blocks: Sequence[tuple[SourceFile, int]], key: str) -> list[b
 
 def _hash_block(block: tuple[SourceFile, int], key: str) -> bytes:
     file, number = block
-    with reached(file.uri, key):
+    with explain_connection_errors(file.uri, key):
         return file.block_digest(number)

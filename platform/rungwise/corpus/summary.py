@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.core.stages.stage import Later, StageType
-from rungwise.core.stages.summary import Part, PerSplit, Summary
+from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.stages.summary import SummaryPart, PerSplit, Summary
 from rungwise.corpus.config import identity
-from rungwise.corpus.document import Damage, Document, read_documents
-from rungwise.corpus.files import outside
+from rungwise.corpus.document import DocumentDamage, Document, read_documents
+from rungwise.corpus.files import input_digests
 
 CORPORA = ("corpus", "task_text")  # the stages that make a corpus
 OF_A_TASK = "text of a task, without its labels"
@@ -29,7 +29,7 @@ _LONGEST_WORDS = 12
 _UNITS = ("documents", "sentences", "words", "characters", "bytes", "spans")
 
 
-class CorpusFile(Part):
+class CorpusFile(SummaryPart):
     """One file of documents, the name of its source, and its size in each unit."""
 
     file: str
@@ -43,7 +43,7 @@ class CorpusFile(Part):
     spans: int
 
 
-class Cut(Part):
+class CutCount(SummaryPart):
     """Text removed from the documents of a source, and why."""
 
     source: str
@@ -73,10 +73,10 @@ class CorpusSummary(Summary):
     dropped: dict[str, int]
     dropped_examples: dict[str, list[str]]
     dropped_samples: dict[str, list[dict[str, str]]]
-    skipped: tuple[Damage, ...]
+    skipped: tuple[DocumentDamage, ...]
     skipped_parts: int
     skipped_bytes: int
-    cut: tuple[Cut, ...]
+    cut: tuple[CutCount, ...]
     spans_dropped: int
     characters_removed: int
     characters_replaced: int
@@ -106,7 +106,7 @@ class RangeReport:
     documents: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     samples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
-    skipped: list[Damage] = field(default_factory=list)  # the first ones
+    skipped: list[DocumentDamage] = field(default_factory=list)  # the first ones
     skipped_parts: int = 0
     skipped_bytes: int = 0
     paragraphs_cut: Counter[str] = field(default_factory=Counter)
@@ -130,7 +130,7 @@ class RangeReport:
             start = " ".join(one[:_SAMPLE_CHARACTERS] for one in sentences[:_SAMPLE_CHARACTERS])
             samples.append({"id": id_, "text": start.lstrip()[:_SAMPLE_CHARACTERS]})
 
-    def skip(self, damage: Damage) -> None:
+    def skip(self, damage: DocumentDamage) -> None:
         """Count a part of a file that cannot be read."""
         self.skipped_parts += 1
         self.skipped_bytes += damage.bytes
@@ -226,7 +226,7 @@ def summarise_reports(
     ]
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common())
     headline = [
-        counted(totals["documents"].total, "document"),
+        format_count(totals["documents"].total, "document"),
         ", ".join(sizes),
         f"{dropped.total():,} dropped" + (f" ({reasons})" if reasons else ""),
     ]
@@ -256,9 +256,9 @@ def summarise_reports(
         by_encoding = ", ".join(f"{count:,} as {name}" for name, count in encodings.most_common())
         headline.append(f"read {by_encoding}")
     if removed:
-        headline.append(f"removed {counted(removed, 'unreadable character')}")
+        headline.append(f"removed {format_count(removed, 'unreadable character')}")
     if replaced:
-        headline.append(f"{counted(replaced, 'character')} lost before (U+FFFD)")
+        headline.append(f"{format_count(replaced, 'character')} lost before (U+FFFD)")
     samples = dict(sorted(samples.items()))
     with_text = {
         reason: [one for one in examples if one["text"]] for reason, examples in samples.items()
@@ -279,7 +279,7 @@ def summarise_reports(
         skipped_parts=skipped_parts,
         skipped_bytes=skipped_bytes,
         cut=tuple(
-            Cut(source=source, reason=reason, **size)
+            CutCount(source=source, reason=reason, **size)
             for (source, reason), size in sorted(cuts.items())
         ),
         spans_dropped=sum(report.spans_dropped for report in reports),
@@ -316,10 +316,10 @@ def describe_sources(corpus: Artifact) -> list[str]:
 CORPUS = StageType(
     "corpus",
     9,
-    Later("rungwise.corpus.building.stage:build_corpus"),
+    LazyFunction("rungwise.corpus.building.stage:build_corpus"),
     CorpusSummary,
     identity=identity,
-    outside=outside,
+    outside=input_digests,
     resumes=True,
-    refuse=Later("rungwise.corpus.building.stage:refuse_small"),
+    refuse=LazyFunction("rungwise.corpus.building.stage:refuse_small"),
 )

@@ -231,7 +231,7 @@ def paired_bootstrap(
 
 
 @dataclass(frozen=True)
-class Draws:
+class BootstrapDraws:
     """A metric of a variant's runs: as observed (S,), and over draws of test examples (R, S)."""
 
     observed: NDArray[np.floating]
@@ -240,7 +240,7 @@ class Draws:
 
 def draw_values(
     variants: Sequence[Sums], value: Callable[[Sums], Sums], seed: int, resamples: int = 10_000
-) -> list[Draws]:
+) -> list[BootstrapDraws]:
     """The draws of each variant, whose runs (S, N, k) all see the same drawn examples."""
     sums = np.concatenate(variants)  # (U, N, k), the runs of all variants
     draws = _draw_totals(sums, np.random.default_rng(seed).spawn(1)[0], resamples)
@@ -248,13 +248,17 @@ def draw_values(
     ends = np.cumsum([len(each) for each in variants])[:-1]
     observed = value(sums.astype(np.float64).sum(axis=1))
     return [
-        Draws(*each)
+        BootstrapDraws(*each)
         for each in zip(np.split(observed, ends), np.split(resampled, ends, axis=1), strict=True)
     ]
 
 
 def paired_draws(
-    first: Draws, second: Draws, seed: int, within: Range = _ANY, pretrainings: int = 1
+    first: BootstrapDraws,
+    second: BootstrapDraws,
+    seed: int,
+    within: Range = _ANY,
+    pretrainings: int = 1,
 ) -> Difference:
     """The difference of two variants, as in `paired_bootstrap`, over the runs that both have."""
     runs = min(len(first.observed), len(second.observed))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rungwise.finetune.model import TaskModel
-from rungwise.models.device import own_devices
+from rungwise.models.device import list_devices
 from rungwise.tasks.kinds.heads import Rows
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import TaskKind
@@ -82,7 +82,7 @@ def _integers(values: Iterable[int]) -> Tensor:
 
 def model_devices(model: TaskModel) -> list[torch.device]:
     """Return the devices of this process if `model` is on the first of them, else its own."""
-    devices = own_devices()
+    devices = list_devices()
     return devices if devices[0] == model.device else [model.device]
 
 

@@ -11,7 +11,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.recent import Recent
 from rungwise.core.stages.artifact import Artifact
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
-from rungwise.finetune.model import Pretrained
+from rungwise.finetune.model import PretrainedBody
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.shapes import shapes_only
@@ -29,7 +29,7 @@ _NOISE_SEED = 0  # the same errors for every model
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitData:
     """Examples, and the items made of them."""
 
     examples: list[Any]
@@ -39,7 +39,7 @@ class Split:
 # The trials of a sweep and the seeds of an evaluation that follow each other in a process differ in
 # their settings, and rarely in what they read.
 _READERS: Recent[Tokenizer] = Recent()
-_SPLITS: Recent[dict[str, Split]] = Recent(3)  # as BERT, GPT and two directions frame a text
+_SPLITS: Recent[dict[str, SplitData]] = Recent(3)  # as BERT, GPT and two directions frame a text
 _WEIGHTS: Recent[dict[str, Tensor]] = Recent()
 
 
@@ -48,8 +48,8 @@ class TaskData:
     """A task encoded for a pretrained model, and that model."""
 
     info: TaskInfo
-    splits: dict[str, Split]
-    pretrained: Pretrained
+    splits: dict[str, SplitData]
+    pretrained: PretrainedBody
     weights: dict[str, Tensor]  # with the names of pretraining
     tokenizer: Tokenizer
 
@@ -69,7 +69,7 @@ def load_data(
     """
     info, trained = TaskSummary.of(task).info, PretrainSummary.of(pretrain)
     objective = trained.model.objective(trained.objective)
-    pretrained = Pretrained(trained.model, objective, trained.vocab_size)
+    pretrained = PretrainedBody(trained.model, objective, trained.vocab_size)
     check(config, info, trained.model, objective)
     task_key, words_key, model_key = (
         (each.fingerprint, each.folder.uri) for each in (task, tokenizer, pretrain)
@@ -83,13 +83,14 @@ def load_data(
     frame = build_frame(config, pretrained, splitter)
     kind, rates = task_kind(info, config.reading), tuple(noise)
 
-    def encode() -> dict[str, Split]:
+    def encode() -> dict[str, SplitData]:
         examples = {name: read_examples(task, name) for name in SPLITS}
         examples |= {
             noise_split(rate): add_errors(examples["test"], rate, _NOISE_SEED) for rate in rates
         }
         return {
-            name: Split(each, kind.encode(each, splitter, frame)) for name, each in examples.items()
+            name: SplitData(each, kind.encode(each, splitter, frame))
+            for name, each in examples.items()
         }
 
     splits = _SPLITS.get((task_key, words_key, frame, config.reading, rates), encode)
@@ -97,7 +98,7 @@ def load_data(
     return TaskData(info, splits, pretrained, weights, splitter)
 
 
-def build_frame(config: FinetuneConfig, pretrained: Pretrained, tokenizer: Tokenizer) -> Frame:
+def build_frame(config: FinetuneConfig, pretrained: PretrainedBody, tokenizer: Tokenizer) -> Frame:
     """Return how rows are framed for a pretrained model.
 
     Raises DataError if the model needs [CLS] and [SEP] and the tokenizer lacks them.

@@ -39,7 +39,7 @@ from rungwise.finetune.scoring import (
     logits_and_states,
 )
 from rungwise.finetune.state import Best, load_state, save_state
-from rungwise.models.device import keep_freed_memory, own_devices, seed_generators
+from rungwise.models.device import keep_freed_memory, list_devices, seed_generators
 from rungwise.tasks.kinds.heads import CrfHead
 from rungwise.tasks.kinds.items import Item
 from rungwise.training.optimizer import (
@@ -85,7 +85,7 @@ def finetune(
     keep_freed_memory()
     torch.manual_seed(seed)
     # Draw the weights on the CPU, so that they depend on the seed and not on the device.
-    model = build(config, data).to(own_devices()[0])
+    model = build(config, data).to(list_devices()[0])
     devices = model_devices(model)
     optimizer_config = OptimizerConfig(
         learning_rate=config.learning_rate,

@@ -31,7 +31,7 @@ DESCRIPTION = "model.json"  # file name of `describe`, beside the weights
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class PretrainedBody:
     """Family, objective and vocabulary of a pretrained model; its weights are apart."""
 
     family: Family
@@ -99,7 +99,7 @@ class TaskModel(HeadedEncoder):
     `calibration` is fitted on the validation split, such as the threshold of no answer.
     """
 
-    def __init__(self, config: FinetuneConfig, info: TaskInfo, pretrained: Pretrained) -> None:
+    def __init__(self, config: FinetuneConfig, info: TaskInfo, pretrained: PretrainedBody) -> None:
         family, objective = pretrained.family, pretrained.objective
         new_tokens = count_marks(objective)
         encoder = family.encoder(objective, pretrained.vocab_size, config.dropout, new_tokens)
@@ -196,7 +196,9 @@ def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ta
     model = TaskModel(
         validate(FinetuneConfig, description["finetune"], source="finetune"),
         TaskInfo.from_data(description["task"]),
-        Pretrained(family, family.objective(description["objective"]), description["vocab_size"]),
+        PretrainedBody(
+            family, family.objective(description["objective"]), description["vocab_size"]
+        ),
     )
     expected = model.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):

@@ -18,7 +18,7 @@ import numpy as np
 
 from rungwise.cluster.build_files import MARKERS, FileRow, build_files
 from rungwise.core.errors import DataError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -200,7 +200,9 @@ def _summary(task: ShardTask, tokens: TokensSummary, rows: list[FileRow]) -> Ins
     config = task.config
     totals = _totals(rows)
     statistics = config.statistics(totals)
-    headline = f"{counted(totals['instances'], 'instance')}  {totals['tokens'] / 1e6:.1f} M tokens"
+    headline = (
+        f"{format_count(totals['instances'], 'instance')}  {totals['tokens'] / 1e6:.1f} M tokens"
+    )
     if more := config.headline(totals, statistics):
         headline += f"  {more}"
     files = tuple(ShardFile(**{key: row[key] for key in ShardFile.model_fields}) for row in rows)

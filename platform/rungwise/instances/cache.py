@@ -22,7 +22,7 @@ from typing import BinaryIO
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.storage.object_store import download, filesystem
-from rungwise.core.storage.store_errors import disk_explained, reached
+from rungwise.core.storage.store_errors import disk_explained, explain_connection_errors
 from rungwise.instances import shards
 from rungwise.instances.shards import Shard
 
@@ -159,7 +159,7 @@ class ShardStore:
     def _download(self, name: str, expected: str, part: Path) -> None:
         uri = self._folder.path(name)
         try:
-            with reached(self._folder.uri):
+            with explain_connection_errors(self._folder.uri):
                 path = f"{self._root}/{name}"
                 download(self._filesystem, path, self._filesystem.info(path), part)
         except FileNotFoundError as error:

@@ -21,8 +21,8 @@ from pydantic import Field
 from rungwise.core.randomness import uniform
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import CausalBatch
-from rungwise.instances.contract import Facts, check_rows, must
-from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, WholeRow
+from rungwise.instances.contract import Facts, check_rows, check_bound
+from rungwise.instances.kind import Built, Kind, ColouredPiece, ShownRow, Spell, WholeRow
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows, Shard
 
@@ -70,12 +70,12 @@ class CausalConfig(Kind):
         counts = check_rows(shard, facts, self.sequence_length + 1, {end_id: ends})
         lengths = shard.lengths
         short = int((lengths != self.sequence_length + 1).sum())
-        must(facts.name, "blocks that are not full", short, "at most", facts.sections)
+        check_bound(facts.name, "blocks that are not full", short, "at most", facts.sections)
         last, first = shard.ids[shard.offsets[1:-1] - 1], shard.ids[shard.offsets[1:-1]]
         what = "blocks that do not begin with the last token of the one before"
-        must(facts.name, what, int((last != first).sum()), "exactly", 0)
+        check_bound(facts.name, what, int((last != first).sum()), "exactly", 0)
         framed = len(shard.ids) > 0 and shard.ids[0] == end_id and shard.ids[-1] == end_id
-        must(facts.name, "stream framed by end symbols", int(framed), "exactly", 1)
+        check_bound(facts.name, "stream framed by end symbols", int(framed), "exactly", 1)
         return {
             **counts,
             "predicted": int((lengths - 1).sum()),
@@ -120,7 +120,7 @@ class CausalConfig(Kind):
         length = int(batch.weights[row].sum())
         ids, documents = batch.ids[row, :length].tolist(), batch.document[row, :length].tolist()
         pieces = [
-            Piece(
+            ColouredPiece(
                 token, "opens" if place and document != documents[place - 1] else "plain", document
             )
             for place, (token, document) in enumerate(zip(ids, documents, strict=True))

@@ -58,9 +58,9 @@ def check_rows(
     """
     lengths, ids = shard.lengths, shard.ids
     name, vocab_size = facts.name, facts.vocab_size
-    must(name, "longest instance", int(lengths.max(initial=0)), "at most", longest)
-    must(name, "shortest instance", int(lengths.min(initial=1)), "at least", 1)
-    must(name, "largest id", int(ids.max(initial=0)), "below", vocab_size)
+    check_bound(name, "longest instance", int(lengths.max(initial=0)), "at most", longest)
+    check_bound(name, "shortest instance", int(lengths.min(initial=1)), "at least", 1)
+    check_bound(name, "largest id", int(ids.max(initial=0)), "below", vocab_size)
     special = np.array(facts.special.ids, dtype=np.int64)
     # One pass over the ids, not one per special token; in parts, because bincount copies.
     counts = np.zeros(vocab_size, dtype=np.int64)
@@ -70,7 +70,7 @@ def check_rows(
         if token == facts.special.unk:
             continue
         figure, exact = f"tokens {_token_name(token, facts)}", expected.get(token, 0)
-        must(name, figure, int(counts[token]), "exactly", exact)
+        check_bound(name, figure, int(counts[token]), "exactly", exact)
     top = histogram_up_to or longest
     histogram = np.histogram(np.minimum(lengths, top), bins=HISTOGRAM_BINS, range=(0, top))[0]
     return {
@@ -81,7 +81,7 @@ def check_rows(
 
 
 @dataclass(frozen=True)
-class Share:
+class ContractShare:
     """A share, `part` of `whole`, with its expected value and bound."""
 
     figure: str
@@ -112,7 +112,7 @@ class Share:
             )
 
 
-def check_shares(name: str, shares: Iterable[Share]) -> list[str]:
+def check_shares(name: str, shares: Iterable[ContractShare]) -> list[str]:
     """Check shares; return the figures with too few draws to tell. Raises DataError naming the
     figure and the bound."""
     small: list[str] = []
@@ -132,7 +132,7 @@ def _divergence(share: float, expected: float) -> float:
     )
 
 
-def must(shard: str, figure: str, value: int, relation: str, bound: int) -> None:
+def check_bound(shard: str, figure: str, value: int, relation: str, bound: int) -> None:
     """Raise DataError naming the shard, the figure, the bound and `value`, unless it holds."""
     if not _RELATIONS[relation](value, bound):
         raise DataError(f"{shard}: {figure} must be {relation} {bound}, found {value}")

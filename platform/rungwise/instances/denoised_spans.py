@@ -25,7 +25,7 @@ from rungwise.core.errors import BlockError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import MaskedBatch
 from rungwise.instances.blocks import MaskedBlocksConfig
-from rungwise.instances.kind import Built, Piece, ShownRow, Spell, WholeRow
+from rungwise.instances.kind import Built, ColouredPiece, ShownRow, Spell, WholeRow
 from rungwise.instances.masking import MaskingConfig, Vocabulary
 from rungwise.instances.shards import PaddedRows
 
@@ -115,7 +115,7 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         tokens = [*batch.ids[row, :length].tolist(), end]
         first = int((batch.segments[row, :length] == 0).sum())
         pieces = [
-            Piece(token, "opens" if place == first else "plain", int(place >= first))
+            ColouredPiece(token, "opens" if place == first else "plain", int(place >= first))
             for place, token in enumerate(tokens)
         ]
         return ShownRow(pieces, f"{first} tokens to read, {len(tokens) - first} to write")

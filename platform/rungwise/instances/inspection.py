@@ -14,12 +14,12 @@ from tokenizers import Tokenizer, decoders
 
 from rungwise import tokenizer as tokenizers
 from rungwise.core.errors import UserError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.randomness import bits
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.kind import Piece
+from rungwise.instances.kind import ColouredPiece
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 
@@ -77,7 +77,7 @@ def show_instances(
     )
     console.print(f"{instances.folder.uri}", style="dim", highlight=False, soft_wrap=True)
     console.print(
-        f"{reader.config.kind}, {split}: {counted(len(reader), 'instance')}, epoch {epoch}, "
+        f"{reader.config.kind}, {split}: {format_count(len(reader), 'instance')}, epoch {epoch}, "
         f"seed {seed}",
         highlight=False,
     )
@@ -87,7 +87,7 @@ def show_instances(
         console.print()
         console.print(f"instance {instance}", style="bold", highlight=False)
         row_shown = reader.config.show(batch, row, reader.vocabulary, spell)
-        console.print(_coloured(row_shown.pieces, spell), soft_wrap=False)
+        console.print(_colour(row_shown.pieces, spell), soft_wrap=False)
         console.print(Text(row_shown.note, style="dim"), soft_wrap=False)
 
 
@@ -101,7 +101,7 @@ def _load_tokenizer(instances: Artifact) -> Tokenizer:
     return tokenizers.load_tokenizer(folder)
 
 
-def _coloured(pieces: Sequence[Piece], spell: Callable[[int], str]) -> Text:
+def _colour(pieces: Sequence[ColouredPiece], spell: Callable[[int], str]) -> Text:
     text = Text()
     for piece in pieces:
         style = _STYLES.get(piece.kind, _SEGMENT_STYLES[piece.segment % 2])

@@ -37,7 +37,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ColouredPiece:
     """One token of a row for people to see; `original` is the token that masking has hidden."""
 
     token: int
@@ -51,7 +51,7 @@ class ShownRow:
     """The tokens of a row without padding, and what a model is asked about them, in words.
     `answer` is how its segments are related, empty if that is not asked."""
 
-    pieces: list[Piece]
+    pieces: list[ColouredPiece]
     note: str
     answer: str = ""
 
@@ -78,7 +78,7 @@ class WholeRow:
     hides: bool  # whether the model reads [MASK] in place of the token that it predicts
 
 
-def unused_text(totals: Mapping[str, Any]) -> dict[str, int | float]:
+def count_unused_tokens(totals: Mapping[str, Any]) -> dict[str, int | float]:
     """The tokens of the text that no row has, and their share, for `Kind.statistics`."""
     unused = totals["tokens_unused"]
     return {"tokens_unused": unused, "unused_share": unused / max(totals["text_tokens"], 1)}

@@ -15,16 +15,16 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.instances.contract import Facts, Share, check_rows, check_shares, must
+from rungwise.instances.contract import Facts, ContractShare, check_rows, check_shares, check_bound
 from rungwise.instances.kind import (
     Figure,
     Kind,
-    Piece,
+    ColouredPiece,
     PieceKind,
     ShownRow,
     Spell,
     WholeRow,
-    unused_text,
+    count_unused_tokens,
 )
 from rungwise.instances.masking import MaskingConfig, Vocabulary, expected_predictions, mask
 from rungwise.instances.shards import PaddedRows, Shard, pad_rows
@@ -107,36 +107,40 @@ class MaskedKind(Kind):
         if self.segments is None:
             opens, closes = shard.ids[1:] == cls_id, shard.ids[:-1] == sep_id
             apart = int((opens != closes).sum())
-            must(facts.name, "[SEP] and [CLS] that are not neighbours", apart, "exactly", 0)
+            check_bound(facts.name, "[SEP] and [CLS] that are not neighbours", apart, "exactly", 0)
             texts = 1 + int(opens.sum())
         symbols = {cls_id: texts, sep_id: (self.segments or 1) * texts}
         counts = check_rows(shard, facts, self.length, symbols)
         begin = int((shard.ids[first] == cls_id).sum())
-        must(facts.name, "instances that begin with [CLS]", begin, "exactly", rows)
+        check_bound(facts.name, "instances that begin with [CLS]", begin, "exactly", rows)
         ends = shard.ids[last] == sep_id
         if "a_length" in shard.columns:
             middle = first + shard.columns["a_length"].astype(np.int64) - 1
             ends &= shard.ids[np.clip(middle, 0, len(shard.ids) - 1)] == sep_id
         what = "instances whose A and last segment end with [SEP]"
-        must(facts.name, what, int(ends.sum()), "exactly", rows)
+        check_bound(facts.name, what, int(ends.sum()), "exactly", rows)
         counts |= self._count_masks(shard, facts)
         counts |= {
             name: int(shard.columns[name].sum()) for name in _LABELS if name in shard.columns
         }
         most = counts["most_predictions"]
-        must(
+        check_bound(
             facts.name, "predictions of an instance", most, "at most", self.masking.max_predictions
         )
         counts["too_small_to_say"] = int(bool(check_shares(facts.name, self.shares(counts))))
         return counts
 
-    def shares(self, counts: dict[str, Any]) -> list[Share]:
+    def shares(self, counts: dict[str, Any]) -> list[ContractShare]:
         """The shares that the counts of a shard, or their sums over all shards, must keep."""
         masking, candidates = self.masking, counts["candidates"]
         tokens_a_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
 
-        def masked(figure: str, part: str, whole: str, expected: float, bound: float) -> Share:
-            return Share(figure, counts[part], counts[whole], expected, bound, tokens_a_draw)
+        def masked(
+            figure: str, part: str, whole: str, expected: float, bound: float
+        ) -> ContractShare:
+            return ContractShare(
+                figure, counts[part], counts[whole], expected, bound, tokens_a_draw
+            )
 
         expected = counts["expected"] / max(candidates, 1)
         return [
@@ -148,7 +152,7 @@ class MaskedKind(Kind):
                 "share of selected made random", "to_random", "selected", masking.random_share, 0.01
             ),
             *(
-                Share(figure, counts[label], counts["instances"], 0.5, 0.01)
+                ContractShare(figure, counts[label], counts["instances"], 0.5, 0.01)
                 for label, figure in _LABELS.items()
                 if label in counts
             ),
@@ -164,7 +168,7 @@ class MaskedKind(Kind):
             "kept_share": totals["kept"] / selected,
             "most_predictions": totals["most_predictions"],
             "fill": totals["tokens"] / (instances * self.sequence_length),
-            **unused_text(totals),
+            **count_unused_tokens(totals),
             "shards_too_small_to_say": totals["too_small_to_say"],
             **labels,
         }
@@ -246,14 +250,14 @@ class MaskedKind(Kind):
         real, length = batch.masked_weights[row] > 0, int(batch.lengths[row])
         positions, originals = batch.masked_positions[row][real], batch.masked_ids[row][real]
         masked = dict(zip(positions.tolist(), originals.tolist(), strict=True))
-        pieces: list[Piece] = []
+        pieces: list[ColouredPiece] = []
         for position in range(length):
             token, original = int(batch.ids[row, position]), masked.get(position)
             kind: PieceKind = "special" if token in vocabulary.special.ids else "plain"
             if original is not None:
                 changed = "masked" if token == vocabulary.mask else "random"
                 kind = "kept" if token == original else changed
-            pieces.append(Piece(token, kind, int(batch.segments[row, position]), original))
+            pieces.append(ColouredPiece(token, kind, int(batch.segments[row, position]), original))
         fates = Counter(piece.kind for piece in pieces)
         counts = ", ".join(f"{fates[fate]} {fate}" for fate in ("masked", "random", "kept"))
         note = f"{length} tokens; {len(masked)} to predict; {counts}"

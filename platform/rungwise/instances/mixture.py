@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
-from rungwise.instances.order import Located, Order, OrderConfig, ReadOrder, Share
+from rungwise.instances.order import LocatedRow, Order, OrderConfig, ReadOrder, ShardShare
 
 _SOURCE = 0x50CE  # separates the seeds of the sources from other random numbers
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
@@ -68,7 +68,7 @@ class MixedOrder(Order):
         self._tree = _tree([quotas[name] for name in names])
         self._lanes = config.lanes
 
-    def locate(self, positions: NDArray[np.int64]) -> Located:
+    def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
         """The instances at these positions of the run; epochs are those of their source."""
         source, draw = self._draws(positions)
         shards, rows, epochs = np.empty_like(draw), np.empty_like(draw), np.empty_like(draw)
@@ -77,9 +77,9 @@ class MixedOrder(Order):
             located = order.locate(draw[here])
             shards[here] = self._shards[number][located.shards]
             rows[here], epochs[here] = located.rows, located.epochs
-        return Located(self._begins[shards] + rows, shards, rows, epochs)
+        return LocatedRow(self._begins[shards] + rows, shards, rows, epochs)
 
-    def positions(self, step: int, share: Share) -> NDArray[np.int64]:
+    def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
         """Lane by lane, in order within a lane."""
         size, mine = share.batch_size, share.rows
         positions = np.arange(step * size, (step + 1) * size, dtype=np.int64)
@@ -103,7 +103,7 @@ class MixedOrder(Order):
             if isinstance(node, int):
                 counts[groups[self._shards[node][0]]] = draws
             else:
-                left = int(_rounded(np.array(draws), node.share))
+                left = int(_round_product(np.array(draws), node.share))
                 pending += [(node.left, left), (node.right, draws - left)]
         return counts
 
@@ -120,8 +120,8 @@ class MixedOrder(Order):
                 source.flat[here] = node
                 continue
             nth = draw.flat[here]
-            left = _rounded(nth, node.share)
-            goes_left = _rounded(nth + 1, node.share) > left
+            left = _round_product(nth, node.share)
+            goes_left = _round_product(nth + 1, node.share) > left
             draw.flat[here] = np.where(goes_left, left, nth - left)
             pending += [(node.left, here[goes_left]), (node.right, here[~goes_left])]
         return source, draw
@@ -183,7 +183,7 @@ def _tree(quotas: Sequence[int]) -> _Node | int:
     return heap[0][2]
 
 
-def _rounded(draws: NDArray[np.int64], share: int) -> NDArray[np.int64]:
+def _round_product(draws: NDArray[np.int64], share: int) -> NDArray[np.int64]:
     """`draws * share / 2^62` to nearest, exact although the product has 124 bits; draws < 2^61."""
     high, low = draws >> _HALF, draws & _LOW
     share_high, share_low = share >> _HALF, share & _LOW

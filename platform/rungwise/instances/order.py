@@ -60,7 +60,7 @@ class OrderConfig(Config):
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedRow:
     """The locations of the instances at some positions, one entry per position."""
 
     instances: NDArray[np.int64]  # first index of the shard in manifest order, plus the row
@@ -92,7 +92,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Share:
+class ShardShare:
     """A worker's share of every global batch."""
 
     batch_size: int
@@ -113,11 +113,11 @@ class Order(ABC):
     """Maps the positions of a run to instances."""
 
     @abstractmethod
-    def locate(self, positions: NDArray[np.int64]) -> Located:
+    def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
         """The instances at these positions of the run, in the shape of `positions`."""
 
     @abstractmethod
-    def positions(self, step: int, share: Share) -> NDArray[np.int64]:
+    def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
         """The positions that a worker reads at one step, in its order."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Order(ABC):
         """How many of the first `position` positions fall into each group of shards; `groups` gives
         the group of each shard."""
 
-    def upcoming_shards(self, step: int, steps_ahead: int, share: Share) -> NDArray[np.int64]:
+    def upcoming_shards(self, step: int, steps_ahead: int, share: ShardShare) -> NDArray[np.int64]:
         """The shards that a worker reads in `steps_ahead` steps from `step`, by first use."""
         positions = [self.positions(number, share) for number in range(step, step + steps_ahead)]
         shards = self.locate(np.concatenate([np.empty(0, dtype=np.int64), *positions])).shards
@@ -152,7 +152,7 @@ class ReadOrder(Order):
         self._begins = np.cumsum(rows) - rows
         self._lines: dict[int, Line] = {}
 
-    def locate(self, positions: NDArray[np.int64]) -> Located:
+    def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
         assert self.count, "no instances to read"
         epochs, place = np.divmod(np.asarray(positions, dtype=np.int64), self.count)
         shards, rows = np.empty_like(place), np.empty_like(place)
@@ -160,9 +160,9 @@ class ReadOrder(Order):
         for epoch in np.unique(epochs):
             here = epochs == epoch
             shards[here], rows[here] = self._line(int(epoch)).locate(point[here])
-        return Located(self._begins[shards] + rows, shards, rows, epochs)
+        return LocatedRow(self._begins[shards] + rows, shards, rows, epochs)
 
-    def positions(self, step: int, share: Share) -> NDArray[np.int64]:
+    def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
         """Sorted by lane, then by position; a worker has as many whole lanes as possible."""
         assert self.count, "no instances to read"
         size, lanes, mine = share.batch_size, self._lanes, share.rows
@@ -231,9 +231,9 @@ class ReadOrder(Order):
         line = self._lines.get(epoch)
         if line is None:
             line = (
-                _laid_out(np.arange(len(self._rows), dtype=np.int64), self._rows)
+                _lay_out(np.arange(len(self._rows), dtype=np.int64), self._rows)
                 if self._whole
-                else shuffled_line(self._rows, self._seed, epoch)
+                else shuffle_shards(self._rows, self._seed, epoch)
             )
             # One assignment, because threads share this object; at most two epochs are in use.
             nearest = sorted(self._lines.items(), key=lambda item: abs(item[0] - epoch))[:1]
@@ -275,12 +275,12 @@ def evenly(total: int, count: int) -> NDArray[np.int64]:
     return np.arange(count, dtype=np.int64) * total // max(1, count)
 
 
-def shuffled_line(rows_per_shard: NDArray[np.int64], seed: int, epoch: int) -> Line:
+def shuffle_shards(rows_per_shard: NDArray[np.int64], seed: int, epoch: int) -> Line:
     key = bits(seed, epoch, _SHARDS, np.arange(len(rows_per_shard), dtype=np.int64))
-    return _laid_out(np.argsort(key, kind="stable").astype(np.int64), rows_per_shard)
+    return _lay_out(np.argsort(key, kind="stable").astype(np.int64), rows_per_shard)
 
 
-def _laid_out(shards: NDArray[np.int64], rows_per_shard: NDArray[np.int64]) -> Line:
+def _lay_out(shards: NDArray[np.int64], rows_per_shard: NDArray[np.int64]) -> Line:
     shards = shards[rows_per_shard[shards] > 0]
     rows = rows_per_shard[shards]
     return Line(shards, np.cumsum(rows) - rows)

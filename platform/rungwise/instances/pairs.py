@@ -29,7 +29,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances import plan
-from rungwise.instances.contract import Facts, must
+from rungwise.instances.contract import Facts, check_bound
 from rungwise.instances.kind import Built, Figure
 from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.plan import Pieces
@@ -115,7 +115,7 @@ class MaskedPairsConfig(MaskedKind):
             ("NotNext pairs with B from the document of A", int((same & ~is_next).sum())),
             ("IsNext pairs with B from another document", int((~same & is_next).sum())),
         ):
-            must(facts.name, figure, count, "exactly", 0)
+            check_bound(facts.name, figure, count, "exactly", 0)
         return super().check(shard, facts)
 
     def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:

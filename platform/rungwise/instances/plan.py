@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.instances.contract import must
+from rungwise.instances.contract import check_bound
 from rungwise.instances.shards import Shard, pack_bits
 
 Spans = NDArray[np.int64]  # (rows, 2) begin and end in the ids of a text
@@ -140,10 +140,10 @@ def tokens_unused(pieces: Pieces, segments: list[Spans], allowed: int) -> dict[s
     spans = np.concatenate(segments)
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     twice = int(np.maximum(spans[:-1, 1] - spans[1:, 0], 0).sum())
-    must("plan", "text tokens in two instances", twice, "exactly", 0)
+    check_bound("plan", "text tokens in two instances", twice, "exactly", 0)
     unused = pieces.num_tokens - int((spans[:, 1] - spans[:, 0]).sum())
-    must("plan", "text tokens in no instance", unused, "at least", 0)
-    must("plan", "text tokens in no instance", unused, "at most", allowed)
+    check_bound("plan", "text tokens in no instance", unused, "at least", 0)
+    check_bound("plan", "text tokens in no instance", unused, "at most", allowed)
     return {"text_tokens": pieces.num_tokens, "tokens_unused": unused}
 
 

@@ -20,11 +20,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import SentenceRuns
-from rungwise.instances.contract import Facts, check_rows, must
-from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, unused_text
+from rungwise.instances.contract import Facts, check_rows, check_bound
+from rungwise.instances.kind import Built, Kind, ColouredPiece, ShownRow, Spell, count_unused_tokens
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.plan import gather
 from rungwise.instances.shards import PaddedRows, Shard
@@ -107,12 +107,14 @@ class SentenceRunsConfig(Kind):
         counts = check_rows(shard, facts, self.width, {end_id: symbols}, self.length)
         last = shard.ids[shard.offsets[1:] - 1]
         what = "runs that do not end with the end symbol"
-        must(facts.name, what, int((last != end_id).sum()), "exactly", 0)
+        check_bound(facts.name, what, int((last != end_id).sum()), "exactly", 0)
         lengths = np.diff(np.flatnonzero(shard.ids == end_id), prepend=-1) - 1
-        must(facts.name, "sentences with a token", int((lengths > 0).sum()), "exactly", total)
+        check_bound(
+            facts.name, "sentences with a token", int((lengths > 0).sum()), "exactly", total
+        )
         longest, most = int(lengths.max(initial=0)), int(sentences.max(initial=0))
-        must(facts.name, "tokens of a sentence", longest, "at most", self.sentence_length)
-        must(facts.name, "sentences of a run", most, "at most", self.sentences)
+        check_bound(facts.name, "tokens of a sentence", longest, "at most", self.sentence_length)
+        check_bound(facts.name, "sentences of a run", most, "at most", self.sentences)
         return {**counts, "sentences": total, "sentence_tokens": int(lengths.sum())}
 
     def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
@@ -126,7 +128,7 @@ class SentenceRunsConfig(Kind):
             "alone_share": totals["sentences_alone"] / text_sentences,
             "documents_of_one_sentence": totals["documents_of_one_sentence"],
             "fill": totals["sentence_tokens"] / max(totals["instances"] * self.length, 1),
-            **unused_text(totals),
+            **count_unused_tokens(totals),
         }
 
     def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:
@@ -171,10 +173,10 @@ class SentenceRunsConfig(Kind):
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         sentences = zip(batch.ids[row], batch.lengths[row], batch.document[row], strict=True)
         pieces = [
-            Piece(int(token), "plain" if place else "opens", int(document))
+            ColouredPiece(int(token), "plain" if place else "opens", int(document))
             for ids, length, document in sentences
             for place, token in enumerate(ids[:length])
         ]
         count, documents = int((batch.lengths[row] > 0).sum()), int(batch.document[row].max())
-        note = f"{counted(count, 'sentence')} of {counted(documents, 'document')}"
-        return ShownRow(pieces, f"{note}; {counted(len(pieces), 'token')}")
+        note = f"{format_count(count, 'sentence')} of {format_count(documents, 'document')}"
+        return ShownRow(pieces, f"{note}; {format_count(len(pieces), 'token')}")

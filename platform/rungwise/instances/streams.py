@@ -17,7 +17,7 @@ N instances, B global batch size and number of streams, S steps of an epoch
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.instances.order import Line, Located, Order, Share, shuffled_line
+from rungwise.instances.order import Line, LocatedRow, Order, ShardShare, shuffle_shards
 
 
 class StreamOrder(Order):
@@ -33,7 +33,7 @@ class StreamOrder(Order):
         assert self.steps_per_epoch, "fewer instances than streams"
         self._line: tuple[int, Line] | None = None
 
-    def locate(self, positions: NDArray[np.int64]) -> Located:
+    def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
         """The instances at these positions of the run; p is stream p % B of step p // B."""
         step, stream = np.divmod(np.asarray(positions, dtype=np.int64), self.streams)
         epochs, block = np.divmod(step, self.steps_per_epoch)
@@ -43,9 +43,9 @@ class StreamOrder(Order):
             point = stream[here] * self.steps_per_epoch + block[here]
             shards[here], rows[here] = self._line_in(int(epoch)).locate(point)
         continues = (block > 0) & (rows > 0)
-        return Located(self._begins[shards] + rows, shards, rows, epochs, continues)
+        return LocatedRow(self._begins[shards] + rows, shards, rows, epochs, continues)
 
-    def positions(self, step: int, share: Share) -> NDArray[np.int64]:
+    def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
         """Those of the worker's streams, in order."""
         assert share.batch_size == self.streams, "a row of a batch is a stream"
         return step * self.streams + np.array(share.rows, dtype=np.int64)
@@ -64,12 +64,12 @@ class StreamOrder(Order):
 
     def _line_in(self, epoch: int) -> Line:
         if self._line is None or self._line[0] != epoch:
-            self._line = epoch, shuffled_line(self._rows, self._seed, epoch)
+            self._line = epoch, shuffle_shards(self._rows, self._seed, epoch)
         return self._line[1]
 
 
 def held_out_streams(
-    rows_per_shard: NDArray[np.int64], count: int, share: Share
+    rows_per_shard: NDArray[np.int64], count: int, share: ShardShare
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
     """`count` instances of a split as a worker reads them once, in as many streams as a batch has
     rows, which begin evenly over the split.

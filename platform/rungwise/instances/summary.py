@@ -4,12 +4,12 @@ stages, for planning (building.py builds the shards)."""
 import dataclasses
 from collections import Counter
 
-from rungwise.core.stages.stage import Later, StageType
-from rungwise.core.stages.summary import Part, PerSplit, Summary
+from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.stages.summary import SummaryPart, PerSplit, Summary
 from rungwise.core.tokens import SpecialIds
 
 
-class ShardFile(Part):
+class ShardFile(SummaryPart):
     """One shard of instances; `source` is the name of its corpus source."""
 
     file: str
@@ -57,7 +57,7 @@ class InstancesSummary(Summary):
 INSTANCES = StageType(
     "instances",
     6,
-    Later("rungwise.instances.building:build_instances"),
+    LazyFunction("rungwise.instances.building:build_instances"),
     InstancesSummary,
     identity=lambda config: config.identity,
     resumes=True,

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import DocumentRows, LabelledPairs, TextPairs
-from rungwise.instances.contract import Facts, check_rows, must
-from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, unused_text
+from rungwise.instances.contract import Facts, check_rows, check_bound
+from rungwise.instances.kind import Built, Kind, ColouredPiece, ShownRow, Spell, count_unused_tokens
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.plan import gather
 from rungwise.instances.shards import PaddedRows, Shard
@@ -73,7 +73,7 @@ class TextsKind(Kind):
             f"{self.texts}_cut": cut,
             "cut_share": cut / (self.per_row * rows),
             "fill": totals["tokens"] / (rows * self.length),
-            **unused_text(totals),
+            **count_unused_tokens(totals),
         }
 
     def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:
@@ -120,7 +120,9 @@ class DocumentRowsConfig(TextsKind):
 
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         ids = batch.ids[row, : int(batch.lengths[row])].tolist()
-        return ShownRow([Piece(token) for token in ids], f"{counted(len(ids), 'token')}")
+        return ShownRow(
+            [ColouredPiece(token) for token in ids], f"{format_count(len(ids), 'token')}"
+        )
 
 
 class TextPairsKind(TextsKind):
@@ -150,8 +152,8 @@ class TextPairsKind(TextsKind):
         first = shard.columns["first_length"].astype(np.int64)
         lengths = np.stack([first, shard.lengths - first])
         shortest, longest = int(lengths.min(initial=1)), int(lengths.max(initial=0))
-        must(facts.name, "tokens of a text", shortest, "at least", 1)
-        must(facts.name, "tokens of a text", longest, "at most", self.sentence_length)
+        check_bound(facts.name, "tokens of a text", shortest, "at least", 1)
+        check_bound(facts.name, "tokens of a text", longest, "at most", self.sentence_length)
         return counts
 
     def batch(
@@ -174,7 +176,7 @@ class TextPairsKind(TextsKind):
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         first, second = batch.lengths[row].tolist()
         pieces = [
-            Piece(token, "plain" if place else "opens", number)
+            ColouredPiece(token, "plain" if place else "opens", number)
             for number, length in enumerate((first, second))
             for place, token in enumerate(batch.ids[row, number, :length].tolist())
         ]
@@ -217,7 +219,7 @@ class LabelledPairsConfig(TextPairsKind):
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         counts = super().check(shard, facts)
         label = shard.columns["label"].astype(np.int64)
-        must(facts.name, "largest label", int(label.max(initial=0)), "below", facts.labels)
+        check_bound(facts.name, "largest label", int(label.max(initial=0)), "below", facts.labels)
         pairs_per_label = np.bincount(label, minlength=facts.labels).tolist()
         return counts | {f"label_{number}": count for number, count in enumerate(pairs_per_label)}
 

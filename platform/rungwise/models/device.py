@@ -14,7 +14,7 @@ from torch import Tensor
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD = -3, -1, -2
 
 
-def own_devices() -> list[torch.device]:
+def list_devices() -> list[torch.device]:
     """Return the GPUs visible to this process, or the CPU."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [torch.device("cuda", number) for number in range(gpus)] or [torch.device("cpu")]

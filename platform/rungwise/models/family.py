@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
 from rungwise.models.shapes import shapes_only
@@ -276,8 +276,8 @@ class TransformerFamily(LayeredFamily):
         return self.max_position_embeddings
 
     def describe(self) -> str:
-        heads = counted(self.num_heads, "head")
-        return f"{counted(self.num_layers, 'layer')}, {heads}, hidden size {self.hidden_size}"
+        heads = format_count(self.num_heads, "head")
+        return f"{format_count(self.num_layers, 'layer')}, {heads}, hidden size {self.hidden_size}"
 
     def stack_flops(self, T: int, causal: bool) -> int:
         """Return the share of one stack of blocks in `flops_per_token`; for plain layers

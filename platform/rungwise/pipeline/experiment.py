@@ -24,7 +24,7 @@ from rungwise.evaluation.comparison.summary import EVALUATE
 from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph, TrainedStep, measure_stage, register_stage, train_steps
-from rungwise.pipeline.variants import Variant
+from rungwise.pipeline.variants import ExperimentVariant
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
 from rungwise.tuning import SWEEP, SweepStageConfig
@@ -62,7 +62,7 @@ class Pretraining:
 class Candidate:
     """A variant that is compared on a task: its pretrainings up to that task, and its sweep."""
 
-    variant: Variant
+    variant: ExperimentVariant
     pretrainings: list[Pretraining]
     sweep: Stage | None
 
@@ -70,7 +70,7 @@ class Candidate:
 Budgets = dict[int | None, Stage]  # the examples of a task by label budget; None: all of them
 
 
-def experiment_stages(recipe: Recipe, variants: Sequence[Variant]) -> dict[str, Stage]:
+def experiment_stages(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> dict[str, Stage]:
     """Every stage from the corpus to the registered models and the table, by title. Raises
     ConfigError if a block is missing or there is nothing to compare."""
     if not recipe.tasks and not recipe.measure and [*recipe.variants.values()] == [{}]:
@@ -82,7 +82,7 @@ def experiment_stages(recipe: Recipe, variants: Sequence[Variant]) -> dict[str, 
     return plan_experiment(recipe, variants).stages
 
 
-def plan_experiment(recipe: Recipe, variants: Sequence[Variant]) -> Experiment:
+def plan_experiment(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> Experiment:
     """Plan every stage of a recipe's `variants`; the first gives its corpus to tasks that are made
     from text."""
     graph = Graph()
@@ -143,7 +143,7 @@ def read_task(graph: Graph, recipe: Recipe, task: str, corpus: Stage | None = No
 
 def pretrain_variant(
     graph: Graph,
-    variant: Variant,
+    variant: ExperimentVariant,
     label: str | None,
     task: str | None = None,
     examples: Stage | None = None,
@@ -174,7 +174,7 @@ def pretrain_variant(
 def tune_variants(
     graph: Graph,
     recipe: Recipe,
-    variants: Sequence[Variant],
+    variants: Sequence[ExperimentVariant],
     task: str,
     pretrainings: Mapping[str, list[Pretraining]],
     examples: Stage,

@@ -15,7 +15,7 @@ from rungwise.core.storage.folder import Folder
 
 
 @dataclass(frozen=True)
-class Known:
+class FinishedStages:
     """The stages that are known so far, inputs first. The run goes on if one of the `optional`
     fingerprints fails; `missing` says what never comes because of such failures."""
 
@@ -26,7 +26,7 @@ class Known:
 
 # What is known once artifacts are finished, and others have failed with these messages; both by
 # fingerprint. Whoever is given the same artifacts gives the same stages, and never fewer for more.
-Grow = Callable[[Mapping[str, Artifact], Mapping[str, str]], Known]
+Grow = Callable[[Mapping[str, Artifact], Mapping[str, str]], FinishedStages]
 
 
 class Growth:
@@ -42,7 +42,7 @@ class Growth:
     ) -> None:
         self.rows: list[Planned] = []
         self.fingerprints: dict[str, str] = {}  # of all rows, by displayed name
-        self._make = stages if callable(stages) else lambda *_: Known(stages)
+        self._make = stages if callable(stages) else lambda *_: FinishedStages(stages)
         self._root, self._label, self._need = root, label, need
         self.known = self._make({}, {})
         # What is known before anything is finished, which identifies a run however far it came.

@@ -18,7 +18,7 @@ from rungwise.core.stages.stage import GOES_ON, Planned
 from rungwise.core.stages.summary import Summary
 from rungwise.core.stages.task import run_stage
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.store_errors import explained
+from rungwise.core.storage.store_errors import explain_store_errors
 from rungwise.core.tracking.sender import NOTE_TAG
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.monitoring import Monitor
@@ -53,7 +53,7 @@ class Build:
 _SETTINGS = {"model", "finetune", "values", "effective"}
 
 
-class Job:
+class StageJob:
     def __init__(
         self, row: Planned, folder: Folder, inputs: dict[str, Artifact], build: Build
     ) -> None:
@@ -195,7 +195,7 @@ class Job:
             self._waits_since = None
 
     def record(self, summary: Summary) -> Artifact:
-        with explained(self._folder.uri):
+        with explain_store_errors(self._folder.uri):
             artifact = self._record(summary, time.monotonic() - self._clock)
         self._build.tracker.close(self._key, "FINISHED")
         name = self.row.stage.display_name

@@ -20,7 +20,7 @@ from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches
-from rungwise.pipeline.stages import chained_stages
+from rungwise.pipeline.stages import chain_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import find_tokenizer, load_model
@@ -49,14 +49,14 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
     if there is no such model.
     """
     if isinstance(model, Recipe):
-        return _pretrained(
+        return _load_pretrained(
             _built(apply_searches(model), "rungwise.run with a workflow that pretrains")
         )
-    result = find(model, root)
-    return _pretrained(result) if isinstance(result, Artifact) else result
+    result = find_model(model, root)
+    return _load_pretrained(result) if isinstance(result, Artifact) else result
 
 
-def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Predictor:
+def find_model(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Predictor:
     """Find a finished pretrain artifact or else load a fine-tuned model; arguments as in `load`."""
     artifact = _find_artifact(model, overrides)
     if artifact is not None and artifact.stage == "pretrain":
@@ -157,7 +157,7 @@ def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None
 
 def _built(recipe: Recipe, how: str) -> Artifact:
     root = root_folder(recipe.root)
-    row = plan(chained_stages(recipe)[0], root, recipe.name)[-1]
+    row = plan(chain_stages(recipe)[0], root, recipe.name)[-1]
     if row.artifact is None:
         raise ConfigError(
             f"{recipe.name}: its pretrain stage is not finished below {root.uri} ({row.reason}); "
@@ -166,7 +166,7 @@ def _built(recipe: Recipe, how: str) -> Artifact:
     return row.artifact
 
 
-def _pretrained(artifact: Artifact) -> Pretrained:
+def _load_pretrained(artifact: Artifact) -> Pretrained:
     tokenizer = find_tokenizer(artifact)
     return Pretrained(load_model(artifact), tokenizers.load_reader(tokenizer.folder))
 

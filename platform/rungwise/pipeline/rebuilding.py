@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import Stage, StageType, imported
+from rungwise.core.stages.stage import Stage, StageType, import_function
 from rungwise.core.stages.title import Title
 from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.claims import CLAIMS
@@ -67,7 +67,7 @@ def restore_stages(chain: Sequence[Artifact]) -> list[Stage]:
                 "the evaluation whose model was registered"
             )
         record, kind = artifact.record, _TYPES[artifact.stage]
-        adapter = TypeAdapter[Any](typing.get_type_hints(imported(kind.run))["config"])
+        adapter = TypeAdapter[Any](typing.get_type_hints(import_function(kind.run))["config"])
         try:
             config = adapter.validate_python(record["config"])
         except ValidationError as error:

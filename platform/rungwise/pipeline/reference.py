@@ -40,7 +40,7 @@ _BOUNDS = {
 }
 
 
-def resolved(recipe: Recipe) -> str:
+def write_resolved(recipe: Recipe) -> str:
     """Write a recipe as YAML with every key, defaults included, and comments."""
     return "\n".join(_lines(recipe)) + "\n"
 
@@ -85,13 +85,13 @@ def _lines(block: Config) -> Iterator[str]:
         items = list(value.values()) if isinstance(value, dict) else value
         if isinstance(value, Config):
             yield f"{name}:{comment}"
-            yield from _indented(_lines(value))
+            yield from _indent(_lines(value))
         elif isinstance(items, tuple | list) and items and isinstance(items[0], Config):
             yield f"{name}:{comment}"
             for key, item in value.items() if isinstance(value, dict) else enumerate(value):
                 first, *rest = _lines(item)
                 head = [f"{key}:", f"  {first}"] if isinstance(value, dict) else [f"- {first}"]
-                yield from _indented([*head, *_indented(rest)])
+                yield from _indent([*head, *_indent(rest)])
         else:
             yield f"{name}: {_yaml(value)}{comment}"
 
@@ -100,7 +100,7 @@ def _fields(block: type[Config]) -> list[str]:
     return sorted(block.model_fields, key=lambda name: name != "kind")
 
 
-def _indented(lines: typing.Iterable[str]) -> Iterator[str]:
+def _indent(lines: typing.Iterable[str]) -> Iterator[str]:
     return (f"  {line}" for line in lines)
 
 

@@ -25,7 +25,7 @@ from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.growth import Growth
-from rungwise.pipeline.job import Build, Job
+from rungwise.pipeline.job import Build, StageJob
 
 _POLL_SECONDS = 0.2
 _RETRY_SECONDS = 2.0  # between attempts to take a lease that another driver holds
@@ -52,7 +52,7 @@ class Schedule:
         self._errors: dict[str, Exception] = {}
         self._failed_before: dict[str, str] = {}  # stage not built -> failed stage it needs
         self._pending = _order(growth.rows)
-        self._running: dict[str, Job] = {}
+        self._running: dict[str, StageJob] = {}
         self._leases: dict[str, Lease] = {}  # of running stages, and of those others build
         self._retry_at: dict[str, float] = {}
         self._board_number = ""  # of the process of the board that was heard last
@@ -174,7 +174,7 @@ class Schedule:
                 show_cached(row, artifact, display)
                 return
             artifacts_read = {key: self.finished[source] for key, source in inputs.items()}
-            job = self._running[name] = Job(row, folder, artifacts_read, self._build)
+            job = self._running[name] = StageJob(row, folder, artifacts_read, self._build)
             job.open()
             if row.stage.type.place == "driver":
                 self._finish(name, job.run_here())

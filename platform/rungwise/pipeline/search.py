@@ -29,11 +29,11 @@ from rungwise.evaluation.search.record import (
     score_run,
 )
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.pipeline.growth import Grow, Growth, Known
+from rungwise.pipeline.growth import Grow, Growth, FinishedStages
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search_space import check_search, complete_search
-from rungwise.pipeline.stages import Graph, chained_stages, measure_inputs, train_steps
+from rungwise.pipeline.stages import Graph, chain_stages, measure_inputs, train_steps
 from rungwise.pipeline.variants import change_recipe
 from rungwise.tuning import check_space
 from rungwise.tuning.config import Halving
@@ -348,7 +348,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
         return None
     workflow: list[Stage] = []  # of the recipe with the best values, once they are known
 
-    def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Known:
+    def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> FinishedStages:
         proceeded = {search.variant: search.proceed(finished, failed) for search in searches}
         best = {name: values for name, values in proceeded.items() if values is not None}
         missing = next((search.missing for search in searches if search.missing), "")
@@ -369,7 +369,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
                 same = union.setdefault(stage.display_name, stage)
                 assert same.fingerprint == stage.fingerprint, f"two stages called {stage.title}"
             optional -= {stage.fingerprint for stage in workflow}
-        return Known(list(union.values()), optional, missing)
+        return FinishedStages(list(union.values()), optional, missing)
 
     return grow
 
@@ -381,9 +381,9 @@ def apply_searches(recipe: Recipe) -> Recipe:
 
     def make(changed: Recipe) -> list[Stage]:
         tuned.append(changed)
-        return chained_stages(changed)[0]
+        return chain_stages(changed)[0]
 
-    grow = grow_stages(recipe, make, chained_stages(recipe)[0])
+    grow = grow_stages(recipe, make, chain_stages(recipe)[0])
     if grow is not None:
         Growth(grow, root_folder(recipe.root), recipe.name)
         if len(tuned) == 1:

@@ -124,7 +124,7 @@ def train_steps(
     return trained
 
 
-def chained_stages(recipe: Recipe) -> tuple[list[Stage], list[TrainedStep]]:
+def chain_stages(recipe: Recipe) -> tuple[list[Stage], list[TrainedStep]]:
     """Return the stages of all steps, inputs first, and the steps. Raises as `check_steps` does."""
     graph = Graph()
     trained = graph.add_steps(train_steps(recipe), Title(""))

@@ -33,7 +33,7 @@ _FINETUNE = "finetune."
 
 
 @dataclass(frozen=True)
-class Variant:
+class ExperimentVariant:
     """A recipe that an experiment compares under one name.
 
     `pretrainings` holds the recipe once for each set of upstream values that the sweep tries, the
@@ -49,7 +49,7 @@ class Variant:
     finetune: dict[str, FinetuneConfig]
 
 
-def resolve_variants(recipe: Recipe) -> list[Variant]:
+def resolve_variants(recipe: Recipe) -> list[ExperimentVariant]:
     """Resolve every variant of a recipe. Unless a task names its variants, those without an
     encoder, such as n-grams, are left out of it. Raises ConfigError if a block is missing or one
     does not fit."""
@@ -96,7 +96,7 @@ def resolve_variants(recipe: Recipe) -> list[Variant]:
     if recipe.match_pretraining == "flops":
         recipes = _match_flops(recipes)
     return [
-        Variant(
+        ExperimentVariant(
             name=name,
             recipe=each,
             pretrainings=_upstream_recipes(each, name) if recipe.tasks else [each],
@@ -149,7 +149,7 @@ def change_recipe(recipe: Recipe, name: str) -> Recipe:
         return recipe.with_changes(changes, f"variants.{name}") if changes else recipe
 
 
-def replaced_settings(recipe: Recipe) -> list[str]:
+def list_replaced_settings(recipe: Recipe) -> list[str]:
     """Say which keys of `finetune` a variant leaves at their defaults by giving the whole block."""
     lines = []
     for name, changes in recipe.variants.items():

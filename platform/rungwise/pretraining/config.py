@@ -12,7 +12,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.schema import block_kind, union_members
 from rungwise.core.errors import BlockError, ConfigError
-from rungwise.core.stages.stage import Later
+from rungwise.core.stages.stage import LazyFunction
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import (
@@ -38,7 +38,7 @@ class CountsConfig(Fitting):
     """Fitting by counting the text once; there is nothing to choose."""
 
     fits: ClassVar[type] = CountedFamily
-    fitter: ClassVar = Later("rungwise.pretraining.counts:pretrain_by_counts")
+    fitter: ClassVar = LazyFunction("rungwise.pretraining.counts:pretrain_by_counts")
     reads_tokens: ClassVar[bool] = True
 
     kind: Literal["counts"] = "counts"
@@ -69,7 +69,7 @@ class AsynchronousConfig(_Passes):
     """
 
     fits: ClassVar[type] = ReadingFamily
-    fitter: ClassVar = Later("rungwise.pretraining.asynchronous:pretrain_asynchronously")
+    fitter: ClassVar = LazyFunction("rungwise.pretraining.asynchronous:pretrain_asynchronously")
 
     kind: Literal["asynchronous"] = "asynchronous"
     epochs: int = Field(default=5, ge=1)
@@ -98,7 +98,7 @@ class CooccurrenceConfig(_Passes):
     or, where the family is calculated at once, neither epochs nor a learning rate."""
 
     fits: ClassVar[type] = CooccurrenceFamily
-    fitter: ClassVar = Later("rungwise.pretraining.cooccurrence:pretrain_by_cooccurrence")
+    fitter: ClassVar = LazyFunction("rungwise.pretraining.cooccurrence:pretrain_by_cooccurrence")
     holds_out: ClassVar[bool] = False
 
     kind: Literal["cooccurrence"] = "cooccurrence"

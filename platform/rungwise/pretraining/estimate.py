@@ -118,7 +118,7 @@ class PhaseEstimate:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RunEstimate:
     """Time, memory and cost of a run; None where nothing is known."""
 
     parameters: int
@@ -144,7 +144,7 @@ def estimate_run(
     compute: ComputeConfig,
     tokens_per_second: float | None = None,
     measure: Callable[[int, int], None] | None = None,
-) -> Estimate:
+) -> RunEstimate:
     """Estimate parameters, batch, devices, steps, tokens and memory; time and cost if known.
 
     `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second`
@@ -183,7 +183,7 @@ def estimate_run(
     limits = [settings.max_seconds, None if rate is None else training.tokens / rate]
     seconds = min((limit for limit in limits if limit is not None), default=None)
     gpus, cpus = compute.gpus_per_worker, compute.cpus_per_worker
-    return Estimate(
+    return RunEstimate(
         parameters=parameters,
         workers=compute.num_workers,
         devices=f"{compute.num_workers} x " + (f"{gpus:g} GPU" if gpus else f"{cpus:g} CPU"),
@@ -274,7 +274,7 @@ def device_memory(compute: ComputeConfig) -> int | None:
     return torch.cuda.get_device_properties(0).total_memory
 
 
-def measured_in_seconds(
+def is_measured_fast(
     config: GradientFit, measures: Sequence[Measures], compute: ComputeConfig
 ) -> bool:
     """Whether this machine surely measures the speed in some seconds."""

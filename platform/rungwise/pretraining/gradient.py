@@ -30,12 +30,12 @@ from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.pretraining.config import check_rows
 from rungwise.pretraining.initial import INITIAL, check_initial, fixes_vectors, start_model
 from rungwise.pretraining.prolonging import find_earlier, list_finished_runs
-from rungwise.pretraining.run_summary import Outcome, summarise
+from rungwise.pretraining.run_summary import RunOutcome, summarise
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import Turn, list_turns, rows_per_epoch
+from rungwise.training.curriculum import DataPhase, list_turns, rows_per_epoch
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.progress import Progress
@@ -50,7 +50,7 @@ _GROWTH_SECONDS = 20.0
 class Run:
     """Settings that the workers of a run share: what they read, and where they write."""
 
-    turns: list[Turn]
+    turns: list[DataPhase]
     initial: Artifact | None
     output: Folder
     checkpoints: CheckpointRules
@@ -141,7 +141,7 @@ def plan_run(
     return Run(turns, initial, output, rules)
 
 
-def _fit(config: GradientFit, run: Run, context: Context) -> Outcome:
+def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     """Train on the workers of Ray Train; returns what the leader brings back."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -179,11 +179,11 @@ def _fit(config: GradientFit, run: Run, context: Context) -> Outcome:
         ).fit()
     if isinstance(result.return_value, UserError):
         raise result.return_value
-    assert isinstance(result.return_value, Outcome)
+    assert isinstance(result.return_value, RunOutcome)
     return result.return_value
 
 
-def _fit_here(config: GradientFit, run: Run, context: Context) -> Outcome:
+def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     """Train in this process, the only worker, by Ray Train's local mode. As with other workers, an
     error that only the user can fix ends the run, and any other costs the steps since the last
     checkpoint."""
@@ -195,7 +195,7 @@ def _fit_here(config: GradientFit, run: Run, context: Context) -> Outcome:
     )
     for failures in itertools.count(1):
         try:
-            return cast(Outcome, trainer.fit().return_value)
+            return cast(RunOutcome, trainer.fit().return_value)
         except UserError:
             raise
         except Exception:
@@ -206,7 +206,9 @@ def _fit_here(config: GradientFit, run: Run, context: Context) -> Outcome:
     raise AssertionError
 
 
-def _work(config: GradientFit, run: Run, context: Context, scratch: Folder) -> Outcome | UserError:
+def _work(
+    config: GradientFit, run: Run, context: Context, scratch: Folder
+) -> RunOutcome | UserError:
     """Train on this worker. Returns the UserError of an earlier attempt, which would fail again."""
     from rungwise.pretraining.preemption import PreemptionWatch
 
@@ -226,7 +228,7 @@ def _train(
     run: Run,
     context: Context,
     watch: Callable[[Group], Callable[[], bool]] | None = None,
-) -> Outcome:
+) -> RunOutcome:
     import ray.train.torch
 
     from rungwise.pretraining.validation_task import submit
@@ -243,7 +245,7 @@ def _train(
     finally:
         context.report.flush()
     bfloat16 = uses_bfloat16(config.pretrain.precision, group.device)
-    return Outcome(progress, costs, device_name(group.device), bfloat16)
+    return RunOutcome(progress, costs, device_name(group.device), bfloat16)
 
 
 def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, Costs]:

@@ -139,7 +139,7 @@ def build_model(config: GradientFit, vocab_size: int, meta: bool = False) -> nn.
 def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -> None:
     """Raise ConfigError, naming the keys, if the weights of `initial` do not fit these blocks, or
     the instances are of another tokenizer."""
-    family, trained_on = _trained(initial)
+    family, trained_on = _read_model(initial)
     name = f"the weights this run begins with ({initial.label}-{initial.fingerprint})"
     if isinstance(family, VectorFamily):
         check_vectors(config, family)
@@ -160,7 +160,7 @@ def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -
 
 def fixes_vectors(initial: Artifact | None) -> bool:
     """Whether a run begins with word vectors, which stay as they are."""
-    return initial is not None and isinstance(_trained(initial)[0], VectorFamily)
+    return initial is not None and isinstance(_read_model(initial)[0], VectorFamily)
 
 
 def check_vectors(config: GradientFit, family: VectorFamily) -> None:
@@ -233,7 +233,7 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
 def _required_tensors(initial: Artifact) -> set[str]:
     """The names of the tensors that the file must have: those of the model before, and of imported
     weights, which may lack any head, those of its body."""
-    family, objective = _trained(initial)
+    family, objective = _read_model(initial)
     with shapes_only():
         if is_imported(initial):
             return set(family.encoder(objective, 1, 0.0).state_dict())
@@ -252,13 +252,13 @@ def compare_tensors(model: nn.Module, initial: Artifact) -> BeganWith:
     return BeganWith(
         fingerprint=initial.fingerprint,
         label=initial.label,
-        objective=_trained(initial)[1].name,
+        objective=_read_model(initial)[1].name,
         fresh=tuple(sorted(own - before)),
         carried=tuple(sorted(before - own)),
     )
 
 
-def trained_config(pretrain: Artifact) -> PretrainStageConfig:
+def read_training_config(pretrain: Artifact) -> PretrainStageConfig:
     """The two blocks of the recipe that the artifact was trained with."""
     return validate(PretrainStageConfig, pretrain.record["config"])
 
@@ -267,11 +267,11 @@ def is_imported(initial: Artifact) -> bool:
     return initial.stage == IMPORTED
 
 
-def _trained(initial: Artifact) -> tuple[Family, Objective]:
+def _read_model(initial: Artifact) -> tuple[Family, Objective]:
     """The model of these weights and its objective. Imported weights do not record it, so it is
     their family's first objective."""
     if is_imported(initial):
         model = ImportSummary.of(initial).model
         return model, model.objectives[0]
-    config = trained_config(initial)
+    config = read_training_config(initial)
     return config.model, config.objective

@@ -17,7 +17,7 @@ from rungwise.models.family import LayeredFamily
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.initial import find_tokens, trained_config
+from rungwise.pretraining.initial import find_tokens, read_training_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
 from rungwise.training.tensor_files import MODEL, load_tensors, map_arrays
@@ -32,7 +32,7 @@ def load_model(
     It reads rows up to the length it was trained on: later positions may be untrained. `special`
     are the ids of its tokenizer, by default looked up below the same root.
     """
-    config = trained_config(pretrain)
+    config = read_training_config(pretrain)
     if config.pretrain.reads_tokens:
         special = special or TokensSummary.of(find_input(pretrain, "tokens")).special
         return load_arrays(config, pretrain, special)
@@ -62,8 +62,8 @@ def find_tokenizer(pretrain: Artifact) -> Artifact:
 def load_module(pretrain: Artifact, trained: bool = True) -> nn.Module:
     """The module trained by gradient, with its heads, in eval mode on the CPU. Without `trained`,
     its weights are random and only its buffers are read."""
-    config = trained_config(pretrain)
-    with _seeded():
+    config = read_training_config(pretrain)
+    with _fix_seed():
         module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
     tensors = load_tensors(pretrain.folder, MODEL)
     if not trained:
@@ -77,7 +77,7 @@ def load_module(pretrain: Artifact, trained: bool = True) -> nn.Module:
 
 
 @contextmanager
-def _seeded() -> Iterator[None]:
+def _fix_seed() -> Iterator[None]:
     """Draw the same random weights each time."""
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
@@ -87,10 +87,10 @@ def _seeded() -> Iterator[None]:
 def load_encoder(pretrain: Artifact, trained: bool = True) -> LayeredEncoder | None:
     """The trained model as an encoder of states, layer by layer, in eval mode and without new
     tokens; None for a family without states. Without `trained`, its weights are random."""
-    config, summary = trained_config(pretrain), PretrainSummary.of(pretrain)
+    config, summary = read_training_config(pretrain), PretrainSummary.of(pretrain)
     if not isinstance(config.model, LayeredFamily):
         return None
-    with _seeded():
+    with _fix_seed():
         encoder = config.model.encoder(config.objective, summary.vocab_size, dropout=0.0)
     load = encoder.load if trained else encoder.load_spelling
     load(load_tensors(pretrain.folder, MODEL))
@@ -112,7 +112,7 @@ def load_word_vectors(pretrain: Artifact) -> WordVectors:
     ConfigError if its family has none."""
     model = load_model(pretrain)
     if not isinstance(model, WordVectors):
-        config = trained_config(pretrain)
+        config = read_training_config(pretrain)
         raise ConfigError(
             f"{pretrain.label}-{pretrain.fingerprint} is a {config.model.kind} trained on "
             f"{config.objective.name}, which does not offer WordVectors (a vector of each token); "

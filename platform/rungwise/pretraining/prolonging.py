@@ -13,10 +13,10 @@ from typing import Any
 from rungwise.core.configuration.canonical import canonical_json, plain
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import Earlier
+from rungwise.core.stages.stage import ContinuableRun
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.config import VERSION, PretrainStageConfig, require_gradient
-from rungwise.pretraining.initial import trained_config
+from rungwise.pretraining.initial import read_training_config
 from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules, EarlierRun
 from rungwise.training.config import GradientFit
 
@@ -34,7 +34,7 @@ def find_earlier(
         facts = artifact.record["facts"]
         if facts["version"] != VERSION or facts["config"]["model"] != own["config"]["model"]:
             continue
-        before = require_gradient(trained_config(artifact), "steps")
+        before = require_gradient(read_training_config(artifact), "steps")
         if canonical_json(_shared_facts(before, facts["inputs"])) != canonical_json(own):
             continue
         most = min(config.pretrain.shared_steps, before.pretrain.shared_steps)
@@ -49,7 +49,7 @@ def find_earlier(
 
 def plan_earlier(
     config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
-) -> Earlier | None:
+) -> ContinuableRun | None:
     """The same for a plan."""
     if not config.pretrain.shared_steps:
         return None
@@ -57,7 +57,7 @@ def plan_earlier(
     if earlier is None:
         return None
     name, label = earlier.names["fingerprint"], earlier.names["label"]
-    return Earlier(name, f"goes on from step {earlier.steps} of {label}-{name}")
+    return ContinuableRun(name, f"goes on from step {earlier.steps} of {label}-{name}")
 
 
 def list_finished_runs(output: Folder) -> list[Artifact]:

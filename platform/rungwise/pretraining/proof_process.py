@@ -16,7 +16,7 @@ from rungwise.cluster.session import session
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import UserError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
@@ -43,7 +43,7 @@ def run_job(job: ProofJob, title: str, console: Console) -> PretrainSummary | No
     """Run the stage in its own process; return its summary, or None if it was killed."""
     began = time.monotonic()
     total = require_gradient(job.config, "steps").pretrain.steps
-    title = f"run {title}: {counted(job.compute.num_workers, 'worker')}"
+    title = f"run {title}: {format_count(job.compute.num_workers, 'worker')}"
     with tempfile.TemporaryDirectory(prefix="rungwise-proof-") as scratch:
         folder = Path(scratch)
         (folder / _JOB).write_text(job.model_dump_json())

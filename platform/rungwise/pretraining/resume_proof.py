@@ -32,7 +32,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.provenance import provenance
-from rungwise.core.stages.summary import Part
+from rungwise.core.stages.summary import SummaryPart
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.config import PretrainStageConfig
@@ -50,7 +50,7 @@ REST = 0.1  # share of the run after the kill, at least
 CERTIFICATE = "resume-certificate.json"
 
 
-class StepComparison(Part):
+class StepComparison(SummaryPart):
     """The two runs step by step. Rows by step are (step, undisturbed, disturbed)."""
 
     verdict: Literal["same", "DIFFERENT"]
@@ -64,7 +64,7 @@ class StepComparison(Part):
     loss_by_step: list[tuple[int, float, float]]
 
 
-class KillWindow(Part):
+class KillWindow(SummaryPart):
     """Where the kill could fall: that part of the run in words, its first and last step."""
 
     part: str

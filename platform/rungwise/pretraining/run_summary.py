@@ -18,13 +18,13 @@ from rungwise.pretraining.summary import (
     SourceRead,
 )
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import Turn, count_epochs, count_steps
+from rungwise.training.curriculum import DataPhase, count_epochs, count_steps
 from rungwise.training.progress import Progress
 from rungwise.training.throughput import COUNTING_RULE, Costs, totals
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The result of the leading worker."""
 
     progress: Progress
@@ -35,9 +35,9 @@ class Outcome:
 
 def summarise(
     config: GradientFit,
-    turns: Sequence[Turn],
+    turns: Sequence[DataPhase],
     initial: Artifact | None,
-    outcome: Outcome,
+    outcome: RunOutcome,
     context: Context,
 ) -> PretrainSummary:
     """Summarise a run."""
@@ -93,7 +93,7 @@ def summarise(
 
 
 def count_sources(
-    config: GradientFit, turns: Sequence[Turn], steps: int, tokens: int
+    config: GradientFit, turns: Sequence[DataPhase], steps: int, tokens: int
 ) -> tuple[SourceRead, ...]:
     """Count what the first `steps` steps, of `tokens` tokens in all, read of each source.
 

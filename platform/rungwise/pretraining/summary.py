@@ -4,7 +4,7 @@ gradient has, such as curves."""
 import re
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import Part, StoredModel, Summary
+from rungwise.core.stages.summary import SummaryPart, StoredModel, Summary
 from rungwise.models.config import ModelConfig
 from rungwise.models.losses.objectives import Origin
 
@@ -13,7 +13,7 @@ _CHECKPOINT = re.compile(r"(checkpoints/step-(\d+)-\w+)/checkpoint\.json")  # of
 Row = dict[str, int | float]  # of a curve: step, tokens, and metrics by name
 
 
-class BeganWith(Part):
+class BeganWith(SummaryPart):
     """The finished run whose weights this one started from (initial.py)."""
 
     fingerprint: str
@@ -23,14 +23,14 @@ class BeganWith(Part):
     carried: tuple[str, ...]
 
 
-class Attempt(Part):
+class Attempt(SummaryPart):
     """A start of the workers: at which step, and how many."""
 
     step: int
     workers: int
 
 
-class Prolonged(Part):
+class Prolonged(SummaryPart):
     """The finished run from whose checkpoint this one continued, and its step (prolonging.py)."""
 
     fingerprint: str
@@ -38,14 +38,14 @@ class Prolonged(Part):
     step: int
 
 
-class ReadLength(Part):
+class ReadLength(SummaryPart):
     """From which step on instances of this length are read."""
 
     from_step: int
     sequence_length: int
 
 
-class SourceRead(Part):
+class SourceRead(SummaryPart):
     """How much of one source was read, and how many times over."""
 
     source: str
@@ -54,7 +54,7 @@ class SourceRead(Part):
     epochs: float
 
 
-class GradientRun(Part):
+class GradientRun(SummaryPart):
     """Facts that only a fit by gradient has. `data` is the hash of all instances read so far, at
     logged steps. `throughput` holds rates over all attempts, without start-up and validation."""
 

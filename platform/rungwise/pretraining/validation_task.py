@@ -20,13 +20,13 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rungwise.core.configuration.compute import ComputeConfig
-from rungwise.training.parallel import Task, Work
+from rungwise.training.parallel import WorkerTask, Work
 
 # What is free on all machines together need not be free on one.
 _PLACING_SECONDS = 2.0
 
 
-class ValidationTask(Task):
+class ValidationTask(WorkerTask):
     """A task in a placement group of its own."""
 
     def __init__(self, result: Any, group: PlacementGroup) -> None:

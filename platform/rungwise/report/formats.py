@@ -53,7 +53,7 @@ def points(share: float) -> str:
     return f"{100 * share:+.1f}".replace("-", _MINUS)
 
 
-def signed(value: float, digits: int = 2) -> str:
+def format_signed(value: float, digits: int = 2) -> str:
     """0.026 -> `+0.03`."""
     return f"{value:+.{digits}f}".replace("-", _MINUS)
 

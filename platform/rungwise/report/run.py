@@ -27,7 +27,7 @@ from rungwise.report.sections.comparison import (
 from rungwise.report.sections.examples import Baseline, gather_examples, write_examples
 from rungwise.report.sections.pretraining import write_loss, write_speed
 from rungwise.report.sections.variants import (
-    Comparison,
+    VariantComparison,
     gather_comparison,
     gather_sweeps,
     select_stage,
@@ -105,7 +105,7 @@ def _write_result(
     inputs: Mapping[str, Artifact],
     pretrain: PretrainSummary,
     baseline: Baseline | None,
-    comparison: Comparison | None,
+    comparison: VariantComparison | None,
     board: Board | None,
 ) -> Section:
     objective = pretrain.model.objective(pretrain.objective)

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.stage import Later, StageType
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.stages.summary import Summary
 
 
@@ -33,5 +33,7 @@ class ReportSummary(Summary):
 
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
-REPORT = StageType("report", 8, Later("rungwise.report.run:write_report"), ReportSummary)
-LADDER = StageType("ladder", 5, Later("rungwise.report.ladder.page:write_ladder"), ReportSummary)
+REPORT = StageType("report", 8, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
+LADDER = StageType(
+    "ladder", 5, LazyFunction("rungwise.report.ladder.page:write_ladder"), ReportSummary
+)

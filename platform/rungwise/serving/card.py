@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sources
-from rungwise.evaluation.comparison.predictions import kept_sums
+from rungwise.evaluation.comparison.predictions import sum_metric
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, bootstrap
 from rungwise.evaluation.suites.scores import MeasureSummary
@@ -34,7 +34,7 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     model, metric, info = evaluation.chosen, evaluation.metric, task.info
     kind = task_kind(info)
     estimate = bootstrap(
-        kept_sums(inputs["evaluate"], inputs["task"])[None],
+        sum_metric(inputs["evaluate"], inputs["task"])[None],
         lambda totals: kind.value(totals)[0],
         seed=0,
         resamples=_RESAMPLES,

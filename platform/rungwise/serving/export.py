@@ -30,7 +30,7 @@ from rungwise.models.families.brown_clusters import ClassModel
 from rungwise.models.families.ngram_model import NgramLanguageModel
 from rungwise.models.family import Family
 from rungwise.pretraining.config import fitting_kind
-from rungwise.pretraining.initial import trained_config
+from rungwise.pretraining.initial import read_training_config
 from rungwise.pretraining.pretrained import (
     find_tokenizer,
     load_encoder,
@@ -64,7 +64,10 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     model, DataError if an input of the model is gone.
     """
     tokenizer = find_tokenizer(pretrain)
-    config, objective = trained_config(pretrain).model, trained_config(pretrain).objective
+    config, objective = (
+        read_training_config(pretrain).model,
+        read_training_config(pretrain).objective,
+    )
     if vectors or not (objective.predicts_text or objective.sentences):
         return _write_vectors(pretrain, tokenizer, to)
     if fitting_kind(config) == "counts":
@@ -100,10 +103,10 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
     else:
         module = load_encoder(model)
         if module is None:
-            kind = trained_config(model).model.kind
+            kind = read_training_config(model).model.kind
             raise ConfigError(f"a {kind} has no token states to export as ONNX")
         tokenizer, frame = tokenizers.load_reader(find_tokenizer(model).folder), None
-        if trained_config(model).objective.masks:
+        if read_training_config(model).objective.masks:
             cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:

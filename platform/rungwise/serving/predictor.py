@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
-from rungwise.models.device import own_devices
+from rungwise.models.device import list_devices
 from rungwise.tasks.kinds.examples import Example
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs
@@ -40,7 +40,7 @@ class Predictor:
         tokenizer: Tokenizer,
         quiet: bool = False,
     ) -> None:
-        self.model = restore(description, weights).to(own_devices()[0])
+        self.model = restore(description, weights).to(list_devices()[0])
         self.info = self.model.info
         self._has_warned = quiet
         self.tokenizer = tokenizer

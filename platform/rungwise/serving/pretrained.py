@@ -27,7 +27,7 @@ from rungwise.evaluation.page.neighbours import Neighbourhood
 from rungwise.finetune import DESCRIPTION
 from rungwise.models.trained.capabilities import LanguageModel, SentenceVectors, WordVectors
 from rungwise.models.trained.contexts import MeanOfStates
-from rungwise.pretraining.initial import trained_config
+from rungwise.pretraining.initial import read_training_config
 from rungwise.pretraining.pretrained import find_tokenizer, load_encoder, load_model
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
@@ -56,7 +56,7 @@ class PretrainedPredictor:
         elif isinstance(model, SentenceVectors):
             self._answer = lambda texts: _sentence_vectors(model, self._ids(texts))
         elif encoder is not None and encoder.num_layers:
-            masks = trained_config(pretrain).objective.masks
+            masks = read_training_config(pretrain).objective.masks
             marks = special.require("cls", "sep") if masks else special.require("end", "end")
             pooled = MeanOfStates(encoder.body, encoder.max_length, *marks)
             self._answer = lambda texts: _sentence_vectors(pooled, self._ids(texts))

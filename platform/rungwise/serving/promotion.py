@@ -102,7 +102,7 @@ def _find_changed_answers(model: Artifact, served: Folder) -> list[str]:
         name = task_kind(predictor.info).answer
         examples = read_examples(find_input(model, "task"), "test")[:_ITEMS]
         answers = [each[name] for each in predictor(examples)]
-        before = [row["prediction"] for row in predictions.kept_predictions(model)]
+        before = [row["prediction"] for row in predictions.select_predictions(model)]
     return [
         f"{example.where}: the served model says {now!r}, the artifact {once!r}"
         for example, now, once in zip(examples, answers, before, strict=False)
@@ -129,7 +129,7 @@ def compare_models(first: Artifact, second: Artifact) -> Estimate | None:
     if first.stage == "evaluate":
         task, _ = _check_common("task", [find_input(each, "task") for each in both])
         info = TaskSummary.of(task).info
-        sums = [predictions.kept_sums(each, task) for each in both]
+        sums = [predictions.sum_metric(each, task) for each in both]
         gain = paired_bootstrap(*sums, value=task_kind(info).value, seed=0)
         return Estimate(gain.difference, gain.low, gain.high, sums[0].shape[1])
     _check_common("corpus", [find_input(find_tokens(each), "corpus") for each in both])

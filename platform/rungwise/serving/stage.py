@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.stage import Later, StageType
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.stages.summary import Summary
 
 
@@ -40,7 +40,7 @@ class RegisterSummary(Summary):
 REGISTER = StageType(
     "register",
     8,
-    Later("rungwise.serving.registry:register_model"),
+    LazyFunction("rungwise.serving.registry:register_model"),
     RegisterSummary,
     place="driver",
 )

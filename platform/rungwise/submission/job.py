@@ -22,7 +22,7 @@ _PATH_KEYS = ("paths", "path", "word_list", "phrases", "train", "validation", "t
 
 
 @dataclass(frozen=True)
-class Job:
+class SubmittedJob:
     """A job to submit. `workflow` and `config` are files, relative to the working folder `folder`,
     or names of those in an installed package, which is then uploaded too."""
 
@@ -53,7 +53,7 @@ class Job:
         return {"working_dir": str(self.folder), **(package if self.needs_package else {})}
 
 
-def load_job(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> Job:
+def load_job(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> SubmittedJob:
     """Read the job and its recipe. Raises UserError if a file is missing or outside `folder`, or if
     the recipe or an override is wrong."""
     top = local_path(folder).resolve()
@@ -62,10 +62,10 @@ def load_job(folder: str, workflow: str, config: str, overrides: Sequence[str]) 
     workflow = _relative_file(top, workflow, "workflows", ".py", "WORKFLOW")
     config = _relative_file(top, config, "workflows/configs", ".yaml", "CONFIG")
     recipe = load_recipe(top / config if Path(config).suffix else config, overrides)
-    return Job(top, workflow, config, tuple(overrides), recipe)
+    return SubmittedJob(top, workflow, config, tuple(overrides), recipe)
 
 
-def check_stages(job: Job) -> list[str]:
+def check_stages(job: SubmittedJob) -> list[str]:
     """Build the stages as the job will do on the cluster, which reads the digests of input files.
     Return what only the cluster can check. Raises UserError for any fault."""
     with contextlib.chdir(job.folder):
@@ -79,7 +79,7 @@ def check_stages(job: Job) -> list[str]:
     return []
 
 
-def check_paths(job: Job, upload: Upload) -> list[str]:
+def check_paths(job: SubmittedJob, upload: Upload) -> list[str]:
     """The paths of the recipe that every machine must have at the same place. Raises UserError if a
     relative path is not uploaded, since the job reads it from the upload."""
     absolute = []

@@ -15,14 +15,14 @@ import yaml
 
 from rungwise.core.errors import UserError
 from rungwise.core.storage.object_store import is_remote
-from rungwise.submission.job import Job
+from rungwise.submission.job import SubmittedJob
 
 _RETRIES = 2
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _ROOT_VARIABLE = "RUNGWISE_ROOT"
 
 
-def submit_rayjob(job: Job, overlay: Path, *, apply: bool) -> None:
+def submit_rayjob(job: SubmittedJob, overlay: Path, *, apply: bool) -> None:
     """Print the job's manifest, or give it to `kubectl create`. Raises UserError without kubectl,
     without a RayCluster in the overlay, or if kubectl fails."""
     manifest = yaml.safe_dump(make_rayjob(job, render_cluster(overlay)), sort_keys=False)
@@ -32,7 +32,7 @@ def submit_rayjob(job: Job, overlay: Path, *, apply: bool) -> None:
         sys.stdout.write(manifest)
 
 
-def make_rayjob(job: Job, cluster: dict[str, Any]) -> dict[str, Any]:
+def make_rayjob(job: SubmittedJob, cluster: dict[str, Any]) -> dict[str, Any]:
     """The RayJob that runs `job` on a cluster with the specification of `cluster`."""
     spec = cluster["spec"]
     [head] = spec["headGroupSpec"]["template"]["spec"]["containers"]

@@ -20,9 +20,9 @@ from rich.filesize import decimal
 from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.stages.provenance import COMMIT_VARIABLE, commit
-from rungwise.submission.job import Job, check_paths, check_stages
+from rungwise.submission.job import SubmittedJob, check_paths, check_stages
 from rungwise.submission.packing import check_upload
 from rungwise.submission.server import Server, connect
 
@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 1800.0
 _VARIABLES = {"RAY_JOB_STOP_WAIT_TIME_S": "60"}
 
 
-def submit(job: Job, server: Server, *, wait: bool) -> int:
+def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
     """Check everything, submit, and follow the job; return 0 only if it succeeded. Raises
     UserError, before anything is uploaded, if the job could not run."""
     console = plain_console()
@@ -48,7 +48,7 @@ def submit(job: Job, server: Server, *, wait: bool) -> int:
         notes.append(f"every machine must have {', '.join(paths)} at the same place")
     client = connect(server)
     check_versions(client)
-    files = counted(len(upload.sizes), "file")
+    files = format_count(len(upload.sizes), "file")
     console.print(f"command  {job.entrypoint}", highlight=False, markup=False)
     console.print(f"upload   {files} of {job.folder}, {decimal(upload.size_bytes)}", markup=False)
     for note in notes:
@@ -133,7 +133,7 @@ def follow(client: JobSubmissionClient, job_id: str) -> JobDetails:
         time.sleep(_POLL_SECONDS)
 
 
-def _submit(client: JobSubmissionClient, job: Job) -> str:
+def _submit(client: JobSubmissionClient, job: SubmittedJob) -> str:
     """Upload and submit the job; return its id."""
     name, head = job.recipe.name, commit(job.folder) or ""
     environment = {**job.environment, "env_vars": {**_VARIABLES, COMMIT_VARIABLE: head}}

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
-from rungwise.core.storage.outside import Paths, digest, matching
+from rungwise.core.storage.outside import Paths, digest, list_matching_files
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat
@@ -188,7 +188,7 @@ def identity(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     return plain
 
 
-def outside(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
+def input_digests(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     """Digest the files that the task reads, by split; {} if it reads none.
 
     Raises ConfigError if a path matches nothing, DataError if the files of a split are empty.
@@ -200,4 +200,4 @@ def outside(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
 
 def split_files(config: FilesTaskConfig, split: str) -> list[SourceFile]:
     """Return the files that a split's paths match, sorted, each once."""
-    return matching(config.paths()[split], f"data.{split}")
+    return list_matching_files(config.paths()[split], f"data.{split}")

@@ -5,14 +5,14 @@ from typing import Any
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.stage import Later, StageType
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import (
     FilesTaskConfig,
     MadeTaskConfig,
     ParagraphTaskConfig,
     identity,
-    outside,
+    input_digests,
 )
 from rungwise.tasks.data.files import check_first_examples
 from rungwise.tasks.kinds.examples import TaskSummary
@@ -23,7 +23,7 @@ def _digest_readable(
     config: ParagraphTaskConfig | MadeTaskConfig | FilesTaskConfig,
 ) -> dict[str, Any]:
     """`outside`, of files whose first examples can be read: a plan names a wrong column."""
-    digests = outside(config)
+    digests = input_digests(config)
     if isinstance(config, FilesTaskConfig):
         check_first_examples(config)
     return digests
@@ -32,7 +32,7 @@ def _digest_readable(
 TASK = StageType(
     "task",
     9,
-    Later("rungwise.tasks.building:build_task"),
+    LazyFunction("rungwise.tasks.building:build_task"),
     TaskSummary,
     identity=identity,
     outside=_digest_readable,
@@ -54,7 +54,7 @@ class TaskTextConfig(Config):
 
 
 TASK_TEXT = StageType(
-    "task_text", 7, Later("rungwise.tasks.data.task_text:build_task_text"), CorpusSummary
+    "task_text", 7, LazyFunction("rungwise.tasks.data.task_text:build_task_text"), CorpusSummary
 )
 
 
@@ -63,5 +63,5 @@ class TaskTokensConfig(Config):
 
 
 TASK_TOKENS = StageType(
-    "task_tokens", 4, Later("rungwise.tasks.data.task_text:encode_pairs"), TokensSummary
+    "task_tokens", 4, LazyFunction("rungwise.tasks.data.task_text:encode_pairs"), TokensSummary
 )

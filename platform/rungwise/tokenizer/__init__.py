@@ -12,8 +12,8 @@ from rungwise.tokenizer.config import (
     WordPieceConfig,
     identity,
 )
-from rungwise.tokenizer.encoder import EncoderChoice, cached_encoder, choose_encoder, make_encoder
-from rungwise.tokenizer.files import FILE, load_tokenizer, outside, read_tokenizer
+from rungwise.tokenizer.encoder import EncoderChoice, open_encoder, choose_encoder, make_encoder
+from rungwise.tokenizer.files import FILE, load_tokenizer, input_digests, read_tokenizer
 from rungwise.tokenizer.patterns import refuse_panic
 from rungwise.tokenizer.reading import CLEAN_UP, ids_after_blank, load_reader
 from rungwise.tokenizer.reference import Encoded, TextEncoder

@@ -26,7 +26,13 @@ from rungwise.corpus.document import read_documents
 from rungwise.tokenizer.files import FILE
 from rungwise.tokenizer.hard_texts import hard_texts
 from rungwise.tokenizer.memo import MemoEncoder, find_rule, text_bytes
-from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder, id_type, own_copy
+from rungwise.tokenizer.reference import (
+    Encoded,
+    ReferenceEncoder,
+    TextEncoder,
+    id_type,
+    copy_tokenizer,
+)
 
 Package = Literal["nanotoken", "gigatoken"]
 
@@ -67,7 +73,7 @@ class NanoEncoder:
                 "'auto', or train with tokenizer.kind=wordpiece"
             )
         self._encode = nanotoken.WordPieceTokenizer.from_json(
-            own_copy(tokenizer).to_str()
+            copy_tokenizer(tokenizer).to_str()
         ).encode_batch
         self._dtype = id_type(tokenizer)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -98,7 +104,9 @@ class GigaEncoder:
                 "tokenizer.lowercase=false"
             )
         self._awkward = import_module("awkward")
-        self._encode = gigatoken.Tokenizer.from_json(own_copy(tokenizer).to_str()).encode_batch
+        self._encode = gigatoken.Tokenizer.from_json(
+            copy_tokenizer(tokenizer).to_str()
+        ).encode_batch
         self._memo = MemoEncoder(tokenizer, "classes")
         self._dtype = id_type(tokenizer)
 
@@ -152,7 +160,7 @@ def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder
             return MemoEncoder(tokenizer, rule) if rule else ReferenceEncoder(tokenizer)
 
 
-def cached_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
+def open_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
     """Return the encoder of the artifact in `folder`, cached in this process with its memo.
 
     A Ray worker process runs one task after another; each would start with an empty memo.

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
 from rungwise.tokenizer.patterns import refuse_slow_patterns
@@ -58,7 +58,7 @@ def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
     return disable_extras(tokenizer)
 
 
-def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
+def input_digests(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
     """Return the digest of a vocabulary read from a file; nothing for a trained one.
 
     Raises DataError if the file is missing, or states another treatment of letters.
@@ -77,7 +77,7 @@ def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
 
 
 def _files(config: TokenizerFileConfig) -> list[SourceFile]:
-    with reached(config.path, _KEY):
+    with explain_connection_errors(config.path, _KEY):
         files = find_files(config.path)
     if not files:
         raise DataError(f"{_KEY}: there is no file or folder {config.path!r}")

@@ -27,7 +27,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, models
 
-from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, id_type, own_copy, word_starts
+from rungwise.tokenizer.reference import (
+    Encoded,
+    ReferenceEncoder,
+    id_type,
+    copy_tokenizer,
+    word_starts,
+)
 from rungwise.tokenizer.training import EVERY_CHARACTER, SPECIAL_IS_TEXT
 
 CutRule = Literal["blanks", "marks", "classes"]
@@ -197,7 +203,7 @@ class _PieceTokenizer:
     separator that is a special token here, the only one, and the ids are split at it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = own_copy(tokenizer)
+        self._tokenizer = copy_tokenizer(tokenizer)
         self._separator = next(
             chr(code) for code in _PRIVATE_USE if tokenizer.token_to_id(chr(code)) is None
         )

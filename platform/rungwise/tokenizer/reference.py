@@ -44,7 +44,7 @@ class ReferenceEncoder:
     """Encodes every text with the `tokenizers` library."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = own_copy(tokenizer)
+        self._tokenizer = copy_tokenizer(tokenizer)
         self._dtype = id_type(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
@@ -76,7 +76,7 @@ def word_starts(encoding: Encoding) -> NDArray[np.bool_]:
     return starts
 
 
-def own_copy(tokenizer: Tokenizer) -> Tokenizer:
+def copy_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer with the same model that finds no special tokens and truncates nothing."""
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return disable_extras(Tokenizer.from_str(tokenizer.to_str()))

@@ -1,10 +1,10 @@
 """The tokenizer stage, for planning; building.py learns or reads the vocabulary."""
 
-from rungwise.core.stages.stage import Later, StageType
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.tokens import SpecialIds
 from rungwise.tokenizer.config import identity
-from rungwise.tokenizer.files import outside
+from rungwise.tokenizer.files import input_digests
 
 
 class TokenizerSummary(Summary):
@@ -22,8 +22,8 @@ class TokenizerSummary(Summary):
 TOKENIZER = StageType(
     "tokenizer",
     6,
-    Later("rungwise.tokenizer.building:train_tokenizer"),
+    LazyFunction("rungwise.tokenizer.building:train_tokenizer"),
     TokenizerSummary,
     identity=identity,
-    outside=outside,
+    outside=input_digests,
 )

@@ -163,7 +163,7 @@ def count_words(config: CountedConfig, sentences: Iterable[str]) -> Counter[str]
     Texts are split at blanks first, and only distinct pieces go through the normalizer and
     pre-tokenizer, which treat each piece alone and keep blanks.
     """
-    tokenizer = _counted(config, {UNK: UNK_ID})
+    tokenizer = _count_words(config, {UNK: UNK_ID})
     normalize = tokenizer.normalizer.normalize_str
     split = tokenizer.pre_tokenizer.pre_tokenize_str
     counts: Counter[str] = Counter()
@@ -187,12 +187,12 @@ def from_counts(config: CountedConfig, counts: Mapping[str, int]) -> Tokenizer:
     frequent = [word for word, count in counts.items() if count >= config.min_frequency]
     frequent.sort(key=lambda word: (-counts[word], word))
     words = [*SPECIAL_TOKENS, *frequent][: config.vocab_size]
-    tokenizer = _counted(config, {word: index for index, word in enumerate(words)})
+    tokenizer = _count_words(config, {word: index for index, word in enumerate(words)})
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
 
-def _counted(config: CountedConfig, vocabulary: dict[str, int]) -> Tokenizer:
+def _count_words(config: CountedConfig, vocabulary: dict[str, int]) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
     tokenizer.normalizer = _normalizer(config)
     if isinstance(config, CharacterConfig):

@@ -31,7 +31,7 @@ from rungwise.tokenizer import (
     EncoderChoice,
     TextEncoder,
     TokenizerSummary,
-    cached_encoder,
+    open_encoder,
     choose_encoder,
     load_tokenizer,
 )
@@ -155,7 +155,7 @@ class EncodeTask:
     def __call__(self, order: FileOrder) -> FileRow:
         """Encode one file; return its row of the manifest."""
         source = order.source
-        encoder = cached_encoder(self.tokenizer, self.encoder)
+        encoder = open_encoder(self.tokenizer, self.encoder)
         tokenizer = _load_tokenizer(self.tokenizer)
         text = encode_file(self.corpus, source, tokenizer, encoder, self.config)
         with self.output.staged(order.file) as path:

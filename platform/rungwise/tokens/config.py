@@ -23,7 +23,7 @@ def identity(config: TokensConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={"mask_units": _LISTS})
 
 
-def outside(config: TokensConfig) -> dict[str, Any]:
+def input_digests(config: TokensConfig) -> dict[str, Any]:
     """Return digests of the lists that the config reads; raises DataError if one is missing."""
     paths = config.mask_units.model_dump(include=_LISTS, exclude_none=True)
     return {name: {"sha256": list_digest(name, path)} for name, path in paths.items()}

@@ -124,8 +124,8 @@ def _encode_with_units(
     ).reshape(-1, 2)
     spans = np.concatenate([units[:, 1:] + text_begin[units[:, 0], None], han])
     characters = int(sizes.sum())
-    inside = _covered(spans[:, 0] + 1, spans[:, 1], characters)  # without the first character
-    in_han = _covered(han[:, 0], han[:, 1], characters)
+    inside = _mark_covered(spans[:, 0] + 1, spans[:, 1], characters)  # without the first character
+    in_han = _mark_covered(han[:, 0], han[:, 1], characters)
 
     start, before_end = offsets[1:, 0], offsets[:-1, 1]
     shares_a_character = start < before_end
@@ -137,7 +137,7 @@ def _encode_with_units(
     return Encoded(encoded.ids, lengths, starts)
 
 
-def _covered(
+def _mark_covered(
     starts: NDArray[np.int64], ends: NDArray[np.int64], characters: int
 ) -> NDArray[np.bool_]:
     """(C,) True in any [start, end)."""

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.tokenizer import CLEAN_UP
 from rungwise.tokenizer.files import read_text
 
@@ -40,7 +40,7 @@ _WIDE = re.compile(f"[{HAN}\u3000-\u30ff\uff00-\uffef]")
 _ATOM = re.compile(rf"[{HAN}]|[^\W{HAN}]+|[^\w\s]")
 
 
-def blanks_before(words: Sequence[str]) -> list[str]:
+def find_blanks(words: Sequence[str]) -> list[str]:
     """Return what stands before each word where its sentence is written out: a blank or nothing.
 
     There is no blank beside Chinese and Japanese, and none at all in a Chinese text whose words are
@@ -98,7 +98,7 @@ def list_digest(name: str, path: str) -> str:
 
 
 def _find_file(name: str, path: str) -> SourceFile:
-    with reached(path, f"{_KEY}.{name}"):
+    with explain_connection_errors(path, f"{_KEY}.{name}"):
         files = find_files(path)
     if len(files) != 1:
         count = f"{len(files)} files" if files else "nothing"

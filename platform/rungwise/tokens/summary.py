@@ -1,12 +1,12 @@
 """The summary of tokens, a manifest of their files, and the stage, which building.py builds."""
 
-from rungwise.core.stages.stage import Later, StageType
-from rungwise.core.stages.summary import Part, PerSplit, Summary
+from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.stages.summary import SummaryPart, PerSplit, Summary
 from rungwise.core.tokens import SpecialIds
-from rungwise.tokens.config import identity, outside
+from rungwise.tokens.config import identity, input_digests
 
 
-class TokensRow(Part):
+class TokensRow(SummaryPart):
     """One file of tokens, made of one file of the corpus. `text_bytes` are in UTF-8."""
 
     file: str
@@ -41,9 +41,9 @@ class TokensSummary(Summary):
 TOKENS = StageType(
     "tokens",
     3,
-    Later("rungwise.tokens.building:encode_corpus"),
+    LazyFunction("rungwise.tokens.building:encode_corpus"),
     TokensSummary,
     identity=identity,
-    outside=outside,
+    outside=input_digests,
     resumes=True,
 )

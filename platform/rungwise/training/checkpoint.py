@@ -34,7 +34,7 @@ from rungwise.training.checkpoint_files import (
 )
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress, Saved
-from rungwise.training.state import Piece, RunState
+from rungwise.training.state import TensorPiece, RunState
 from rungwise.training.tensor_files import MODEL, save_tensors, write_file
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class PartWriter:
         self,
         step: int,
         folder: Folder,
-        pieces: dict[str, Piece],
+        pieces: dict[str, TensorPiece],
         group: Group,
         commit: Callable[[list[dict[str, Any]]], None],
     ) -> None:
@@ -258,7 +258,7 @@ class Checkpoints:
         self.settle()
         group, step = self._group, progress.step
         pieces = {
-            name: Piece(self._copy_to_host(name, piece.local), piece.start, piece.shape)
+            name: TensorPiece(self._copy_to_host(name, piece.local), piece.start, piece.shape)
             for name, piece in state.pieces(group.rank, group.world_size).items()
         }
         if group.device.type == "cuda":

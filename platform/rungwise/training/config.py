@@ -13,7 +13,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.randomness import bits
-from rungwise.core.stages.stage import Later
+from rungwise.core.stages.stage import LazyFunction
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.order import OrderConfig
 from rungwise.models.config import ModelConfig
@@ -84,7 +84,7 @@ class GradientConfig(Fitting):
     first. The learning rate follows the largest share spent, so its schedule is complete by then.
     """
 
-    fitter: ClassVar = Later("rungwise.pretraining.gradient:pretrain_by_gradient")
+    fitter: ClassVar = LazyFunction("rungwise.pretraining.gradient:pretrain_by_gradient")
 
     kind: Literal["gradient"] = "gradient"
     # folder of a transformers model to start from, or one of the hub (ORG/NAME), whose model and

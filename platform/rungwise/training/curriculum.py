@@ -20,7 +20,7 @@ from torch import Tensor
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import Batch
 from rungwise.instances.mixture import MixedOrder, compute_quotas
-from rungwise.instances.order import Order, ReadOrder, Share
+from rungwise.instances.order import Order, ReadOrder, ShardShare
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
@@ -45,7 +45,7 @@ def is_read(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Turn:
+class DataPhase:
     """The instances that a run reads from one step on; `name` is that of the input. In a mixture,
     what a member reads at its `steps`, which are ascending."""
 
@@ -113,27 +113,28 @@ class Phase:
     streams: Callable[[int], range] | None = None
 
 
-def phase_at(phases: Sequence[Phase], step: int) -> Phase:
+def find_phase(phases: Sequence[Phase], step: int) -> Phase:
     return next(phase for phase in reversed(phases) if phase.reads(max(step, 0)))
 
 
-def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list[Turn]:
+def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list[DataPhase]:
     """The instances that a run reads, in turn."""
     if settings.mixture:
         names = member_names(str(settings.objective))
         turns, place = settings.draw_turns(names), {name: n for n, name in enumerate(names)}
         return [
-            Turn(input_, 0, inputs[input_], name, np.flatnonzero(turns == place[name]))
+            DataPhase(input_, 0, inputs[input_], name, np.flatnonzero(turns == place[name]))
             for name in names
             for input_ in [READ_BY_NAME[0] if not place[name] else MIXED_INSTANCES + name]
         ]
     starts = [0] if settings.longer_share is None else [0, settings.first_longer_step]
     return [
-        Turn(name, first, inputs[name]) for name, first in zip(READ_BY_NAME, starts, strict=False)
+        DataPhase(name, first, inputs[name])
+        for name, first in zip(READ_BY_NAME, starts, strict=False)
     ]
 
 
-def count_epochs(config: GradientFit, turns: Sequence[Turn], steps: int) -> float:
+def count_epochs(config: GradientFit, turns: Sequence[DataPhase], steps: int) -> float:
     """How many epochs of the instances the first `steps` steps read, summed over the turns."""
     return sum(
         count * size / rows_per_epoch(config, turn.summary.instances.train, size)
@@ -142,7 +143,7 @@ def count_epochs(config: GradientFit, turns: Sequence[Turn], steps: int) -> floa
     )
 
 
-def count_steps(turns: Sequence[Turn], steps: int) -> list[tuple[Turn, int]]:
+def count_steps(turns: Sequence[DataPhase], steps: int) -> list[tuple[DataPhase, int]]:
     """How many of the first `steps` steps read the instances of each turn."""
     if turns[0].steps is not None:
         return [(turn, turn.count(steps)) for turn in turns]
@@ -163,12 +164,12 @@ def scale_micro_batch(micro_batch_size: int, first_length: int, length: int) -> 
     return max(1, micro_batch_size * first_length // length)
 
 
-def open_phases(config: GradientFit, turns: Sequence[Turn], worker: Worker) -> list[Phase]:
+def open_phases(config: GradientFit, turns: Sequence[DataPhase], worker: Worker) -> list[Phase]:
     """The phases of a run, ready to be read by this worker."""
     return [_open_phase(config, turn, turns[0].length, worker) for turn in turns]
 
 
-def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Worker) -> Phase:
+def _open_phase(config: GradientFit, turn: DataPhase, first_length: int, worker: Worker) -> Phase:
     objective, config = turn.objective(config), turn.config(config)
     settings, compute, group = config.pretrain, worker.compute, worker.group
     order, carries_state = turn.order(config), config.carries_state
@@ -177,7 +178,7 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
         Source(InstanceReader(turn.instances, split, cache_bytes), compute.compile)
         for split in ("train", "validation")
     )
-    share = Share(settings.global_batch_size, group.rank, group.world_size)
+    share = ShardShare(settings.global_batch_size, group.rank, group.world_size)
     micro_batch_size = scale_micro_batch(compute.micro_batch_size, first_length, turn.length)
 
     def step(number: int) -> StepBatch:

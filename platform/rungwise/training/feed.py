@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rungwise.core.randomness import bits
 from rungwise.instances.batch import Batch, in_streams
-from rungwise.instances.order import Order, Share, evenly
+from rungwise.instances.order import Order, ShardShare, evenly
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.streams import held_out_streams
 
@@ -68,7 +68,7 @@ def step_batch(
     source: Source,
     order: Order,
     step: int,
-    share: Share,
+    share: ShardShare,
     micro_batch_size: int,
     seed: int,
     logical_workers: int | None = None,
@@ -103,7 +103,7 @@ def step_batch(
 
 
 def held_out_batches(
-    source: Source, count: int, share: Share, micro_batch_size: int, seed: int
+    source: Source, count: int, share: ShardShare, micro_batch_size: int, seed: int
 ) -> list[Batch[Tensor]]:
     """This worker's part of `count` evenly spread held-out instances, masked as in epoch 0."""
     sample = evenly(len(source.reader), count)
@@ -117,7 +117,7 @@ def held_out_batches(
 
 
 def held_out_in_streams(
-    source: Source, count: int, share: Share, micro_batch_size: int, seed: int
+    source: Source, count: int, share: ShardShare, micro_batch_size: int, seed: int
 ) -> list[Batch[Tensor]]:
     """As many instances as `held_out_batches`, but as contiguous text in as many streams as a batch
     has rows; this worker's part, step after step."""

@@ -25,7 +25,7 @@ from rungwise.models.transformer.block import recompute_activations, set_stream
 from rungwise.training.average import WeightAverage
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import EarlyStopConfig, GradientConfig, GradientFit, Precision
-from rungwise.training.curriculum import Turn, open_phases, phase_at
+from rungwise.training.curriculum import DataPhase, open_phases, find_phase
 from rungwise.training.feed import Prefetched, logical_ranks
 from rungwise.training.optimizer import build_optimizers, learning_rate_at
 from rungwise.training.parallel import Worker, distribute
@@ -42,7 +42,7 @@ _NOTICE_SECONDS = 1.0  # between two checks for a notice that a machine will go 
 def train(
     config: GradientFit,
     model: nn.Module,
-    turns: Sequence[Turn],
+    turns: Sequence[DataPhase],
     checkpoints: Checkpoints,
     worker: Worker,
     first_loss: float | None = None,
@@ -114,14 +114,14 @@ def train(
     began = last_notice = time.monotonic()
     logged = False
     feed = Prefetched(
-        lambda number: phase_at(phases, number).step(number),
+        lambda number: find_phase(phases, number).step(number),
         progress.step,
         settings.steps,
         group.device.type == "cuda",
     )
     try:
         while not is_finished(progress, settings):
-            phase = phase_at(phases, progress.step)
+            phase = find_phase(phases, progress.step)
             step.objective = phase.objective
             waiting = time.perf_counter()
             batch = feed.next()

@@ -77,7 +77,7 @@ class Group:
         return self.count(value if self.leads else 0)
 
 
-class Task(Protocol):
+class WorkerTask(Protocol):
     """Work in another process, which has the resources of one more worker until `close`."""
 
     def is_done(self) -> bool: ...
@@ -102,7 +102,7 @@ class Worker:
     # Returns True once for each notice that a machine will go away, to save at once.
     notice: Callable[[], bool] = lambda: False
     # Starts a task; returns None if there is no room for one.
-    submit: Callable[[Work], Task | None] = lambda work: None
+    submit: Callable[[Work], WorkerTask | None] = lambda work: None
 
     @property
     def report(self) -> Reporter:
@@ -151,7 +151,7 @@ def distribute(
     if parallel == "ddp":
         model.to(group.device)
         return _Buckets(model, group)
-    return _Shards(_sharded(model, group, parallel, shard_workers, bfloat16))
+    return _Shards(_shard(model, group, parallel, shard_workers, bfloat16))
 
 
 class _Alone:
@@ -259,7 +259,7 @@ def _bucket(parameters: list[nn.Parameter]) -> _Bucket:
     return _Bucket(parameters, flat)
 
 
-def _sharded(
+def _shard(
     model: nn.Module, group: Group, parallel: Parallel, shard_workers: int, bfloat16: bool
 ) -> nn.Module:
     # These take a second to import, and most runs do not need them.

@@ -28,7 +28,7 @@ STREAMS = "lanes/state"
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """Rows of one tensor on this worker; `shape` is that of the whole tensor."""
 
     local: Tensor
@@ -39,7 +39,7 @@ class Piece:
 class HasPiece(Protocol):
     """The states of streams (streams.py)."""
 
-    def piece(self) -> Piece: ...
+    def piece(self) -> TensorPiece: ...
 
     def restore(self, saved: SavedTensors) -> None: ...
 
@@ -62,22 +62,22 @@ class RunState:
                     tensors[f"optimizer/{name}/{key}"] = torch.as_tensor(value)
         return {**tensors, **self.average}
 
-    def pieces(self, rank: int, world_size: int) -> dict[str, Piece]:
+    def pieces(self, rank: int, world_size: int) -> dict[str, TensorPiece]:
         """This worker's part of a checkpoint; together the workers write everything once."""
         tensors = self.tensors()
         whole = [tensor for tensor in tensors.values() if not is_sharded(tensor)]
         total = sum(tensor.numel() for tensor in whole) or 1
         before = 0
-        pieces: dict[str, Piece] = {}
+        pieces: dict[str, TensorPiece] = {}
         for name, tensor in tensors.items():
             if is_sharded(tensor):
                 local, start = local_rows(tensor)
                 if _is_first_copy(tensor) and local.numel():
-                    pieces[name] = Piece(local, start, tuple(tensor.shape))
+                    pieces[name] = TensorPiece(local, start, tuple(tensor.shape))
                 continue
             # Every worker has it: each writes about the same number of elements.
             if before * world_size // total == rank:
-                pieces[name] = Piece(tensor.detach(), 0, tuple(tensor.shape))
+                pieces[name] = TensorPiece(tensor.detach(), 0, tuple(tensor.shape))
             before += tensor.numel()
         if self.streams is not None:
             pieces[STREAMS] = self.streams.piece()

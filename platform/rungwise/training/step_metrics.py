@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from rungwise.core.errors import UserError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.models.losses.objectives import LossSum
 from rungwise.training.config import GradientFit, OutlierConfig
 from rungwise.training.feed import StepBatch
@@ -238,6 +238,6 @@ def check_skipped(skipped: Sequence[int], most: int) -> None:
         raise UserError(
             f"the loss is not finite at step {skipped[-1]}; lower "
             "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction "
-            f"(skipped {counted(len(skipped), 'step')}, the last {last}; "
+            f"(skipped {format_count(len(skipped), 'step')}, the last {last}; "
             f"pretrain.max_skipped_steps is {most})"
         )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rungwise.instances.batch import Batch, CausalBatch
-from rungwise.training.state import STREAMS, Piece, SavedTensors
+from rungwise.training.state import STREAMS, TensorPiece, SavedTensors
 
 
 class StreamStates:
@@ -49,10 +49,10 @@ class StreamStates:
         """End a step: the next begins with the new states, or with the old if not `good`, ()."""
         self._now_LS = torch.where(good, self._next_LS, self._now_LS)
 
-    def piece(self) -> Piece:
+    def piece(self) -> TensorPiece:
         """The rows that this worker writes into a checkpoint."""
         shape = (self._total, *self._now_LS.shape[1:])
-        return Piece(self._now_LS, self._streams.start, shape)
+        return TensorPiece(self._now_LS, self._streams.start, shape)
 
     def restore(self, saved: SavedTensors) -> None:
         """Take this worker's streams from a checkpoint of any number of workers."""

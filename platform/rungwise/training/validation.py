@@ -29,8 +29,8 @@ from rungwise.models.losses.objectives import CarriesState, LossSum, Objective
 from rungwise.models.transformer.block import Block, set_stream
 from rungwise.training.average import WeightAverage
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import Phase, Turn, open_phases, phase_at
-from rungwise.training.parallel import Group, Task, Worker, distribute
+from rungwise.training.curriculum import Phase, DataPhase, open_phases, find_phase
+from rungwise.training.parallel import Group, WorkerTask, Worker, distribute
 from rungwise.training.progress import Progress, log_validation
 from rungwise.training.state import is_sharded
 from rungwise.training.step import Step
@@ -101,7 +101,7 @@ class Replica:
 
     model: nn.Module | None  # on the leader
     config: GradientFit
-    turns: Sequence[Turn]
+    turns: Sequence[DataPhase]
     compute: ComputeConfig
     workers: int
     bfloat16: bool
@@ -139,7 +139,7 @@ class Replica:
 
 def select_phases(phases: Sequence[Phase], objective: Objective, done: int) -> Sequence[Phase]:
     """Those that are validated after `done` steps."""
-    return phases if objective.members else [phase_at(phases, done - 1)]
+    return phases if objective.members else [find_phase(phases, done - 1)]
 
 
 def _list_tensors(model: nn.Module) -> Iterator[Tensor]:
@@ -159,7 +159,7 @@ class Validations:
     average: WeightAverage | None
     replica: Replica | None
     # Not logged yet, in the order of steps: step, tokens and values, or the task that has these.
-    _rows: list[tuple[dict[str, float], Task | None]] = field(default_factory=list)
+    _rows: list[tuple[dict[str, float], WorkerTask | None]] = field(default_factory=list)
     _has_noted: bool = False
 
     def validate(self, now: bool) -> float:
@@ -217,7 +217,7 @@ class Validations:
             )
         return group.from_leader(int(task is not None)) > 0
 
-    def _finish(self, task: Task, done: int) -> dict[str, float]:
+    def _finish(self, task: WorkerTask, done: int) -> dict[str, float]:
         """Wait for the task's values. If it fails, the leader validates the replica itself, and the
         others wait for it at the next sum."""
         try:

@@ -15,7 +15,7 @@ from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.tuning.config import EPOCHS, FINETUNE, SweepConfig, SweepStageConfig, TuningConfig
-from rungwise.tuning.space import Grid, holds
+from rungwise.tuning.space import Grid, matches
 
 Values = dict[str, Any]  # of one trial, by dotted key
 
@@ -84,7 +84,7 @@ def resolve_settings(config: SweepStageConfig, values: Values) -> FinetuneConfig
     settings = resolve(FinetuneConfig, data, own, f"sweep.space: {own} together")
     data = settings.model_dump(mode="json")
     for key, value in own.items():
-        if not holds(resolved := find_value(data, key), value):
+        if not matches(resolved := find_value(data, key), value):
             raise ConfigError(
                 f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {resolved}"
             )

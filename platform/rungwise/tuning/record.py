@@ -14,8 +14,8 @@ from pydantic import Field
 
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.stages.checked import seal, unseal
-from rungwise.core.stages.stage import Later, StageType
-from rungwise.core.stages.summary import Part, Summary
+from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.stages.summary import SummaryPart, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
 
@@ -27,7 +27,7 @@ STATES = ".states"  # training states to resume from, in the artifact until the 
 State = Literal["running", "waiting", "finished", "stopped_early", "failed"]
 
 
-class Epoch(Part):
+class Epoch(SummaryPart):
     """One epoch of a trial."""
 
     epoch: int
@@ -41,7 +41,7 @@ class Epoch(Part):
         return {f"validation/{key}": value for key, value in self.metrics.items()}
 
 
-class TrialRecord(Part):
+class TrialRecord(SummaryPart):
     """A trial of a sweep or of a search; `score` is None if it failed."""
 
     number: int
@@ -140,7 +140,7 @@ class SweepSummary(Summary):
 
 
 SWEEP = StageType(
-    "sweep", 11, Later("rungwise.tuning.running:run_sweep"), SweepSummary, resumes=True
+    "sweep", 11, LazyFunction("rungwise.tuning.running:run_sweep"), SweepSummary, resumes=True
 )
 
 

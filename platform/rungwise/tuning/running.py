@@ -23,7 +23,7 @@ from rungwise.cluster import expected_nodes
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
@@ -111,7 +111,7 @@ def summarise(job: SweepJob, upstream: list[dict[str, Any]]) -> SweepSummary:
         epochs_asked=epochs_asked,
         grid_epochs=count_grid_epochs(job.config, epochs_asked),
         seconds=round(sum(trial.seconds for trial in trials), 3),
-        headline=f"{counted(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
+        headline=f"{format_count(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
         f"best validation {job.metric} {format_metric(best.score, job.metric)} "
         f"({describe_values(best.values)})",
     )

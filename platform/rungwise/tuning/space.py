@@ -146,16 +146,16 @@ def check_space(
             where = f"{block}.space.{key}: {value!r} does not fit"
             config = resolve(model, data, {key: value}, where)
             resolved = find_value(config.model_dump(mode="json"), key)
-            if not holds(resolved, value):
+            if not matches(resolved, value):
                 raise ConfigError(
                     f"{block}.space.{key}: {value!r} would become {resolved!r}; give values as the "
                     "key takes them (whole numbers: kind integer)"
                 )
 
 
-def holds(resolved: Any, value: Any) -> bool:
+def matches(resolved: Any, value: Any) -> bool:
     """True if `resolved` equals `value`; dicts may have more keys than `value`."""
     if isinstance(value, dict) and isinstance(resolved, dict):
-        return all(name in resolved and holds(resolved[name], one) for name, one in value.items())
+        return all(name in resolved and matches(resolved[name], one) for name, one in value.items())
     # 1 == True in Python, and no key takes both.
     return resolved == value and isinstance(resolved, bool) == isinstance(value, bool)

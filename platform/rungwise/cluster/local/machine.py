@@ -28,7 +28,7 @@ _NEIGHBOURS = 100
 
 
 @dataclass(frozen=True)
-class Share:
+class MachineShare:
     """CPUs and GPUs of one node. `devices` is None on a machine without GPUs."""
 
     cpus: int
@@ -47,10 +47,10 @@ class Share:
 
 def divide_machine(
     nodes: int, cores: int, devices: list[str], cpus: int | None = None
-) -> list[Share]:
+) -> list[MachineShare]:
     """A share per node: `cpus`, or the cores divided, at least one each; each GPU once."""
     return [
-        Share(
+        MachineShare(
             cpus or max(1, cores // nodes + (number < cores % nodes)),
             tuple(devices[number::nodes]) if devices else None,
         )

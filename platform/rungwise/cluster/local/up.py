@@ -20,7 +20,7 @@ from rungwise.cluster.local import services
 from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.local.machine import (
     Ports,
-    Share,
+    MachineShare,
     check_capacity,
     check_nodes,
     count_cores,
@@ -143,7 +143,9 @@ class _Starter:
         )
         self._environment = mark_environment(variables, scratch)
 
-    def run(self, shares: list[Share], root: Path, prometheus_uri: str, status: Status) -> None:
+    def run(
+        self, shares: list[MachineShare], root: Path, prometheus_uri: str, status: Status
+    ) -> None:
         """Start everything and wait for it. Raises UserError if a process ends or stays silent."""
         api, token = self.cluster.job_address, self._folder.token
         tracking = self.cluster.tracking_uri
@@ -180,13 +182,13 @@ class _Starter:
         status.update("waiting for the job API")
         self._wait("head", lambda: services.list_jobs(api, token) is not None)
 
-    def _start_node(self, number: int, share: Share) -> None:
+    def _start_node(self, number: int, share: MachineShare) -> None:
         # Ports that Ray would choose equal on every node; it picks free ones for all others.
         more = ["--dashboard-agent-listen-port", str(self._ports.any())]
         more += ["--min-worker-port", "0", "--max-worker-port", "0"]
         if number == 0:
             more += ["--ray-client-server-port", str(self._ports.any())]
-        node = ray_start.Node(
+        node = ray_start.NodeOptions(
             address=node_address(number),
             temp_dir=self._scratch / _node_name(number),
             head=self.cluster.ray_address if number else None,

@@ -35,7 +35,7 @@ def _clock(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Figure:
+class StatusFigure:
     """A column: our Prometheus metric with a selector, MLflow's name for it, and its format."""
 
     heading: str
@@ -45,17 +45,19 @@ class Figure:
 
 
 FIGURES = (
-    Figure("done", "stage_progress_ratio", "", _PERCENT),
-    Figure("tokens", "tokens_total", "train/tokens", _COUNT),
-    Figure("tokens/s", "tokens_per_second", "system/tokens_per_second", _COUNT),
-    Figure("MFU", "mfu_ratio", "system/mfu", _PERCENT),
-    Figure("loss", 'loss_nats{split="train",part="total"}', "train/loss", _NUMBER),
-    Figure("validation", 'loss_nats{split="validation",part="total"}', "validation/loss", _NUMBER),
-    Figure("data wait", "data_wait_ratio", "system/data_wait_share", _PERCENT),
-    Figure("skipped", "skipped_steps_total", "train/skipped_steps", _COUNT),
-    Figure("best score", "best_objective", "", _NUMBER),
-    Figure("starting", "", "system/starting_seconds", _clock),
-    Figure("time", "stage_seconds", "system/stage_seconds", _clock),
+    StatusFigure("done", "stage_progress_ratio", "", _PERCENT),
+    StatusFigure("tokens", "tokens_total", "train/tokens", _COUNT),
+    StatusFigure("tokens/s", "tokens_per_second", "system/tokens_per_second", _COUNT),
+    StatusFigure("MFU", "mfu_ratio", "system/mfu", _PERCENT),
+    StatusFigure("loss", 'loss_nats{split="train",part="total"}', "train/loss", _NUMBER),
+    StatusFigure(
+        "validation", 'loss_nats{split="validation",part="total"}', "validation/loss", _NUMBER
+    ),
+    StatusFigure("data wait", "data_wait_ratio", "system/data_wait_share", _PERCENT),
+    StatusFigure("skipped", "skipped_steps_total", "train/skipped_steps", _COUNT),
+    StatusFigure("best score", "best_objective", "", _NUMBER),
+    StatusFigure("starting", "", "system/starting_seconds", _clock),
+    StatusFigure("time", "stage_seconds", "system/stage_seconds", _clock),
 )
 
 
@@ -99,7 +101,7 @@ def status(options: argparse.Namespace) -> None:
 def _choose_source(options: argparse.Namespace) -> Callable[[], Group]:
     from rungwise.cluster import registry
     from rungwise.core.configuration.secrecy import redact
-    from rungwise.core.tracking.store import shown_address
+    from rungwise.core.tracking.store import hide_credentials
     from rungwise.pipeline.places import default_places
 
     cluster = registry.find(options.name)
@@ -111,7 +113,7 @@ def _choose_source(options: argparse.Namespace) -> Callable[[], Group]:
             rows, alerts = query_prometheus(uri.rstrip("/"), options.run)
             return _tabulate(rows, alerts, f"Prometheus at {redact(uri)}, last hour")
         rows = query_mlflow(tracking, options.experiment, options.run)
-        return _tabulate(rows, [], f"MLflow at {shown_address(tracking)}")
+        return _tabulate(rows, [], f"MLflow at {hide_credentials(tracking)}")
 
     return render
 
@@ -164,13 +166,13 @@ def query_prometheus(uri: str, run: str | None) -> tuple[StageRows, list[str]]:
 def query_mlflow(uri: str, experiment: str, run: str | None) -> StageRows:
     """The latest figures of the newest stages in MLflow."""
     from rungwise.core.tracking.sender import PARENT_TAG
-    from rungwise.core.tracking.store import shown_address, store_client
+    from rungwise.core.tracking.store import hide_credentials, store_client
 
     with store_client(uri) as client:
         record = client.get_experiment_by_name(experiment)
         if record is None:
             raise UserError(
-                f"MLflow at {shown_address(uri)} has no experiment {experiment}; start a run, "
+                f"MLflow at {hide_credentials(uri)} has no experiment {experiment}; start a run, "
                 "or give another --experiment or the cluster's --prometheus"
             )
         runs = client.search_runs([record.experiment_id], max_results=_MOST_RUNS)

@@ -35,13 +35,13 @@ def export(options: argparse.Namespace) -> None:
     """Write the files to a folder or s3:// URL, and print how to load them."""
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.storage.folder import Folder
-    from rungwise.pipeline.loading import REGISTERED, download_served, find
+    from rungwise.pipeline.loading import REGISTERED, download_served, find_model
     from rungwise.serving.card import NAME as CARD
     from rungwise.serving.export import write_onnx, write_pretrained, write_task_model
     from rungwise.serving.hugging_face.hub_card import HUB_CARD
 
     say, folder = plain_console().print, Folder.at(options.to)
-    model = find(options.model, options.root, options.overrides)
+    model = find_model(options.model, options.root, options.overrides)
     if options.format == "onnx":
         result = write_onnx(model, folder)
     elif isinstance(model, Artifact):

@@ -43,7 +43,7 @@ def gc(options: argparse.Namespace) -> None:
 
 
 def _send_events(uri: str, spool: Path, instead_of: str | None) -> None:
-    from rungwise.core.plural import counted
+    from rungwise.core.plural import format_count
     from rungwise.core.tracking import tracker
 
     try:
@@ -58,9 +58,9 @@ def _send_events(uri: str, spool: Path, instead_of: str | None) -> None:
         raise UserError(f"{error}; they stay in {spool}{hint}") from error
     say = plain_console().print
     for server, events in synced.sent.items():
-        say(f"{counted(events, 'event')} sent to {server}")
+        say(f"{format_count(events, 'event')} sent to {server}")
     if synced.live:
-        say(f"{counted(synced.live, 'event')} of unfinished runs, which will send them")
+        say(f"{format_count(synced.live, 'event')} of unfinished runs, which will send them")
 
 
 def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: bool) -> None:
@@ -78,13 +78,13 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
     rows = workflow.plan(workflow_name, recipe)
     current = {row.stage.fingerprint for row in rows}
     continued = {row.earlier.fingerprint for row in rows if row.earlier}
-    existing = artifacts.below(root)
+    existing = artifacts.find_artifacts(root)
     others = {
         each.fingerprint
         for each in existing
         if each.label != recipe.name or each.stage == REGISTER.name
     }
-    needed = artifacts.needed(current | continued | others, existing)
+    needed = artifacts.collect_inputs(current | continued | others, existing)
     drivers = Drivers(root)
     total = 0
     for stage in root.subfolders():

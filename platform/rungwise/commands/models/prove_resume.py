@@ -41,7 +41,7 @@ def prove_resume(options: argparse.Namespace) -> int:
     from rungwise.core.configuration.canonical import fingerprint
     from rungwise.pipeline import workflow
     from rungwise.pipeline.places import root_folder
-    from rungwise.pipeline.stages import chained_stages, pretrain_config
+    from rungwise.pipeline.stages import chain_stages, pretrain_config
     from rungwise.pretraining.config import require_gradient
     from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
 
@@ -51,7 +51,7 @@ def prove_resume(options: argparse.Namespace) -> int:
     console = Console()
 
     def inputs(recipe: Recipe) -> list[Stage]:
-        return chained_stages(recipe)[0][:-1]
+        return chain_stages(recipe)[0][:-1]
 
     artifacts = workflow.run(inputs, recipe, console).artifacts
     name = fingerprint({"config": blocks, "at": time.time_ns()})

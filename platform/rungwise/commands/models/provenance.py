@@ -117,7 +117,7 @@ def _print_readers(root_uri: str, text: str, locate: Callable[[Artifact, str], s
 
     say = plain_console().print
     root = root_folder(root_uri)
-    existing = artifacts.below(root)
+    existing = artifacts.find_artifacts(root)
     corpora = [artifact for artifact in existing if artifact.stage in CORPORA]
     if not corpora:
         raise UserError(f"there is no corpus below {root.uri}; give the root of a run with --root")
@@ -129,7 +129,7 @@ def _print_readers(root_uri: str, text: str, locate: Callable[[Artifact, str], s
             continue
         say(f"{corpus.stage} {corpus.fingerprint} ({corpus.label}): {place}")
         for artifact in existing:
-            inputs = artifacts.needed([artifact.fingerprint], existing)
+            inputs = artifacts.collect_inputs([artifact.fingerprint], existing)
             if artifact.stage in _MODELS and corpus.fingerprint in inputs:
                 name = f"{artifact.fingerprint} ({artifact.label})"
                 say(f"  {artifact.stage:<9} {name}  {artifact.headline}")

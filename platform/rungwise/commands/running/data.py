@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.console import plain_console
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 
 if TYPE_CHECKING:
     from rungwise.core.public.sets import PublicSet
@@ -72,7 +72,7 @@ def get_sets(options: argparse.Namespace) -> None:
         if missing_files(public, folder):
             missing[name] = public
         else:
-            say(f"{name}: all {counted(len(public.files), 'file')} are in {folder}")
+            say(f"{name}: all {format_count(len(public.files), 'file')} are in {folder}")
     _ask(missing, options.yes)
     for name, public in missing.items():
         say(f"{name}: {public.title}; licence: {public.licence}")

@@ -165,9 +165,9 @@ def _check_disk(root: Folder) -> Finding:
 def _check_tracking(uri: str) -> Finding:
     import requests
 
-    from rungwise.core.tracking.store import find_database, open_store, shown_address
+    from rungwise.core.tracking.store import find_database, open_store, hide_credentials
 
-    server = shown_address(uri)
+    server = hide_credentials(uri)
     database = find_database(uri)
     if database is not None and not database.exists():
         return Finding("MLflow", f"{server}, which the first run makes")

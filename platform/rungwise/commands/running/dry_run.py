@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rungwise.core.configuration.compute import ComputeConfig
-    from rungwise.pretraining.estimate import Estimate, Measures
+    from rungwise.pretraining.estimate import RunEstimate, Measures
     from rungwise.training.config import GradientFit
 
 
@@ -48,7 +48,7 @@ def dry_run(options: argparse.Namespace) -> None:
         Measures,
         device_memory,
         estimate_run,
-        measured_in_seconds,
+        is_measured_fast,
     )
     from rungwise.training.curriculum import READ_BY_NAME
 
@@ -78,7 +78,7 @@ def dry_run(options: argparse.Namespace) -> None:
     measure = options.measure or (
         options.tokens_per_second is None
         and memory is not None
-        and measured_in_seconds(settings, measures, recipe.compute)
+        and is_measured_fast(settings, measures, recipe.compute)
     )
     bar = Progress(console=console, transient=True, disable=not measure)
     with bar:
@@ -120,7 +120,7 @@ def _fit_memory(
     return "take a smaller model, or more machines with compute.parallel=fsdp"
 
 
-def _print_estimate(estimate: Estimate, built: bool, memory: str, console: Console) -> None:
+def _print_estimate(estimate: RunEstimate, built: bool, memory: str, console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     source = "measured on this machine, times the workers" if estimate.measured else "given"
     factors = f"{estimate.micro_batch_size} x {estimate.accumulation} x {estimate.workers}"

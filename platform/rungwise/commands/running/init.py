@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
 def init(options: argparse.Namespace) -> None:
     """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
     from rungwise.core.console import plain_console
-    from rungwise.core.plural import counted
+    from rungwise.core.plural import format_count
     from rungwise.core.public.sets import how_to_get
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files
@@ -115,7 +115,7 @@ def init(options: argparse.Namespace) -> None:
         counts = labels.labels
         values = ", ".join(f"{count:,} {label}" for label, count in counts.items())
         summary = values if len(counts) < 9 else f"{len(counts)} labels"
-        say(f"read {counted(len(labels.examples), 'labelled text')} to train on: {summary}")
+        say(f"read {format_count(len(labels.examples), 'labelled text')} to train on: {summary}")
         for note in labels.notes:
             say(f"  {note}")
         text += write_task(derive_name(options.labels), labels.block(validation=0.1, test=0.2))
@@ -150,11 +150,11 @@ registry: {{}} # rungwise-{name}@champion
 
 
 def _describe(source: FileGroup) -> str:
-    from rungwise.core.plural import counted
+    from rungwise.core.plural import format_count
     from rungwise.corpus.summary import format_amount
 
     first = (
-        f"{counted(source.files, 'file')} of {source.kind}, {source.bytes / 1e6:,.1f} MB unpacked: "
+        f"{format_count(source.files, 'file')} of {source.kind}, {source.bytes / 1e6:,.1f} MB unpacked: "
         f"{source.language}, about {source.documents:,} documents and "
         f"{format_amount([(source.words, source.characters)])}"
     )
@@ -165,7 +165,7 @@ def write_recipe(
     name: str, sources: Sequence[FileGroup], model: str, workflow: str = "pretrain"
 ) -> str:
     """The YAML of a recipe: only the keys that differ from the defaults."""
-    from rungwise.corpus.config import Rules
+    from rungwise.corpus.config import DocumentRules
     from rungwise.corpus.summary import format_amount
     from rungwise.models.suggestion import Size
 
@@ -185,7 +185,7 @@ def write_recipe(
     tokens = characters if chinese else characters / 4
     reason = "all that is measured is made of them" if workflow == "ladder" else ""
     reason = reason or ("there are few documents" if documents < _FEW else "")
-    held_out = _HELD_OUT if reason else Rules().held_out_fraction
+    held_out = _HELD_OUT if reason else DocumentRules().held_out_fraction
     if workflow == "ladder":
         words = characters if chinese else sum(each.words for each in sources)
         held_out = min(_MOST_HELD_OUT, max(held_out, round(_LADDER_WORDS / max(1, words), 2)))

@@ -30,13 +30,13 @@ def plan(options: argparse.Namespace) -> None:
     from rungwise.core.configuration.secrecy import redact
     from rungwise.pipeline import workflow
     from rungwise.pipeline.places import root_folder
-    from rungwise.pipeline.reference import resolved
-    from rungwise.pipeline.variants import replaced_settings
+    from rungwise.pipeline.reference import write_resolved
+    from rungwise.pipeline.variants import list_replaced_settings
 
     console = plain_console()
     recipe = workflow.load_recipe(options.config, options.overrides)
     if options.resolved:
-        console.print(resolved(recipe), end="")
+        console.print(write_resolved(recipe), end="")
         return
     rows = workflow.plan(options.workflow, recipe)
     if options.json:
@@ -53,7 +53,7 @@ def plan(options: argparse.Namespace) -> None:
             ]
         )
         return
-    for line in replaced_settings(recipe):
+    for line in list_replaced_settings(recipe):
         console.print(line)
     root = root_folder(recipe.root)
     names = dict.fromkeys(row.stage.name for row in rows)

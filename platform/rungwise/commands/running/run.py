@@ -14,7 +14,7 @@ from rich.table import Table
 from rungwise.cluster.environment import set_environment
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core.console import plain_console
-from rungwise.core.exit_codes import OK, USER_ERROR, guarded, terminate_as_interrupt
+from rungwise.core.exit_codes import OK, USER_ERROR, run_command, terminate_as_interrupt
 from rungwise.core.garbage import spare_collections
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
     options = argparse.Namespace(
         workflow=workflow, config=arguments[0], overrides=list(arguments[1:])
     )
-    return guarded(lambda: run(options))
+    return run_command(lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -65,8 +65,8 @@ def run(options: argparse.Namespace) -> None:
 def _print_outcome(
     outcome: Outcome, uri: str, recipe: str, clean_up: str, root: str, console: Console
 ) -> None:
-    from rungwise.core.plural import counted
-    from rungwise.core.tracking.store import shown_address
+    from rungwise.core.plural import format_count
+    from rungwise.core.tracking.store import hide_credentials
     from rungwise.report.stage import LADDER, REPORT, ReportSummary
     from rungwise.serving.stage import REGISTER, RegisterSummary
 
@@ -104,12 +104,12 @@ def _print_outcome(
         model = RegisterSummary.of(registered).model_uri
         option = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
         commands["predict"] = f"rungwise predict {shlex.quote(model)}{option} --input FILE"
-    server = shown_address(uri)
+    server = hide_credentials(uri)
     _say(console, "MLflow", server)
     if uri.startswith("sqlite"):
         commands["runs"] = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
     if outcome.untracked_events:
-        events = counted(outcome.untracked_events, "event")
+        events = format_count(outcome.untracked_events, "event")
         fault = f": {outcome.tracking_fault}" if outcome.tracking_fault else ""
         _say(console, "unsent", f"{events} that did not reach {server}{fault}")
         commands["send"] = clean_up

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.commands.running.init import derive_name, flow
 from rungwise.core.console import plain_console
-from rungwise.core.plural import counted, list_first
+from rungwise.core.plural import format_count, list_first
 
 if TYPE_CHECKING:
     from rungwise.tasks.formats.guess import Guess
@@ -44,8 +44,8 @@ def describe_data(path: str, guess: Guess) -> str:
     shares = [f"{label} {n / labels.total():.0%}" for label, n in labels.most_common()]
     dropped = ""
     if guess.damaged:
-        words = counted(guess.counts[WORDS_DROPPED], "word")
-        dropped = f", skipped {counted(guess.damaged, 'damaged one')} of {words}"
+        words = format_count(guess.counts[WORDS_DROPPED], "word")
+        dropped = f", skipped {format_count(guess.damaged, 'damaged one')} of {words}"
     block = guess.block(validation=0.1, test=0.1)
     lines = [
         "# In a recipe; the keys are in docs/reference/tasks.md.",
@@ -54,7 +54,7 @@ def describe_data(path: str, guess: Guess) -> str:
         "    data:",
         *(f"      {key}: {flow(value)}" for key, value in block.items()),
         "",
-        f"# Read {counted(len(examples), 'example')} to train on{dropped}."
+        f"# Read {format_count(len(examples), 'example')} to train on{dropped}."
         + (f" Labels: {list_first(shares, _MOST_LABELS)}." if labels else ""),
         *(f"# {_clip(note)}" for note in guess.notes),
     ]

@@ -25,7 +25,7 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.public.sets import Download, PublicFile, PublicSet, Rule
 from rungwise.core.storage.bounded_file import BoundedFile
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.core.storage.store_errors import explained
+from rungwise.core.storage.store_errors import explain_store_errors
 
 _REUTERS_BODY = re.compile(r"<BODY>(.*?)</BODY>", re.DOTALL)
 _IMDB_REVIEW = re.compile(r"[^/]+/((?:train|test)/(neg|pos|unsup)/(\d+)_(\d+))\.txt")
@@ -152,7 +152,7 @@ def download(part: Download, folder: Path, mirror: str, say: Say) -> Path:
     """Return the checked download, continuing what is there of it."""
     key = hashlib.sha256(part.url.encode()).hexdigest()[:12]
     path = folder / f"{part.url.rpartition('/')[2]}-{key}"
-    with explained(str(folder)):
+    with explain_store_errors(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             _receive(part, path, mirror, say)

@@ -20,9 +20,9 @@ from rungwise.core.stages.checked import (
     RECORD,
     RECORD_FORMAT,
     CheckedFolder,
-    changed,
-    hidden,
-    linked,
+    change_error,
+    is_hidden,
+    link_error,
     read_record,
     seal,
 )
@@ -64,12 +64,12 @@ class Artifact:
             if name not in present:
                 raise DataError(f"{place} is in the record but is missing")
             if not self.folder.remote and Path(place).is_symlink():
-                raise linked(Path(place))
+                raise link_error(Path(place))
             digest = self.folder.sha256(name)
             if digest != expected["sha256"]:
-                raise changed(place, expected["sha256"], digest)
+                raise change_error(place, expected["sha256"], digest)
         for name in sorted(present - self.record["files"].keys()):
-            if not hidden(name):
+            if not is_hidden(name):
                 raise DataError(f"{self.folder.path(name)} is not in the record; remove it")
 
 
@@ -132,7 +132,7 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
     files = {
         name: {"bytes": size, "sha256": known.get(name) or folder.sha256(name)}
         for name, size in folder.sizes().items()
-        if not hidden(name)
+        if not is_hidden(name)
     }
     if missing := sorted(known.keys() - files.keys()):
         raise DataError(
@@ -167,13 +167,13 @@ def list_artifacts(root: Folder, stage: str) -> list[Artifact]:
     )
 
 
-def below(root: Folder) -> list[Artifact]:
+def find_artifacts(root: Folder) -> list[Artifact]:
     """Every finished artifact of every stage, oldest first."""
     artifacts = (each for stage in root.subfolders() for each in list_artifacts(root, stage))
     return sorted(artifacts, key=lambda artifact: artifact.record["finished"])
 
 
-def needed(fingerprints: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
+def collect_inputs(fingerprints: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
     """The fingerprints and those of everything they were built from."""
     inputs = {
         each.fingerprint: [of["fingerprint"] for of in each.record["inputs"].values()]

@@ -21,7 +21,7 @@ _digests: dict[str, dict[str, str]] = {}  # artifact URI -> file name -> sha256
 _sound: set[tuple[str, int, int]] = set()  # verified files: path, size, modification time
 
 
-def hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     """Whether a file is internal to a stage and therefore not in the record."""
     return name == RECORD or name.rpartition("/")[2].startswith(".")
 
@@ -44,7 +44,7 @@ def read_record(folder: Folder) -> dict[str, Any]:
     """Read the record of an artifact, without its seal. Raises DataError if it is a link or a later
     version wrote it, and ValueError if it was edited."""
     if not folder.remote and (path := Path(folder.path(RECORD))).is_symlink():
-        raise linked(path)
+        raise link_error(path)
     try:
         record = json.loads(folder.read_bytes(RECORD))
     except RecursionError as error:
@@ -84,7 +84,7 @@ class CheckedFolder(Folder):
 
     def local(self, name: str, cache: Path | None = None) -> Path:
         path = super().local(name, cache)
-        if hidden(name) or not path.exists():
+        if is_hidden(name) or not path.exists():
             return path
         try:
             self._compare(name, path)
@@ -98,7 +98,7 @@ class CheckedFolder(Folder):
 
     def _compare(self, name: str, path: Path) -> None:
         if path.is_symlink():
-            raise linked(path)
+            raise link_error(path)
         state = path.stat()
         version = (str(path), state.st_size, state.st_mtime_ns)
         if version in _sound:
@@ -111,16 +111,16 @@ class CheckedFolder(Folder):
             raise DataError(f"{self.root}/{name} is not in the record of its artifact; remove it")
         digest = file_digest(path)
         if digest != expected:
-            raise changed(f"{self.root}/{name}", expected, digest)
+            raise change_error(f"{self.root}/{name}", expected, digest)
         _sound.add(version)
 
 
-def linked(path: Path) -> DataError:
+def link_error(path: Path) -> DataError:
     """Build the error for a link in place of a file."""
     return DataError(f"{path} is a link, where a file was written; put the file there")
 
 
-def changed(path: str, expected: str, digest: str) -> DataError:
+def change_error(path: str, expected: str, digest: str) -> DataError:
     """Build the error for a file that differs from the record."""
     return DataError(
         f"{path} has changed since it was written: expected sha256 {expected[:12]}, found "

@@ -76,7 +76,7 @@ class _Holder(BaseModel):
 
     @property
     def lives(self) -> bool:
-        return _started(self.pid) == self.started
+        return _read_start_time(self.pid) == self.started
 
 
 class Lease:
@@ -252,7 +252,7 @@ class Lease:
             job=self._job,
             driver=self._driver,
             machine=_machine(),
-            started=_started(os.getpid()),
+            started=_read_start_time(os.getpid()),
             needs=tuple(sorted(self._own_needs)),
         )
         return holder.model_dump_json().encode()
@@ -333,7 +333,7 @@ def _machine() -> str:
     return f"{boot.read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
 
 
-def _started(pid: int) -> str:
+def _read_start_time(pid: int) -> str:
     """The clock tick at which a process started, since pids are reused; empty if it has ended."""
     try:
         # Fields after the process name, which may contain anything: 0 is the state, 19 the tick.

@@ -20,7 +20,7 @@ _MOST_OF_DIFF = 1 << 16  # characters
 def provenance() -> dict[str, Any]:
     """Describe what this process runs and where, as plain data. It enters no fingerprint, and the
     command and the patch, which nobody reads back, are without secrets."""
-    patch = uncommitted()
+    patch = read_patch()
     return {
         "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
         "uncommitted": patch and redact(patch),
@@ -48,7 +48,7 @@ def commit(folder: Path | None = None) -> str | None:
     return _git(folder or Path(__file__).parent, "describe", *options) or None
 
 
-def uncommitted() -> str | None:
+def read_patch() -> str | None:
     """The changes since the commit as a patch without new files; None if there are none. A patch
     too long for a record is replaced by its length and hash."""
     patch = _git(Path(__file__).parent, "diff", "HEAD", "--", ":/")

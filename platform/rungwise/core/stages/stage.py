@@ -27,7 +27,7 @@ from rungwise.core.storage.folder import Folder
 
 
 @dataclass(frozen=True)
-class Later:
+class LazyFunction:
     """Calls the function at `place`, "package.module:function", imported by the process that calls.
 
     A plan needs of a stage its name, version, config and summary; what builds it (Ray Data,
@@ -38,12 +38,12 @@ class Later:
     place: str
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return imported(self)(*arguments, **options)
+        return import_function(self)(*arguments, **options)
 
 
-def imported(function: Callable[..., Any]) -> Callable[..., Any]:
+def import_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Import and return the function that a Later stands for; return any other as it is."""
-    if not isinstance(function, Later):
+    if not isinstance(function, LazyFunction):
         return function
     module, _, name = function.place.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -59,7 +59,7 @@ Place = Literal["task", "driver"]
 
 
 @dataclass(frozen=True)
-class Earlier:
+class ContinuableRun:
     """The finished artifact whose work a stage would continue. `line` says so to people."""
 
     fingerprint: str
@@ -89,7 +89,8 @@ class StageType(Generic[StageConfigT, SummaryT]):
     resumes: bool = False
     place: Place = "task"
     goes_on_from: (
-        Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], Earlier | None] | None
+        Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], ContinuableRun | None]
+        | None
     ) = None
     trains_alone: Callable[[StageConfigT, ComputeConfig], bool] | None = None
     refuse: Callable[[StageConfigT], None] | None = None
@@ -158,7 +159,7 @@ class Planned:
     folder: Folder
     artifact: Artifact | None
     reason: str
-    earlier: Earlier | None = None
+    earlier: ContinuableRun | None = None
 
 
 def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:

@@ -16,7 +16,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 
 
-class Part(BaseModel):
+class SummaryPart(BaseModel):
     """Base of summaries and their parts: frozen, refuses unknown fields."""
 
     model_config = ConfigDict(
@@ -34,7 +34,7 @@ class StoredModel(NamedTuple):
     place: str = ""
 
 
-class Summary(Part):
+class Summary(SummaryPart):
     """Base of every summary. `headline` is the line shown on the terminal. Only the runner uses
     `sha256` (digests of files hashed where they were written) and `show` (files to log to the
     tracking server); neither is stored."""
@@ -78,7 +78,7 @@ class Summary(Part):
         return changed
 
 
-class PerSplit(Part):
+class PerSplit(SummaryPart):
     """A count for each split of a corpus."""
 
     train: int

@@ -7,7 +7,7 @@ from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import imported
+from rungwise.core.stages.stage import import_function
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 
@@ -15,7 +15,7 @@ from rungwise.core.storage.folder import Folder
 def run_stage(
     function: Any, config: Any, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> Summary:
-    function = imported(function)
+    function = import_function(function)
     # Ray puts the threads of the task's CPUs into the environment; PyTorch may have read those of
     # an earlier stage of this process.
     threads, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")

@@ -19,7 +19,11 @@ from typing import Any, BinaryIO
 
 from rungwise.core.errors import UserError
 from rungwise.core.storage.object_store import download, filesystem, is_remote, open_stream
-from rungwise.core.storage.store_errors import explained, is_conflict, reached
+from rungwise.core.storage.store_errors import (
+    explain_store_errors,
+    is_conflict,
+    explain_connection_errors,
+)
 
 _STAGED = ".tmp"
 
@@ -100,7 +104,7 @@ class Folder:
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
     def read_bytes(self, name: str) -> bytes:
-        with reached(self.uri):
+        with explain_connection_errors(self.uri):
             while True:
                 try:
                     with open_stream(self.path(name)) as stream:
@@ -112,7 +116,7 @@ class Folder:
 
     def open(self, name: str) -> BinaryIO:
         """A seekable stream of one file; leaves no copy on this machine."""
-        with reached(self.uri):
+        with explain_connection_errors(self.uri):
             return open_stream(self.path(name))
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -127,7 +131,7 @@ class Folder:
         if self.remote:
             self.write_bytes(name, data)
             return
-        with explained(self.uri), open(self.path(name), "r+b", buffering=0) as stream:
+        with explain_store_errors(self.uri), open(self.path(name), "r+b", buffering=0) as stream:
             stream.write(data)
 
     @contextlib.contextmanager
@@ -137,9 +141,9 @@ class Folder:
         if self.remote:
             with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
                 path = Path(scratch) / Path(name).name
-                with explained(scratch):
+                with explain_store_errors(scratch):
                     yield path
-                with explained(self.uri):
+                with explain_store_errors(self.uri):
                     fs, root = filesystem(self.uri)
                     try:
                         fs.put_file(str(path), f"{root}/{name}")
@@ -148,7 +152,7 @@ class Folder:
                         # fails because the upload is no longer known.
                         fs.put_file(str(path), f"{root}/{name}")
             return
-        with explained(self.uri):
+        with explain_store_errors(self.uri):
             target = Path(self.uri) / name
             target.parent.mkdir(parents=True, exist_ok=True)
             path = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}{_STAGED}"
@@ -176,7 +180,10 @@ class Folder:
         key = hashlib.sha256(f"{self.uri}/{name}#{tag}".encode()).hexdigest()[:32]
         target = cache / key / Path(name).name
         if not target.exists():
-            with Folder(str(target.parent)).staged(target.name) as path, reached(self.uri):
+            with (
+                Folder(str(target.parent)).staged(target.name) as path,
+                explain_connection_errors(self.uri),
+            ):
                 download(fs, f"{root}/{name}", before, path)
         return target
 
@@ -186,7 +193,7 @@ class Folder:
 
     def remove(self, name: str = "") -> None:
         """Delete one file or the whole folder; does nothing if it does not exist."""
-        with explained(self.uri), self._store() as (fs, root):
+        with explain_store_errors(self.uri), self._store() as (fs, root):
             path = f"{root}/{name}" if name else root
             while fs.exists(path):
                 try:
@@ -198,7 +205,7 @@ class Folder:
 
     def sha256(self, name: str) -> str:
         """Hexadecimal SHA-256 of one file, read in pieces."""
-        with reached(self.uri), open_stream(self.path(name)) as stream:
+        with explain_connection_errors(self.uri), open_stream(self.path(name)) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def check_writable(self, key: str) -> None:
@@ -228,7 +235,7 @@ class Folder:
     @contextlib.contextmanager
     def _store(self) -> Iterator[tuple[Any, str]]:
         """The file system and this folder's path on it; errors of S3 become a UserError."""
-        with reached(self.uri):
+        with explain_connection_errors(self.uri):
             yield filesystem(self.uri)
 
 

@@ -78,7 +78,7 @@ def pin(uri: str, commits: dict[tuple[str, str, str | None], str] | None = None)
     from huggingface_hub import HfApi
 
     commits = {} if commits is None else commits
-    with _explained(uri):
+    with _explain_errors(uri):
         place = _parse(uri)
         key = (place.type, place.id, place.revision)
         if key not in commits:
@@ -96,7 +96,7 @@ def pin(uri: str, commits: dict[tuple[str, str, str | None], str] | None = None)
 def local_copy(uri: str) -> Path:
     """The file in the cache of this machine, fetched if need be. Raises UserError if it cannot,
     DataError if what came is not what the listing says."""
-    with _explained(uri):
+    with _explain_errors(uri):
         place = _parse(pin(uri))
         file = _list_files(place).get(place.path_in_repo)
         if file is None:
@@ -122,7 +122,7 @@ def _fetch(place: HfUri, file: _File, blob: Path) -> None:
     url = hf_hub_url(place.id, place.path_in_repo, repo_type=place.type, revision=place.revision)
     if constants.HF_HUB_OFFLINE:
         raise OfflineModeIsEnabled(url)
-    with _staged(blob) as aside:
+    with _write_beside(blob) as aside:
         with BoundedFile(aside, "w+b", file.size, url) as target:
             http_get(url, target, headers=build_hf_headers(), expected_size=file.size)
         # SHA-256 for LFS, and Git's own for other files.
@@ -145,7 +145,7 @@ class HubFiles(AbstractArchiveFileSystem):
 
     def __init__(self, uri: str) -> None:
         super().__init__()
-        with _explained(uri):
+        with _explain_errors(uri):
             place = _parse(uri)
             root = uri.removeprefix(SCHEME).removesuffix(place.path_in_repo).rstrip("/")
             sizes = {f"{root}/{path}": file.size for path, file in _list_files(place).items()}
@@ -186,13 +186,13 @@ def _list_files(place: HfUri) -> dict[str, _File]:
                 found = f"{path!r:.80} with {file.digest!r:.70}"
                 expected = "paths below the repository with digests"
                 raise DataError.at(f"{SCHEME}{place.id}", expected, found, _CHECK)
-        with _staged(listing) as aside:
+        with _write_beside(listing) as aside:
             aside.write_text(json.dumps(files), "utf-8")
     return {path: _File(*file) for path, file in json.loads(listing.read_text("utf-8")).items()}
 
 
 @contextlib.contextmanager
-def _staged(path: Path) -> Iterator[Path]:
+def _write_beside(path: Path) -> Iterator[Path]:
     """Give a file beside `path` that takes its name when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{uuid.uuid4().hex}.tmp")
@@ -219,7 +219,7 @@ def _parse(uri: str) -> HfUri:
 
 
 @contextlib.contextmanager
-def _explained(uri: str) -> Iterator[None]:
+def _explain_errors(uri: str) -> Iterator[None]:
     """Turn an error of the hub into a UserError of one line."""
     try:
         yield

@@ -10,7 +10,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public.sets import how_to_get
 from rungwise.core.storage import archives
 from rungwise.core.storage.source_files import SourceFile, data_files
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 
 # Files (also .gz), folders and globs, local, s3:// or hf://, and members of .zip and .tar; one or a
 # list.
@@ -21,12 +21,12 @@ Paths = Annotated[
 ]
 
 
-def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
+def list_matching_files(patterns: Sequence[str], key: str) -> list[SourceFile]:
     """List the files that `patterns` match, sorted, each once; `key` is their key in the config.
     Raises ConfigError if a pattern matches nothing, DataError if all files are empty."""
     files: dict[str, SourceFile] = {}
     for pattern in patterns:
-        with reached(pattern, key):
+        with explain_connection_errors(pattern, key):
             matched = data_files(archives.find(pattern))
         if not matched:
             raise ConfigError(
@@ -42,9 +42,9 @@ def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
 
 def digest(patterns: Sequence[str], key: str) -> dict[str, Any]:
     """The number of matching files, their size, and one digest of their names and bytes."""
-    files, sha256 = matching(patterns, key), hashlib.sha256()
+    files, sha256 = list_matching_files(patterns, key), hashlib.sha256()
     for file in files:
-        with reached(file.uri, key):
+        with explain_connection_errors(file.uri, key):
             sha256.update(f"{file.name}\0{file.digest()}\n".encode())
     return {
         "files": len(files),

@@ -11,9 +11,9 @@ DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
-def explained(uri: str) -> Iterator[None]:
+def explain_store_errors(uri: str) -> Iterator[None]:
     """Turn a full disk, a refused write or an unreachable store into a UserError."""
-    with disk_explained(uri), reached(uri):
+    with disk_explained(uri), explain_connection_errors(uri):
         yield
 
 
@@ -37,7 +37,7 @@ def disk_explained(place: str, what: str = "root", remedy: str = "") -> Iterator
 
 
 @contextlib.contextmanager
-def reached(uri: str, key: str = "root") -> Iterator[None]:
+def explain_connection_errors(uri: str, key: str = "root") -> Iterator[None]:
     """Turn an error of S3, or a timeout, into a UserError that names the config key `key`. A
     missing file stays a FileNotFoundError; errors not from S3 pass unchanged."""
     try:

@@ -46,7 +46,7 @@ def find_database(uri: str) -> Path | None:
     return Path(make_url(uri).database or "")
 
 
-def shown_address(uri: str) -> str:
+def hide_credentials(uri: str) -> str:
     """The address of a server without credentials, which spools and people know it by; the path of
     a file as it is."""
     return uri if find_database(uri) is not None else redact(uri)
@@ -145,7 +145,7 @@ def store_client(uri: str) -> Iterator[Any]:
         yield open_store(uri)
     except MlflowException as error:
         raise UserError(
-            f"MLflow at {shown_address(uri)}: {' '.join(error.message.split())}; another store "
+            f"MLflow at {hide_credentials(uri)}: {' '.join(error.message.split())}; another store "
             "can be named in MLFLOW_TRACKING_URI, or by --root where the command takes it"
         ) from error
 

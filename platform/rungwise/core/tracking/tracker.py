@@ -19,7 +19,7 @@ from typing import Any
 from rungwise.core.configuration.secrecy import redact_data
 from rungwise.core.tracking.sender import Sender, first_line
 from rungwise.core.tracking.spool import Forgotten, SpoolFile, count_waiting, take_files
-from rungwise.core.tracking.store import shown_address
+from rungwise.core.tracking.store import hide_credentials
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Tracker:
 
     def __init__(self, uri: str, experiment: str, spool: Path, driver: str = "") -> None:
         """`driver` is the id of this driver in the leases (lease.py)."""
-        self.uri, self.public_uri = uri, shown_address(uri)
+        self.uri, self.public_uri = uri, hide_credentials(uri)
         self.fault = ""  # why the server does not take the next event; empty if it does
         self._driver = driver
         self._sender = Sender(uri, experiment)
@@ -185,14 +185,14 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     """Send every spooled event to the server named in its file. `uri` supplies the password for one
     server, or the new address of the server `instead_of`. Raises ConnectionError if a server is
     unreachable or fails; unsent events stay in the spool."""
-    own_uris = {shown_address(each) for each in (uri, instead_of) if each}
+    own_uris = {hide_credentials(each) for each in (uri, instead_of) if each}
     sent: Counter[str] = Counter()
     senders: dict[tuple[str, str], Sender] = {}
     faults: dict[tuple[str, str], str] = {}
     unsent: Counter[tuple[str, str]] = Counter()
     for file in take_files(spool):
         target = uri if file.header["uri"] in own_uris else file.header["uri"]
-        server, place = shown_address(target), (target, file.header["experiment"])
+        server, place = hide_credentials(target), (target, file.header["experiment"])
         waiting = file.waiting
         if place not in faults:
             fault = _send_file(senders.setdefault(place, Sender(*place)), file)
@@ -205,7 +205,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     if faults:
         raise ConnectionError(
             "; ".join(
-                f"{shown_address(place[0])} does not take {unsent[place]} events: {fault}"
+                f"{hide_credentials(place[0])} does not take {unsent[place]} events: {fault}"
                 for place, fault in faults.items()
             )
         )

@@ -19,7 +19,7 @@ from rungwise.cluster.tasks import Packs
 from rungwise.corpus.building.held_out import fraction_threshold
 from rungwise.corpus.building.range_task import NO_POSITIONS, STAGING, PositionFiles, RangeTask
 from rungwise.corpus.deduplication import documents, near_duplicates, overlap, paragraphs
-from rungwise.corpus.deduplication.documents import Decision, Position
+from rungwise.corpus.deduplication.documents import DocumentDecision, Position
 from rungwise.corpus.deduplication.near_duplicates import NearDuplicateConfig
 from rungwise.corpus.summary import RangeReport
 
@@ -35,7 +35,7 @@ _MOST_PARTITIONS = 256
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DocumentComparison:
     """Compares the ranges of a corpus. `packs` are the numbers of the ranges that a task reads,
     `group_of`, (ranges,), the group of each range, equal within a pack."""
 
@@ -43,7 +43,7 @@ class Comparison:
     packs: Packs[int]
     group_of: np.ndarray
 
-    def find_duplicates(self, num_documents: int) -> tuple[list[Decision], PositionFiles]:
+    def find_duplicates(self, num_documents: int) -> tuple[list[DocumentDecision], PositionFiles]:
         """Return the decisions on all partitions, without positions, and the files of these."""
         config = self.task.config
         moved_bytes = 2 * num_documents * documents.ROW_BYTES
@@ -63,10 +63,10 @@ class Comparison:
             marks = self._marks(config.near_duplicates, num_documents, num_partitions)
             keys = unite(keys, marks)
         answers, files = self._decide("duplicates", keys, moved_bytes, decide)
-        decisions: list[Decision] = []
+        decisions: list[DocumentDecision] = []
         for count, size, held_out, smallest, same_name in answers:
             pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
-            decisions.append(Decision(NO_POSITIONS, count, size, held_out, smallest, pair))
+            decisions.append(DocumentDecision(NO_POSITIONS, count, size, held_out, smallest, pair))
         return decisions, files
 
     def find_repeats(self, text_bytes: float, duplicates: PositionFiles) -> PositionFiles:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rungwise.corpus.config import Rules
-from rungwise.corpus.deduplication.documents import Decision
+from rungwise.corpus.config import DocumentRules
+from rungwise.corpus.deduplication.documents import DocumentDecision
 from rungwise.corpus.document import text_digest, text_length
 
 # The share holds if it is off by less than this part of itself.
@@ -30,7 +30,7 @@ _KEYS = 1 << 64
 BUCKETS = 1 << 8
 
 
-class Split(NamedTuple):
+class HeldOutSplit(NamedTuple):
     """Documents of more bytes than `longest` are cut if they can be (None: no document is). Of the
     others, those with split keys up to `threshold` are held out, and of one with a key up to `edge`
     a passage of `edge_share`. If that one cannot be cut, it is held out if `hold_whole_edge`."""
@@ -64,8 +64,10 @@ def fraction_threshold(fraction: float) -> int:
 
 
 def choose_split(
-    fraction: float, decisions: Sequence[Decision], count: Callable[[int, int, int], list[Bucket]]
-) -> Split:
+    fraction: float,
+    decisions: Sequence[DocumentDecision],
+    count: Callable[[int, int, int], list[Bucket]],
+) -> HeldOutSplit:
     """Choose how to hold out `fraction` of the bytes of the documents that `decisions` keep.
 
     `count(longest, begin, width)` counts documents by split key in BUCKETS intervals of `width`
@@ -79,7 +81,7 @@ def choose_split(
     room = fraction * sum(one.bytes for one in decisions)
     tolerance = _TOLERANCE * room
     if smallest[-1:] <= [threshold] and abs(held_out - room) <= tolerance:
-        return Split(threshold)
+        return HeldOutSplit(threshold)
     longest = int(tolerance)
     begin, width = 0, _KEYS // BUCKETS
     buckets = count(longest, begin, width)
@@ -107,7 +109,7 @@ def choose_split(
     is_short = max(cut_documents, sum(key <= threshold for key in smallest)) < least
     if is_short and edge < smallest[-1]:
         threshold = max(threshold, smallest[-1])
-    return Split(max(threshold, 0), longest, edge, edge_share, is_short or edge_share > 0.5)
+    return HeldOutSplit(max(threshold, 0), longest, edge, edge_share, is_short or edge_share > 0.5)
 
 
 def count_buckets(
@@ -141,7 +143,9 @@ def add_buckets(counts: Iterable[Sequence[Sequence[int]]]) -> list[Bucket]:
     return [Bucket(*row) for row in total.tolist()]
 
 
-def split_documents(table: pa.Table, split: Split, rules: Rules) -> tuple[pa.Table, np.ndarray]:
+def split_documents(
+    table: pa.Table, split: HeldOutSplit, rules: DocumentRules
+) -> tuple[pa.Table, np.ndarray]:
     """The documents of a table of `RangeBuilder`, long ones cut; and which (N,) are held out."""
     keys = table["split"].to_numpy()
     held_out = keys <= np.uint64(split.threshold)

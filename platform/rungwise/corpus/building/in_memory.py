@@ -7,13 +7,13 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.ranges import Range
 from rungwise.corpus.building.stage import write_documents
-from rungwise.corpus.config import CorpusConfig, Rules, TextSource
+from rungwise.corpus.config import CorpusConfig, DocumentRules, TextSource
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import CorpusSummary
 
 
 def write_corpus(
-    ranges: Iterable[Iterable[RawDocument]], rules: Rules, source: str, output: Folder
+    ranges: Iterable[Iterable[RawDocument]], rules: DocumentRules, source: str, output: Folder
 ) -> CorpusSummary:
     """Write each range, all of one source, to its own files in `output`.
 

@@ -19,7 +19,7 @@ from rungwise.corpus.cleaning.decontamination import NgramHashes, remove_test_te
 from rungwise.corpus.cleaning.quality import find_fault
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.cleaning.spans import locate_spans
-from rungwise.corpus.config import Rules
+from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.deduplication import near_duplicates
 from rungwise.corpus.deduplication.near_duplicates import mix
 from rungwise.corpus.document import SCHEMA, RawDocument, text_length
@@ -56,7 +56,11 @@ class RangeBuilder:
     """Builds the tables of one range; `keys` and `report` are complete afterwards."""
 
     def __init__(
-        self, rules: Rules, source: str, tests: NgramHashes | None = None, share: float = 1.0
+        self,
+        rules: DocumentRules,
+        source: str,
+        tests: NgramHashes | None = None,
+        share: float = 1.0,
     ) -> None:
         self._rules = rules
         self._tests = tests

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.corpus.building.held_out import Split
+from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import KEYS_SCHEMA, TEXT_SCHEMA, RangeBuilder
 from rungwise.corpus.building.ranges import Range, read_range
 from rungwise.corpus.building.shards import ShardWriter
@@ -154,7 +154,7 @@ class RangeTask:
         raise IndexError(row)
 
     def write_training(
-        self, range: Range, duplicates: np.ndarray, repeats: np.ndarray, split: Split
+        self, range: Range, duplicates: np.ndarray, repeats: np.ndarray, split: HeldOutSplit
     ) -> RangeReport:
         """Write the training files of a range unless already written, and stage its held-out
         documents; return the report.
@@ -201,7 +201,7 @@ class RangeTask:
                 yield document.sentences
 
     def write_held_out(
-        self, range: Range, passages: np.ndarray, split: Split, keep_repeats: bool
+        self, range: Range, passages: np.ndarray, split: HeldOutSplit, keep_repeats: bool
     ) -> RangeReport:
         """Write the validation files of a range unless already written; return the report.
 
@@ -221,7 +221,7 @@ class RangeTask:
         write_note(self.output, marker, report.to_plain(), report.sha256)
         return report
 
-    def _writer(self, split: Split) -> ShardWriter:
+    def _writer(self, split: HeldOutSplit) -> ShardWriter:
         return ShardWriter(self.config, split, self.output)
 
     def stage_tests(self) -> None:

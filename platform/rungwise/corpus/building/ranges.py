@@ -12,7 +12,7 @@ from typing import Any
 from rungwise.core.errors import DataError
 from rungwise.core.storage.object_store import is_mappable
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.corpus.config import (
     ArrowSource,
     CorpusConfig,
@@ -78,7 +78,7 @@ def list_ranges(config: CorpusConfig) -> list[Range]:
             files = list_source_files(source, index)
         # None ends the list and closes the last pack.
         for file in [*files, None]:
-            weight = 0 if file is None else streams.unpacked_bytes(file)
+            weight = 0 if file is None else streams.estimate_unpacked_bytes(file)
             # A remainder of less than half a range joins the last one.
             cuts = round(weight / step) if file and _is_splittable(file, source) else 1
             if pack and (file is None or cuts > 1 or pack_bytes + weight > step):
@@ -135,7 +135,7 @@ def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
         )
         is_empty = range.end is None
         try:
-            with reached(file.uri, reader.key("paths")):
+            with explain_connection_errors(file.uri, reader.key("paths")):
                 for document in _documents(reader, source):
                     is_empty = False
                     yield document

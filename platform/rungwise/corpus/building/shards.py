@@ -14,9 +14,9 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.corpus.building.held_out import Split, split_documents
+from rungwise.corpus.building.held_out import HeldOutSplit, split_documents
 from rungwise.corpus.building.range_builder import TEXT_SCHEMA
-from rungwise.corpus.config import Rules
+from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.deduplication.documents import REASONS
 from rungwise.corpus.deduplication.overlap import STANDS_IN_TRAINING, mark_sentences
 from rungwise.corpus.deduplication.paragraphs import keep_sentences, remove_paragraphs
@@ -36,7 +36,7 @@ class ShardWriter:
     `split` says which documents are held out.
     """
 
-    def __init__(self, rules: Rules, split: Split, output: Folder) -> None:
+    def __init__(self, rules: DocumentRules, split: HeldOutSplit, output: Folder) -> None:
         self._rules = rules
         self._split = split
         self._output = output
@@ -60,12 +60,12 @@ class ShardWriter:
         parts = [TEXT_SCHEMA.empty_table()]
         begin = 0
         for whole in tables:
-            repeats_here = _rows_between(repeats, begin, whole.num_rows)
+            repeats_here = _select_rows(repeats, begin, whole.num_rows)
             table, characters, too_short = remove_paragraphs(
                 whole, repeats_here, self._rules.minimum_characters
             )
             report.cut(REPEATED, len(repeats_here), characters)
-            duplicates_here = _rows_between(duplicates, begin, whole.num_rows)
+            duplicates_here = _select_rows(duplicates, begin, whole.num_rows)
             drops = [(row, REASONS[reason]) for row, reason in duplicates_here.tolist()]
             stays = np.ones(table.num_rows, bool)
             for row, reason in (*drops, *((row, REPEATED) for row in too_short.tolist())):
@@ -108,7 +108,7 @@ class ShardWriter:
         return _SplitFiles(split, number, limit_bytes, self._output, report)
 
 
-def _rows_between(positions: np.ndarray, begin: int, num_rows: int) -> np.ndarray:
+def _select_rows(positions: np.ndarray, begin: int, num_rows: int) -> np.ndarray:
     here = positions[np.searchsorted(positions[:, 0], begin) :]
     return here[: np.searchsorted(here[:, 0], begin + num_rows)] - [begin, 0]
 

@@ -24,13 +24,13 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.object_store import is_remote
-from rungwise.corpus.building.comparison import Comparison
+from rungwise.corpus.building.comparison import DocumentComparison
 from rungwise.corpus.building.held_out import Bucket, add_buckets, choose_split, count_buckets
 from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.ranges import Range, list_ranges
 from rungwise.corpus.config import CorpusConfig, source_key, source_names
 from rungwise.corpus.deduplication.documents import Position
-from rungwise.corpus.readers.streams import unpacked_bytes
+from rungwise.corpus.readers.streams import estimate_unpacked_bytes
 from rungwise.corpus.summary import CorpusSummary, RangeReport, repeats_most, summarise_reports
 
 # The summary of a stage killed between its last file and its record.
@@ -104,7 +104,7 @@ def write_documents(
     stay. `reports` are those of reading; `progress` is told how many files were written."""
     config, ranges = task.config, {range.number: range for pack in packs for range in pack}
     group_of = group_ranges(packs)
-    comparison = Comparison(task, packs.map(lambda range: range.number), group_of)
+    comparison = DocumentComparison(task, packs.map(lambda range: range.number), group_of)
     decisions, duplicates = comparison.find_duplicates(sum(one.documents for one in reports))
     for decision in decisions:
         if decision.same_name:
@@ -181,7 +181,9 @@ def group_ranges(packs: Packs[Range]) -> np.ndarray:
 
 def _text_bytes(range: Range) -> float:
     """Return the bytes of text that take as long as this range."""
-    return range.num_bytes if range.end is not None else sum(map(unpacked_bytes, range.files))
+    return (
+        range.num_bytes if range.end is not None else sum(map(estimate_unpacked_bytes, range.files))
+    )
 
 
 def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[RangeReport]) -> None:

@@ -56,7 +56,7 @@ def clean(text: str) -> Cleaned:
     """
     if text.isascii() and text.isprintable() and "  " not in text and "<" not in text:
         return Cleaned(text.strip(" "), 0, 0)
-    return _cleaned(text, _CONTROLS)
+    return _clean(text, _CONTROLS)
 
 
 def clean_all(documents: Sequence[Sequence[str]]) -> Cleaned:
@@ -72,11 +72,11 @@ def clean_all(documents: Sequence[Sequence[str]]) -> Cleaned:
     if removed:
         plain = ([_MARKS.sub("", text) for text in paragraphs] for paragraphs in documents)
         joined = f"\n{DOCUMENT}\n".join(map(between.join, plain))
-    cleaned = _cleaned(joined, _CONTROLS_BUT_MARKS)
+    cleaned = _clean(joined, _CONTROLS_BUT_MARKS)
     return cleaned._replace(removed=cleaned.removed + removed)
 
 
-def _cleaned(text: str, controls: bytes) -> Cleaned:
+def _clean(text: str, controls: bytes) -> Cleaned:
     data = text.encode("utf-8", "surrogatepass")
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
@@ -95,10 +95,10 @@ def _cleaned(text: str, controls: bytes) -> Cleaned:
     if _UNREADABLE.search("".join(kinds)):
         text, count = _UNREADABLE.subn("", text)
         removed += count
-    text = _composed(text)
+    text = _compose(text)
     if not kinds.isdisjoint("\u200c\u200d"):
         # Without the joiner, a letter and its accent may meet.
-        text = _composed(_JOINERS.sub("", text))
+        text = _compose(_JOINERS.sub("", text))
     text = _single_blanks(text.encode()).decode().strip()
     return Cleaned(text, removed, text.count("\ufffd"))
 
@@ -122,5 +122,5 @@ def _single_blanks(data: bytes) -> bytes:
     return codes.tobytes()
 
 
-def _composed(text: str) -> str:
+def _compose(text: str) -> str:
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)

@@ -18,7 +18,7 @@ from pydantic import Field
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean
 from rungwise.corpus.cleaning.word_runs import batch_sentences, hash_runs
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
@@ -106,7 +106,7 @@ def find_texts(texts: Sequence[str], documents: Iterable[Sequence[str]], ngram: 
 
 def _texts(file: SourceFile) -> Iterator[str]:
     try:
-        with reached(file.uri, PATHS_KEY):
+        with explain_connection_errors(file.uri, PATHS_KEY):
             content = b"".join(read_pieces(file)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(

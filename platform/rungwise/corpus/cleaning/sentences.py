@@ -60,7 +60,7 @@ def _same_length(words: str) -> Iterator[str]:
     return ("|".join(group) for group in by_length.values())
 
 
-def _not_after(words: str) -> str:
+def _exclude_after(words: str) -> str:
     return "".join(rf"(?<!\b(?:{group})\.)" for group in _same_length(words))
 
 
@@ -72,9 +72,9 @@ def _end(case: str, openers: str, begins: str) -> re.Pattern[str]:
         rf"""
     [.!?…\n。！？．｡]
     (?: (?: (?{case}: (?<=\.) (?!\.)
-            {_not_after(_TITLES)}
-            (?: {_not_after(_COUNTED)} | (?! \s+ [0-9(\[] ) )
-            (?: {_not_after(_MAYBE_LAST)} (?<!\b[A-Z]\.) | (?= \s+ (?:{openers})\b ) )
+            {_exclude_after(_TITLES)}
+            (?: {_exclude_after(_COUNTED)} | (?! \s+ [0-9(\[] ) )
+            (?: {_exclude_after(_MAYBE_LAST)} (?<!\b[A-Z]\.) | (?= \s+ (?:{openers})\b ) )
             (?<! ^ [0-9]\. ) (?<! ^ [0-9][0-9]\. )
             (?: (?<! [.!?:;]\s [0-9]\. ) | {after_number} ) )
           | (?<=\.) (?=\.)

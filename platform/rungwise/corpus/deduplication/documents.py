@@ -26,7 +26,7 @@ class Position(NamedTuple):
     row: int
 
 
-class Decision(NamedTuple):
+class DocumentDecision(NamedTuple):
     """The outcome of one partition.
 
     `duplicates` is (N, 3) int64: range, row and index of the reason, sorted. `documents` and
@@ -67,7 +67,7 @@ def mark_rows(marks: dict[str, str], num_partitions: int) -> pa.Table:
     return _table(digests, kinds, zeros, zeros, zeros.astype(np.uint64), zeros, num_partitions)
 
 
-def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> Decision:
+def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> DocumentDecision:
     """Decide on all documents whose digest or name is in this partition; split keys up to
     `threshold` count as held out."""
     kind = rows["kind"].to_numpy()
@@ -94,7 +94,7 @@ def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> Decision:
         same &= texts_of_names[1:] != texts_of_names[:-1]
     pairs = np.hstack([positions[is_name][:-1], positions[is_name][1:]])[same].tolist()
     pair = min(pairs, default=None)
-    return Decision(
+    return DocumentDecision(
         duplicates[np.lexsort((duplicates[:, 1], duplicates[:, 0]))],
         len(split_keys),
         int(sizes.sum()),

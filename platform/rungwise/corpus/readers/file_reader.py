@@ -8,7 +8,7 @@ from functools import cached_property
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.config import DETECT, find_codec, source_key
-from rungwise.corpus.document import Damage, RawDocument
+from rungwise.corpus.document import DocumentDamage, RawDocument
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.encodings import (
     CONTROLS,
@@ -133,7 +133,7 @@ class FileReader:
         if self.stop and at is not None and unit == "byte" and not self._wide_encoding:
             place = f"line {streams.line_number(self.file, at)}"
         file = self.file.uri
-        damage = Damage(
+        damage = DocumentDamage(
             file=file, place=place, bytes=num_bytes, reason=reason, detail=detail, key=key
         )
         if self.stop:

@@ -122,7 +122,7 @@ def compression_suffix(name: str) -> str:
     return next((name[-len(each) :] for each in _OPEN if name.lower().endswith(each)), "")
 
 
-def unpacked_bytes(file: SourceFile) -> int:
+def estimate_unpacked_bytes(file: SourceFile) -> int:
     """The size of a file after unpacking, at an assumed compression ratio."""
     return file.size_bytes * (_PACKED_FACTOR if compression_suffix(file.name) else 1)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.summary import Part
+from rungwise.core.stages.summary import SummaryPart
 from rungwise.evaluation.comparison.task_contrast import Runs, Term, contrast_tasks
 from rungwise.evaluation.statistics import Contrast
 from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast
@@ -28,7 +28,7 @@ RungItems = Mapping[ItemKey, Sequence[Items]]  # one for each seed of pretrainin
 TaskRuns = Mapping[int | None, Mapping[str, Mapping[str, Runs]]]  # by budget, task and variant
 
 
-class Comparison(Config):
+class ClaimComparison(Config):
     """A weighted sum of scores that is above `threshold` where the claim holds; see claims.yaml."""
 
     of: str
@@ -38,7 +38,7 @@ class Comparison(Config):
     threshold: float = 0.0
 
 
-class ComparisonResult(Part):
+class ComparisonResult(SummaryPart):
     """A comparison with its 95 % interval and the one-sided p of a value above and below its
     threshold; `value` is None if rungs or parts are `missing`. `pretrainings` is the smallest
     number of pretrainings of a rung in it, None if all are counted."""
@@ -67,7 +67,10 @@ def interval_verdict(low: float, high: float, threshold: float) -> Verdict:
 
 
 def compare(
-    comparison: Comparison, rungs: Mapping[str, RungItems], runs: TaskRuns, counted: Collection[str]
+    comparison: ClaimComparison,
+    rungs: Mapping[str, RungItems],
+    runs: TaskRuns,
+    counted: Collection[str],
 ) -> ComparisonResult:
     """Make a comparison, or name what it lacks. `counted` rungs have no luck of training."""
     if comparison.of == TASKS:
@@ -104,7 +107,7 @@ _Missing = tuple[str, ...]  # the terms of a comparison that a ladder lacks
 
 
 def _compare_suite(
-    comparison: Comparison, rungs: Mapping[str, RungItems], counted: Collection[str]
+    comparison: ClaimComparison, rungs: Mapping[str, RungItems], counted: Collection[str]
 ) -> _Compared | _Missing:
     metric = comparison.metric or "accuracy"
     sign = 1.0 if METRICS[metric].higher_is_better else -1.0

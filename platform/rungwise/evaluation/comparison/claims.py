@@ -25,12 +25,12 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Part, Summary
+from rungwise.core.stages.summary import SummaryPart, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.comparison.claim_comparisons import (
     VERDICTS,
-    Comparison,
+    ClaimComparison,
     ComparisonResult,
     RungItems,
     Verdict,
@@ -50,7 +50,7 @@ class Claim(Config):
     says: str
     plainly: str
     contradicted_by: str
-    comparisons: list[Comparison] = Field(min_length=1)
+    comparisons: list[ClaimComparison] = Field(min_length=1)
 
 
 class Claims(Config):
@@ -73,7 +73,7 @@ class ClaimsConfig(Config):
     counted: tuple[str, ...] = ()
 
 
-class ClaimResult(Part):
+class ClaimResult(SummaryPart):
     """A claim with its verdict; `p` is for either verdict, `p_holm` corrected for all claims."""
 
     id: str

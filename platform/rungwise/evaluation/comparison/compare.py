@@ -20,7 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
-from rungwise.evaluation.comparison.inputs import Variant, resolve_variant
+from rungwise.evaluation.comparison.inputs import VariantInputs, resolve_variant
 from rungwise.evaluation.comparison.overlap import find_met
 from rungwise.evaluation.comparison.predictions import prediction_rows, write_predictions
 from rungwise.evaluation.comparison.seeds import SeedJob, SeedResult, load_predictions, score_seeds
@@ -138,7 +138,7 @@ def compare_variants(
 
 
 def _summarise_variant(
-    variant: Variant, seeds: Sequence[SeedResult], info: TaskInfo
+    variant: VariantInputs, seeds: Sequence[SeedResult], info: TaskInfo
 ) -> VariantResult:
     metric, first, pretrainings = info.metric, seeds[0], len(variant.pretrains)
     return VariantResult(
@@ -207,7 +207,7 @@ def _keep_model(best: SeedResult, tokenizer: Artifact, output: Folder) -> None:
     output.write_bytes(TOKENIZER_FILE, load_reader(tokenizer.folder).to_str().encode())
 
 
-def _describe_runs(variants: Mapping[str, Variant], settings: EvaluateConfig) -> str:
+def _describe_runs(variants: Mapping[str, VariantInputs], settings: EvaluateConfig) -> str:
     """`5 seeds`, or `3 pretrainings, 5 seeds each`."""
     most = max(len(variant.pretrains) for variant in variants.values())
     return (

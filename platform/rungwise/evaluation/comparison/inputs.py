@@ -13,7 +13,7 @@ from rungwise.tuning.record import SweepSummary
 
 
 @dataclass(frozen=True)
-class Variant:
+class VariantInputs:
     """A variant with its fine-tuning and its pretrainings, which differ only in their seed;
     `selection` is None where no sweep selected the settings."""
 
@@ -51,13 +51,15 @@ def input_name(stage: str, variant: str, number: int | None = None, seed: int | 
     return str(Title(stage, variant=variant, number=number, seed=seed))
 
 
-def resolve_variant(name: str, finetune: FinetuneConfig, inputs: Mapping[str, Artifact]) -> Variant:
+def resolve_variant(
+    name: str, finetune: FinetuneConfig, inputs: Mapping[str, Artifact]
+) -> VariantInputs:
     """The variant with its artifacts; a sweep's winner replaces `finetune`, and its artifacts those
     of the other values that the sweep tried."""
     sweep = inputs.get(input_name("sweep", name))
     if sweep is None:
         tokenizer, pretrain = (inputs[input_name(s, name)] for s in ("tokenizer", "pretrain"))
-        return Variant(name, finetune, tokenizer, _all_seeds(name, pretrain, inputs), None)
+        return VariantInputs(name, finetune, tokenizer, _all_seeds(name, pretrain, inputs), None)
     summary = SweepSummary.of(sweep)
     best = summary.best
     tokenizer, pretrain = (
@@ -66,7 +68,7 @@ def resolve_variant(name: str, finetune: FinetuneConfig, inputs: Mapping[str, Ar
     )
     selection = Selection(score=summary.best_score, trial=best.name, seed=best.seed)
     pretrains = _all_seeds(name, pretrain, inputs)
-    return Variant(name, best.finetune, tokenizer, pretrains, selection)
+    return VariantInputs(name, best.finetune, tokenizer, pretrains, selection)
 
 
 def _all_seeds(name: str, first: Artifact, inputs: Mapping[str, Artifact]) -> tuple[Artifact, ...]:

@@ -17,7 +17,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.corpus.summary import CORPORA, read_split
-from rungwise.evaluation.comparison.inputs import Variant
+from rungwise.evaluation.comparison.inputs import VariantInputs
 from rungwise.evaluation.comparison.summary import Overlap
 from rungwise.tasks.data.files import find_overlap
 from rungwise.tasks.kinds.examples import Example, read_examples
@@ -26,7 +26,7 @@ RUN = 8
 
 
 def find_met(
-    variants: Mapping[str, Variant], task: Artifact, examples: Sequence[Example]
+    variants: Mapping[str, VariantInputs], task: Artifact, examples: Sequence[Example]
 ) -> dict[str, tuple[Overlap, NDArray[np.bool_]]]:
     """Return the overlap of each variant, and which test examples (N,) it has not met before."""
     trained = find_overlap(read_examples(task, "train"), examples)

@@ -63,7 +63,7 @@ def read_predictions(folder: Folder, columns: Sequence[str] | None = None) -> li
     return pq.read_table(folder.local(FILE), columns=columns and list(columns)).to_pylist()
 
 
-def kept_predictions(evaluation: Artifact) -> list[PredictionRow]:
+def select_predictions(evaluation: Artifact) -> list[PredictionRow]:
     """The rows of the kept model, one per test example."""
     best = EvaluateSummary.of(evaluation).chosen
     rows = read_predictions(evaluation.folder)
@@ -82,7 +82,7 @@ def run_sums(evaluation: Artifact, task: Artifact) -> dict[tuple[str, int], NDAr
     }
 
 
-def kept_sums(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
+def sum_metric(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
     """The sums (1, N, k) of the kept model's metric per test example, for `paired_bootstrap`."""
     best = EvaluateSummary.of(evaluation).chosen
     return run_sums(evaluation, task)[best.variant, best.seed][None]

@@ -17,7 +17,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, Reporter
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.inputs import Variant
+from rungwise.evaluation.comparison.inputs import VariantInputs
 from rungwise.evaluation.comparison.summary import SeedRow
 from rungwise.finetune import describe, evaluate, finetune, load_data
 from rungwise.models.device import return_freed_memory, use_threads
@@ -34,7 +34,7 @@ class SeedJob:
     names in `scratch`; `counts_cut` asks for what `sequence_length` truncates, which is the same
     for all seeds."""
 
-    variant: Variant
+    variant: VariantInputs
     task: Artifact
     seed: int
     noise: Sequence[float]
@@ -168,7 +168,7 @@ def load_predictions(scratch: Folder, result: SeedResult) -> list[dict[str, Any]
     return [json.loads(line) for line in lines]
 
 
-def _cut_notes(variants: Mapping[str, Variant], results: Sequence[SeedResult]) -> list[str]:
+def _cut_notes(variants: Mapping[str, VariantInputs], results: Sequence[SeedResult]) -> list[str]:
     """Say once what several variants cut; without their names where all cut alike."""
     names: dict[str, list[str]] = {}
     for each in results:

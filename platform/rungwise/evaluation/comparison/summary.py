@@ -6,15 +6,15 @@ import numpy as np
 from pydantic import Field
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import Later, StageType
-from rungwise.core.stages.summary import Part, StoredModel, Summary
+from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.stages.summary import SummaryPart, StoredModel, Summary
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind
 
 
-class SeedRow(Part):
+class SeedRow(SummaryPart):
     """One fine-tuning run, of the n-th `pretraining` of its variant. `epoch` is the epoch kept and
     scored (the last unless the best was asked for), `mix` the learned layer weights, `noise` the
     test metrics by rate of typing errors."""
@@ -30,7 +30,7 @@ class SeedRow(Part):
     pretraining: int = 0
 
 
-class Selection(Part):
+class Selection(SummaryPart):
     """The validation score that selected a variant's settings; biased, so not one to report."""
 
     score: float
@@ -38,7 +38,7 @@ class Selection(Part):
     seed: int
 
 
-class PretrainingCost(Part):
+class PretrainingCost(SummaryPart):
     """The cost of a variant's pretraining; steps and FLOPs are None without gradient steps."""
 
     objective: str
@@ -49,7 +49,7 @@ class PretrainingCost(Part):
     fingerprint: str
 
 
-class Overlap(Part):
+class Overlap(SummaryPart):
     """How many test examples stand in the training split and in the pretraining text (None: the
     text is not below the same root), and the judged score on all others, if there are any."""
 
@@ -58,7 +58,7 @@ class Overlap(Part):
     score: float | None = None
 
 
-class VariantResult(Part):
+class VariantResult(SummaryPart):
     """A variant on a task. `cut` is by split what `sequence_length` truncated; `noise` is the
     judged metric by rate of typing errors; `overlap` is for all labels only."""
 
@@ -71,7 +71,7 @@ class VariantResult(Part):
     overlap: Overlap | None = None
 
 
-class PairedDifference(Part):
+class PairedDifference(SummaryPart):
     """First minus second variant in the judged metric. `seeds` is Student's t interval over paired
     pretrainings, or over paired seeds of fine-tuning if there is one of each; `bootstrap` resamples
     test examples too."""
@@ -180,7 +180,7 @@ class EvaluateSummary(Summary):
 EVALUATE = StageType(
     "evaluate",
     12,
-    Later("rungwise.evaluation.comparison.compare:compare_variants"),
+    LazyFunction("rungwise.evaluation.comparison.compare:compare_variants"),
     EvaluateSummary,
     resumes=True,
 )

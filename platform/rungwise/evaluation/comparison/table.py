@@ -13,11 +13,11 @@ from dataclasses import asdict
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Part, Summary
+from rungwise.core.stages.summary import SummaryPart, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.comparison.published import TABLES, PublishedConfig
@@ -33,7 +33,7 @@ class TableConfig(Config):
     columns: dict[str, str | None]
 
 
-class TaskScore(Part):
+class TaskScore(SummaryPart):
     """The judged test score of a variant on a task, and the best trivial baseline."""
 
     task: str
@@ -53,7 +53,7 @@ class BudgetScore(TaskScore):
     budget: int
 
 
-class RowDifference(Part):
+class RowDifference(SummaryPart):
     """A variant minus the one above it: Student's t interval over seeds and bootstrap interval.
     `p_holm` is the bootstrap's `p` corrected for all differences of the table."""
 
@@ -72,7 +72,7 @@ class RowDifference(Part):
     sign: Agreement | None
 
 
-class Reference(Part):
+class Reference(SummaryPart):
     table: str
     source: str
 
@@ -119,7 +119,7 @@ def build_table(
         budgets=tuple(budgets),
         published=reference,
         show=("table.csv", "differences.csv", "budgets.csv", "table.md"),
-        headline=f"{counted(len(variants), 'variant')}, {counted(len(whole), 'task')}"
+        headline=f"{format_count(len(variants), 'variant')}, {format_count(len(whole), 'task')}"
         + agreement * bool(signs),
     )
 

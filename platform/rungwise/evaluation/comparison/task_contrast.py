@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import Part
+from rungwise.core.stages.summary import SummaryPart
 from rungwise.evaluation.comparison.predictions import run_sums
 from rungwise.evaluation.comparison.summary import EvaluateSummary, independent_scores
 from rungwise.evaluation.statistics import Contrast, Estimate, combine, example_variance
@@ -98,7 +98,7 @@ def _find_group(runs: Runs, names: dict[str | None, str]) -> str:
     return group
 
 
-class TaskMean(Part):
+class TaskMean(SummaryPart):
     """The judged score of a variant averaged over tasks, and how far it is behind the best one,
     with 95 % intervals; the best one is behind by None."""
 

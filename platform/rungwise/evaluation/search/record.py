@@ -6,11 +6,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, Reporter
 from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Part, Summary
+from rungwise.core.stages.summary import SummaryPart, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.search.config import SearchConfig
@@ -51,7 +51,7 @@ class SearchStageConfig(Config):
     seeds: tuple[Titles, ...]  # of the best, with each further seed
 
 
-class SearchRun(Part):
+class SearchRun(SummaryPart):
     """A finished pretraining; seconds and tokens are without a shorter run that it continues."""
 
     pretrain: str  # the title of its stage
@@ -155,7 +155,7 @@ def run_search(
         seconds=round(sum(trial.seconds for trial in trials), 3),
         tokens=sum(trial.tokens for trial in trials),
         show=(TABLE,),
-        headline=f"{counted(len(trials), 'trial')}, {failed} failed  best "
+        headline=f"{format_count(len(trials), 'trial')}, {failed} failed  best "
         f"{measure.kind.replace('_', ' ')} {format_metric(best.score, measure.metric)}{spread} "
         f"({describe_values(best.values)})",
     )

@@ -25,7 +25,7 @@ _ENGLISH, _AMONG = "the", 10  # a text is English if this is among its commonest
 
 
 @dataclass(frozen=True)
-class Pair:
+class MinimalPair:
     """Two sentences that differ in one thing; `number` is the pair's id within its paradigm."""
 
     paradigm: str
@@ -51,7 +51,7 @@ def held_out_sentences(corpus: Artifact) -> list[tuple[str, str]]:
     return [(place, sentence) for sentence, place in sentences.items()]
 
 
-def alter_sentences(sentences: Sequence[tuple[str, str]], number: int | None) -> list[Pair]:
+def alter_sentences(sentences: Sequence[tuple[str, str]], number: int | None) -> list[MinimalPair]:
     """The pairs of each rule, one of a sentence at most; `number` of each rule, of sentences drawn
     by their hash, or all."""
     counts = count_words(sentence for _, sentence in sentences)
@@ -66,7 +66,7 @@ def alter_sentences(sentences: Sequence[tuple[str, str]], number: int | None) ->
     pairs = []
     for rule, alter in rules.items():
         copies = ((place, sentence, alter(sentence)) for place, sentence in order)
-        candidates = (Pair(rule, rule, *each) for each in copies if each[-1])
+        candidates = (MinimalPair(rule, rule, *each) for each in copies if each[-1])
         pairs += islice(candidates, number)
     return pairs
 

@@ -31,7 +31,7 @@ _CELLS = 1 << 24  # cosines held at a time
 
 
 @dataclass(frozen=True)
-class Question:
+class Analogy:
     """Four words; `where` is the file and the line."""
 
     where: str
@@ -78,7 +78,7 @@ def answer_analogies(
     return np.concatenate(answers)
 
 
-def read_questions(paths: Paths, key: str) -> list[Question]:
+def read_questions(paths: Paths, key: str) -> list[Analogy]:
     """Read all files; `key` names the paths in errors. Raises DataError for a malformed line."""
     questions, section = [], ""
     for file, number, line in read_lines(paths, key):
@@ -89,7 +89,7 @@ def read_questions(paths: Paths, key: str) -> list[Question]:
             continue
         match line.split():
             case [a, b, c, d] if section:
-                questions.append(Question(f"{file.name}:{number}", section, (a, b, c, d)))
+                questions.append(Analogy(f"{file.name}:{number}", section, (a, b, c, d)))
             case []:
                 pass
             case words:

@@ -22,7 +22,7 @@ from rungwise.core.stages.context import Reporter
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import SourceFile, place_by_name
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import Column, MeasuredRung, SuiteBlock, tabulate_scores
@@ -31,7 +31,7 @@ from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.formats.base import FormatConfig, read_text, split_lines
 from rungwise.tasks.kinds.examples import Text
-from rungwise.tokenizer import CLEAN_UP, Encoded, cached_encoder, load_reader
+from rungwise.tokenizer import CLEAN_UP, Encoded, open_encoder, load_reader
 from rungwise.tokens.summary import TokensSummary
 
 
@@ -90,7 +90,7 @@ class Rung:
     def encode_array(self, texts: Sequence[str], words: bool = False) -> Encoded:
         """The ids of all texts in one array, without special tokens."""
         clean = pa.array(map(CLEAN_UP.normalize_str, texts), pa.string())
-        return cached_encoder(self.tokenizer.folder).encode(clean, words=words)
+        return open_encoder(self.tokenizer.folder).encode(clean, words=words)
 
 
 def _split_by_text(values: list[Any], encoded: Encoded) -> list[list[Any]]:
@@ -169,9 +169,9 @@ def read_texts(
     the paths in errors, beside the format. Raises DataError for data that cannot be used."""
     texts: list[Text] = []
     names: dict[str, str] = {}
-    for file in outside.matching(paths, key):
+    for file in outside.list_matching_files(paths, key):
         names[file.uri] = file.name
-        with reached(file.uri, key):
+        with explain_connection_errors(file.uri, key):
             try:
                 rows = form.read(file, split, counts)
                 texts += [row for row in rows if isinstance(row, Text)]
@@ -186,10 +186,10 @@ def read_lines(
 ) -> Iterator[tuple[SourceFile, int, str]]:
     """Yield (file, number from 1, line) for the lines of all files whose names end so; `key` names
     the paths in errors."""
-    for file in outside.matching(paths, key):
+    for file in outside.list_matching_files(paths, key):
         if not file.name.endswith(endings):
             continue
-        with reached(file.uri, key):
+        with explain_connection_errors(file.uri, key):
             lines = split_lines(read_text(file))
         for number, line in enumerate(lines, start=1):
             yield file, number, line

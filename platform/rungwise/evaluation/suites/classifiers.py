@@ -75,7 +75,7 @@ def by_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
 
     if len(np.unique(classes_N)) == 1:
         return np.full(len(test_ME), classes_N[0])
-    train_NE, test_ME = standardised(train_NE, test_ME)
+    train_NE, test_ME = standardise(train_NE, test_ME)
     line = LogisticRegression(C=1 / _PENALTY, max_iter=_STEPS, tol=1e-3).fit(train_NE, classes_N)
     return line.predict(test_ME)
 
@@ -101,7 +101,7 @@ def by_ridge(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes
 
 
 def _ridge(train_NE: Vectors, targets_NC: Vectors, test_ME: Vectors) -> Vectors:
-    train_NE, test_ME = standardised(train_NE.astype(np.float64), test_ME.astype(np.float64))
+    train_NE, test_ME = standardise(train_NE.astype(np.float64), test_ME.astype(np.float64))
     mean_C, penalty = targets_NC.mean(axis=0), _RIDGE * len(train_NE)
     square_EE = train_NE.T @ train_NE + penalty * np.eye(train_NE.shape[1])
     return test_ME @ np.linalg.solve(square_EE, train_NE.T @ (targets_NC - mean_C)) + mean_C
@@ -145,7 +145,7 @@ def to_scores(
     """
     if not two_hot:
         return _ridge(train_NE, scores_N[:, None], test_ME)[:, 0]
-    train, test = map(_as_tensor, standardised(train_NE, test_ME))
+    train, test = map(_as_tensor, standardise(train_NE, test_ME))
     grid = np.arange(np.floor(scores_N.min()), np.ceil(scores_N.max()) + 1)
     shares = _as_tensor(np.clip(1 - np.abs(scores_N[:, None] - grid), 0, 1))
     line = nn.Linear(train.shape[1], len(grid))
@@ -219,7 +219,7 @@ def by_mix(
     return Mix(mix.shares(), float(mix.gamma.detach()), logits_MC.argmax(dim=1).numpy())
 
 
-def standardised(train: Vectors, test: Vectors) -> tuple[Vectors, Vectors]:
+def standardise(train: Vectors, test: Vectors) -> tuple[Vectors, Vectors]:
     """Standardise both (..., N, E) with the mean and standard deviation of `train`."""
     mean = train.mean(axis=-2, keepdims=True)
     spread = train.std(axis=-2, keepdims=True)

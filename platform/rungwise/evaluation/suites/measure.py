@@ -73,7 +73,7 @@ def _short(score: SuiteScore) -> str:
     return f"{name} {metric}{format_metric(score.value, score.metric)}"
 
 
-def _outside(config: MeasureConfig) -> dict[str, Any]:
+def _input_digests(config: MeasureConfig) -> dict[str, Any]:
     return {name: suite.outside(f"measure.{name}") for name, suite in config.suites.items()}
 
 
@@ -85,4 +85,6 @@ def _identity(config: MeasureConfig) -> dict[str, Any]:
     }
 
 
-MEASURE = StageType("measure", 8, measure, MeasureSummary, identity=_identity, outside=_outside)
+MEASURE = StageType(
+    "measure", 8, measure, MeasureSummary, identity=_identity, outside=_input_digests
+)

@@ -33,7 +33,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.evaluation.comparison.published import RESULTS
-from rungwise.evaluation.suites.altered import Pair, alter_sentences, held_out_sentences
+from rungwise.evaluation.suites.altered import MinimalPair, alter_sentences, held_out_sentences
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import (
@@ -222,7 +222,7 @@ def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
     return np.array([sums[key] for key in keys])
 
 
-def read_pairs(paths: Paths, key: str) -> list[Pair]:
+def read_pairs(paths: Paths, key: str) -> list[MinimalPair]:
     """All pairs, sorted by paradigm. Raises DataError, naming `key`, for a line that is no pair."""
     pairs = []
     for file, line, row in _json_lines(paths, key):
@@ -238,15 +238,15 @@ def read_pairs(paths: Paths, key: str) -> list[Pair]:
                 "and linguistics_term or phenomenon if it has them, found the fields "
                 f"{join_names(row)}, and {odd[0]!r} for one of them; change {key}"
             )
-        pairs.append(Pair(*map(str, values)))
+        pairs.append(MinimalPair(*map(str, values)))
     return sorted(pairs, key=lambda pair: pair.paradigm)
 
 
-def sample_pairs(pairs: Sequence[Pair], per_paradigm: int | None) -> list[Pair]:
+def sample_pairs(pairs: Sequence[MinimalPair], per_paradigm: int | None) -> list[MinimalPair]:
     """Draw `per_paradigm` pairs of each paradigm; the draw depends on the paradigm alone."""
     if per_paradigm is None:
         return list(pairs)
-    by_paradigm: dict[str, list[Pair]] = {}
+    by_paradigm: dict[str, list[MinimalPair]] = {}
     for pair in pairs:
         by_paradigm.setdefault(pair.paradigm, []).append(pair)
     sample = []

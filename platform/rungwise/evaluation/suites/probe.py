@@ -73,7 +73,7 @@ class ProbeSuite(WordStatesSuite):
         order = classifiers.by_frequency(train.tags)
         classes, truth = (classifiers.number_classes(order, each.tags) for each in (train, test))
         ambiguous = find_ambiguous(train.words, classes, test.words)
-        layers = classifiers.standardised(train.states.layers, test.states.layers)
+        layers = classifiers.standardise(train.states.layers, test.states.layers)
         mix = classifiers.by_mix(layers[0], classes, layers[1])
         frequent = most_frequent(train.words, classes, test.words)
         predictions = {FREQUENT: frequent, "linear mix": mix.classes}
@@ -153,7 +153,7 @@ def _read_split(
     data: ConllFormat | ConlluFormat, paths: Paths, key: str, most: int, reader: WordReader
 ) -> _Split:
     counts: Counter[str] = Counter()
-    files = outside.matching(paths, key)
+    files = outside.list_matching_files(paths, key)
     sentences = [each for file in files for each in data.read(file, "test", counts)]
     words = sum(len(each.words) for each in sentences)
     if not words:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import Part, Summary
+from rungwise.core.stages.summary import SummaryPart, Summary
 from rungwise.evaluation.suites.items import ItemKey, Items, decode_items, estimate_items
 
 ITEMS = "items.parquet"
 
 
-class SuiteScore(Part):
+class SuiteScore(SummaryPart):
     """A value with its 95 % interval over `count` items; `group` is None for all items."""
 
     suite: str

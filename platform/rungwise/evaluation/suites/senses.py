@@ -63,7 +63,7 @@ _FEWEST = 20  # sentences of a word of a pair
 
 
 @dataclass(frozen=True)
-class Split:
+class SenseSplit:
     """Sentences with the ambiguous word, and the sense number and line of each."""
 
     sentences: list[Sentence]
@@ -77,8 +77,8 @@ class AmbiguousWord:
 
     word: str
     names: dict[str, str]
-    train: Split
-    test: Split
+    train: SenseSplit
+    test: SenseSplit
 
 
 class _Senses(WordStatesSuite):
@@ -123,7 +123,7 @@ class SensesSuite(_Senses, FileSuite):
     kind: Literal["senses"] = "senses"
 
     def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
-        files = outside.matching(self.path, f"measure.{name}.path")
+        files = outside.list_matching_files(self.path, f"measure.{name}.path")
         return read_words(files, self.sentences_per_word)
 
 
@@ -235,7 +235,7 @@ def make_pseudo_words(
         if size < _FEWEST // 2:  # they stand together
             continue
         size = size if most is None else min(size, 2 * most)
-        splits = Split([], [], []), Split([], [], [])
+        splits = SenseSplit([], [], []), SenseSplit([], [], [])
         for sense, (word, numbers) in enumerate(zip((first, second), alone, strict=True)):
             for turn, index in enumerate(evenly(len(numbers), size).tolist()):
                 number, split = numbers[index], splits[turn % 2]
@@ -251,7 +251,7 @@ def make_pseudo_words(
 
 def _read_split(
     data: SourceFile, gold: SourceFile, names: dict[str, str], most: int | None
-) -> Split:
+) -> SenseSplit:
     lines, senses = split_lines(read_text(data)), split_lines(read_text(gold))
     if len(lines) != len(senses):
         raise DataError(
@@ -274,7 +274,7 @@ def _read_split(
                 f"{quote(senses[number])}; mend the line, or {_NAMES}"
             )
         sentences.append(Sentence.of_words(words, [int(place)]))
-    return Split(sentences, [senses[n] for n in numbers], [n + 1 for n in numbers])
+    return SenseSplit(sentences, [senses[n] for n in numbers], [n + 1 for n in numbers])
 
 
 def _encode(reader: WordReader, word: AmbiguousWord) -> _EncodedWord:
@@ -294,7 +294,7 @@ def _encode(reader: WordReader, word: AmbiguousWord) -> _EncodedWord:
 def _predict_by_mix(words: Sequence[_EncodedWord]) -> tuple[classifiers.Mix, list[Classes]]:
     """Learn one mix of layers for all words, each with its own senses; the senses by word."""
     begins = np.cumsum([0, *(len(each.order) for each in words)])
-    both = [classifiers.standardised(each.train, each.test) for each in words]
+    both = [classifiers.standardise(each.train, each.test) for each in words]
     train, test = (np.concatenate(parts, axis=1) for parts in zip(*both, strict=True))
     sense_C = np.arange(begins[-1])
     allowed = [

@@ -221,7 +221,7 @@ class SentencePropertiesSuite(_ProbeOfVectors):
     words: int = Field(default=100, ge=2, le=1000)  # of which one is to be told
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
-        blank, sentences = _held_out(rung)
+        blank, sentences = _read_sentences(rung)
         items: list[Items] = []
         for kind, make in PROPERTIES.items():
             examples = make(sentences, self.words)
@@ -240,7 +240,7 @@ class SentencePropertiesSuite(_ProbeOfVectors):
         return _result(rung, items)
 
 
-def _held_out(rung: Rung) -> tuple[str, list[list[str]]]:
+def _read_sentences(rung: Rung) -> tuple[str, list[list[str]]]:
     """The held-out sentences as words, and what joins them: a blank, or nothing for writing without
     blanks, whose words are its characters."""
     documents = read_split(rung.corpus, "validation")

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import matching
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult, read_texts
 from rungwise.evaluation.suites.floors import floor_vectors, has_sentence_vectors, vectors_by_part
 from rungwise.evaluation.suites.items import Items
@@ -62,7 +62,10 @@ class SentencesSuite(FileSuite):
             rung.report.note(f"{name}: {reason.replace('_', ' ')}: {number:,}")
         texts = [text for pair in pairs for text in (pair.text, str(pair.second))]
         gold = np.array([float(str(pair.target)) for pair in pairs])
-        names, several = [pair.where for pair in pairs], len(matching(self.path, key)) > 1
+        names, several = (
+            [pair.where for pair in pairs],
+            len(list_matching_files(self.path, key)) > 1,
+        )
         sets = [place.rpartition(":")[0] if several else "" for place in names]
         metrics = ("correlation", "pearson", *(["weighted_pearson"] if several else []))
         items = []

@@ -19,9 +19,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import matching
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
@@ -34,7 +34,7 @@ _SEPARATORS = ("\t", ",", ";")  # else blanks
 
 
 @dataclass(frozen=True)
-class Pair:
+class WordPair:
     """Two words and how alike people find them; `where` is the file and the line."""
 
     where: str
@@ -57,7 +57,7 @@ class SimilaritySuite(FileSuite):
         items: list[Items] = []
         key = f"measure.{name}.path"
         sets: dict[str, str] = {}
-        for file in matching(self.path, key):
+        for file in list_matching_files(self.path, key):
             part = file.name.rpartition("/")[2].partition(".")[0]
             other = sets.setdefault(part, file.uri)
             if other != file.uri:
@@ -65,7 +65,7 @@ class SimilaritySuite(FileSuite):
                     f"{key}: expected a name of its own for each set, found {part} (up to "
                     f"the first dot) of {other} and of {file.uri}; rename one"
                 )
-            with reached(file.uri, key):
+            with explain_connection_errors(file.uri, key):
                 pairs = read_pairs(file, key)
             first, knows_first = word_vectors(rung, [pair.first for pair in pairs])
             second, knows_second = word_vectors(rung, [pair.second for pair in pairs])
@@ -86,7 +86,7 @@ class SimilaritySuite(FileSuite):
             file.name: [
                 frozenset((p.first.lower(), p.second.lower())) for p in read_pairs(file, key)
             ]
-            for file in matching(self.path, key)
+            for file in list_matching_files(self.path, key)
         }
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
@@ -100,7 +100,7 @@ class SimilaritySuite(FileSuite):
         return [compare_rungs(rungs, name, "correlation", part)]
 
 
-def read_pairs(file: SourceFile, key: str) -> list[Pair]:
+def read_pairs(file: SourceFile, key: str) -> list[WordPair]:
     """Read a set of pairs. Raises DataError, naming `key`, for a line that is no pair."""
     lines = [
         (number, line)
@@ -122,7 +122,7 @@ def read_pairs(file: SourceFile, key: str) -> list[Pair]:
                 f"{file.uri}:{number}: expected two words and a score in column {score + 1}, found "
                 f"{quote(' | '.join(cells))}; mend the line, or change {key}"
             )
-        pairs.append(Pair(f"{file.name}:{number}", cells[0], cells[1], float(cells[score])))
+        pairs.append(WordPair(f"{file.name}:{number}", cells[0], cells[1], float(cells[score])))
     return pairs
 
 

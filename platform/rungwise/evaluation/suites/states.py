@@ -36,7 +36,7 @@ from rungwise.evaluation.suites.section import (
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
 from rungwise.models.trained.contexts import EncodedWords, StaticWords
-from rungwise.tokens.segmenters import blanks_before
+from rungwise.tokens.segmenters import find_blanks
 
 MIX = "mix.json"  # the learned share of each layer, of the suites that learn one
 FREQUENT = "most frequent"  # the part that predicts without any state
@@ -58,7 +58,7 @@ class Sentence:
     def of_words(cls, words: Sequence[str], places: Iterable[int] | None = None) -> "Sentence":
         """Write the words as a sentence with those at `places`, or all."""
         text, spans = "", []
-        for blank, word in zip(blanks_before(words), words, strict=True):
+        for blank, word in zip(find_blanks(words), words, strict=True):
             text += blank
             spans.append((len(text), len(text) + len(word)))
             text += word

@@ -51,7 +51,7 @@ from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import (
     Transformer,
     initialise,
-    learned_positions,
+    look_up_positions,
     sinusoid_positions,
 )
 from rungwise.models.transformer.body import (
@@ -143,7 +143,7 @@ class BertConfig(EncoderFamily):
         return self.max_position_embeddings if self.positions == "learned" else None
 
     def page_name(self, objective: Objective) -> str:
-        return f"{reads(objective)}BERT"
+        return f"{reading_direction(objective)}BERT"
 
     def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> "Bert":
         return Bert(self, vocab_size, vocab_multiple, pooler=False, causal=causal)
@@ -211,7 +211,7 @@ class Bert(TransformerBody):
         a new learned table. (Vaswani et al. multiply the token embeddings by sqrt(D) instead.)
         """
         if self.position_embedding is not None:
-            return learned_positions(self.position_embedding, sequence_length, positions_BT)
+            return look_up_positions(self.position_embedding, sequence_length, positions_BT)
         weight = self.token_embedding.weight
         positions = sequence_length if positions_BT is None else positions_BT
         sinusoids = sinusoid_positions(
@@ -321,6 +321,6 @@ class LeftToRight(NextTokenModel):
         return self.mlm.bias
 
 
-def reads(objective: Objective) -> str:
+def reading_direction(objective: Objective) -> str:
     """How a model of this objective reads, before the name of its family on the page."""
     return "" if objective.masks else "left-to-right "

@@ -34,7 +34,7 @@ from rungwise.models.transformer.block import (
     Transformer,
     gather_positions,
     initialise,
-    learned_positions,
+    look_up_positions,
 )
 from rungwise.models.transformer.body import Body, TokenOutput, blocks_by_layer, boundaries
 
@@ -89,7 +89,7 @@ class Direction(nn.Module):
         return self.transformer.layers(self._embed(tokens_BTD, positions_BT))
 
     def _embed(self, tokens_BTD: Tensor, positions_BT: Tensor | None) -> Tensor:
-        position_BTD = learned_positions(self.position_embedding, tokens_BTD.shape[1], positions_BT)
+        position_BTD = look_up_positions(self.position_embedding, tokens_BTD.shape[1], positions_BT)
         return self.dropout(tokens_BTD + position_BTD)
 
 

@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import TextPairs
 from rungwise.models.family import LayeredFamily
@@ -85,7 +85,7 @@ class CoveConfig(LayeredFamily):
         return self.num_layers + 1
 
     def describe(self) -> str:
-        layers, vectors = counted(self.num_layers, "layer"), self.embedding_size
+        layers, vectors = format_count(self.num_layers, "layer"), self.embedding_size
         return f"{layers} a direction, hidden size {self.hidden_size}, vectors of {vectors}"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:

@@ -31,7 +31,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from rungwise.core.errors import BlockError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places
@@ -99,7 +99,7 @@ class ElmoConfig(StatefulFamily):
         return self.cell_size
 
     def describe(self) -> str:
-        layers = counted(self.num_layers, "layer")
+        layers = format_count(self.num_layers, "layer")
         return f"{layers} a direction, hidden size {self.hidden_size}, cell size {self.cell_size}"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:

@@ -28,7 +28,7 @@ from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
-from rungwise.models.transformer.block import Transformer, initialise, learned_positions
+from rungwise.models.transformer.block import Transformer, initialise, look_up_positions
 from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
 
 
@@ -90,7 +90,7 @@ class Gpt(TransformerBody):
     def embed(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
     ) -> Tensor:
-        position_BTD = learned_positions(self.position_embedding, ids_BT.shape[1], positions_BT)
+        position_BTD = look_up_positions(self.position_embedding, ids_BT.shape[1], positions_BT)
         return self.dropout(self.token_embedding(ids_BT) + position_BTD)
 
     def embeddings(self) -> list[nn.Module]:

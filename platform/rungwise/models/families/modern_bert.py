@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reads
+from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reading_direction
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES
 from rungwise.models.losses.hybrid import HYBRID
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
@@ -72,7 +72,7 @@ class ModernBertConfig(EncoderFamily):
         )
 
     def page_name(self, objective: Objective) -> str:
-        return f"{reads(objective)}ModernBERT"
+        return f"{reading_direction(objective)}ModernBERT"
 
     def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> "ModernBert":
         return ModernBert(self, vocab_size, vocab_multiple, causal=causal)

@@ -38,7 +38,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import CausalBatch, DocumentRows
 from rungwise.models.family import StatefulFamily
@@ -99,7 +99,7 @@ class RecurrentFamily(StatefulFamily):
 
     def describe(self) -> str:
         output = self.output.describe() + ("" if self.tied else ", output not tied")
-        return f"{counted(self.num_layers, 'layer')}, hidden size {self.hidden_size}{output}"
+        return f"{format_count(self.num_layers, 'layer')}, hidden size {self.hidden_size}{output}"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         module = Autoencoder if objective is AUTOENCODER else RecurrentForPretraining

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.core.errors import BlockError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
@@ -137,7 +137,7 @@ class SentenceEncoderConfig(LayeredFamily):
         return 2 * max(1, self.num_layers)
 
     def describe(self) -> str:
-        layers = "" if self.num_layers == 1 else f" of {counted(self.num_layers, 'layer')}"
+        layers = "" if self.num_layers == 1 else f" of {format_count(self.num_layers, 'layer')}"
         pooling = f", {self.pooling} of states" if self.pooling else ""
         return f"{_WORDS[self.network]}{layers}{pooling}, hidden size {self.hidden_size}"
 
@@ -250,9 +250,9 @@ class SentenceBody(Body):
         for layer in self.layers:
             outputs = []
             for number, cells in enumerate(layer):  # pyright: ignore[reportArgumentType]
-                read_BTD = _turned(states[-1], turned_BT) if number else states[-1]
+                read_BTD = _rotate(states[-1], turned_BT) if number else states[-1]
                 output_BTD = cells(read_BTD)[0]
-                outputs.append(_turned(output_BTD, turned_BT) if number else output_BTD)
+                outputs.append(_rotate(output_BTD, turned_BT) if number else output_BTD)
             states.append(torch.cat(outputs, dim=2))
         return states
 
@@ -265,7 +265,7 @@ class SentenceBody(Body):
         return [[self.token_embedding], *([layer] for layer in layers)]
 
 
-def _turned(states_BTD: Tensor, turned_BT: Tensor) -> Tensor:
+def _rotate(states_BTD: Tensor, turned_BT: Tensor) -> Tensor:
     return states_BTD.gather(1, turned_BT[:, :, None].expand_as(states_BTD))
 
 

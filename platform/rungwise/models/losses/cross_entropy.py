@@ -34,7 +34,7 @@ def padded_size(vocab_size: int, multiple: int) -> int:
     return -(-vocab_size // multiple) * multiple
 
 
-def weighted_sums(logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor) -> TokenSums:
+def sum_weighted_losses(logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor) -> TokenSums:
     """Sum weighted cross entropies and correct predictions, in float32 or wider."""
     logits_XV = at_least_float32(logits_XV)
     if _is_plain_cpu(logits_XV):
@@ -67,10 +67,10 @@ def token_sums(
         rows = max(_CACHED_LOGITS // vocab_size, hidden_XD.shape[1])
         rows = max(1, min(X, rows, most_logits // vocab_size))
     elif rows == X:
-        return weighted_sums(
+        return sum_weighted_losses(
             output_logits(hidden_XD, weight_PD, bias_V, vocab_size), targets_X, weights_X
         )
-    weight_PD = _padded(hidden_XD, weight_PD)
+    weight_PD = _pad(hidden_XD, weight_PD)
     if not torch.is_grad_enabled():  # parameters still say that they want gradients
         hidden_XD, weight_PD = hidden_XD.detach(), weight_PD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
@@ -92,13 +92,13 @@ def output_logits(
     """Return the logits (..., V). On a GPU the matrix is padded to a multiple of 64 rows for a
     faster product, and the extra logits are cut off. No weight, gradient, optimizer state or file
     has these rows."""
-    weight_PD = _padded(hidden, weight_PD)
+    weight_PD = _pad(hidden, weight_PD)
     if bias_V is not None:
         bias_V = functional.pad(bias_V, (0, len(weight_PD) - vocab_size))
     return functional.linear(hidden, weight_PD, bias_V)[..., :vocab_size]
 
 
-def _padded(hidden: Tensor, weight_PD: Tensor) -> Tensor:
+def _pad(hidden: Tensor, weight_PD: Tensor) -> Tensor:
     if not is_gpu(hidden):
         return weight_PD
     rows = padded_size(len(weight_PD), _PRODUCT_MULTIPLE)

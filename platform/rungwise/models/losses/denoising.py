@@ -61,7 +61,7 @@ class SentenceAutoencoder(SentenceEncoder):
             body.token_embedding.weight,
             None,
             whole_BT[:, 1:].flatten(),
-            _predicted(whole_BT, lengths_B).flatten().to(states_BTD.dtype),
+            _mark_predicted(whole_BT, lengths_B).flatten().to(states_BTD.dtype),
             body.vocab_size,
             MOST_LOGITS,
         )
@@ -80,7 +80,7 @@ def without_masked(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     return batch.ids.gather(1, order_BT), T - gone_BT.sum(1)
 
 
-def _predicted(whole_BT: Tensor, lengths_B: Tensor) -> Tensor:
+def _mark_predicted(whole_BT: Tensor, lengths_B: Tensor) -> Tensor:
     """Mark the real tokens after the first, (B, T - 1)."""
     place_T = torch.arange(1, whole_BT.shape[1], device=whole_BT.device)
     return place_T < lengths_B[:, None]
@@ -92,7 +92,7 @@ def _outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Losses:
 
 
 def _counts(batch: MaskedBatch[Tensor]) -> Tensor:
-    return _predicted(*unmasked(batch)).sum()[None].to(batch.masked_weights.dtype)
+    return _mark_predicted(*unmasked(batch)).sum()[None].to(batch.masked_weights.dtype)
 
 
 def _decoder_flops(family: TransformerFamily, V: int, T: int, M: float) -> float:

@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.models.losses.cross_entropy import at_least_float32, weighted_sums
+from rungwise.models.losses.cross_entropy import at_least_float32, sum_weighted_losses
 from rungwise.models.losses.heads import MaskedTokensHead, ModelHead, NextTokenHead
 
 _MIXED = "+"  # between the names of the objectives of a mixture
@@ -314,7 +314,7 @@ def _masked_and_pair_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor
 
 
 def _mlm_sums(logits_BMV: Tensor, batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
-    return weighted_sums(
+    return sum_weighted_losses(
         logits_BMV.flatten(0, 1),  # (B, M, V) -> (B·M, V)
         batch.masked_ids.flatten(),
         batch.masked_weights.flatten(),

@@ -277,7 +277,7 @@ class WordTree(FactoredOutput):
         elif shape in ("balanced", "adaptive"):
             points_VD = mean_states(copy.deepcopy(model), text, V)
             balanced = shape == "balanced"
-            self._plant(word_trees.learned_tree(points_VD, balanced, self.config.overlap))
+            self._plant(word_trees.learn_tree(points_VD, balanced, self.config.overlap))
 
     @torch.no_grad()
     def set_word_shares(self, shares_V: Tensor, bias_V: Tensor | None) -> None:

@@ -80,7 +80,7 @@ def sentence_vectors(
     return vectors_ND.unflatten(0, rows.lengths.shape)
 
 
-def paired(document_BR: Tensor, offset: int) -> Tensor:
+def mark_paired(document_BR: Tensor, offset: int) -> Tensor:
     """Mark the sentences (B, R - |offset|) that have another of their document at `offset` places;
     a `document_BR` of 0 is no sentence."""
     last = document_BR.shape[1] - abs(offset)
@@ -90,11 +90,11 @@ def paired(document_BR: Tensor, offset: int) -> Tensor:
 
 def neighbours(document_BR: Tensor) -> Tensor:
     """Mark which sentences are neighbours in their document, (B, R, R)."""
-    after_BRR = torch.diag_embed(paired(document_BR, 1), offset=1)
+    after_BRR = torch.diag_embed(mark_paired(document_BR, 1), offset=1)
     return after_BRR | after_BRR.transpose(1, 2)
 
 
-def own_scores(scores_BRR: Tensor, masked: bool) -> Tensor:
+def replace_diagonal(scores_BRR: Tensor, masked: bool) -> Tensor:
     """Replace the score of each sentence with itself: -inf if `masked`, else 0."""
     own_RR = torch.eye(scores_BRR.shape[-1], dtype=torch.bool, device=scores_BRR.device)
     return scores_BRR.masked_fill(own_RR, -torch.inf if masked else 0.0)
@@ -120,7 +120,7 @@ def _neighbour_losses(scores_BRR: Tensor, batch: SentenceRuns[Tensor]) -> Losses
 def _choose(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
     """Return the scores (B, R, R) of sentence j as a neighbour of sentence i."""
     f_BRD, g_BRD = (sentence_vectors(each, rows) for each in (model.body, model.other))
-    return own_scores(f_BRD @ g_BRD.transpose(1, 2), model.masks_own)
+    return replace_diagonal(f_BRD @ g_BRD.transpose(1, 2), model.masks_own)
 
 
 QUICK_THOUGHTS = Objective(
@@ -143,7 +143,7 @@ def _words_written(offsets: tuple[int, ...]) -> Callable[[SentenceRuns[Tensor]],
         sums = []
         for offset in offsets:
             lengths_BR = targets(batch.lengths, offset)
-            sums.append((lengths_BR * paired(batch.document, offset)).sum())
+            sums.append((lengths_BR * mark_paired(batch.document, offset)).sum())
         return torch.stack(sums).sum()[None].float()  # () -> (1,)
 
     return counts
@@ -154,7 +154,7 @@ def targets(values_BR: Tensor, offset: int) -> Tensor:
     return values_BR[:, max(0, offset) : values_BR.shape[1] + min(0, offset)]
 
 
-def _written(write: Callable[[Any, Any], TokenSums]) -> Callable[[Any, Any], Losses]:
+def _make_losses(write: Callable[[Any, Any], TokenSums]) -> Callable[[Any, Any], Losses]:
     def outputs(model: Any, batch: Any) -> Losses:
         total, correct = model(batch, write)
         return Losses(total[None], correct[None])
@@ -168,7 +168,7 @@ def _write_sentences(offsets: tuple[int, ...]) -> Callable[[Any, SentenceRuns[Te
         vectors_BRD = sentence_vectors(model.body, rows)
         pieces = []
         for offset in offsets:
-            chosen_BR = paired(rows.document, offset)
+            chosen_BR = mark_paired(rows.document, offset)
             places = ((vectors_BRD, -offset), (rows.ids, offset), (rows.lengths, offset))
             parts = [targets(values, place)[chosen_BR] for values, place in places]
             if len(parts[0]):
@@ -215,7 +215,7 @@ SKIP_THOUGHTS = replace(
     tokens=Part(
         "neighbour_words", "neighbours' words", "Words of neighbours written correctly", "token"
     ),
-    loss=Loss(_words_written(_NEAR), _written(_write_sentences(_NEAR))),
+    loss=Loss(_words_written(_NEAR), _make_losses(_write_sentences(_NEAR))),
     meaning=Meaning.TOKENS,
     origin=Origin(2015, "Kiros et al.", "reads a sentence and writes the ones around it"),
     head=SentenceHead(page_name="Skip-thoughts model", writes=_NEAR),
@@ -224,7 +224,7 @@ SENTENCE_AUTOENCODER = replace(
     SKIP_THOUGHTS,
     name="sentence_autoencoder",
     tokens=Part("own_words", "own words", "Words written again correctly", "token"),
-    loss=Loss(_words_written(_OWN), _written(_write_sentences(_OWN))),
+    loss=Loss(_words_written(_OWN), _make_losses(_write_sentences(_OWN))),
     origin=Origin(2015, "after Dai & Le", "reads a sentence and writes it again"),
     head=SentenceHead(writes=_OWN),
 )
@@ -239,7 +239,7 @@ SENTENCE_TRANSLATION = replace(
     reads=("aligned_lines",),
     loss=Loss(
         lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
-        _written(_write_second),
+        _make_losses(_write_second),
     ),
     origin=Origin(2017, "after McCann et al.", "reads a sentence and writes its translation"),
     head=SentenceHead(writes=(_PAIRED,)),

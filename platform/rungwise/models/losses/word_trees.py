@@ -104,7 +104,7 @@ def cluster_tree(clusters: Clusters, counts_V: Counts) -> Tree:
     return _tree(root, lambda pair: pair)
 
 
-def learned_tree(points_VD: NDArray[np.float64], balanced: bool, overlap: float) -> Tree:
+def learn_tree(points_VD: NDArray[np.float64], balanced: bool, overlap: float) -> Tree:
     """Return the tree of points: words go to the side that is responsible, to both sides within
     `overlap` of one half; with `balanced`, each side takes a half."""
 

@@ -68,7 +68,7 @@ def windows(
 
 
 @dataclass(frozen=True)
-class _Trained:
+class _TrainedModule:
     """A module on a body, in eval mode."""
 
     module: Any
@@ -89,7 +89,7 @@ class _Trained:
 
 
 @dataclass(frozen=True)
-class _BlockModel(_Trained, ABC):
+class _BlockModel(_TrainedModule, ABC):
     """A module that predicts every target of packed blocks; `end` opens a document."""
 
     end: int
@@ -215,7 +215,7 @@ class TwoDirectionModel(_BlockModel):
 
 
 @dataclass(frozen=True)
-class MaskedModel(_Trained):
+class MaskedModel(_TrainedModule):
     """A module that predicts masked tokens; `module(rows).mlm` holds their logits (B, M, V)."""
 
     cls: int

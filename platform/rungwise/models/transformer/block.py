@@ -55,7 +55,7 @@ def sinusoid_positions(
     return pairs.flatten(-2).to(dtype)  # (..., D/2, 2) -> (..., D): sine and cosine alternate
 
 
-def learned_positions(
+def look_up_positions(
     embedding: nn.Embedding, sequence_length: int, positions_BT: Tensor | None
 ) -> Tensor:
     """Return the vectors (B, T, D) of the given positions, or (T, D) of 0, 1, 2, ... Raises

@@ -58,7 +58,7 @@ class WindowFamily(Family):
     def plan(self, counts_V: Counts) -> "Plan":
         """Build the tables for a pass over the text; words with a count of 0 are left out."""
         return Plan(
-            keep(counts_V, self.subsample),
+            keep_probabilities(counts_V, self.subsample),
             *alias_table(np.where(counts_V > 0, counts_V.astype(np.float64) ** self.power, 0.0)),
             *huffman_paths(counts_V if self.output == "hierarchical" else counts_V[:0]),
         )
@@ -143,7 +143,7 @@ class Plan(NamedTuple):
     path_labels: NDArray[np.float32]  # (L,) the correct decision, 1 or 0
 
 
-def keep(counts_V: Counts, subsample: float) -> NDArray[np.uint64]:
+def keep_probabilities(counts_V: Counts, subsample: float) -> NDArray[np.uint64]:
     """Return the probability of reading each word, as in word2vec.c: (sqrt(f/s) + 1)·s/f, with f
     its share of the text and s `subsample`; 0 reads all."""
     share = counts_V / max(1, counts_V.sum())

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.evaluation.comparison.claim_comparisons import (
     TASKS,
     VERDICTS,
@@ -13,7 +13,7 @@ from rungwise.evaluation.comparison.claim_comparisons import (
 )
 from rungwise.evaluation.comparison.claims import ClaimResult
 from rungwise.evaluation.suites.items import METRICS
-from rungwise.report.formats import metric_name, number, p_value, points, signed
+from rungwise.report.formats import metric_name, number, p_value, points, format_signed
 
 MARKS: dict[Verdict, str] = {
     "confirmed": "\N{CHECK MARK}",
@@ -38,10 +38,10 @@ def count_verdicts(claims: Sequence[ClaimResult]) -> str:
     (first, count), *others = counts.items()
     words = [f"{count} {'is' if count == 1 else 'are'} {first}"]
     words += [f"{count} {verdict}" for verdict, count in others]
-    return f"of {counted(len(tested), 'claim')} tested, {', '.join(words)}"
+    return f"of {format_count(len(tested), 'claim')} tested, {', '.join(words)}"
 
 
-def luck_of(claim: ClaimResult) -> str:
+def describe_luck(claim: ClaimResult) -> str:
     """Over how many pretrainings a claim was judged, in a line of its own."""
     count = claim.pretrainings
     if count is None:
@@ -98,7 +98,7 @@ def _words(result: ComparisonResult, value: float) -> str:
 def _number(result: ComparisonResult, value: float) -> str:
     if result.scale == "log":
         return number(math.exp(value), 2)
-    return points(value) if _in_points(result) else signed(value)
+    return points(value) if _in_points(result) else format_signed(value)
 
 
 def _in_points(result: ComparisonResult) -> bool:

@@ -35,7 +35,7 @@ from rungwise.report.ladder.rungs import (
     gather_suites,
     history_rows,
     score_rows,
-    skipped_suites,
+    list_skipped_suites,
 )
 from rungwise.report.page import Page, Section, write_page
 from rungwise.report.palette import Series, series
@@ -143,7 +143,7 @@ def _write_history(
         "looks": looks,
         "reference": list(dict.fromkeys(name for each in columns for name in each.published)),
         "floors": list(dict.fromkeys(name for each in columns for name in each.floors)),
-        "skipped": skipped_suites(rungs),
+        "skipped": list_skipped_suites(rungs),
         "same_weights": {rung.name: rung.also for rung in rungs if rung.also},
         "has_table": has_table,
     }

@@ -13,7 +13,7 @@ from rungwise.evaluation.comparison.task_contrast import TaskMean
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS, contrast
 from rungwise.evaluation.suites.section import Column, MeasuredRung
-from rungwise.report.formats import interval, number, points, points_interval, score, signed
+from rungwise.report.formats import interval, number, points, points_interval, score, format_signed
 from rungwise.report.ladder.rungs import TASKS
 
 _NAMED = 2  # at most besides the best two, in a sentence
@@ -83,7 +83,9 @@ class Ranking:
             value, low, high = (number(math.exp(b), 2) for b in (gap.mean, gap.low, gap.high))
             size = f"{value} times [{low}, {high}]"
         elif metric == "bits_per_byte":
-            size = f"{signed(gap.mean)} [{signed(gap.low)}, {signed(gap.high)}]"
+            size = (
+                f"{format_signed(gap.mean)} [{format_signed(gap.low)}, {format_signed(gap.high)}]"
+            )
         else:
             ahead = Estimate(-gap.mean, -gap.high, -gap.low, gap.count)
             size = f"{points(ahead.mean)} points {points_interval(ahead)}"

@@ -53,7 +53,7 @@ def gather_suites(rungs: Sequence[MeasuredRung]) -> Answered:
     return answered
 
 
-def skipped_suites(rungs: Sequence[MeasuredRung]) -> dict[tuple[str, str], list[str]]:
+def list_skipped_suites(rungs: Sequence[MeasuredRung]) -> dict[tuple[str, str], list[str]]:
     """Suites that rungs could not answer: {(names of rungs, what they lack): suites}."""
     names: dict[tuple[str, str], list[str]] = {}
     for rung in rungs:

@@ -10,13 +10,15 @@ from rungwise.report import style
 from rungwise.report.formats import metric_axis
 from rungwise.report.page import Section
 from rungwise.report.palette import MUTED, Series
-from rungwise.report.sections.variants import Comparison, TaskResult, locate
+from rungwise.report.sections.variants import VariantComparison, TaskResult, locate
 
 _APART = 0.022  # fraction of the axis between variants at one budget
 _TRIVIAL = "best trivial baseline"
 
 
-def write_budgets(comparison: Comparison | None, *, were_swept: bool = False) -> Section | None:
+def write_budgets(
+    comparison: VariantComparison | None, *, were_swept: bool = False
+) -> Section | None:
     """The score of every variant by the number of labelled examples; None for a single number."""
     if comparison is None or not comparison.has_budgets:
         return None
@@ -58,7 +60,7 @@ def _panel_of_task(task: TaskResult) -> Panel:
     return Panel(task.name, "labelled examples", unit, lines, is_size=True)
 
 
-def write_mix(comparison: Comparison | None) -> Section | None:
+def write_mix(comparison: VariantComparison | None) -> Section | None:
     """The weight of every layer, means over seeds with the standard deviation; None if no task
     learnt to mix layers."""
     tasks = layer_weights(comparison) if comparison else []
@@ -76,7 +78,7 @@ def write_mix(comparison: Comparison | None) -> Section | None:
     return Section("mix", "Layer weights", {}, plots, {"mix": rows})
 
 
-def layer_weights(comparison: Comparison) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
+def layer_weights(comparison: VariantComparison) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
     """Tasks whose variants learnt to mix layers, each with {variant: weights (seeds, layers)},
     embeddings first."""
     tasks = []

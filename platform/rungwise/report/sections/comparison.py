@@ -14,7 +14,7 @@ from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis, metric_name, points_with_interval, score
 from rungwise.report.page import Section
 from rungwise.report.sections.findings import Verdict, describe_difference, sum_up, verdict
-from rungwise.report.sections.variants import Comparison, Row, TaskResult, locate
+from rungwise.report.sections.variants import VariantComparison, Row, TaskResult, locate
 
 _SPREAD = 0.3  # vertical, of a variant's seeds, so that equal scores stay visible
 _BELOW = 0.22  # from the mean down to the seeds
@@ -22,7 +22,7 @@ _ROW_INCHES = 0.72
 _BASELINE_LINES = (style.DASHED, (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
 
-def write_comparison(comparison: Comparison | None) -> Section | None:
+def write_comparison(comparison: VariantComparison | None) -> Section | None:
     """The section; None if nothing was evaluated."""
     if comparison is None:
         return None
@@ -50,7 +50,7 @@ def write_comparison(comparison: Comparison | None) -> Section | None:
     return Section("comparison", "Comparison", fields, plots, csv)
 
 
-def count_pretrainings(comparison: Comparison) -> int:
+def count_pretrainings(comparison: VariantComparison) -> int:
     """The most pretrainings that any variant has."""
     evaluations = [task.evaluation for task in comparison.tasks]
     return max(each.pretrainings(name) for each in evaluations for name in each.variants)
@@ -67,7 +67,7 @@ class Board:
     pair: tuple[str, str] | None  # the two variants; None if tasks have other ones
 
 
-def judge_tasks(comparison: Comparison) -> Board:
+def judge_tasks(comparison: VariantComparison) -> Board:
     """Judge the first variant of every task against its second."""
     verdicts: dict[str, Verdict] = {}
     by_pair: dict[tuple[str, str], list[Verdict]] = {}
@@ -140,7 +140,7 @@ def cuts(task: TaskResult) -> list[dict[str, Any]]:
     ]
 
 
-def costs(comparison: Comparison) -> list[dict[str, Any]]:
+def costs(comparison: VariantComparison) -> list[dict[str, Any]]:
     """The pretraining cost of each variant, and its ratio to the first one's.
 
     One row for a variant that costs the same on every task, next to a first one that does too; else
@@ -167,7 +167,7 @@ def costs(comparison: Comparison) -> list[dict[str, Any]]:
     return rows
 
 
-def _task_costs(comparison: Comparison, variant: str) -> dict[str, PretrainingCost | None]:
+def _task_costs(comparison: VariantComparison, variant: str) -> dict[str, PretrainingCost | None]:
     return {
         task.name: task.evaluation.variants[variant].pretraining
         for task in comparison.tasks
@@ -175,7 +175,7 @@ def _task_costs(comparison: Comparison, variant: str) -> dict[str, PretrainingCo
     }
 
 
-def _noise_rows(comparison: Comparison) -> list[Row]:
+def _noise_rows(comparison: VariantComparison) -> list[Row]:
     """The judged metric of each variant by rate of typing errors."""
     return [
         {"task": task.name, "variant": name, "metric": task.metric, "rate": rate, **vars(each)}
@@ -185,7 +185,7 @@ def _noise_rows(comparison: Comparison) -> list[Row]:
     ]
 
 
-def _seed_rows(comparison: Comparison) -> list[Row]:
+def _seed_rows(comparison: VariantComparison) -> list[Row]:
     """Validation and test scores of every task, budget, variant and seed."""
     return [
         {
@@ -202,7 +202,7 @@ def _seed_rows(comparison: Comparison) -> list[Row]:
     ]
 
 
-def _difference_rows(comparison: Comparison) -> list[Row]:
+def _difference_rows(comparison: VariantComparison) -> list[Row]:
     """Every pair of variants at every task and budget, with both intervals. `bootstrap_p_holm` is
     corrected over all rows."""
     pairs = [(each, pair) for each in comparison.evaluations for pair in each.differences]

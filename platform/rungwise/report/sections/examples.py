@@ -22,7 +22,7 @@ from rungwise.instances.kinds import read_kind
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, WordVectors
-from rungwise.pretraining.pretrained import load_model, trained_config
+from rungwise.pretraining.pretrained import load_model, read_training_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import palette, style
 from rungwise.report.page import Section
@@ -34,7 +34,7 @@ _CANDIDATES = 256  # of the specimen
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """One position. `original` is the token to predict, None if there is none."""
 
     text: str
@@ -48,7 +48,7 @@ class Specimen:
     """One instance. `answer` is its pair label in words, empty without one."""
 
     instance: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
     answer: str
 
     def count(self, kind: PieceKind) -> int:
@@ -85,7 +85,7 @@ def gather_examples(
     seed: int,
 ) -> Examples:
     """Draw `blanks`, `prompts` and `words` examples of a pretrained model with `seed`."""
-    config = trained_config(pretrain)
+    config = read_training_config(pretrain)
     if instances is None:
         if config.objective.predicts_text:
             return Examples()
@@ -131,7 +131,7 @@ def choose_specimen(reader: InstanceReader, tokenizer: Tokenizer, seed: int) -> 
     )
     row = show_row(instance)
     pieces = (
-        Piece(
+        TextPiece(
             token_text(tokenizer, piece.token),
             piece.kind,
             piece.segment,

@@ -26,7 +26,7 @@ from rungwise.report.formats import (
     score,
     with_article,
 )
-from rungwise.report.sections.variants import Comparison, TaskResult
+from rungwise.report.sections.variants import VariantComparison, TaskResult
 
 # A loss over some thousand masked tokens is accurate to about 0.03 nats; three times that is real.
 _HARDLY_NATS = 0.1
@@ -95,7 +95,7 @@ def _count_runs(task: TaskResult) -> str:
     return f"{pair.seeds.count} {'pretrainings' if pretrainings > 1 else 'seeds'}"
 
 
-def describe_scores(comparison: Comparison | None) -> list[str]:
+def describe_scores(comparison: VariantComparison | None) -> list[str]:
     """A sentence for each task on the score of its only variant."""
     return [_describe_score(task) for task in (comparison.tasks if comparison else ())]
 
@@ -192,7 +192,7 @@ def describe_text(corpus: Artifact) -> str:
     return f"{size} of {source}: {list_first(summary.labels, _MOST_LABELS)}"
 
 
-def describe_comparison(comparison: Comparison) -> str:
+def describe_comparison(comparison: VariantComparison) -> str:
     """One or two sentences: the tasks, the variants and the seeds."""
     (name, *others), tasks = comparison.variants, comparison.tasks
     seeds = len(tasks[0].evaluation.seeds)
@@ -210,7 +210,7 @@ def describe_comparison(comparison: Comparison) -> str:
     return f"{start}on {len(tasks)} tasks: {names}{labels}."
 
 
-def _budgets(comparison: Comparison) -> str:
+def _budgets(comparison: VariantComparison) -> str:
     counts = sorted(
         {
             evaluation.examples.train
@@ -231,7 +231,9 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def headline(
-    inputs: Mapping[str, Artifact], objective: Objective, comparison: Comparison | None = None
+    inputs: Mapping[str, Artifact],
+    objective: Objective,
+    comparison: VariantComparison | None = None,
 ) -> str:
     """The line shown in the terminal: the verdict, or else a score, or else the loss."""
     if comparison is None:

@@ -30,7 +30,7 @@ def workflow(inputs: Mapping[str, Artifact]) -> str:
     return "finetune" if select_stage(inputs, "evaluate") else "pretrain"
 
 
-def uses(
+def list_uses(
     inputs: Mapping[str, Artifact], registered: Sequence[tuple[RegisterSummary, object]]
 ) -> list[tuple[str, str]]:
     """List the uses of a run's models, each with its command or Python code."""
@@ -58,7 +58,7 @@ def root_folder(artifact: Artifact) -> str:
     return artifact.folder.uri.rsplit("/", 2)[0]
 
 
-def dropped(corpus: Artifact) -> list[dict[str, Any]]:
+def list_dropped_texts(corpus: Artifact) -> list[dict[str, Any]]:
     """Dropped texts: the reason, how many, and some names."""
     summary = CorpusSummary.of(corpus)
     return [
@@ -88,7 +88,7 @@ def write_use(inputs: Mapping[str, Artifact], registered: Registered, quote: str
     """The section with commands that use the models, and a summary to `quote`."""
     pretrain = inputs["pretrain"]
     name = f"{pretrain.label}-{pretrain.fingerprint}"
-    fields = {"uses": uses(inputs, registered), "quote": quote, "name": name}
+    fields = {"uses": list_uses(inputs, registered), "quote": quote, "name": name}
     return Section("use", "Use it", fields)
 
 
@@ -109,7 +109,7 @@ def write_origin(
         "workflow": workflow(inputs),
         "recipe": redact(recipe),
         "corpus": CorpusSummary.of(inputs["corpus"]),
-        "dropped": dropped(inputs["corpus"]),
+        "dropped": list_dropped_texts(inputs["corpus"]),
         "text_sources": run.sources if run else (),
         "tokens": pretrain.tokens if pretrain else 0,
         "environment": environment(inputs),

@@ -6,13 +6,13 @@ from typing import TypeVar
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.table import RowDifference, TableSummary, TaskScore
 from rungwise.report.page import Section
-from rungwise.report.sections.variants import Comparison, select_stage
+from rungwise.report.sections.variants import VariantComparison, select_stage
 
 _CellT = TypeVar("_CellT", TaskScore, RowDifference)
 
 
 def write_table(
-    inputs: Mapping[str, Artifact], comparison: Comparison | None, *, is_ladder: bool = False
+    inputs: Mapping[str, Artifact], comparison: VariantComparison | None, *, is_ladder: bool = False
 ) -> Section | None:
     """The section of the table stage, on a ladder with the scores and not the steps alone; None
     without one."""

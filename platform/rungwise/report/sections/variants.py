@@ -48,7 +48,7 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class VariantComparison:
     """Everything that was evaluated. The first variant is the one in focus; `looks` has the colour,
     marker and line of each."""
 
@@ -91,7 +91,7 @@ def locate(evaluation: EvaluateSummary) -> Row:
     }
 
 
-def gather_comparison(inputs: Mapping[str, Artifact]) -> Comparison | None:
+def gather_comparison(inputs: Mapping[str, Artifact]) -> VariantComparison | None:
     """Collect the evaluations of a run; None if there are none."""
     artifacts = select_stage(inputs, "evaluate").values()
     evaluations = [EvaluateSummary.of(artifact) for artifact in artifacts]
@@ -109,7 +109,7 @@ def gather_comparison(inputs: Mapping[str, Artifact]) -> Comparison | None:
     # A task may use only some of the variants.
     variants = tuple(dict.fromkeys(name for task in tasks for name in task.evaluation.variants))
     looks = {name: series(place) for place, name in enumerate(variants)}
-    return Comparison(variants, tuple(tasks), looks)
+    return VariantComparison(variants, tuple(tasks), looks)
 
 
 @dataclass(frozen=True)

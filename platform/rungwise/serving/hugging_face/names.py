@@ -197,7 +197,7 @@ def model_type(config: Known) -> str:
             return "qwen3" if config.query_key_norm else "llama"
 
 
-def positions_before(data: Mapping[str, Any]) -> int:
+def count_unused_positions(data: Mapping[str, Any]) -> int:
     """How many unused rows their position table has before the first position."""
     padding = data.get("pad_token_id", 1)
     return 1 + (padding or 0) if data["model_type"] == "roberta-prelayernorm" else 0

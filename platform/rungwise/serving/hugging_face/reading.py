@@ -29,7 +29,7 @@ from rungwise.serving.hugging_face.names import (
     OLD_WEIGHTS,
     WEIGHTS,
     Known,
-    positions_before,
+    count_unused_positions,
 )
 from rungwise.serving.hugging_face.tensors import ENCODER, list_entries
 
@@ -140,7 +140,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Known]:
     match kind:
         case "roberta-prelayernorm":
             values["norm"] = "pre"
-            values["max_position_embeddings"] -= positions_before(data)
+            values["max_position_embeddings"] -= count_unused_positions(data)
         case "modernbert":
             values |= modern_bert_values(data, path)
         case "llama" | "qwen3":

@@ -61,7 +61,7 @@ def import_weights(
     )
 
 
-def _outside(config: ImportConfig) -> Mapping[str, Any]:
+def _input_digests(config: ImportConfig) -> Mapping[str, Any]:
     place = weights_folder(config.path)
     folder = Folder.at(place)
     if not folder.exists(CONFIG):
@@ -74,7 +74,7 @@ def _outside(config: ImportConfig) -> Mapping[str, Any]:
 
 
 INITIAL_WEIGHTS = StageType(
-    IMPORTED, 2, import_weights, ImportSummary, identity=lambda config: {}, outside=_outside
+    IMPORTED, 2, import_weights, ImportSummary, identity=lambda config: {}, outside=_input_digests
 )
 
 

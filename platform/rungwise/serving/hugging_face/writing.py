@@ -38,7 +38,7 @@ from rungwise.serving.hugging_face.names import (
     WEIGHTS,
     Known,
     model_type,
-    positions_before,
+    count_unused_positions,
 )
 from rungwise.serving.hugging_face.sentence_encoders import export_sentence_encoder
 from rungwise.serving.hugging_face.tensors import list_entries, rename_headed
@@ -116,7 +116,7 @@ def export_model(
     if isinstance(model, LeftToRight) and isinstance(config, BertConfig):
         data["is_decoder"] = True  # their word for a left-to-right model
     tensors = _convert_tensors(model, config, vocab_size, kind)
-    if before := positions_before(data):
+    if before := count_unused_positions(data):
         data["max_position_embeddings"] += before
         name = "roberta_prelayernorm.embeddings.position_embeddings.weight"
         tensors[name] = functional.pad(tensors[name], (0, 0, before, 0))

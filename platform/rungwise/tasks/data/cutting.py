@@ -13,15 +13,15 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from rungwise.core.stages.summary import Part
+from rungwise.core.stages.summary import SummaryPart
 from rungwise.tasks.interface import KINDS
-from rungwise.tasks.kinds.examples import Kind, Text, joined_parts
+from rungwise.tasks.kinds.examples import Kind, Text, join_parts
 from rungwise.tasks.kinds.items import WORD, Cut, Item
 
 NOTED = 0.05  # cuts in more than this share of the examples are reported
 
 
-class CutShare(Part):
+class CutShare(SummaryPart):
     """Counts of a split: examples, examples that lost something, examples read in several items,
     words, and words not read completely. Rows of `length` tokens would cut at most 5 % of the
     examples; None: no row is long enough, because of another limit.
@@ -55,7 +55,7 @@ def cut_share(
     for item in items:
         needs[item.example] = max(needs[item.example], item.needs)
     cuts = [cut for item in items for cut in item.cut]
-    texts = [joined_parts(example) for example in examples]
+    texts = [join_parts(example) for example in examples]
     if KINDS[kind].writes:  # the target is a text too, and can lose words
         texts += [str(each.target) for each in examples if isinstance(each, Text)]
     enough = sorted(needs)[len(needs) - 1 - int(NOTED * len(needs))]

@@ -13,17 +13,17 @@ from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, place_by_name
-from rungwise.core.storage.store_errors import reached
+from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.formats.base import WORDS_DROPPED, count_words, join_names, quote, suggest
 from rungwise.tasks.formats.schemes import BARE, SPANS
 from rungwise.tasks.interface import KINDS, task_kind
-from rungwise.tasks.kinds.examples import SPLITS, Example, TaskInfo, Text, joined_parts
+from rungwise.tasks.kinds.examples import SPLITS, Example, TaskInfo, Text, join_parts
 from rungwise.tokens.text import document_hash
 
 
 @dataclass(frozen=True)
-class Task:
+class LoadedTask:
     """A loaded task: its splits, and what they have in common.
 
     `overlap` and `irregular` are as in TaskSummary; `notes` are lines for the user. `whole_train`
@@ -38,7 +38,7 @@ class Task:
     whole_train: list[Any] | None = None
 
 
-def load(config: FilesTaskConfig) -> Task:
+def load(config: FilesTaskConfig) -> LoadedTask:
     """Load the task of the config.
 
     Raises DataError, naming file and line, for data that no model should be trained on.
@@ -92,13 +92,13 @@ def load(config: FilesTaskConfig) -> Task:
         for reason, number in reasons.items()
     ]
     if labels and (idle := set(labels) - {label for e in splits["train"] for label in e.labels}):
-        notes.append(f"no training example has the label {join_names(_sorted(idle))}")
+        notes.append(f"no training example has the label {join_names(_sort_labels(idle))}")
     # Messages give the path of a file, artifacts its name.
     splits = {
         split: [replace(each, where=place_by_name(each.where, names)) for each in examples]
         for split, examples in splits.items()
     }
-    return Task(info, splits, shared, irregular, notes, whole_train)
+    return LoadedTask(info, splits, shared, irregular, notes, whole_train)
 
 
 def _read(
@@ -142,7 +142,7 @@ def check_first_examples(config: FilesTaskConfig) -> None:
 @contextlib.contextmanager
 def _reading(file: SourceFile, split: str) -> Iterator[None]:
     try:
-        with reached(file.uri, f"data.{split}"):
+        with explain_connection_errors(file.uri, f"data.{split}"):
             yield
     except OSError as error:
         raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
@@ -189,7 +189,7 @@ def _labels(
                 raise DataError(
                     f"data.{source}: {example.where}: the label {quote(unseen[0])} of this {split} "
                     f"example is on no training example{suggest(unseen[0], known)}; the labels "
-                    f"there are {join_names(_sorted(known))}; mend the files, or set "
+                    f"there are {join_names(_sort_labels(known))}; mend the files, or set "
                     "data.unseen_labels to drop or keep"
                 )
             if unseen:
@@ -202,7 +202,7 @@ def _labels(
         _check_filled(split, accepted, config)
     known |= extra if config.unseen_labels == "keep" else set()
     stated = config.format.stated_labels
-    return tuple(stated) if stated else tuple(_sorted(known))
+    return tuple(stated) if stated else tuple(_sort_labels(known))
 
 
 def _order_labels(config: FilesTaskConfig, labels: tuple[str, ...]) -> tuple[str, ...]:
@@ -217,7 +217,7 @@ def _order_labels(config: FilesTaskConfig, labels: tuple[str, ...]) -> tuple[str
     return tuple(sorted(labels, key=lambda label: label == config.positive))
 
 
-def _sorted(labels: set[str]) -> list[str]:
+def _sort_labels(labels: set[str]) -> list[str]:
     if all(label.isascii() and label.isdigit() for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
@@ -258,7 +258,7 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
                 raise DataError(
                     f"data.{split}: {example.where}: the sentence that begins here has the tag "
                     f"{quote(tag)}, which marks no span{suggest(tag, spans)}, while the others do "
-                    f"({join_names(_sorted(spans))}); mend the file, or set data.metric to "
+                    f"({join_names(_sort_labels(spans))}); mend the file, or set data.metric to "
                     "accuracy to score words"
                 )
 
@@ -297,7 +297,7 @@ def draw_examples(
 ) -> list[Example]:
     """Draw `number` of the examples, or all if there are fewer, in their original order; `balanced`
     from the labels in turn, so that all have equal numbers until one runs out."""
-    draws = _draws([joined_parts(example) for example in examples], seed)
+    draws = _draws([join_parts(example) for example in examples], seed)
     order = np.argsort(draws, kind="stable")
     if balanced:
         labels = [str(example.target) for example in examples if isinstance(example, Text)]
@@ -312,8 +312,8 @@ def draw_examples(
 
 def find_overlap(train: Sequence[Example], other: Sequence[Example]) -> NDArray[np.bool_]:
     """Mark the examples of `other` whose input is also in `train`."""
-    texts = {joined_parts(example) for example in train}
-    return np.array([joined_parts(example) in texts for example in other], dtype=bool)
+    texts = {join_parts(example) for example in train}
+    return np.array([join_parts(example) in texts for example in other], dtype=bool)
 
 
 def _draws(texts: Sequence[str], seed: int) -> NDArray[np.float64]:

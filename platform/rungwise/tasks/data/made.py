@@ -25,7 +25,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import MadeTaskConfig, ParagraphTaskConfig
-from rungwise.tasks.data.files import Task
+from rungwise.tasks.data.files import LoadedTask
 from rungwise.tasks.interface import selecting_metrics
 from rungwise.tasks.kinds.examples import (
     SPLITS,
@@ -145,7 +145,7 @@ _END_MARKS = " .!?\u2026\u3002\uff01\uff1f\u0964\"'\u201d\u2019"
 Paragraphs = Sequence[Paragraph]
 
 
-def load(config: MadeTaskConfig, corpus: Artifact) -> Task:
+def load(config: MadeTaskConfig, corpus: Artifact) -> LoadedTask:
     """Make the task. Raises DataError if the corpus has too little text for it."""
     paragraphs = list(read_paragraphs(corpus))
     repeated = Counter(each.text for each in paragraphs)
@@ -171,7 +171,7 @@ def load(config: MadeTaskConfig, corpus: Artifact) -> Task:
             notes.append(f"{result}, and data.{split}_examples is {number}")
     pair = config.kind == "next_paragraph"
     metric, *_ = selecting_metrics(kind)
-    return Task(TaskInfo(kind, labels, pair=pair, metric=metric), splits, notes=notes)
+    return LoadedTask(TaskInfo(kind, labels, pair=pair, metric=metric), splits, notes=notes)
 
 
 def pair_paragraphs(
@@ -267,7 +267,7 @@ _VALIDATION_DOCUMENTS = 0.4  # share of the training documents
 _NEUTRAL = "library"
 
 
-def load_paragraphs(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
+def load_paragraphs(config: ParagraphTaskConfig, corpus: Artifact) -> LoadedTask:
     """Make a `paragraph_label` task; `where` of an example is the id of its document.
 
     Raises DataError if fewer labels than asked have enough paragraphs.
@@ -297,7 +297,9 @@ def load_paragraphs(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
         ]
         for split, number in needed.items()
     }
-    return Task(TaskInfo("classification", tuple(labels), pair=False, metric="accuracy"), splits)
+    return LoadedTask(
+        TaskInfo("classification", tuple(labels), pair=False, metric="accuracy"), splits
+    )
 
 
 def hide_name(text: str, label: str) -> str:

@@ -24,7 +24,7 @@ import numpy as np
 
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import bits, uniform
-from rungwise.tasks.kinds.examples import Answer, Example, Question, joined_parts
+from rungwise.tasks.kinds.examples import Answer, Example, Question, join_parts
 from rungwise.tokens.text import document_hash
 
 _WORD = re.compile(r"[^\W\d_]{4,}")
@@ -41,7 +41,7 @@ def add_errors(examples: Sequence[Any], rate: float, seed: int) -> list[Any]:
 
     Raises DataError if no word is changed: the model would seem robust.
     """
-    copies = [_misspelled(example, rate, seed) for example in examples]
+    copies = [_misspell(example, rate, seed) for example in examples]
     if copies == list(examples):
         raise DataError(
             f"evaluate.noise: {rate:g} changes none of the {len(copies)} test examples, of whose "
@@ -55,8 +55,8 @@ def noise_split(rate: float) -> str:
     return f"noise_{rate:g}"
 
 
-def _misspelled(example: Example, rate: float, seed: int) -> Example:
-    key = document_hash(joined_parts(example))
+def _misspell(example: Example, rate: float, seed: int) -> Example:
+    key = document_hash(join_parts(example))
     answers = (example.answers or ()) if isinstance(example, Question) else ()
     fixed = {1: [(each.start, each.start + len(each.text)) for each in answers]}
     edits = [
@@ -79,10 +79,10 @@ def _edits(
     numbers_W3 = bits(*place, np.arange(len(words))[:, None], np.arange(1, 4))
     for word, changed, numbers in zip(words, changed_W, numbers_W3.tolist(), strict=True):
         if changed and not any(word.start() < end and begin < word.end() for begin, end in fixed):
-            yield word.start(), word.end(), _mistyped(word[0], *numbers)
+            yield word.start(), word.end(), _mistype(word[0], *numbers)
 
 
-def _mistyped(word: str, way: int, place: int, side: int) -> str:
+def _mistype(word: str, way: int, place: int, side: int) -> str:
     at = 1 + place % (len(word) - 2)
     letter = word[at]
     beside = _BESIDE.get(letter.lower(), word[at + 1])

@@ -27,13 +27,13 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.plural import counted
+from rungwise.core.plural import format_count
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import TokenisedText
 from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.config import Rules
+from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.interface import task_kind
@@ -52,12 +52,12 @@ from rungwise.tokenizer import (
     CLEAN_UP,
     TextEncoder,
     TokenizerSummary,
-    cached_encoder,
+    open_encoder,
     choose_encoder,
     load_tokenizer,
 )
 from rungwise.tokens.building import count_no_tokens, summarise_files
-from rungwise.tokens.segmenters import blanks_before
+from rungwise.tokens.segmenters import find_blanks
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import document_hash, write_tokens
 
@@ -72,10 +72,10 @@ def build_task_text(
 
     Raises DataError if there is too little text for both a training and a held-out part.
     """
-    rules = Rules(
+    rules = DocumentRules(
         minimum_characters=1, held_out_fraction=config.held_out_fraction, seed=config.seed
     )
-    raw_documents = documents(alike(config, read_examples(inputs["task"], _SPLIT)))
+    raw_documents = documents(select_examples(config, read_examples(inputs["task"], _SPLIT)))
     summary = write_corpus([raw_documents], rules, _LABEL, output)
     for split, direction in (("validation", "raise"), ("train", "lower")):
         if not getattr(summary.documents, split):
@@ -87,7 +87,7 @@ def build_task_text(
     return summary
 
 
-def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:
+def select_examples(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:
     """Return the examples that the config keeps.
 
     Raises ConfigError if it selects by labels or scores that the examples do not have.
@@ -116,7 +116,7 @@ def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
             case Text(where):
                 yield RawDocument(where, _LABEL, ("\n".join(filter(None, example.parts)),))
             case Tagged(where, words):
-                pairs = zip(blanks_before(words), words, strict=True)
+                pairs = zip(find_blanks(words), words, strict=True)
                 text = "".join(itertools.chain.from_iterable(pairs))
                 yield RawDocument(where, _LABEL, (text,), segmented=True)
             case Question(where) | ChoiceExample(where):
@@ -164,7 +164,7 @@ def encode_pairs(
     choice = choose_encoder(load_tokenizer(folder), context.compute.tokenizer_backend, sample)
     if choice.notice is not None:
         context.report.note(choice.notice)
-    encoder = cached_encoder(folder, choice)
+    encoder = open_encoder(folder, choice)
     rows, counts = [], count_no_tokens(tokenizer.vocab_size)
     for split, examples in splits.items():
         for number, first in enumerate(range(0, len(examples), _PAIRS_PER_FILE)):
@@ -191,9 +191,9 @@ def encode_pairs(
     pairs = summary.documents.total
     empty = sum(map(len, splits.values())) - pairs
     labelled = "" if writes else f"{len(info.labels)} labels  "
-    headline = f"{counted(pairs, 'pair')}  {labelled}{summary.headline}"
+    headline = f"{format_count(pairs, 'pair')}  {labelled}{summary.headline}"
     if empty:
-        headline += f"  {counted(empty, 'pair')} left out for a text without tokens"
+        headline += f"  {format_count(empty, 'pair')} left out for a text without tokens"
     return summary.model_copy(update={"labels": info.labels, "headline": headline})
 
 

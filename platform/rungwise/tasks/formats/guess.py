@@ -18,7 +18,7 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.archives import Member, find
 from rungwise.core.storage.object_store import is_remote
-from rungwise.core.storage.outside import matching
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.readers.encodings import detect_encoding
 from rungwise.corpus.readers.streams import compression_suffix
@@ -89,7 +89,7 @@ def guess_format(path: str) -> Guess:
 
     Raises ConfigError if nothing matches, DataError if no block reads the largest files.
     """
-    files = matching([path], "FILE")
+    files = list_matching_files([path], "FILE")
     groups = group_by_split(files)
     first = next(groups[split] for split in (*SPLITS, "") if split in groups)
     # The largest, since a README may be first.

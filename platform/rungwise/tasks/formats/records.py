@@ -124,7 +124,7 @@ def require_object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def nested(record: Mapping[str, Any], column: str, where: str, key: str) -> Any:
+def get_nested(record: Mapping[str, Any], column: str, where: str, key: str) -> Any:
     """Return the value of the field `column`, or of `outer.inner` if no field has the whole name.
     A number is the index of an array item, from 0; `*` gives a list of all items.
 
@@ -158,7 +158,7 @@ def list_records(
     for name in lists.split("."):
         inner = []
         for at, fields in records:
-            value = nested(fields, name, f"{uri}:{at}", key)
+            value = get_nested(fields, name, f"{uri}:{at}", key)
             for number, each in enumerate(value if isinstance(value, list) else [value]):
                 here = f"{at}.{number}" if isinstance(value, list) else at
                 inner.append((here, fields | require_object(each, f"{uri}:{here}")))
@@ -359,7 +359,7 @@ class RecordsFormat(FormatConfig):
     def _values(self, record: dict[str, Any], where: str) -> dict[str, Any]:
         def value(key: str, column: Column) -> Any:
             try:
-                return nested(record, str(column), where, f"data.format.{key}")
+                return get_nested(record, str(column), where, f"data.format.{key}")
             except Damage:
                 if key in self.optional:
                     return None

@@ -81,7 +81,7 @@ class SquadFormat(FormatConfig):
             place = f"{where}, answers[{number}]"
             with self.skip_damage(counts, "", "answers"):
                 if not isinstance(answer, dict):
-                    raise _unexpected(place, "an object", answer)
+                    raise _type_error(place, "an object", answer)
                 text = words(_value(answer, "text", place, str), place, "the answer")
                 offset = _value(answer, "answer_start", place, int)
                 start = code_point(context, offset, self.offsets)
@@ -111,11 +111,11 @@ def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
 def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
     value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise _unexpected(where, f"{key!r}, as in SQuAD's JSON,", value)
+        raise _type_error(where, f"{key!r}, as in SQuAD's JSON,", value)
     return value
 
 
-def _unexpected(where: str, expected: str, value: Any) -> Damage:
+def _type_error(where: str, expected: str, value: Any) -> Damage:
     return Damage(
         f"{where}: expected {expected} but found {quote(value)}; mend the file, or change "
         "data.format.kind",

@@ -27,7 +27,13 @@ from rungwise.tasks.formats.base import (
     suggest_units,
     words,
 )
-from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn, nested, require_object
+from rungwise.tasks.formats.records import (
+    Layout,
+    RecordsFormat,
+    TextColumn,
+    get_nested,
+    require_object,
+)
 from rungwise.tasks.formats.schemes import convert_sentences, iob2_labels
 from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokens.segmenters import HAN
@@ -174,7 +180,7 @@ class MarksFormat(_JsonTags):
         for mark in marks or []:
             fields, keys = require_object(mark, where), self.columns
             offset, end_offset, label = (
-                nested(fields, column, where, f"data.format.columns.{key}")
+                get_nested(fields, column, where, f"data.format.columns.{key}")
                 for key, column in (("start", keys.start), ("end", keys.end), ("label", keys.label))
             )
             if isinstance(label, list) and len(label) == 1:

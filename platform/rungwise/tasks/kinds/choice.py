@@ -36,7 +36,7 @@ from rungwise.tasks.kinds.kind import (
     commonest,
     decide_best,
 )
-from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means
+from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, means
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ class Choice(TaskKind):
     words = "which of several options continues a text"
     score_name = "accuracy"
     columns = ("context", "options")
-    metrics: ClassVar[Mapping[str, Metric]] = {"accuracy": Metric(_count_right, mean)}
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {"accuracy": TaskMetric(_count_right, mean)}
 
     @property
     def fields(self) -> tuple[str, ...]:

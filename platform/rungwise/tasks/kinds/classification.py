@@ -22,7 +22,14 @@ from rungwise.tasks.kinds.kind import (
     decide_best,
 )
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
-from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, f1_scores, ratio, thirds
+from rungwise.tasks.scoring.metrics import (
+    TaskMetric,
+    Numbers,
+    Predictions,
+    f1_scores,
+    ratio,
+    thirds,
+)
 
 
 def _counts(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
@@ -62,11 +69,11 @@ class Classification(SentenceKind):
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "one of {labels} labels for {input}"
     score_name = "accuracy"
-    metrics: ClassVar[Mapping[str, Metric]] = {
-        "accuracy": Metric(_counts, _accuracy),
-        "macro_f1": Metric(_counts, _macro_f1),
-        "f1": Metric(_counts, lambda totals: f1_scores(totals)[..., 1]),
-        "matthews": Metric(_counts, _matthews),
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "accuracy": TaskMetric(_counts, _accuracy),
+        "macro_f1": TaskMetric(_counts, _macro_f1),
+        "f1": TaskMetric(_counts, lambda totals: f1_scores(totals)[..., 1]),
+        "matthews": TaskMetric(_counts, _matthews),
     }
 
     @property

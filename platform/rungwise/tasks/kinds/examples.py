@@ -99,7 +99,7 @@ class Tagged(_Inputs):
 
     @property
     def group(self) -> str:
-        return joined_parts(self)
+        return join_parts(self)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ class ChoiceExample(_Inputs):
 Example = Text | Tagged | Question | ChoiceExample
 
 
-def joined_parts(example: Example) -> str:
+def join_parts(example: Example) -> str:
     """Return the whole input of an example as one text."""
     return PART_END.join(example.parts)
 

@@ -27,7 +27,7 @@ from rungwise.tasks.kinds.items import Frame, Item, Row, cuts, token_ids
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, Stand, commonest
 from rungwise.tasks.kinds.sentences import TextKind
 from rungwise.tasks.scoring import chrf
-from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means
+from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, means
 from rungwise.tokenizer import CLEAN_UP
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _count_runs(predictions: Predictions, examples: Any, info: TaskInfo) -> Numb
 
 
 def _count_exact(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
-    return means([chrf.same(*pair) for pair in _pairs(predictions, examples)])
+    return means([chrf.is_same_text(*pair) for pair in _pairs(predictions, examples)])
 
 
 class Generation(TextKind):
@@ -60,9 +60,9 @@ class Generation(TextKind):
     writes = target_per_place = True
     words = "a text to write for another text"
     score_name = "share of texts equal to the reference"
-    metrics: ClassVar[Mapping[str, Metric]] = {
-        "chrf": Metric(_count_runs, chrf.value),
-        "exact_match": Metric(_count_exact, mean),
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "chrf": TaskMetric(_count_runs, chrf.value),
+        "exact_match": TaskMetric(_count_exact, mean),
     }
 
     @property
@@ -109,7 +109,7 @@ class Generation(TextKind):
         return [np.array([t for t in text if t != end], np.int64) for text, end in whole]
 
     def example_score(self, row: Mapping[str, Any]) -> float:
-        return float(chrf.same(row["prediction"], row["gold"]))
+        return float(chrf.is_same_text(row["prediction"], row["gold"]))
 
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
         """Encode each example as an item of one row. Both texts are cut at their ends; a cut target

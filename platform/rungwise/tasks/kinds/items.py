@@ -168,10 +168,10 @@ def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[LocatedTokens]:
     """Tokenise each text and find the places of its tokens."""
     with refuse_panic():
         encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
-    return [_located(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+    return [_locate_words(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
 
-def _located(text: str, encoding: Encoding) -> LocatedTokens:
+def _locate_words(text: str, encoding: Encoding) -> LocatedTokens:
     starts, ends = [], []
     for start, end in encoding.offsets:
         while start < end and text[start].isspace():

@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import Example, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item, Pairs, Pooling
-from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions
+from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions
 
 if TYPE_CHECKING:  # reading a recipe needs no PyTorch
     from torch import Tensor
@@ -133,7 +133,7 @@ class TaskKind(ABC):
     """The kind of the task `info`. Its metrics begin with the default one."""
 
     name: ClassVar[str]
-    metrics: ClassVar[Mapping[str, Metric]]
+    metrics: ClassVar[Mapping[str, TaskMetric]]
     answer: ClassVar[str]  # key of the answer in a prediction
     columns: tuple[str, ...]  # those that a record of an input must have
     is_one_text: bool = False  # whether a bare text is an input

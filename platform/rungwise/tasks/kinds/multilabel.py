@@ -27,7 +27,7 @@ from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.kind import Calibration, Decision, Outputs, Prediction, Rules, commonest
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import (
-    Metric,
+    TaskMetric,
     Numbers,
     Predictions,
     f1_scores,
@@ -77,10 +77,10 @@ class Multilabel(SentenceKind):
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "which of {labels} labels {input} has"
     score_name = "share of texts with exactly the right labels"
-    metrics: ClassVar[Mapping[str, Metric]] = {
-        "micro_f1": Metric(_count, _micro_f1),
-        "macro_f1": Metric(_count, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),
-        "exact_match": Metric(_count, mean),
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "micro_f1": TaskMetric(_count, _micro_f1),
+        "macro_f1": TaskMetric(_count, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),
+        "exact_match": TaskMetric(_count, mean),
     }
 
     def target(self, example: Text) -> tuple[int, ...]:

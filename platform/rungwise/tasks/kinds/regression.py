@@ -16,7 +16,7 @@ from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
-from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means, ratio
+from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, means, ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,10 +69,10 @@ class Regression(SentenceKind):
     real_targets = numeric = True
     words = "a number for {input}"
     score_name = "mean absolute error"
-    metrics: ClassVar[Mapping[str, Metric]] = {
-        "pearson": Metric(_count_numbers, _correlation),
-        "spearman": Metric(_count_ranks, _correlation),
-        "mean_squared_error": Metric(_count_errors, mean, selects=False),
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "pearson": TaskMetric(_count_numbers, _correlation),
+        "spearman": TaskMetric(_count_ranks, _correlation),
+        "mean_squared_error": TaskMetric(_count_errors, mean, selects=False),
     }
 
     def target(self, example: Text) -> float:

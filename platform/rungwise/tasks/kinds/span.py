@@ -41,7 +41,7 @@ from rungwise.tasks.kinds.kind import (
     TaskKind,
 )
 from rungwise.tasks.scoring import squad_rules
-from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, ratio
+from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,11 +110,11 @@ class Span(TaskKind):
     words = "the place of the answer to a question in a context"
     score_name = "mean F1"
     columns = ("question", "context")
-    metrics: ClassVar[Mapping[str, Metric]] = {
-        "f1": Metric(_count, lambda n: ratio(n[..., 1], n[..., 4])),
-        "exact_match": Metric(_count, lambda n: ratio(n[..., 0], n[..., 4])),
-        "answerable_f1": Metric(_count, lambda n: ratio(n[..., 2], n[..., 5]), selects=False),
-        "unanswerable_accuracy": Metric(
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "f1": TaskMetric(_count, lambda n: ratio(n[..., 1], n[..., 4])),
+        "exact_match": TaskMetric(_count, lambda n: ratio(n[..., 0], n[..., 4])),
+        "answerable_f1": TaskMetric(_count, lambda n: ratio(n[..., 2], n[..., 5]), selects=False),
+        "unanswerable_accuracy": TaskMetric(
             _count, lambda n: ratio(n[..., 3], n[..., 6]), selects=False
         ),
     }

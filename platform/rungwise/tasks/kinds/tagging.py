@@ -45,7 +45,7 @@ from rungwise.tasks.kinds.kind import (
     TaskKind,
     commonest,
 )
-from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, ratio
+from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, ratio
 from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokens.segmenters import HAN
 
@@ -115,7 +115,7 @@ def marks_spans(labels: Sequence[str]) -> bool:
     return {*labels} != {"O"} and all(map(_SPAN_TAG.fullmatch, labels)) and bool(labels)
 
 
-def tagged_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+def find_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """Return the spans that tags mark, as seqeval reads them: type, first and last word."""
     from seqeval.metrics.sequence_labeling import get_entities  # takes half a second to import
 
@@ -133,7 +133,7 @@ def _count_spans(predictions: Predictions, examples: Sequence[Tagged], info: Tas
     """Correct, predicted and target spans, (N, 3)."""
     rows = []
     for prediction, example in zip(predictions, examples, strict=True):
-        predicted, gold = tagged_spans(prediction["tags"]), tagged_spans(example.tags or ())
+        predicted, gold = find_spans(prediction["tags"]), find_spans(example.tags or ())
         rows.append((len(predicted & gold), len(predicted), len(gold)))
     return np.array(rows, np.float64).reshape(-1, 3)
 
@@ -150,11 +150,11 @@ class Tagging(TaskKind):
     score_name = "accuracy over words"
     columns = ("words",)
     is_one_text = True
-    metrics: ClassVar[Mapping[str, Metric]] = {
-        "f1": Metric(_count_spans, lambda n: ratio(2 * n[..., 0], n[..., 1] + n[..., 2])),
-        "precision": Metric(_count_spans, lambda n: ratio(n[..., 0], n[..., 1])),
-        "recall": Metric(_count_spans, lambda n: ratio(n[..., 0], n[..., 2])),
-        "accuracy": Metric(_count_words, mean),
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "f1": TaskMetric(_count_spans, lambda n: ratio(2 * n[..., 0], n[..., 1] + n[..., 2])),
+        "precision": TaskMetric(_count_spans, lambda n: ratio(n[..., 0], n[..., 1])),
+        "recall": TaskMetric(_count_spans, lambda n: ratio(n[..., 0], n[..., 2])),
+        "accuracy": TaskMetric(_count_words, mean),
     }
 
     def takes(self, key: str) -> bool:
@@ -234,7 +234,7 @@ class Tagging(TaskKind):
         return marks_spans(self.info.labels)
 
     def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
-        return {*tagged_spans(answer)}
+        return {*find_spans(answer)}
 
     def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
         """Return the words with their tags, O left out."""

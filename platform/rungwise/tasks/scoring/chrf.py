@@ -36,7 +36,7 @@ def value(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
 
 
-def same(text: str, gold: str) -> bool:
+def is_same_text(text: str, gold: str) -> bool:
     """Whether the texts are equal without blanks, which chrF ignores and many tokenizers lose."""
     return "".join(text.split()) == "".join(gold.split())
 

@@ -21,7 +21,7 @@ _ERRORS = ("loss", "mean_squared_error")
 
 
 @dataclass(frozen=True)
-class Metric:
+class TaskMetric:
     """The sums (N, k) of examples, and the value (...) of their totals (..., k). Higher is better
     for a metric that can select a model."""
 
