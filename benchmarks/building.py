@@ -37,17 +37,16 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus import CorpusConfig, input_digests
 from rungwise.corpus import files as files_module
-from rungwise.corpus.building import ranges
-from rungwise.corpus.building.comparison import choose_partitions
+from rungwise.corpus.building import range_builder
 from rungwise.corpus.building.held_out import HeldOutSplit
+from rungwise.corpus.building.range_builder import Range
 from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
-from rungwise.corpus.building.ranges import Range
-from rungwise.corpus.building.stage import group_ranges
+from rungwise.corpus.building.stage import choose_partitions, group_ranges
 from rungwise.corpus.deduplication import documents as duplicates
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 from rungwise.instances.building import list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.tokens.summary import TokensRow
+from rungwise.tokenizer.token_stage import TokensRow
 
 CPUS = 1_000
 FILE_BYTES = 1_000_000_000
@@ -70,7 +69,7 @@ def real_range(folder: Path) -> dict[str, Any]:
     write_source(folder / "in.jsonl", 0.008)
     config = _config(str(folder / "in.jsonl"), 256.0)
     task = RangeTask(config, Folder.at(folder / "out"))
-    [one] = ranges.list_ranges(config)
+    [one] = range_builder.list_ranges(config)
     reading = task.read(one)
     writing = task.write_training(one, NO_POSITIONS, NO_POSITIONS, HeldOutSplit(2**64 // 100))
     return {
@@ -96,14 +95,14 @@ def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], 
         for n in range(count)
     ]
     with (
-        mock.patch.object(ranges, "list_source_files", return_value=files),
+        mock.patch.object(range_builder, "list_source_files", return_value=files),
         mock.patch.object(files_module, "list_source_files", return_value=files),
         mock.patch.object(tasks.ray, "cluster_resources", return_value={"CPU": CPUS}),
     ):
         with _measured(result, "digest"):
             input_digests(config)
         with _measured(result, "ranges"):
-            cut = ranges.list_ranges(config)
+            cut = range_builder.list_ranges(config)
         with _measured(result, "packing"):
             packs = tasks.pack_items(cut, [one.num_bytes for one in cut])
     sizes = [sum(one.num_bytes for one in pack) for pack in packs]

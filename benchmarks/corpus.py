@@ -25,9 +25,8 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.held_out import HeldOutSplit
-from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges, read_range
 from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
-from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.cleaning.characters import clean_all
 from rungwise.corpus.cleaning.sentences import segment
 

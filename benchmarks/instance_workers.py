@@ -186,10 +186,10 @@ def stage(setup: Setup) -> dict[str, Any]:
     import ray
 
     from rungwise.cluster.environment import set_environment
-    from rungwise.core.configuration.compute import ComputeConfig
+    from rungwise.core.configuration.overrides import ComputeConfig
     from rungwise.core.stages.context import Context
     from rungwise.instances.summary import INSTANCES
-    from rungwise.tokens.summary import TOKENS
+    from rungwise.tokenizer.token_stage import TOKENS
 
     set_environment()
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:

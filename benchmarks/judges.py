@@ -31,19 +31,18 @@ from benchmarks.common import add_results
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.suites.altered import MinimalPair
 from rungwise.evaluation.suites.base import Rung
-from rungwise.evaluation.suites.floors import OWN
 from rungwise.evaluation.suites.items import estimate_items
 from rungwise.evaluation.suites.minimal_pairs import (
     TIES_TO_GOOD,
+    MinimalPair,
     pair_credits,
     read_pairs,
     sample_pairs,
     sentence_scores,
 )
-from rungwise.evaluation.suites.sentences import SentencesSuite
-from rungwise.evaluation.suites.similarity import SimilaritySuite
+from rungwise.evaluation.suites.sentences import OWN, SentencesSuite
+from rungwise.evaluation.suites.word_vectors import SimilaritySuite
 from rungwise.models.families.ngram_model import NgramLanguageModel
 from rungwise.models.trained.capabilities import (
     HidesWords,
@@ -52,10 +51,10 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.pipeline.loading import find_built
-from rungwise.pretraining.initial import find_tokens
-from rungwise.pretraining.pretrained import find_tokenizer
 from rungwise.serving.export import ARPA, write_pretrained
-from rungwise.tasks.formats.presets import StsFormat
+from rungwise.tasks.formats.table import StsFormat
+from rungwise.training.initial import find_tokens
+from rungwise.training.pretrained import find_tokenizer
 
 TOOLS = {"lm-eval": "lm_eval", **{name: name for name in ("minicons", "mteb", "kenlm", "gensim")}}
 DATA = Path(os.environ.get("RUNGWISE_DATA", "data"))

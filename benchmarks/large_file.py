@@ -47,8 +47,8 @@ def job(wanted: dict[str, Any]) -> None:
     """The three stages on a Ray of its own; a line to standard output as each begins and ends."""
     from rungwise.cluster.environment import set_environment
     from rungwise.cluster.session import session
-    from rungwise.core.configuration.compute import ComputeConfig
     from rungwise.core.configuration.config import validate
+    from rungwise.core.configuration.overrides import ComputeConfig
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.stages.context import Context
     from rungwise.core.stages.stage import StageType
@@ -59,7 +59,7 @@ def job(wanted: dict[str, Any]) -> None:
     from rungwise.instances.summary import INSTANCES
     from rungwise.tokenizer import TokenizerFileConfig, WordPieceConfig
     from rungwise.tokenizer.stage import TOKENIZER
-    from rungwise.tokens.summary import TOKENS
+    from rungwise.tokenizer.token_stage import TOKENS
 
     pairs = MaskedPairsConfig.model_validate({"sequence_length": 128})
     sources = [{"kind": "jsonl", "paths": [wanted["source"]], "id_field": "id"}]

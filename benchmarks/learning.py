@@ -43,11 +43,10 @@ from rich.table import Table
 
 from benchmarks.common import results_path
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Stage
-from rungwise.core.stages.title import Title
+from rungwise.core.stages.stage import Stage, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.statistics import Estimate, estimate, paired_difference
 from rungwise.finetune import evaluate, finetune, load_data
@@ -57,14 +56,14 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph, instances_stages
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pipeline.workflow import run as run_workflow
-from rungwise.pretraining.config import PretrainStageConfig, require_gradient
-from rungwise.pretraining.gradient import plan_run, pretrain
-from rungwise.pretraining.run_summary import RunOutcome, summarise
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.stage import TASK
 from rungwise.training.config import GradientFit
+from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.parallel import Group, Worker
+from rungwise.training.ray.gradient import plan_run, pretrain
+from rungwise.training.run_summary import RunOutcome, summarise
+from rungwise.training.summary import PretrainSummary
 
 VALIDATIONS = 20  # of a run, for the steps to a loss
 

@@ -23,8 +23,8 @@ from rungwise.tokenizer import SpecialIds, TokenizerSummary
 
 if TYPE_CHECKING:
     from rungwise.instances.building import ShardTask
-    from rungwise.tokens.building import EncodeTask
-    from rungwise.tokens.summary import TokensSummary
+    from rungwise.tokenizer.token_building import EncodeTask
+    from rungwise.tokenizer.token_stage import TokensSummary
 
 PEERS = ("tokenizers", "datasets", "transformers", "nanotoken", "gigatoken")
 END = "<|endoftext|>"
@@ -141,7 +141,12 @@ class Stages:
 
     def encode(self, files: Sequence[CorpusFile]) -> TokensSummary:
         """Encode files of the corpus, one after the other."""
-        from rungwise.tokens.building import FileOrder, add_counts, count_no_tokens, summarise_files
+        from rungwise.tokenizer.token_building import (
+            FileOrder,
+            add_counts,
+            count_no_tokens,
+            summarise_files,
+        )
 
         rows = [self.tokens(FileOrder(row)) for row in files]
         task = self.instances
@@ -169,12 +174,12 @@ def make_stages(
     `tokens` of `output`, shards to `instances`."""
     # The stages import Ray, which only few workers need; and here, since their methods are timed.
     import rungwise.instances.building
-    import rungwise.tokens.building  # noqa: F401
+    import rungwise.tokenizer.token_building  # noqa: F401
     from rungwise.instances.building import ShardTask
     from rungwise.instances.causal import CausalConfig
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.tokenizer import EncoderChoice, load_tokenizer, special_ids
-    from rungwise.tokens.building import EncodeTask
+    from rungwise.tokenizer.token_building import EncodeTask
 
     masked = {"sequence_length": 128, "masking": {"unit": unit}}
     config = CausalConfig() if kind == "causal" else MaskedPairsConfig.model_validate(masked)

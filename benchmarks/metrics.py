@@ -19,10 +19,9 @@ import torch
 
 import rungwise
 from rungwise.monitoring import Monitor
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.parallel import Group
-from rungwise.training.progress import Progress
-from rungwise.training.throughput import Clock, Costs
+from rungwise.training.summary import PretrainSummary
+from rungwise.training.throughput import Clock, Costs, Progress
 
 _STEPS = 300
 _TIMES = 2000

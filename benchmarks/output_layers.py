@@ -39,11 +39,11 @@ from benchmarks.common import add_results, interval, take_turns
 from benchmarks.published_splits import LENGTH, learn, penn_treebank
 from benchmarks.texts import real_data
 from rungwise.instances.batch import CausalBatch
-from rungwise.models.families.log_bilinear import LogBilinearConfig
+from rungwise.models.families.nnlm import LogBilinearConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.losses.output_layer import OutputConfig, WordClasses, WordTree
-from rungwise.pretraining.config import FitConfig
 from rungwise.training.config import GradientConfig, GradientFit
+from rungwise.training.fit_config import FitConfig
 from rungwise.training.optimizer import OptimizerConfig, ScheduleConfig, build_optimizers
 
 LAYERS: dict[str, dict[str, Any]] = {

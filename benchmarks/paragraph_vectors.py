@@ -30,7 +30,7 @@ from benchmarks import texts
 from benchmarks.common import add_results, interval, print_rows
 from rungwise.models.fitting import Weights, documents
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
 
 EPOCHS, MINIMUM, RATES = 10, 5, (0.025, 1e-4)  # gensim's defaults
 Reviews = dict[str, list[dict[str, Any]]]  # by split

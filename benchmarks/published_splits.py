@@ -36,23 +36,22 @@ from rich.table import Table
 from benchmarks.common import add_results
 from benchmarks.measuring import instances_summary, shard_row
 from benchmarks.texts import real_data
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.gpt import GptConfig
-from rungwise.models.families.log_bilinear import LogBilinearConfig
+from rungwise.models.families.nnlm import LogBilinearConfig
 from rungwise.models.losses.output_layer import ClassesOutput
-from rungwise.pretraining.config import FitConfig
-from rungwise.pretraining.gradient import plan_run, pretrain
-from rungwise.pretraining.initial import build_model
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.building import unigram_loss
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_building import unigram_loss
+from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.curriculum import DataPhase, open_phases
+from rungwise.training.fit_config import FitConfig
+from rungwise.training.initial import build_model
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import (
     AnyOptimizerConfig,
@@ -61,8 +60,9 @@ from rungwise.training.optimizer import (
     ScheduleConfig,
 )
 from rungwise.training.parallel import Group, Worker, distribute
+from rungwise.training.ray.gradient import plan_run, pretrain
+from rungwise.training.state import MODEL, load_tensors
 from rungwise.training.step import Step
-from rungwise.training.tensor_files import MODEL, load_tensors
 from rungwise.training.validation import validate
 
 PUBLISHED = {

@@ -84,7 +84,7 @@ import time, ray
 from rungwise.cluster.environment import set_environment
 set_environment()
 from rungwise.cluster.session import session
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.task import run_stage
 def nothing(config, inputs, output, context): return None
 with session(ComputeConfig()):

@@ -28,13 +28,12 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import in_memory
 from rungwise.corpus.building.held_out import HeldOutSplit
-from rungwise.corpus.building.range_builder import RangeBuilder
-from rungwise.corpus.building.ranges import list_ranges, read_range
-from rungwise.corpus.building.shards import ShardWriter
+from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges, read_range
+from rungwise.corpus.building.range_task import ShardWriter
 from rungwise.corpus.config import (
     CorpusConfig,
-    FileSource,
     DocumentRules,
+    FileSource,
     TextSource,
     WikiTextSource,
 )

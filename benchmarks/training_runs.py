@@ -2,7 +2,7 @@
 
     python -m benchmarks.training_runs JOB.json
 
-All call the same `rungwise.pretraining.gradient.pretrain` on the same instances, with one thread a
+All call the same `rungwise.training.ray.gradient.pretrain` on the same instances, with one thread a
 worker and gloo between them; what differs is who starts and watches the workers. A run is a process
 of its own, and prints as JSON what the loop itself recorded: seconds a step, tokens a second, the
 share of waiting for data, and the peak memory of each worker.
@@ -29,19 +29,19 @@ from benchmarks.common import run_alone
 from benchmarks.measuring import instances_summary, shard_row
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write_shard
-from rungwise.pretraining.config import PretrainStageConfig, require_gradient
-from rungwise.pretraining.gradient import plan_run, pretrain
-from rungwise.pretraining.stage import pretrain_model
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
+from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.parallel import Group, Worker
+from rungwise.training.ray.gradient import plan_run, pretrain
+from rungwise.training.stage import pretrain_model
 from rungwise.training.throughput import totals
 
 LENGTH = 128

@@ -49,7 +49,7 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
-from rungwise.pretraining.summary import PretrainSummary
+from rungwise.training.summary import PretrainSummary
 
 WORDS = re.compile(r"\w+|[^\w\s]")
 # The first words of the documents of each, in turn.

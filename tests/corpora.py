@@ -19,7 +19,7 @@ from rungwise.corpus.document import SCHEMA, RawDocument, text_digest
 from rungwise.corpus.summary import SPLITS, CorpusSummary
 from rungwise.tokenizer import train
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import made_up_sentences
 from tests.report_pages import tokenizer_summary
 from tests.summaries import corpus_of, finished

@@ -8,8 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from rungwise.instances.batch import Batch, CausalAndMaskedBatch, CausalBatch, MaskedBatch
-from rungwise.models.families.log_bilinear import LogBilinearConfig
-from rungwise.models.families.nnlm import NnlmConfig
+from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.heads import OwnHead
 from tests.small_models import small_config

@@ -13,12 +13,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.title import Title
+from rungwise.core.stages.stage import Title
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
-from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary
-from rungwise.evaluation.comparison.published import RESULTS
-from rungwise.evaluation.comparison.task_contrast import TaskMean
+from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary, ComparisonResult
+from rungwise.evaluation.comparison.table import RESULTS, TaskMean
 from rungwise.evaluation.search.record import SearchSummary, SearchTrial
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites import items as items_of
@@ -27,9 +25,9 @@ from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.scores import ITEMS, MeasureSummary, score_items
 from rungwise.instances.causal import CausalConfig
 from rungwise.models.config import model_config
-from rungwise.pretraining.config import fitting_kind
-from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokens.summary import TokensSummary
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.training.fit_config import fitting_kind
+from rungwise.training.summary import PretrainSummary
 from tests.report_experiments import Experiment, MadeTask
 from tests.report_pages import Recorder, corpus_summary, gradient_run, tokenizer_summary
 

@@ -12,10 +12,10 @@ import numpy as np
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Title
 from rungwise.core.stages.summary import Summary
-from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.inputs import input_name
+from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     Overlap,
@@ -34,10 +34,10 @@ from rungwise.evaluation.statistics import (
     sign_agreement,
 )
 from rungwise.finetune import FinetuneConfig
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.stage import RegisterSummary
 from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
+from rungwise.training.summary import PretrainSummary
 from rungwise.tuning.record import Epoch, SweepSummary, SweepTrial
 from tests.report_pages import facts_of
 

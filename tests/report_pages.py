@@ -22,22 +22,19 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.instances.blocks import MaskedBlocksConfig
-from rungwise.instances.causal import CausalConfig
-from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
-from rungwise.instances.denoised_spans import DenoisedSpansConfig
+from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig
 from rungwise.instances.masking import MaskingConfig
-from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.sentence_order import SentenceOrderConfig
+from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
 from rungwise.instances.shards import Shard
-from rungwise.pretraining.summary import GradientRun, PretrainSummary
+from rungwise.instances.texts import DenoisedSpansConfig
 from rungwise.report.run import write_report
 from rungwise.report.stage import ReportConfig, ReportSummary
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
-from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.config import GradientConfig
-from rungwise.training.tensor_files import save_tensors
+from rungwise.training.state import save_tensors
+from rungwise.training.summary import GradientRun, PretrainSummary
 from rungwise.training.throughput import COUNTING_RULE
 from tests.conftest import SPECIAL_IDS, made_up_sentences, write_shards
 from tests.small_models import objective_of, shaken, small_config, small_model

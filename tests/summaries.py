@@ -9,11 +9,10 @@ from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.models.family import Family
-from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
-from rungwise.tokenizer import EncoderChoice, TokenizerSummary
-from rungwise.tokens import building
-from rungwise.tokens.config import TokensConfig
+from rungwise.tokenizer import EncoderChoice, TokenizerSummary, token_building
+from rungwise.tokenizer.token_stage import TokensConfig
+from rungwise.training.summary import GradientRun, PretrainSummary
 
 
 def standing(
@@ -43,16 +42,16 @@ def tokens_of(
     """The tokens of a corpus, encoded in this process."""
     place = folder if isinstance(folder, Folder) else Folder.at(folder)
     pieces = TokenizerSummary.of(tokenizer)
-    task = building.EncodeTask(
+    task = token_building.EncodeTask(
         config or TokensConfig(), corpus.folder, tokenizer.folder, place, EncoderChoice()
     )
     files = CorpusSummary.of(corpus).files
-    rows = [task(building.FileOrder(row)) for row in files if row.documents]
-    counts = building.count_no_tokens(pieces.vocab_size)
+    rows = [task(token_building.FileOrder(row)) for row in files if row.documents]
+    counts = token_building.count_no_tokens(pieces.vocab_size)
     for row in rows:
-        building.add_counts(row, counts)
+        token_building.add_counts(row, counts)
     inputs = made_of(corpus=corpus, tokenizer=tokenizer)
-    summary = building.summarise_files(rows, pieces, counts).model_dump(mode="json")
+    summary = token_building.summarise_files(rows, pieces, counts).model_dump(mode="json")
     record = {"stage": "tokens", "fingerprint": "t" * 12, "inputs": inputs, "summary": summary}
     return artifacts.finish(place, record | {"label": "made", "finished": ""}, {})
 

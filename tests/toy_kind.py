@@ -14,7 +14,7 @@ from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
-from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, means
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means
 
 
 def _count_near(most: int, predictions: Predictions, examples: Sequence[Text]) -> Numbers:

@@ -13,11 +13,11 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
-from rungwise.evaluation.suites.floors import WORD_TABLES
+from rungwise.evaluation.suites.sentences import WORD_TABLES
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tokenizer import FILE, SPECIAL_TOKENS, WordConfig
+from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.training import from_counts
-from rungwise.tokens.summary import TokensSummary
 from tests.conftest import SPECIAL_IDS
 
 FIRST_WORD = len(SPECIAL_TOKENS)

@@ -23,23 +23,22 @@ from torch.multiprocessing.spawn import (
     start_processes,
 )
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.pretraining.config import PretrainStageConfig, require_gradient
-from rungwise.pretraining.gradient import Run, pretrain
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules, EarlierRun
 from rungwise.training.config import GradientFit
 from rungwise.training.curriculum import MIXED_INSTANCES, list_turns
+from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.parallel import Group, Worker
-from rungwise.training.progress import Progress
-from rungwise.training.tensor_files import MODEL, load_tensors
+from rungwise.training.ray.gradient import Run, pretrain
+from rungwise.training.state import MODEL, load_tensors
+from rungwise.training.throughput import Progress
 from tests.conftest import SPECIAL_IDS, write_shards
 from tests.summaries import standing
 

@@ -10,7 +10,7 @@ from pathlib import Path
 # A job's working folder contains the package, but does not install it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from rungwise.commands.running.run import run_workflow
+from rungwise.commands.run import run_workflow
 from rungwise.core.stages.stage import Stage
 from rungwise.pipeline.experiment import experiment_stages
 from rungwise.pipeline.recipe import Recipe

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from rungwise.pretraining.proof_process import kill_with_children
+from rungwise.training.ray.resume_proof import kill_with_children
 from tests.conftest import unused_port
 from tests.waiting import wait_until
 

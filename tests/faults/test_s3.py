@@ -24,7 +24,7 @@ from rungwise.core.storage import object_store
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus import CorpusConfig, input_digests
-from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.building.range_builder import list_ranges, read_range
 from rungwise.corpus.document import RawDocument
 from tests.conftest import REPOSITORY
 from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_moto
@@ -38,7 +38,7 @@ from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 set_environment()
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage

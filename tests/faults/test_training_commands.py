@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.proof_process import kill_with_children
+from rungwise.training.ray.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY, s3_bucket, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 

@@ -9,8 +9,8 @@ import pytest
 
 from rungwise.core.stages.artifact import Artifact, finish
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.summary import GradientRun, PretrainSummary
-from rungwise.training.progress import Progress
+from rungwise.training.summary import GradientRun, PretrainSummary
+from rungwise.training.throughput import Progress
 from tests.faults.raylets import Raylets, raylets
 from tests.faults.training_job import job
 from tests.training_runs import config, make_instances, run, together, weights

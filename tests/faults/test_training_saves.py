@@ -21,8 +21,8 @@ from rungwise.training import checkpoint, loop
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientFit
 from rungwise.training.parallel import Group
-from rungwise.training.progress import Progress
 from rungwise.training.state import RunState
+from rungwise.training.throughput import Progress
 from tests.conftest import mounted_disk, s3_bucket
 from tests.faults.s3_faults import FaultyS3, faulty_moto
 from tests.small_models import small_model

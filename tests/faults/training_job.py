@@ -25,16 +25,16 @@ from torch import distributed as dist
 
 from rungwise.cluster.environment import ENVIRONMENT, set_environment
 from rungwise.cluster.session import session
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.proof_process import kill_with_children
-from rungwise.pretraining.stage import pretrain_model
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientFit
+from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.ray.resume_proof import kill_with_children
+from rungwise.training.stage import pretrain_model
+from rungwise.training.summary import PretrainSummary
 from tests.conftest import REPOSITORY
 from tests.waiting import wait_until
 

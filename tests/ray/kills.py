@@ -13,7 +13,7 @@ from typing import Any
 
 from rungwise.cluster import tasks
 from rungwise.cluster.session import session
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.context import Context, SilentReporter
 from tests.conftest import REPOSITORY
 

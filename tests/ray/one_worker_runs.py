@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, Reporter, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.models.family import Family
-from rungwise.pretraining import gradient
-from rungwise.pretraining.config import PretrainStageConfig, fitting_kind, require_gradient
-from rungwise.pretraining.proof_process import StepFile
 from rungwise.training.config import GradientFit
+from rungwise.training.fit_config import PretrainStageConfig, fitting_kind, require_gradient
+from rungwise.training.ray import gradient
+from rungwise.training.ray.resume_proof import StepFile
 from tests.training_runs import Killed, config
 from tests.unit.test_families import FAMILIES
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, StageType

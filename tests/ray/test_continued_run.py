@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
@@ -20,8 +20,6 @@ from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import train_steps
-from rungwise.pretraining.pretrained import load_module, read_training_config
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.kinds.examples import (
     SPLITS,
     Example,
@@ -33,6 +31,8 @@ from rungwise.tasks.kinds.examples import (
 )
 from rungwise.tasks.stage import TaskTextConfig
 from rungwise.training.feed import Source, held_out_batches
+from rungwise.training.pretrained import load_module, read_training_config
+from rungwise.training.summary import PretrainSummary
 from tests.conftest import made_up_sentences, small_recipe, write_corpus, write_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]

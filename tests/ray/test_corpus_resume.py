@@ -16,8 +16,8 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building.range_builder import list_ranges
 from rungwise.corpus.building.range_task import STAGING, RangeTask
-from rungwise.corpus.building.ranges import list_ranges
 from rungwise.corpus.building.stage import build_corpus, write_documents
 from tests.conftest import made_up_sentences
 from tests.ray.kills import PARTS, start

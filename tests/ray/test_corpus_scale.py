@@ -85,7 +85,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_task import RangeTask
-from rungwise.corpus.building.ranges import list_ranges
+from rungwise.corpus.building.range_builder import list_ranges
 def megabytes(name):
     # What getrusage says starts with the peak of the process that this one was forked from.
     (line,) = (line for line in open("/proc/self/status") if line.startswith(name))

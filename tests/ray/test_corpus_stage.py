@@ -16,7 +16,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, read_documents
 from rungwise.corpus import files as corpus_files
-from rungwise.corpus.building import comparison, stage
+from rungwise.corpus.building import stage
+from rungwise.corpus.building import stage as comparison
 from tests.corpora import build
 
 pytestmark = pytest.mark.usefixtures("ray_session")

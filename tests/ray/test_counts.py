@@ -12,14 +12,14 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import CountsConfig, PretrainStageConfig
-from rungwise.pretraining.counts import pretrain_by_counts
-from rungwise.pretraining.pretrained import load_arrays
+from rungwise.tokenizer import token_text as texts
 from rungwise.tokenizer import train
-from rungwise.tokens import text as texts
-from rungwise.tokens.summary import TokensRow, TokensSummary
+from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
 from rungwise.training.config import FitConfig
-from rungwise.training.tensor_files import MODEL
+from rungwise.training.fit_config import CountsConfig, PretrainStageConfig
+from rungwise.training.pretrained import load_arrays
+from rungwise.training.ray.counts import pretrain_by_counts
+from rungwise.training.state import MODEL
 from tests.conftest import SPECIAL_IDS
 from tests.summaries import standing
 from tests.unit.test_tokenizer import TEXT, stage_on

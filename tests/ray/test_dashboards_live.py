@@ -15,7 +15,7 @@ import pytest
 from dashboards.boards import BOARDS
 from rungwise.cluster.local import processes
 from rungwise.cluster.registry import HOME_VARIABLE
-from rungwise.pretraining.proof_process import kill_with_children
+from rungwise.training.ray.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.ray.test_up_down import Up, rungwise, started
 from tests.ray.test_workflow import DOWNSTREAM

@@ -7,16 +7,15 @@ from typing import Any, Literal
 
 import pytest
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact, finish
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary
-from rungwise.pretraining import resume_proof
-from rungwise.pretraining.proof_process import ProofJob
-from rungwise.pretraining.resume_proof import Certificate, kill_steps, prove_resume
-from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary
-from rungwise.training.progress import Progress
+from rungwise.training.ray import resume_proof
+from rungwise.training.ray.resume_proof import Certificate, ProofJob, kill_steps, prove_resume
+from rungwise.training.summary import Attempt, GradientRun, PretrainSummary
+from rungwise.training.throughput import Progress
 from tests.faults.raylets import Raylets, own_interfaces, raylets
 from tests.faults.training_job import job
 from tests.training_runs import config, make_instances, run

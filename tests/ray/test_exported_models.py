@@ -14,8 +14,8 @@ import transformers
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.pipeline.loading import find_built
-from rungwise.pretraining.pretrained import find_tokenizer, load_module
 from rungwise.tokenizer import open_encoder
+from rungwise.training.pretrained import find_tokenizer, load_module
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 TEXT = "The parser returns every token, at once; naïve 中文 [MASK]"

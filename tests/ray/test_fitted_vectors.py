@@ -18,16 +18,16 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.pipeline.loading import find_built
-from rungwise.pretraining import rounds
-from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.pretrained import load_word_vectors
-from rungwise.pretraining.rounds import DOCUMENTS
-from rungwise.pretraining.stage import pretrain_model
-from rungwise.pretraining.summary import PretrainSummary
-from rungwise.serving.pretrained import load_predictor
+from rungwise.serving.predictor import load_predictor
 from rungwise.tasks.kinds.examples import Text
-from rungwise.tokens.summary import TokensSummary
-from rungwise.training.tensor_files import MODEL
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.pretrained import load_word_vectors
+from rungwise.training.ray import rounds
+from rungwise.training.ray.rounds import DOCUMENTS
+from rungwise.training.stage import pretrain_model
+from rungwise.training.state import MODEL
+from rungwise.training.summary import PretrainSummary
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.report_pages import Page
 
@@ -219,7 +219,7 @@ def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
 def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path) -> None:
     from rungwise.finetune.model import PretrainedBody, TaskModel
     from rungwise.tasks.kinds.examples import TaskInfo
-    from rungwise.training.tensor_files import load_tensors
+    from rungwise.training.state import load_tensors
 
     pretrain = find_built(str(folder / f"{name}.yaml"), "artifacts")
     summary = PretrainSummary.of(pretrain)

@@ -20,7 +20,7 @@ from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.tokenizer import WordPieceConfig
-from rungwise.tokens.summary import TokensSummary
+from rungwise.tokenizer.token_stage import TokensSummary
 from tests.conftest import SPECIAL_IDS
 from tests.corpora import made_up_documents, text_and_tokenizer
 from tests.ray.kills import start

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import StageFailed
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker

@@ -13,7 +13,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining import gradient
+from rungwise.training.ray import gradient
 from tests.ray.one_worker_runs import (
     COMPUTE,
     Runs,

@@ -22,7 +22,7 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import chain_stages
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pipeline.workflow import run as run_workflow
-from rungwise.pretraining.proof_process import kill_with_children
+from rungwise.training.ray.resume_proof import kill_with_children
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.training_runs import forkserver
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ from ray import serve
 
 from rungwise.__main__ import main
 from rungwise.cluster.session import session
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
 from rungwise.serving import served_model

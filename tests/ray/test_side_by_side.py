@@ -21,7 +21,7 @@ from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import Lease
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import schedule
-from rungwise.pretraining.proof_process import kill_with_children
+from rungwise.training.ray.resume_proof import kill_with_children
 from tests.faults.raylets import raylets
 from tests.ray.side_by_side_job import STEPS, Calls, rows, run, stages
 from tests.waiting import wait_until

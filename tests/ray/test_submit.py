@@ -23,7 +23,7 @@ from ray.job_submission import JobSubmissionClient
 
 from rungwise.__main__ import main
 from rungwise.cluster import ray_start
-from rungwise.submission.server import connect, find_server
+from rungwise.submission.submit import connect, find_server
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
@@ -165,7 +165,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Marks by which to tell the code that came with the job from the code that is installed here.
     for name, text in (
         ("corpus/summary.py", ':,} dropped"'),
-        ("commands/running/run.py", ' stages built"'),
+        ("commands/run.py", ' stages built"'),
     ):
         module = folder / "platform" / "rungwise" / name
         marked = module.read_text().replace(text, text.replace('"', ' of the job"'))

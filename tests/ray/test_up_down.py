@@ -24,10 +24,10 @@ import pytest
 
 from rungwise.cluster import registry
 from rungwise.cluster.local import processes
-from rungwise.cluster.local.folder import ClusterFolder
+from rungwise.cluster.local.machine import ClusterFolder
 from rungwise.cluster.ray_start import environment
 from rungwise.cluster.registry import HOME_VARIABLE, RegisteredCluster
-from rungwise.pretraining.proof_process import kill_with_children
+from rungwise.training.ray.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 

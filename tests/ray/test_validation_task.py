@@ -10,10 +10,10 @@ import pytest
 import ray
 from ray.exceptions import WorkerCrashedError
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact, finish
-from rungwise.pretraining.validation_task import ValidationTask, submit
 from rungwise.training.parallel import Work
+from rungwise.training.ray.gradient import ValidationTask, submit
 from tests.faults.training_job import job
 from tests.training_runs import assert_same_weights, config, make_instances, together
 from tests.waiting import wait_until

@@ -22,8 +22,7 @@ from rich.console import Console
 import rungwise
 from rungwise.__main__ import main
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.configuration.compute import ComputeConfig
-from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.errors import DataError
 from rungwise.core.exit_codes import USER_ERROR
 from rungwise.core.stages.artifact import (
@@ -38,12 +37,12 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG
-from rungwise.evaluation.comparison import compare, predictions
+from rungwise.evaluation.comparison import compare, errors
 from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pipeline.loading import Pretrained
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.data.unlabelled import parse_example
+from rungwise.tasks.data.cutting import parse_example
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
@@ -429,7 +428,7 @@ def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
     kept = evaluated.folder
     said = "".join(
         json.dumps({"label": each["prediction"], "probabilities": each["probabilities"]}) + "\n"
-        for each in predictions.read_predictions(kept)
+        for each in errors.read_predictions(kept)
         if (each["variant"], each["seed"]) == ("pretrained", first.seed)
     )
     scratch = output / ".seeds"

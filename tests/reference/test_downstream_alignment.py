@@ -15,7 +15,7 @@ from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Question, Tagged, TaskInfo
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tasks.kinds.kind import Outputs, Reading
-from rungwise.tasks.scoring import squad_rules
+from rungwise.tasks.scoring import metrics
 from rungwise.tokenizer import special_ids
 from tests.task_cases import SPAN, perfect_logits, questions, vocabulary
 
@@ -120,9 +120,7 @@ def inside_a_token(name: str, examples: list[Question], data: Path, length: int)
             assert wanted in text
             other.append(wanted)
         else:
-            assert squad_rules.score_answer(text, example) == (1, 1) or not squad_rules.normalise(
-                text
-            )
+            assert metrics.score_answer(text, example) == (1, 1) or not metrics.normalise(text)
     scores = task_kind(SPAN).score(predictions, examples)
     assert scores["f1"] > 0.999
     assert scores["exact_match"] >= 1 - len(other) / len(examples)
@@ -175,10 +173,10 @@ def test_every_marked_answer_scores_in_full(file: str, empty: int, real_data: Pa
     nothing_left = set()  # the official script leaves these out
     for example in questions(real_data / file):
         for answer in example.answers or ():
-            if not squad_rules.normalise(answer.text):
+            if not metrics.normalise(answer.text):
                 nothing_left.add(example.id)
             else:
-                scored = squad_rules.score_answer(answer.text, example)
+                scored = metrics.score_answer(answer.text, example)
                 assert scored == (1, 1), (example.where, answer.text)
     assert len(nothing_left) == empty
 
@@ -186,4 +184,4 @@ def test_every_marked_answer_scores_in_full(file: str, empty: int, real_data: Pa
 def test_the_language_of_a_context_is_told_by_its_characters(real_data: Path) -> None:
     for file, chinese in ((ENGLISH, False), (SECOND, False), (CHINESE, True), (CMRC, True)):
         contexts = {example.context for example in questions(real_data / file)}
-        assert all(squad_rules.is_chinese(context) == chinese for context in contexts)
+        assert all(metrics.is_chinese(context) == chinese for context in contexts)

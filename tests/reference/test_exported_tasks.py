@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from rungwise.__main__ import main
 from rungwise.finetune.scoring import outputs
 from rungwise.serving import onnx
-from rungwise.tasks.data.unlabelled import parse_example
+from rungwise.tasks.data.cutting import parse_example
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import Kind
 from rungwise.tasks.kinds.kind import Reading

@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.finetune.encoder_heads import BiLstm
-from rungwise.finetune.model import HeadedEncoder
+from rungwise.finetune.model import BiLstm, HeadedEncoder
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, Bert, BertConfig, BertForPretraining
 from rungwise.models.families.gpt import GptConfig, GptForPretraining

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rungwise.corpus.cleaning.sentences import segment
-from rungwise.instances import pairs, sentence_order
+from rungwise.instances import pairs
+from rungwise.instances import pairs as sentence_order
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
 from tests.corpora import text_of
 from tests.reference import slow_instances as slow
 from tests.reference.slow_instances import Pair, Wrong

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from rungwise.finetune.config import LoraAdaptation
-from rungwise.finetune.learning import adapt, merge
+from rungwise.finetune.loop import adapt, merge
 from rungwise.models.families.gpt import GptForPretraining
 from rungwise.serving.hugging_face import load_model
 

@@ -12,12 +12,11 @@ from tokenizers import Tokenizer, models
 from rungwise.__main__ import main
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskModel
-from rungwise.finetune.batches import collate
-from rungwise.finetune.scoring import outputs
+from rungwise.finetune.scoring import collate, outputs
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import onnx
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.data.unlabelled import parse_example
+from rungwise.tasks.data.cutting import parse_example
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import Kind, Text
 from rungwise.tasks.kinds.items import Item

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rungwise.core.errors import DataError
-from rungwise.models.families import arpa, kneser_ney, ngram_tables
+from rungwise.models.families import arpa, kneser_ney, ngram_model
 
 START, END, UNKNOWN = 0, 1, 2
 BY_HAND = """made by hand
@@ -55,9 +55,7 @@ def test_what_is_written_is_what_is_read(order: int) -> None:
     rng = np.random.default_rng(order)
     texts = [[*rng.integers(3, 12, rng.integers(9)).tolist(), END] for _ in range(60)]
     offsets = np.cumsum([0, *map(len, texts)])
-    table = ngram_tables.count_ngrams(
-        np.concatenate(texts).astype(np.uint16), offsets, order, START
-    )
+    table = ngram_model.count_ngrams(np.concatenate(texts).astype(np.uint16), offsets, order, START)
     model = kneser_ney.estimate_model(table, 14, START, kneser_ney.Smoothing((0.5, 1.0, 1.5)))
     words = [arpa.START, arpa.END, arpa.UNKNOWN, *(f"w{n}" for n in range(11))]
     written = list(arpa.arpa_lines(model, words))

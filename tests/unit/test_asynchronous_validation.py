@@ -11,7 +11,7 @@ import pytest
 
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.training.parallel import WorkerTask, Work
+from rungwise.training.parallel import Work, WorkerTask
 from tests.training_runs import (
     CPU,
     Killed,

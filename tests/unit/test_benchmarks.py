@@ -15,7 +15,7 @@ from benchmarks.quickstart import CONFIG, READ, records
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.workflow import load_recipe, make_stages
-from rungwise.pretraining.config import check_rows
+from rungwise.training.fit_config import check_rows
 from tests.conftest import REPOSITORY
 
 

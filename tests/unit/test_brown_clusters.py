@@ -10,10 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
-from rungwise.models.families import ngram_tables
+from rungwise.models.families import ngram_model
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.brown_clusters import Clusters, Integers, cluster_words
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS
 
 Pairs = tuple[Integers, Integers, Integers]
@@ -197,6 +197,6 @@ def test_tables_of_shards_give_the_same_model_and_it_survives_as_tensors() -> No
 
 
 def test_a_text_with_too_few_words_is_refused() -> None:
-    table = ngram_tables.count_ngrams(np.array([5, 6, END], np.uint16), np.array([0, 3]), 2, START)
+    table = ngram_model.count_ngrams(np.array([5, 6, END], np.uint16), np.array([0, 3]), 2, START)
     with pytest.raises(DataError, match=r"model\.classes 4 tokens .* has 1 times, found 2"):
         BrownConfig(classes=4, minimum_count=1).estimate_model(table, V, SPECIAL_IDS)

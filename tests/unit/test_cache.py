@@ -17,7 +17,7 @@ import pytest
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages import checked
+from rungwise.core.stages import artifact as checked
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import cache, shards
 from rungwise.instances.cache import CacheFolder, ShardStore

@@ -28,10 +28,10 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.models.trained.language_models import perplexity, windows
 from rungwise.models.transformer.attention import Boundaries
-from rungwise.pretraining import pretrained
 from rungwise.serving.trial import try_nearest
 from rungwise.tokenizer import SpecialIds, WordPieceConfig, train
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
+from rungwise.training import pretrained
 from tests.conftest import made_up_sentences
 from tests.report_pages import built
 from tests.small_models import (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
@@ -19,21 +19,20 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.recurrent import LstmConfig, RecurrentForPretraining, RnnConfig
 from rungwise.models.losses.objectives import CAUSAL
-from rungwise.pretraining.config import FitConfig
-from rungwise.pretraining.estimate import Measures, estimate_run
-from rungwise.pretraining.gradient import check_fit
-from rungwise.pretraining.resume_proof import kill_steps
 from rungwise.training.config import GradientFit
 from rungwise.training.curriculum import DataPhase, count_epochs
+from rungwise.training.estimate import Measures, estimate_run
+from rungwise.training.fit_config import FitConfig
 from rungwise.training.optimizer import (
     build_optimizers,
     clip_gradients,
     learning_rate_at,
     set_learning_rate,
 )
-from rungwise.training.progress import Progress
-from rungwise.training.streams import StreamStates
-from rungwise.training.tensor_files import load_tensors
+from rungwise.training.ray.gradient import check_fit
+from rungwise.training.ray.resume_proof import kill_steps
+from rungwise.training.state import StreamStates, load_tensors
+from rungwise.training.throughput import Progress
 from tests.training_runs import (
     CPU,
     VOCAB,

@@ -21,8 +21,8 @@ from rungwise.training.checkpoint_files import (
     CheckpointRules,
     Superseded,
 )
-from rungwise.training.progress import Progress
 from rungwise.training.state import TensorPiece
+from rungwise.training.throughput import Progress
 
 TOP = "s3://memory/run"
 

@@ -9,20 +9,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rungwise.evaluation.comparison import claim_comparisons
-from rungwise.evaluation.comparison.claim_comparisons import (
+from rungwise.evaluation.comparison import claims as claim_comparisons
+from rungwise.evaluation.comparison.claims import (
     TASKS,
+    Claim,
     ClaimComparison,
+    ClaimResult,
     ComparisonResult,
     Verdict,
-)
-from rungwise.evaluation.comparison.claims import (
-    Claim,
-    ClaimResult,
     decide_claims,
     registered_claims,
 )
-from rungwise.evaluation.comparison.task_contrast import Runs, average_tasks
+from rungwise.evaluation.comparison.table import Runs, average_tasks
 from rungwise.evaluation.statistics import combine, false_verdicts
 from rungwise.evaluation.suites.items import METRICS, Items
 from rungwise.tasks.interface import task_kind

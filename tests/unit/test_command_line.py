@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from rungwise.__main__ import main
-from rungwise.cluster.head import Head
+from rungwise.cluster.session import Head
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import register_driver
 from rungwise.core.storage.folder import Folder

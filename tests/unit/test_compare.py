@@ -21,11 +21,11 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.compare import compare_variants
 from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.comparison.task_contrast import read_runs
+from rungwise.evaluation.comparison.table import read_runs
 from rungwise.evaluation.statistics import estimate
 from rungwise.report import formats
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.data.noise import add_errors
+from rungwise.tasks.data.files import add_errors
 from rungwise.tasks.kinds.examples import (
     ExampleCounts,
     TaskInfo,
@@ -34,7 +34,7 @@ from rungwise.tasks.kinds.examples import (
     read_examples,
     write_examples,
 )
-from rungwise.training.tensor_files import save_tensors
+from rungwise.training.state import save_tensors
 from tests.small_models import small_config, small_model
 from tests.summaries import pretrained_of, standing
 from tests.toy_sweeps import Events, marks

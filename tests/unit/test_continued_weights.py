@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
@@ -17,15 +17,15 @@ from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses.objectives import LossSum
 from rungwise.models.word_vectors.vector_family import TABLE
-from rungwise.pretraining.gradient import check_fit, plan_run
-from rungwise.pretraining.initial import build_model, check_initial, compare_tensors
-from rungwise.pretraining.pretrained import load_module
-from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.curriculum import list_turns, open_phases
+from rungwise.training.initial import build_model, check_initial, compare_tensors
 from rungwise.training.parallel import Group, Worker
-from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
+from rungwise.training.pretrained import load_module
+from rungwise.training.ray.gradient import check_fit, plan_run
+from rungwise.training.state import MODEL, load_tensors, save_tensors
+from rungwise.training.summary import GradientRun, PretrainSummary
 from tests.small_models import objective_of
 from tests.summaries import made_of
 from tests.training_runs import (

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.losses.contrastive import SENTENCE_PAIRS, SIMCSE, SentenceEncoder
 from rungwise.models.losses.denoising import TSDAE, without_masked
+from rungwise.models.losses.sentences import SENTENCE_PAIRS, SIMCSE, SentenceEncoder
 from rungwise.models.trained.contexts import MeanOfStates
-from rungwise.pretraining.config import check_rows
 from rungwise.serving.hugging_face import export_model
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
 from rungwise.training import parallel
+from rungwise.training.fit_config import check_rows
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers
 from rungwise.training.parallel import Group
 from rungwise.training.step import Step

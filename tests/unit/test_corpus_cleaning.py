@@ -16,11 +16,10 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.building.range_builder import RangeBuilder
-from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges, read_range
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all
 from rungwise.corpus.cleaning.quality import QualityConfig, find_fault
-from rungwise.corpus.cleaning.spans import locate_spans
+from rungwise.corpus.cleaning.sentences import locate_spans
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers.text import gutenberg_text, split_paragraphs

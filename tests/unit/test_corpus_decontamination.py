@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges
 from rungwise.corpus.building.range_task import RangeTask
-from rungwise.corpus.building.ranges import list_ranges
-from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts
-from rungwise.corpus.cleaning.word_runs import hash_runs
+from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_runs, hash_test_texts
 from rungwise.corpus.config import CorpusConfig, DocumentRules, identity
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.files import list_test_files, input_digests
+from rungwise.corpus.files import input_digests, list_test_files
 
 
 def config_of(folder: Path, ngram: int) -> CorpusConfig:

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.corpus.readers.docstrings import prose
+from rungwise.corpus.readers.pydocs import prose
 
 CASES = yaml.safe_load(Path(__file__).with_name("docstrings.yaml").read_text("utf-8"))
 

@@ -21,13 +21,12 @@ from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import find_files
-from rungwise.corpus.building.ranges import Range, read_range
+from rungwise.corpus.building.range_builder import Range, read_range
 from rungwise.corpus.config import CorpusConfig, FileSource
 from rungwise.corpus.document import DocumentDamage, RawDocument
 from rungwise.corpus.files import list_source_files
 from rungwise.corpus.readers import streams
-from rungwise.corpus.readers.encodings import detect_encoding
-from rungwise.corpus.readers.streams import split_lines
+from rungwise.corpus.readers.streams import detect_encoding, split_lines
 
 
 def config_of(

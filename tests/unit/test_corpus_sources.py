@@ -14,7 +14,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, PydocsSource, identity, input_digests
-from rungwise.corpus.building.ranges import list_ranges
+from rungwise.corpus.building.range_builder import list_ranges
 from rungwise.corpus.config import FileSource, source_names
 from rungwise.corpus.files import hash_files, list_source_files
 

@@ -15,8 +15,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
+from rungwise.corpus.building.range_builder import Range, list_ranges
 from rungwise.corpus.building.range_task import RangeTask
-from rungwise.corpus.building.ranges import Range, list_ranges
 from rungwise.corpus.summary import CorpusSummary, summarise_reports
 from tests.conftest import made_up_sentences, mounted_disk
 

@@ -13,8 +13,7 @@ from seqeval.scheme import IOB2, IOBES, Tokens
 
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import evaluate, finetune, restore
-from rungwise.finetune.encoder_heads import Tagger
-from rungwise.finetune.model import TaskModel, describe
+from rungwise.finetune.model import Tagger, TaskModel, describe
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo
 from rungwise.tasks.kinds.heads import CrfHead, Rows

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rungwise.pipeline.display import Display, sparkline
-from rungwise.pretraining.summary import GradientRun, PretrainSummary
+from rungwise.training.summary import GradientRun, PretrainSummary
 from tests.training_runs import config
 
 NAMES = ["corpus", "pretrain", "pretrain/ltr_no_nsp_bilstm@1"]

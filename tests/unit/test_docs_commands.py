@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from rungwise.__main__ import _parse, _parser, main
-from rungwise.core.configuration.schema import find_types
+from rungwise.core.configuration.config import find_types
 from rungwise.pipeline.places import recipe_file
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, make_stages

@@ -34,11 +34,11 @@ from rungwise.models.trained.capabilities import (
     ReadsSpelling,
     WordVectors,
 )
-from rungwise.pretraining.config import FitConfig
 from rungwise.tasks.kinds.heads import Rows
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, token_bytes, train
 from rungwise.training.config import GradientFit
-from rungwise.training.progress import Progress
+from rungwise.training.fit_config import FitConfig
+from rungwise.training.throughput import Progress
 from tests.conftest import SPECIAL_IDS, made_up_sentences
 from tests.small_models import shaken, sum_probabilities
 from tests.summaries import made_of

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.core.configuration.compute import TokenizerBackend
+from rungwise.core.configuration.overrides import TokenizerBackend
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA
@@ -31,9 +31,9 @@ from rungwise.tokenizer import (
     UnigramConfig,
     WordConfig,
     WordPieceConfig,
-    open_encoder,
     choose_encoder,
     make_encoder,
+    open_encoder,
     read_tokenizer,
     train,
 )
@@ -43,10 +43,10 @@ from rungwise.tokenizer.encoder import (
     Backend,
     GigaEncoder,
     NanoEncoder,
+    hard_texts,
     matching_package,
     sample_corpus,
 )
-from rungwise.tokenizer.hard_texts import hard_texts
 from rungwise.tokenizer.memo import MemoEncoder, find_rule
 from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
 

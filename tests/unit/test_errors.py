@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_f
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison import errors as predictions
 from rungwise.evaluation.comparison.errors import analyse_errors, compare_errors
 from rungwise.report.page import environment
 from rungwise.report.sections.errors import TaskErrors

@@ -27,10 +27,8 @@ from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pipeline.loading import find_built, load
 from rungwise.pipeline.workflow import load_recipe
-from rungwise.pretraining.pretrained import load_module
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.export import write_pretrained
-from rungwise.serving.hugging_face.hub_card import HUB_CARD
+from rungwise.serving.hugging_face.modules import HUB_CARD
 from rungwise.serving.hugging_face.names import FILES
 from rungwise.tokenizer import (
     CLEAN_UP,
@@ -41,8 +39,10 @@ from rungwise.tokenizer import (
     open_encoder,
     train,
 )
-from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.tokenizer.token_text import TokenisedText
+from rungwise.training.pretrained import load_module
+from rungwise.training.summary import PretrainSummary
 from tests.conftest import (
     SPECIAL_IDS,
     made_up_sentences,

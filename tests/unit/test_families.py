@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
@@ -23,11 +23,10 @@ from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import Fitting
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pretraining import config as pretraining_config
-from rungwise.pretraining.config import KINDS, PretrainStageConfig, fitting_kind, require_gradient
-from rungwise.pretraining.prolonging import plan_earlier
-from rungwise.pretraining.stage import PRETRAIN
+from rungwise.training import fit_config as pretraining_config
 from rungwise.training.config import GradientConfig
+from rungwise.training.fit_config import KINDS, PretrainStageConfig, fitting_kind, require_gradient
+from rungwise.training.stage import PRETRAIN, plan_earlier
 from tests.conftest import small_recipe
 from tests.small_models import INSTANCES
 from tests.training_runs import make_instances, run, together, weights
@@ -36,7 +35,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "rungwise"
 FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig)[0])
 RECIPE = small_recipe(Path("artifacts"), Path("corpus.txt"))
 # Packages above models; serving/hugging_face names the families that transformers has, and
-# commands/running/init.py writes recipes of two.
+# commands/init.py writes recipes of two.
 ABOVE = (
     *("training", "pretraining", "tasks", "finetune", "sweep", "evaluation", "serving"),
     *("report", "pipeline", "submission", "commands"),
@@ -307,7 +306,7 @@ def test_only_the_room_of_a_way_of_fitting_asks_which_it_is() -> None:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
                 named = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
                 asked |= {str(path.relative_to(PACKAGE))} if named & ways else set()
-    assert asked <= {"pretraining/config.py", "report/sections/examples.py"}
+    assert asked <= {"training/fit_config.py", "report/sections/examples.py"}
 
 
 def test_what_a_family_lacks_is_refused_by_its_kind() -> None:

@@ -35,11 +35,9 @@ from rungwise.finetune import (
     outputs,
     restore,
 )
-from rungwise.finetune.batches import collate
 from rungwise.finetune.config import FullAdaptation
-from rungwise.finetune.learning import learning_rate_shares, merge
-from rungwise.finetune.loop import build, make_batches
-from rungwise.pretraining.summary import PretrainSummary
+from rungwise.finetune.loop import build, learning_rate_shares, make_batches, merge
+from rungwise.finetune.scoring import collate
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
 from rungwise.tasks.kinds.items import Item, Row
@@ -50,7 +48,8 @@ from rungwise.training.optimizer import (
     learning_rate_at,
     set_learning_rate,
 )
-from rungwise.training.tensor_files import save_tensors
+from rungwise.training.state import save_tensors
+from rungwise.training.summary import PretrainSummary
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config, small_model
 from tests.summaries import pretrained_of, task_of

@@ -14,8 +14,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from rungwise.core.configuration.config import validate
-from rungwise.finetune import FinetuneConfig, TaskModel, batches, evaluate, finetune
+from rungwise.finetune import FinetuneConfig, TaskModel, evaluate, finetune
 from rungwise.finetune import loop as finetune_loop
+from rungwise.finetune import scoring as batches
 from rungwise.tasks.kinds.examples import Kind
 from rungwise.tasks.kinds.kind import Pairs
 from rungwise.training.optimizer import build_optimizer

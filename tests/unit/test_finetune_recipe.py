@@ -14,14 +14,12 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.finetune import FinetuneConfig, Scores, SplitData, TaskData, finetune, loop
-from rungwise.finetune.batches import collate
-from rungwise.finetune.learning import measure_settings
-from rungwise.finetune.loop import add_gradients, build
-from rungwise.finetune.scoring import class_weights
+from rungwise.finetune.loop import add_gradients, build, measure_settings
+from rungwise.finetune.scoring import class_weights, collate
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind
-from rungwise.tuning.check_applied import check_applied, split_metrics
 from rungwise.tuning.draws import check_values
+from rungwise.tuning.trial import check_applied, split_metrics
 from tests.toy_sweeps import stage_config
 from tests.toy_tasks import INFO, config_of, stand_in, toy_data
 

@@ -22,8 +22,8 @@ from rungwise.instances.batch import Batch
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family, StatefulFamily
 from rungwise.models.losses.objectives import BatchShapes
-from rungwise.pretraining.config import fitting_kind
 from rungwise.training import parallel
+from rungwise.training.fit_config import fitting_kind
 from rungwise.training.optimizer import MuonConfig, OptimizerConfig, build_optimizers
 from rungwise.training.parallel import Group
 from rungwise.training.step import Step

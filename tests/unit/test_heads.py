@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rungwise.finetune.encoder_heads import BiLstm, ScalarMix
-from rungwise.finetune.model import HeadedEncoder
+from rungwise.finetune.model import BiLstm, HeadedEncoder, ScalarMix
 from rungwise.tasks import interface
 from rungwise.tasks.kinds.heads import ChoiceHead, Rows, SequenceHead, SpanHead, TokenHead
 from tests.small_models import VOCAB_SIZE, objective_of, shaken, small_config

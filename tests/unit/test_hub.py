@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage

@@ -12,11 +12,10 @@ import yaml
 from tokenizers import Tokenizer
 
 from rungwise.__main__ import main
-from rungwise.commands.running.init import flow
-from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.schema import union_members
+from rungwise.commands.init import flow
+from rungwise.core.configuration.config import union_members, validate
 from rungwise.core.errors import DataError
-from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.building.range_builder import list_ranges, read_range
 from rungwise.corpus.config import CorpusConfig, FileSource
 from rungwise.corpus.description import FileGroup, describe_files, language
 from rungwise.corpus.files import list_source_files

@@ -16,8 +16,8 @@ from tokenizers import (
     trainers,
 )
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
@@ -26,12 +26,12 @@ from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.initial import ImportConfig, check_initial, compare_tensors, load_initial
 from rungwise.serving.hugging_face import export_model, load_model
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS, import_weights
 from rungwise.tokenizer.building import add_new_words
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
+from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.initial import ImportConfig, check_initial, compare_tensors, load_initial
 from tests.conftest import small_recipe
 from tests.summaries import made_of
 from tests.unit.test_continued_weights import instances_of, kept

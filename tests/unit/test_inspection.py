@@ -14,19 +14,16 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
 from rungwise.instances.building import ShardTask
-from rungwise.instances.causal import CausalConfig, CorruptedWordsConfig
-from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
-from rungwise.instances.denoised_spans import DenoisedSpansConfig
+from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig, CorruptedWordsConfig
 from rungwise.instances.inspection import find_instances, show_instances
 from rungwise.instances.masking import MaskingConfig
-from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.pairs import MaskedPairsConfig, SentenceOrderConfig
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.instances.texts import DocumentRowsConfig
+from rungwise.instances.texts import DenoisedSpansConfig, DocumentRowsConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer
-from rungwise.tokens.summary import TokensSummary
+from rungwise.tokenizer.token_stage import TokensSummary
 from tests.corpora import made_up_documents, text_and_tokenizer
 from tests.small_models import INSTANCES
 from tests.summaries import finished, made_of, tokens_of

@@ -19,19 +19,17 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import shards
-from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.building import build_instances
-from rungwise.instances.contract import Facts, ContractShare, check_shares
+from rungwise.instances.contract import ContractShare, Facts, check_shares
 from rungwise.instances.kind import Built
 from rungwise.instances.masked_kind import MaskedKind
-from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
 from rungwise.instances.plan import ranges
-from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shards import join_rows, pad_rows
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
-from rungwise.tokens.building import unigram_loss
-from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_building import unigram_loss
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.tokenizer.token_text import TokenisedText
 from tests.corpora import text_of
 from tests.summaries import standing
 

@@ -15,12 +15,12 @@ from scipy import stats
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.cleaning import word_runs
+from rungwise.corpus.cleaning import decontamination
 from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
-from rungwise.evaluation.comparison import overlap
-from rungwise.evaluation.comparison.overlap import find_met
+from rungwise.evaluation.comparison import compare
+from rungwise.evaluation.comparison.compare import find_met
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items, contrast, estimate_items
 from rungwise.finetune import FinetuneConfig
@@ -152,7 +152,7 @@ def test_a_text_is_found_if_all_its_runs_are_in_documents(
 
 
 def test_large_texts_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_runs, "_CHARACTERS_AT_ONCE", 10)
+    monkeypatch.setattr(decontamination, "_CHARACTERS_AT_ONCE", 10)
     documents = [[f"this is text number {n}", "and its second sentence"] for n in range(50)]
     assert find_texts(
         ["Is text number 49 and", "is text number 50 and"], documents, 5
@@ -180,7 +180,7 @@ def test_examples_of_either_source_are_counted_and_the_rest_is_scored(
     ]
     write_examples([examples[1]], task_folder, "train")
     task = task_of(task_folder, TaskInfo("tagging", ("O", "X"), False, "accuracy"))
-    monkeypatch.setattr(overlap, "chain", lambda pretrain: [corpus, pretrain])
+    monkeypatch.setattr(compare, "chain", lambda pretrain: [corpus, pretrain])
 
     def variant(initialisation: Any) -> Any:
         settings = FinetuneConfig(initialisation=initialisation)
@@ -198,7 +198,7 @@ def test_examples_of_either_source_are_counted_and_the_rest_is_scored(
     def lost(_: Any) -> Any:
         raise DataError("not below the same root")
 
-    monkeypatch.setattr(overlap, "chain", lost)
+    monkeypatch.setattr(compare, "chain", lost)
     counts, fresh = find_met(both, task, examples)["trained"]
     assert counts.pretraining is None
     assert np.array_equal(fresh, found["random"][1])

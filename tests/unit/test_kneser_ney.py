@@ -10,7 +10,8 @@ from safetensors.numpy import load, save
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.models.families import kneser_ney, ngram_model, ngram_tables
+from rungwise.models.families import kneser_ney, ngram_model
+from rungwise.models.families import ngram_model as ngram_tables
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.suggestion import Size
 

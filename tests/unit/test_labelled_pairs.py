@@ -31,8 +31,8 @@ from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
 from rungwise.tasks.stage import TaskTokensConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokensFile
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.tokenizer.token_text import TokensFile
 from tests.conftest import made_up_sentences, small_recipe
 from tests.report_pages import tokenizer_summary
 from tests.summaries import standing, task_of

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from rungwise.__main__ import main
 from rungwise.cluster import ray_start, registry
-from rungwise.cluster.local import processes, services
+from rungwise.cluster.local import processes
+from rungwise.cluster.local import processes as services
 from rungwise.cluster.local.down import stop_cluster
-from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.local.machine import (
+    ClusterFolder,
     Ports,
     can_bind,
     check_capacity,
@@ -31,7 +32,7 @@ from rungwise.cluster.local.up import Settings, start_cluster
 from rungwise.cluster.registry import HOME_VARIABLE, Process, RegisteredCluster
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.store import default_uri
+from rungwise.core.tracking.sender import default_uri
 from tests.waiting import wait_until
 
 QUIET = Console(quiet=True)

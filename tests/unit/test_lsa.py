@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.fitting import Solution
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.lsa import LsaConfig
-from rungwise.pretraining.config import CooccurrenceConfig
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
+from rungwise.training.fit_config import CooccurrenceConfig
 
 # Deerwester et al. 1990, table 2: the words that stand in two titles or more.
 TITLES = [

@@ -17,9 +17,12 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.document import SCHEMA, text_digest
-from rungwise.evaluation.suites.altered import alter_sentences, held_out_sentences
-from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
-from rungwise.models.families import kneser_ney, ngram_tables
+from rungwise.evaluation.suites.minimal_pairs import (
+    MinimalPairsSuite,
+    alter_sentences,
+    held_out_sentences,
+)
+from rungwise.models.families import kneser_ney, ngram_model
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import (
     CapitalsConfig,
@@ -225,7 +228,7 @@ def test_a_unigram_model_guesses_swapped_words_with_half_credit_exactly(
     words = sorted({word for _, text in held_out_sentences(manual) for word in text.split()})
     texts = [np.arange(len(words), dtype=np.uint16) + FIRST_WORD]
     offsets = np.array([0, len(words)])
-    table = ngram_tables.count_ngrams(np.concatenate(texts), offsets, 1, CLS_ID)
+    table = ngram_model.count_ngrams(np.concatenate(texts), offsets, 1, CLS_ID)
     model = kneser_ney.estimate_model(
         table, FIRST_WORD + len(words), CLS_ID, kneser_ney.Smoothing((0.5, 1.0, 1.5))
     )

@@ -18,9 +18,15 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.tokenizer import make_encoder
-from rungwise.tokens.config import TokensConfig, identity, input_digests
-from rungwise.tokens.mask_units import MaskUnitsConfig, encode_units
-from rungwise.tokens.segmenters import Entries, jieba_words, read_entries, word_list_words
+from rungwise.tokenizer.mask_units import (
+    Entries,
+    MaskUnitsConfig,
+    encode_units,
+    jieba_words,
+    read_entries,
+    word_list_words,
+)
+from rungwise.tokenizer.token_stage import TokensConfig, identity, input_digests
 
 PIECES = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),

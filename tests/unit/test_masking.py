@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.randomness import bits, extend, uniform
-from rungwise.instances.mask_selection import span_lengths
-from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, _span_shares, mask
+from rungwise.instances.masking import (
+    Masked,
+    MaskingConfig,
+    Vocabulary,
+    _span_shares,
+    mask,
+    span_lengths,
+)
 from rungwise.tokenizer import SpecialIds
 
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)

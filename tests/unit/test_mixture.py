@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.mixture import MixedOrder, compute_quotas
-from rungwise.instances.order import Order, OrderConfig, ReadOrder, ShardShare, evenly
-from rungwise.instances.streams import StreamOrder
+from rungwise.instances.order import Order, OrderConfig, ReadOrder, ShardShare, StreamOrder, evenly
 from rungwise.instances.summary import InstancesSummary
-from rungwise.pretraining.gradient import check_fit
-from rungwise.pretraining.run_summary import count_sources
 from rungwise.training.config import FitConfig
 from rungwise.training.curriculum import DataPhase
+from rungwise.training.ray.gradient import check_fit
+from rungwise.training.run_summary import count_sources
 from tests.training_runs import config, kill_and_resume, make_instances, run
 
 CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.monitoring import METRICS, Monitor, find_metrics
 
 

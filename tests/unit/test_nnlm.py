@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from rungwise.models.families.bigram import BigramConfig
-from rungwise.models.families.log_bilinear import LogBilinearConfig
-from rungwise.models.families.nnlm import NnlmConfig
+from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.trained import language_models
 from rungwise.models.trained.capabilities import (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.data.noise import add_errors
+from rungwise.tasks.data.files import add_errors
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, Text
 from tests.task_cases import questions
 

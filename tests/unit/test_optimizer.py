@@ -16,7 +16,7 @@ from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import CAUSAL
-from rungwise.pretraining.config import fitting_kind
+from rungwise.training.fit_config import fitting_kind
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,

@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 
 from rungwise.core.randomness import bits, uniform
 from rungwise.instances import order
-from rungwise.instances.order import OrderConfig, ReadOrder, ShardShare
-from rungwise.instances.streams import StreamOrder, held_out_streams
+from rungwise.instances.order import (
+    OrderConfig,
+    ReadOrder,
+    ShardShare,
+    StreamOrder,
+    held_out_streams,
+)
 
 ROWS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda rows: sum(rows) > 0)
 CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))

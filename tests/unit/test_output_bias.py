@@ -15,9 +15,9 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import model_config
 from rungwise.models.fitting import HERE, create_arrays
-from rungwise.pretraining.initial import shares_of_words, start_model
 from rungwise.serving.hugging_face.writing import export_model
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
+from rungwise.training.initial import shares_of_words, start_model
 from tests.conftest import SPECIAL_IDS
 from tests.training_runs import VOCAB, config, make_instances
 

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from rungwise.core.errors import ConfigError
 from rungwise.models.families.brown_clusters import Clusters
-from rungwise.models.families.log_bilinear import LogBilinearConfig
-from rungwise.models.families.nnlm import NnlmConfig
+from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses import word_trees
 from rungwise.models.losses.objectives import CAUSAL

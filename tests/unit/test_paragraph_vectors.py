@@ -23,7 +23,7 @@ from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
 from rungwise.models.word_vectors import paragraph_vectors_kernel, word2vec_kernel
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.models.word_vectors.word2vec import alias_table
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS
 
 doc2vec_inner: Any = importlib.import_module("gensim.models.doc2vec_inner")

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.commands.models.predict import predict_lines
+from rungwise.commands.predict import predict_lines
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
@@ -22,7 +22,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskModel, describe
 from rungwise.serving.export import write_task_model
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
-from rungwise.tasks.data.unlabelled import parse_example
+from rungwise.tasks.data.cutting import parse_example
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
 from tests.small_models import VOCAB_SIZE, small_config

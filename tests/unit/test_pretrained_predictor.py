@@ -20,11 +20,11 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.models.word_vectors.vector_family import WordVectorModel
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.export import write_pretrained
-from rungwise.serving.pretrained import PretrainedPredictor, describe_model, load_predictor
+from rungwise.serving.predictor import PretrainedPredictor, describe_model, load_predictor
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import WordConfig, train
+from rungwise.training.summary import PretrainSummary
 from tests.conftest import made_up_sentences
 from tests.report_pages import LENGTH, Recorder, built, tokenizer_summary
 

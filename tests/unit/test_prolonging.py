@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rungwise.commands.models.gc import gc
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.commands.gc import gc
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage, StageType, plan
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
-from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.prolonging import find_earlier
-from rungwise.pretraining.stage import PRETRAIN
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientFit
+from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.stage import PRETRAIN, find_earlier
+from rungwise.training.summary import PretrainSummary
 from tests.training_runs import Notes, assert_same_weights, config, run
 
 SCHEDULE = "pretrain.optimizer.schedule"

@@ -19,7 +19,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, TrackingRun
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,
@@ -30,14 +30,12 @@ from rungwise.evaluation.comparison.summary import (
 from rungwise.evaluation.statistics import Difference, estimate
 from rungwise.evaluation.suites.scores import MeasureSummary, SuiteScore
 from rungwise.finetune import FinetuneConfig
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
 from rungwise.serving.card import escape, fit_description, list_uses
-from rungwise.serving.predictor import FILES, Predictor
-from rungwise.serving.pretrained import load_predictor
+from rungwise.serving.predictor import FILES, Predictor, load_predictor
 from rungwise.serving.registry import register_model
 from rungwise.serving.stage import RegisterConfig
-from rungwise.tasks.data.unlabelled import parse_examples
+from rungwise.tasks.data.cutting import parse_examples
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (
     SPLITS,
@@ -48,6 +46,7 @@ from rungwise.tasks.kinds.examples import (
     read_examples,
     write_examples,
 )
+from rungwise.training.summary import PretrainSummary
 from tests.report_pages import Recorder, corpus_summary
 from tests.unit.test_predictor import INFO, make_model
 
@@ -179,8 +178,8 @@ class Models:
             save_file(weights, path)
         examples = read_examples(self._recorder.made["task"], "test")
         said = Predictor.load(artifact.folder)(TEXTS)
-        rows = predictions.prediction_rows("pretrained", 5, examples, said, "label")
-        predictions.write_predictions(rows, artifact.folder)
+        rows = errors.prediction_rows("pretrained", 5, examples, said, "label")
+        errors.write_predictions(rows, artifact.folder)
         return self._finish(artifact)
 
     def describe(self, card: str) -> None:
@@ -209,11 +208,9 @@ def test_bytes_and_answers_that_differ_are_named(tmp_path: Path) -> None:
     assert worse is not None
     assert (better.low, worse.high) == (1, -1)
     assert "model.safetensors is not that of" in promotion.find_faults(first, turned.folder)[0]
-    rows = predictions.read_predictions(first.folder)
+    rows = errors.read_predictions(first.folder)
     other = "left" if rows[3]["prediction"] == "right" else "right"
-    predictions.write_predictions(
-        [*rows[:3], {**rows[3], "prediction": other}, *rows[4:]], first.folder
-    )
+    errors.write_predictions([*rows[:3], {**rows[3], "prediction": other}, *rows[4:]], first.folder)
     rewritten = artifacts.finish(first.folder, first.record, {})
     [fault] = promotion.find_faults(rewritten, rewritten.folder)
     assert fault.startswith("test:3: the served model says")

@@ -23,7 +23,7 @@ from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.models.word_vectors.prototypes import PrototypesConfig, PrototypesModel
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS, small_recipe
 
 V, D = 40, 12

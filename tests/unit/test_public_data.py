@@ -19,10 +19,18 @@ import pytest
 import yaml
 
 from rungwise.__main__ import main
+from rungwise.core import public_data
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.public import fetch, sets
-from rungwise.core.public.fetch import RULES, fetch_set, missing_files
-from rungwise.core.public.sets import Download, PublicFile, PublicSet, find_sets, public_sets
+from rungwise.core.public_data import (
+    RULES,
+    Download,
+    PublicFile,
+    PublicSet,
+    fetch_set,
+    find_sets,
+    missing_files,
+    public_sets,
+)
 from rungwise.core.storage.bounded_file import BoundedFile
 from rungwise.core.storage.outside import list_matching_files
 from tests.conftest import REPOSITORY, mounted_disk
@@ -41,7 +49,7 @@ def one_file(content: bytes = CONTENT, name: str = NAME, **more: Any) -> PublicS
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setattr(fetch, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(public_data, "_PAUSE_SECONDS", 0.0)
     contents = {"/example.org/x/train.tsv": CONTENT}
     with serving(FileServer(contents.get)) as running:
         yield running
@@ -62,7 +70,7 @@ def test_a_set_is_got_by_its_name_below_the_working_folder(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sets, "public_sets", lambda: {"x": one_file()})
+    monkeypatch.setattr(public_data, "public_sets", lambda: {"x": one_file()})
     assert main(["data", "get", "x", "--mirror", server.url]) == 0
     assert files_below(tmp_path) == [f"data/{NAME}"]
 
@@ -115,7 +123,7 @@ def test_a_run_that_gives_up_is_continued_by_the_next(server: FileServer, tmp_pa
 def test_what_is_not_the_published_file_is_refused(
     tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(public_data, "_PAUSE_SECONDS", 0.0)
     refused = pytest.raises(DataError, match=r"expected 1,024,000 bytes.*nothing was kept")
     with serving(FileServer(lambda path: content)) as server, refused:
         fetch_set(one_file(), tmp_path, server.url, lambda line: None)
@@ -134,7 +142,7 @@ def test_a_server_that_drips_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_file_that_has_moved_and_a_server_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(public_data, "_PAUSE_SECONDS", 0.0)
     moved = pytest.raises(UserError, match=r"answers 404.*--mirror")
     with serving(FileServer(lambda path: None)) as server, moved:
         fetch_set(one_file(), tmp_path, server.url, lambda line: None)

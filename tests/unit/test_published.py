@@ -12,14 +12,13 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import table
-from rungwise.evaluation.comparison.published import TABLES, PublishedConfig
 from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,
     SeedRow,
     VariantResult,
 )
-from rungwise.evaluation.comparison.table import TableConfig
+from rungwise.evaluation.comparison.table import TABLES, PublishedConfig, TableConfig
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.tasks.kinds.examples import ExampleCounts
 from tests.summaries import standing

@@ -18,14 +18,14 @@ from rungwise.instances import shards
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.language_models import MaskedModel
-from rungwise.pretraining.pretrained import load_model, load_module
-from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.report.run import write_report
 from rungwise.report.sections.examples import choose_specimen
 from rungwise.report.sections.findings import describe_training
 from rungwise.report.stage import ReportConfig, ReportSummary
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, load_tokenizer, train
-from rungwise.training.tensor_files import save_tensors
+from rungwise.training.pretrained import load_model, load_module
+from rungwise.training.state import save_tensors
+from rungwise.training.summary import BeganWith, PretrainSummary
 from tests.conftest import write_shards
 from tests.report_experiments import Experiment, MadeTask
 from tests.report_pages import (

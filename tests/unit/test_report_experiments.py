@@ -14,8 +14,8 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.tables import csv_bytes
-from rungwise.evaluation.comparison import predictions
+from rungwise.core.wording import csv_bytes
+from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.statistics import Estimate
@@ -312,15 +312,15 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
             {"label": ("no", "yes")[share > 0.5], "probabilities": [1 - share, share]}
             for share in shares
         ]
-        rows += predictions.prediction_rows(variant, seed, texts, said, "label")
+        rows += errors.prediction_rows(variant, seed, texts, said, "label")
     ((title, evaluate),) = select_stage(made, "evaluate").items()
-    predictions.write_predictions(rows, evaluate.folder)
+    errors.write_predictions(rows, evaluate.folder)
     summary, noise = EvaluateSummary.of(evaluate), {"0.1": Estimate(0.512, 0.401, 0.603, 2)}
     variants = {k: v.model_copy(update={"noise": noise}) for k, v in summary.variants.items()}
     noisy = summary.model_copy(update={"variants": variants})
     made[title] = noisy.replace_summary(evaluate)
     page, _ = written_page(made, tmp_path, fill_in_examples=0)
-    table = pd.read_parquet(evaluate.folder.path(predictions.FILE))
+    table = pd.read_parquet(evaluate.folder.path(errors.FILE))
     own = table[table.variant == "pretrained"]
     expected: Any = precision_recall_fscore_support(own.gold, own.prediction, labels=["no", "yes"])
     for row, numbers in zip(

@@ -17,12 +17,12 @@ from rungwise.evaluation.comparison.summary import (
     VariantResult,
 )
 from rungwise.models.config import model_config
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import formats
 from rungwise.report.sections import findings, origin
 from rungwise.report.sections.variants import TaskResult
 from rungwise.serving.stage import RegisterSummary
 from rungwise.tasks.kinds.examples import TaskSummary
+from rungwise.training.summary import PretrainSummary
 
 MINUS = "\N{MINUS SIGN}"
 

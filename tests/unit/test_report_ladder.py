@@ -11,19 +11,23 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
-from rungwise.evaluation.comparison.claims import ClaimsConfig, ClaimsSummary, judge_claims
-from rungwise.evaluation.comparison.published import RESULTS
+from rungwise.evaluation.comparison.claims import (
+    ClaimsConfig,
+    ClaimsSummary,
+    ComparisonResult,
+    judge_claims,
+)
+from rungwise.evaluation.comparison.table import RESULTS
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.evaluation.suites.section import Cell, Column, Panel
+from rungwise.pipeline.job import description
 from rungwise.pipeline.ladder import ladder_stages
-from rungwise.pipeline.overview import description
 from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder import claims as board
+from rungwise.report.ladder.claims import Ranked, Ranking
 from rungwise.report.ladder.page import write_ladder
 from rungwise.report.ladder.picture import draw_ladder
-from rungwise.report.ladder.ranking import Ranked, Ranking
 from rungwise.report.ladder.rungs import gather_rungs, history_rows
 from rungwise.report.palette import series
 from rungwise.report.sections.tuning import gather_searches, list_untuned

@@ -21,8 +21,6 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.losses.objectives import Meaning
 from rungwise.models.trained.language_models import TwoDirectionModel
-from rungwise.pretraining.pretrained import load_encoder, load_model
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.sections import pretraining
 from rungwise.tokenizer import (
     ByteBpeConfig,
@@ -33,6 +31,8 @@ from rungwise.tokenizer import (
     load_tokenizer,
     train,
 )
+from rungwise.training.pretrained import load_encoder, load_model
+from rungwise.training.summary import PretrainSummary
 from tests.conftest import made_up_sentences
 from tests.report_pages import (
     LENGTH,

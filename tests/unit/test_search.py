@@ -20,18 +20,16 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.search.measures import Measure
-from rungwise.evaluation.search.record import SearchSummary, run_search
+from rungwise.evaluation.search.record import Measure, SearchSummary, run_search
 from rungwise.evaluation.suites.scores import MeasureSummary
-from rungwise.pipeline.growth import Grow
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches, grow_stages
-from rungwise.pipeline.stages import chain_stages, pretrain_stages
+from rungwise.pipeline.stages import Grow, chain_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
-from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientConfig
-from rungwise.tuning.selection import expected_best
+from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.summary import PretrainSummary
+from rungwise.tuning.record import expected_best
 from tests.conftest import small_recipe, write_corpus
 
 RATE = "pretrain.optimizer.learning_rate"

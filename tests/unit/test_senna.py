@@ -9,10 +9,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rungwise.evaluation.suites import ranks
+from rungwise.evaluation.suites import perplexity
 from rungwise.evaluation.suites.base import Rung
-from rungwise.evaluation.suites.perplexity import HeldOutText
-from rungwise.evaluation.suites.ranks import RanksSuite
+from rungwise.evaluation.suites.perplexity import HeldOutText, RanksSuite
 from rungwise.instances.batch import CausalBatch
 from rungwise.instances.causal import CorruptedWordsConfig
 from rungwise.instances.masking import Vocabulary
@@ -119,7 +118,7 @@ def test_the_suite_takes_words_evenly_from_held_out_documents(
     def texts(rung: Any, end: int) -> list[HeldOutText]:
         return [HeldOutText("b", [7, 7, 7, 7], 4), HeldOutText("a", [5, 6], 2)]
 
-    monkeypatch.setattr(ranks, "held_out_texts", texts)
+    monkeypatch.setattr(perplexity, "held_out_texts", texts)
     asked: list[Any] = []
 
     class Model:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.commands.models.predict import write_vectors
+from rungwise.commands.predict import write_vectors
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
 from rungwise.models.losses.sentences import QUICK_THOUGHTS, SKIP_THOUGHTS

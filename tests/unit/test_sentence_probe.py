@@ -16,7 +16,6 @@ from sklearn.preprocessing import StandardScaler
 
 from rungwise.core.errors import ConfigError
 from rungwise.evaluation.suites import classifiers, sentence_probe
-from rungwise.evaluation.suites.floors import PPMI, RANDOM, ppmi_vectors
 from rungwise.evaluation.suites.items import Items, contrast, estimate_items
 from rungwise.evaluation.suites.sentence_probe import (
     MAJORITY,
@@ -24,8 +23,8 @@ from rungwise.evaluation.suites.sentence_probe import (
     SentencePropertiesSuite,
     pair_features,
 )
-from rungwise.tasks.formats.presets import SickFormat
-from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
+from rungwise.evaluation.suites.sentences import PPMI, RANDOM, ppmi_vectors
+from rungwise.tasks.formats.table import ColumnsConfig, SickFormat, TableFormat
 from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import FIRST_WORD, toy_rung
 

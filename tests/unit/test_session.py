@@ -19,11 +19,11 @@ import ray
 from ray.runtime_env import RuntimeEnv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rungwise.cluster import expected_nodes
-from rungwise.cluster import head as heads
+from rungwise.cluster import nodes as expected_nodes
+from rungwise.cluster import session as heads
 from rungwise.cluster import session as sessions
 from rungwise.cluster.session import local_head, session
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.tuning.running import count_concurrent
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.denoised_spans import DenoisedSpansConfig, _take_out
 from rungwise.instances.reader import InstanceReader
+from rungwise.instances.texts import DenoisedSpansConfig, _take_out
 from rungwise.models.losses.objectives import Objective
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import gradient, loss_and_gradient, shaken, small_config

@@ -16,12 +16,10 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError, UserError, from_text, to_text
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import provenance
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.checked import read_record, seal
+from rungwise.core.stages.artifact import Artifact, read_record, seal
 from rungwise.core.stages.notes import read_note, write_note
-from rungwise.core.stages.stage import Stage, StageType, plan
+from rungwise.core.stages.stage import Stage, StageType, Title, plan
 from rungwise.core.stages.summary import Summary
-from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.summary import CORPUS

@@ -22,7 +22,11 @@ BUILDING = {
     *("ray", "ray.data", "mlflow", "sqlalchemy", "matplotlib", "pandas", "sympy", "jinja2"),
     *("torch._dynamo", "torch.distributed.fsdp", "scipy.special", "scipy.stats", "sklearn"),
     *("transformers", "numba", "rungwise.report.run", "rungwise.report.ladder.page"),
-    *("rungwise.corpus.building.stage", "rungwise.pretraining.gradient", "rungwise.tuning.running"),
+    *(
+        "rungwise.corpus.building.stage",
+        "rungwise.training.ray.gradient",
+        "rungwise.tuning.running",
+    ),
 }
 # What shows a machine or a store also does without a recipe's blocks.
 RECIPE = {*BUILDING, "torch", "numpy", "pyarrow", "tokenizers", "rungwise.pipeline.recipe"}

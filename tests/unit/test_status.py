@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rungwise.__main__ import main
-from rungwise.commands.jobs import status
+from rungwise.commands import status
 from rungwise.core.errors import UserError
 
 STAGES = {("bert", "corpus"): 100.0, ("bert", "pretrain"): 200.0, ("gpt", "pretrain"): 300.0}
@@ -49,7 +49,7 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         return json.dumps({"data": {"result": result}})
 
-    monkeypatch.setattr("rungwise.cluster.local.services.request", ask)
+    monkeypatch.setattr("rungwise.cluster.local.processes.request", ask)
 
 
 @pytest.mark.usefixtures("prometheus")

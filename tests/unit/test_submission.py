@@ -27,9 +27,8 @@ from rungwise.__main__ import main
 from rungwise.cluster import registry
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.submission import job, kubernetes
-from rungwise.submission.packing import MOST_BYTES, check_upload, list_files
-from rungwise.submission.server import connect, find_server
-from rungwise.submission.submit import follow
+from rungwise.submission.job import MOST_BYTES, check_upload, list_files
+from rungwise.submission.submit import connect, find_server, follow
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.job_server import TOKEN, JobServer, job_server
 
@@ -113,10 +112,10 @@ def test_a_package_is_refused_at_the_limit_and_not_below(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = check_upload(project).size_bytes
-    monkeypatch.setattr("rungwise.submission.packing.MOST_BYTES", size)
+    monkeypatch.setattr("rungwise.submission.job.MOST_BYTES", size)
     with pytest.raises(UserError, match="a cluster takes less than"):
         check_upload(project)
-    monkeypatch.setattr("rungwise.submission.packing.MOST_BYTES", size + 1)
+    monkeypatch.setattr("rungwise.submission.job.MOST_BYTES", size + 1)
     check_upload(project)
 
 

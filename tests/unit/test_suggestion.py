@@ -9,7 +9,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.models.config import model_config
 from rungwise.models.suggestion import Size
-from rungwise.pretraining.config import PretrainStageConfig, fitting_kind
+from rungwise.training.fit_config import PretrainStageConfig, fitting_kind
 
 SMALL = {"num_layers": 2, "hidden_size": 128}
 STACK = SMALL | {"num_heads": 2, "intermediate_size": 256}

@@ -25,19 +25,17 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import list_matching_files
-from rungwise.evaluation.comparison.claim_comparisons import compare
-from rungwise.evaluation.comparison.claims import registered_claims
+from rungwise.evaluation.comparison.claims import compare, registered_claims
 from rungwise.evaluation.suites import speed
-from rungwise.evaluation.suites.analogies import AnalogiesSuite
 from rungwise.evaluation.suites.items import Items, estimate_items
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.evaluation.suites.sentences import SentencesSuite
-from rungwise.evaluation.suites.similarity import SimilaritySuite, read_pairs
 from rungwise.evaluation.suites.speed import SpeedSuite
-from rungwise.models.families import kneser_ney, ngram_tables
+from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite, read_pairs
+from rungwise.models.families import kneser_ney, ngram_model
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
-from rungwise.tasks.formats.presets import SickFormat, StsFormat
+from rungwise.tasks.formats.table import SickFormat, StsFormat
 from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, ByteBpeConfig, SpecialIds, train
 from tests.toy_rungs import FIRST_WORD, toy_rung
 from tests.unit.test_word_states import Recorder
@@ -353,7 +351,7 @@ def test_an_item_is_a_line(contiguous: bool, nats: list[float], tmp_path: Path) 
 def test_an_ngram_model_begins_anew_behind_each_line(tmp_path: Path) -> None:
     texts = [[FIRST_WORD, FIRST_WORD + 1, SEP_ID], [FIRST_WORD + 2, SEP_ID]]
     ids = np.concatenate(texts).astype(np.uint16)
-    table = ngram_tables.count_ngrams(ids, np.array([0, 3, 5]), 3, CLS_ID)
+    table = ngram_model.count_ngrams(ids, np.array([0, 3, 5]), 3, CLS_ID)
     model = kneser_ney.estimate_model(
         table, FIRST_WORD + 3, CLS_ID, kneser_ney.Smoothing((0.5, 1.0, 1.5))
     )

@@ -11,13 +11,12 @@ import pytest
 from pydantic import ValidationError
 from ray.exceptions import ActorDiedError
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tables import csv_bytes
+from rungwise.core.wording import csv_bytes
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning.check_applied import check_applied, split_metrics
 from rungwise.tuning.record import (
     Epoch,
     State,
@@ -28,7 +27,7 @@ from rungwise.tuning.record import (
     write_record,
 )
 from rungwise.tuning.running import count_concurrent, summarise
-from rungwise.tuning.trial import SweepJob, run_trial, select_inputs
+from rungwise.tuning.trial import SweepJob, check_applied, run_trial, select_inputs, split_metrics
 from tests.toy_sweeps import artifact, inputs, stage_config, toy
 
 RECORD = SweepTrial(

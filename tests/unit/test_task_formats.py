@@ -16,7 +16,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import load
-from rungwise.tasks.formats.schemes import iob2_labels, to_iob2
+from rungwise.tasks.formats.tagged import iob2_labels, to_iob2
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tasks.kinds.tagging import find_spans
 from tests.task_cases import FormatBlock, as_json, read_content

@@ -26,7 +26,7 @@ from rungwise.tasks.kinds.examples import (
 )
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs
-from rungwise.tasks.scoring import squad_rules
+from rungwise.tasks.scoring import metrics
 
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 Case = tuple[list[dict[str, Any]], list[Any]]
@@ -168,7 +168,7 @@ def library_scores(
             return dict(zip(names, scores, strict=True)) | {"accuracy": right}
         case "span":
             pairs = zip(predicted, examples, strict=True)
-            exact, f1s = np.array([squad_rules.score_answer(*pair) for pair in pairs]).T
+            exact, f1s = np.array([metrics.score_answer(*pair) for pair in pairs]).T
             has = np.array([bool(answers) for answers in gold])
             scores = {"exact_match": exact.mean(), "f1": f1s.mean()}
             if 0 < has.sum() < len(has):

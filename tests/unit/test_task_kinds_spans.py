@@ -19,7 +19,7 @@ from rungwise.tasks.kinds.examples import Answer, Question
 from rungwise.tasks.kinds.items import Frame, Item, Row, locate, windows
 from rungwise.tasks.kinds.kind import Outputs, Reading
 from rungwise.tasks.kinds.span import NO_ANSWER
-from rungwise.tasks.scoring import squad_rules
+from rungwise.tasks.scoring import metrics
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -267,7 +267,7 @@ def test_the_calibrated_threshold_is_the_best_there_is(metric: str) -> None:
 def test_answers_of_the_same_characters_score_as_the_official_rules_say() -> None:
     # By hand, from the rules that the official scripts apply.
     def of(predicted: str, *answers: str, context: str = "some words") -> tuple[float, float]:
-        return squad_rules.score_answer(
+        return metrics.score_answer(
             predicted, asked(context, *(Answer(text, 0) for text in answers))
         )
 
@@ -287,7 +287,7 @@ def test_answers_of_the_same_characters_score_as_the_official_rules_say() -> Non
 def test_chinese_answers_score_by_longest_common_stretch_of_characters() -> None:
     def of(predicted: str, *answers: str) -> tuple[float, float]:
         context = "《战国无双3》是由光荣和ω-force开发的。"
-        return squad_rules.score_answer(
+        return metrics.score_answer(
             predicted, asked(context, *(Answer(text, 0) for text in answers))
         )
 
@@ -298,7 +298,7 @@ def test_chinese_answers_score_by_longest_common_stretch_of_characters() -> None
     assert of("甲丁乙丙", "甲乙丙") == (0, pytest.approx(4 / 7))
     assert of("", "光荣") == (0, 0)
     assert of("") == (1, 1)
-    assert not squad_rules.is_chinese("Kublai Khan (忽必烈) was a grandson")
+    assert not metrics.is_chinese("Kublai Khan (忽必烈) was a grandson")
 
 
 def test_the_threshold_is_the_best_for_answers_as_long_as_the_config_allows(

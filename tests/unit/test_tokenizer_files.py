@@ -15,9 +15,9 @@ from rungwise.tokenizer import (
     SpecialIds,
     TokenizerFileConfig,
     identity,
+    input_digests,
     load_tokenizer,
     make_encoder,
-    input_digests,
     read_tokenizer,
     special_ids,
 )

@@ -23,9 +23,8 @@ from rungwise.tokenizer import (
     special_ids,
 )
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokens.config import TokensConfig
-from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText, TokensFile, write_tokens
+from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary
+from rungwise.tokenizer.token_text import TokenisedText, TokensFile, write_tokens
 from tests.corpora import made_up_documents, text_and_tokenizer
 from tests.summaries import tokens_of
 

@@ -19,18 +19,21 @@ from mlflow.entities import LoggedModel, Run
 from rich.console import Console
 
 from rungwise.__main__ import main
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.exit_codes import FAILED, OK, USER_ERROR
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking import sender as sending
 from rungwise.core.tracking import tracker as tracking
-from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG, RUN_ID
-from rungwise.core.tracking.store import (
+from rungwise.core.tracking.sender import (
+    KEY_TAG,
+    NOTE_TAG,
+    PARENT_TAG,
+    RUN_ID,
     default_uri,
     find_database,
+    hide_credentials,
     make_store,
     open_store,
-    hide_credentials,
 )
 from rungwise.core.tracking.tracker import Synced, Tracker, sync
 from rungwise.pipeline import runner

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.order import ReadOrder, ShardShare
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
-from rungwise.pretraining.gradient import check_fit
-from rungwise.pretraining.resume_proof import relative_difference
 from rungwise.training.feed import Source, step_batch
+from rungwise.training.ray.gradient import check_fit
+from rungwise.training.ray.resume_proof import relative_difference
 from rungwise.training.state import RunState
 from tests.training_runs import (
     VOCAB,

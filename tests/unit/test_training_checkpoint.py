@@ -13,8 +13,8 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.training import checkpoint
 from rungwise.training.checkpoint_files import RECORD, Checkpoint
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers
-from rungwise.training.progress import Progress
 from rungwise.training.state import RunState
+from rungwise.training.throughput import Progress
 from tests.small_models import small_model
 from tests.training_runs import (
     Killed,

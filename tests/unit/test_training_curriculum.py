@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
@@ -18,10 +17,10 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.pretraining.gradient import check_fit, plan_run
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import DataPhase, count_epochs, list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
+from rungwise.training.ray.gradient import check_fit, plan_run
 from tests.conftest import small_recipe
 from tests.training_runs import (
     CPU,

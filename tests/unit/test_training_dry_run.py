@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from rungwise.__main__ import main
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.configuration.yaml_file import load
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pretraining.config import PretrainStageConfig, require_gradient
-from rungwise.pretraining.estimate import Measures, estimate_run, memory_estimate
-from rungwise.pretraining.initial import build_model
 from rungwise.training.config import GradientFit
+from rungwise.training.estimate import Measures, estimate_run, memory_estimate
+from rungwise.training.fit_config import PretrainStageConfig, require_gradient
+from rungwise.training.initial import build_model
 from rungwise.training.optimizer import build_optimizers
 from tests.conftest import REPOSITORY, small_recipe, write_recipe
 from tests.training_runs import config, make_instances

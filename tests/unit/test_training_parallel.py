@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.order import ShardShare
 from rungwise.instances.reader import InstanceReader
@@ -18,7 +18,7 @@ from rungwise.training.config import GradientFit
 from rungwise.training.curriculum import DataPhase
 from rungwise.training.feed import Source, count_bins, data_hash, step_batch
 from rungwise.training.parallel import Group
-from rungwise.training.progress import Progress
+from rungwise.training.throughput import Progress
 from tests.small_models import small_model
 from tests.training_runs import assert_same_weights, config, make_instances, run, together, weights
 

@@ -11,8 +11,8 @@ from ray.train.v2._internal.execution.scaling_policy import ResizeDecision
 
 from rungwise.cluster.interface import find_interface
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining import preemption as notices
-from rungwise.pretraining.preemption import PreemptionWatch, SaveBeforeResize
+from rungwise.training.ray import gradient as notices
+from rungwise.training.ray.gradient import PreemptionWatch, SaveBeforeResize
 from tests.waiting import wait_until
 
 RESIZING = ResizingState(scaling_decision=ResizeDecision(2, {"CPU": 1}))

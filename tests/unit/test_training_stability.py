@@ -17,8 +17,8 @@ from rungwise.models.transformer.layer import StackedLinear
 from rungwise.training import step as training_step
 from rungwise.training.config import EarlyStopConfig
 from rungwise.training.loop import has_stalled, is_finished, measure_progress, spent_steps
-from rungwise.training.muon import Muon
 from rungwise.training.optimizer import (
+    Muon,
     MuonConfig,
     OptimizerConfig,
     build_optimizers,
@@ -27,9 +27,8 @@ from rungwise.training.optimizer import (
     set_learning_rate,
     update,
 )
-from rungwise.training.progress import Progress
-from rungwise.training.step_metrics import is_spike
-from rungwise.training.throughput import Clock, Costs, matmul_rate, totals
+from rungwise.training.step import is_spike
+from rungwise.training.throughput import Clock, Costs, Progress, matmul_rate, totals
 from tests.small_models import small_model
 from tests.training_runs import Killed, KilledAt, Notes, config, make_instances, run, weights
 

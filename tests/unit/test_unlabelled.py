@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.commands.models.predict import check_encoding
+from rungwise.commands.predict import check_encoding
 from rungwise.core.errors import DataError
-from rungwise.tasks.data.unlabelled import Format, read_lines
+from rungwise.tasks.data.cutting import Format, read_lines
 from rungwise.tasks.kinds.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 
 

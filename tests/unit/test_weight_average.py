@@ -12,10 +12,10 @@ import torch
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.pretraining.initial import build_model
 from rungwise.training import step as training_step
 from rungwise.training.config import GradientConfig, OutlierConfig
-from rungwise.training.step_metrics import Outliers
+from rungwise.training.initial import build_model
+from rungwise.training.step import Outliers
 from tests.training_runs import (
     CPU,
     VOCAB,

@@ -23,9 +23,9 @@ from rungwise.models.word_vectors.word2vec import (
     huffman_paths,
     keep_probabilities,
 )
-from rungwise.pretraining.config import AsynchronousConfig
-from rungwise.pretraining.rounds import mean_loss
-from rungwise.tokens.text import TokenisedText
+from rungwise.tokenizer.token_text import TokenisedText
+from rungwise.training.fit_config import AsynchronousConfig
+from rungwise.training.ray.rounds import mean_loss
 
 COUNTS = np.array([5, 9, 12, 13, 16, 45, 0])
 P = 16  # rows in memory are multiples of this

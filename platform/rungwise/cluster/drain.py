@@ -1,6 +1,6 @@
 """The `preStop` of a spot pod on Kubernetes: tell Ray that this node is about to go away.
 
-Ray Train then gives its workers notice, and they save a checkpoint (pretraining/preemption.py).
+Ray Train then gives its workers notice, and they save a checkpoint (training/ray/gradient.py).
 This waits, because Kubernetes ends the pod when `preStop` returns.
 """
 

@@ -3,7 +3,7 @@
     files ──> by name and first bytes: tables, archives, text ──> one `FileGroup` per kind
 
 All figures are estimates from the beginnings of at most `_SAMPLED_FILES` files, for a draft recipe
-that a person checks before it is run (commands/running/init.py).
+that a person checks before it is run (commands/init.py).
 """
 
 import codecs
@@ -22,14 +22,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
-from rungwise.core.plural import format_count
 from rungwise.core.storage.source_files import SourceFile, data_files, find_files, is_glob
 from rungwise.core.storage.store_errors import explain_connection_errors
-from rungwise.corpus.cleaning.accents import count_marked
+from rungwise.core.wording import format_count
+from rungwise.corpus.cleaning.quality import count_marked
 from rungwise.corpus.readers import streams
-from rungwise.corpus.readers.encodings import archive_kind, detect_encoding, wide_encoding
 from rungwise.corpus.readers.file_reader import plain_breaks
 from rungwise.corpus.readers.records import open_arrow
+from rungwise.corpus.readers.streams import archive_kind, detect_encoding, wide_encoding
 from rungwise.corpus.readers.text import gutenberg_text
 from rungwise.corpus.summary import count_units
 

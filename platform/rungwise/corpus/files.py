@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.public.sets import how_to_get
+from rungwise.core.public_data import how_to_get
 from rungwise.core.storage.source_files import SourceFile, data_files, digest_of_blocks, find_files
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.corpus.cleaning.decontamination import PATHS_KEY, DecontaminationConfig
@@ -121,7 +121,7 @@ def _has_cluster() -> bool:
 def _hash_by_tasks(blocks: Sequence[tuple[SourceFile, int]], key: str) -> list[bytes]:
     from rungwise.cluster.session import session
     from rungwise.cluster.tasks import pack_items, run_tasks
-    from rungwise.core.configuration.compute import ComputeConfig
+    from rungwise.core.configuration.overrides import ComputeConfig
 
     items = list(enumerate(blocks))
     sizes = [min(file.size_bytes, SourceFile.BLOCK_BYTES) for file, _ in blocks]

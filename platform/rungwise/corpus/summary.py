@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.core.plural import format_count
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.stage import LazyFunction, StageType
-from rungwise.core.stages.summary import SummaryPart, PerSplit, Summary
+from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
+from rungwise.core.wording import format_count
 from rungwise.corpus.config import identity
-from rungwise.corpus.document import DocumentDamage, Document, read_documents
+from rungwise.corpus.document import Document, DocumentDamage, read_documents
 from rungwise.corpus.files import input_digests
 
 CORPORA = ("corpus", "task_text")  # the stages that make a corpus

@@ -12,17 +12,17 @@ from rungwise.core.recent import Recent
 from rungwise.core.stages.artifact import Artifact
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
 from rungwise.finetune.model import PretrainedBody
+from rungwise.models.device import shapes_only
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.shapes import shapes_only
 from rungwise.models.trained.encoders import LayeredEncoder, count_marks
-from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks.data.noise import add_errors, noise_split
+from rungwise.tasks.data.files import add_errors, noise_split
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.kinds.items import Frame, Item
 from rungwise.tokenizer import load_reader, special_ids
-from rungwise.training.tensor_files import MODEL, load_tensors
+from rungwise.training.state import MODEL, load_tensors
+from rungwise.training.summary import PretrainSummary
 
 _USUAL = FinetuneConfig()
 _NOISE_SEED = 0  # the same errors for every model

@@ -1,45 +1,46 @@
-"""Fine-tune one model on one task with one seed (Devlin et al. 2019, arXiv:1810.04805, section
-4.1): AdamW, linear warm-up and decay, one process with one or more devices (batches.py). The same
-seed gives the same bits.
+"""How the encoder learns: rates per layer, low-rank adaptation, and settings as measured.
 
-The loss is that of the kind of task (`loss_sums`); class weights multiply it. The sum is divided by
-the number of items, not by their weights: the mean weight over the training split is 1, and
-dividing by the weights would cancel them in a batch of one class.
+Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685, section 4.1): each weight W (n, m) of the
+encoder's linear layers becomes W + (alpha / r) · B A, with B (n, r) initially zero and A (r, m)
+random. Only A and B learn; after training they are merged into W, so that a plain model remains.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 import numpy as np
+import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from rungwise.core.errors import UserError
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.randomness import bits
-from rungwise.finetune.batches import Copies, ItemBatch, collate, model_devices
-from rungwise.finetune.config import FinetuneConfig, LoraAdaptation
+from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig, LoraAdaptation
 from rungwise.finetune.data import TaskData, check
-from rungwise.finetune.learning import (
-    adapt,
-    learning_rate_shares,
-    measure_rates,
-    measure_settings,
-    merge,
-    thaw,
-)
 from rungwise.finetune.model import TaskModel
 from rungwise.finetune.scoring import (
+    Copies,
+    ItemBatch,
     calibrate_and_score,
     class_weights,
+    collate,
     language_model_loss,
     logits_and_states,
+    model_devices,
 )
-from rungwise.finetune.state import Best, load_state, save_state
-from rungwise.models.device import keep_freed_memory, list_devices, seed_generators
+from rungwise.models.device import (
+    keep_freed_memory,
+    list_devices,
+    multiplies_bfloat16,
+    seed_generators,
+)
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.heads import CrfHead
 from rungwise.tasks.kinds.items import Item
 from rungwise.training.optimizer import (
@@ -50,6 +51,204 @@ from rungwise.training.optimizer import (
     learning_rate_at,
     set_learning_rate,
 )
+from rungwise.training.state import RunState
+
+
+def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, float]:
+    """Return the factor on `learning_rate` of each parameter, by name.
+
+    Of L layers, layer l has decay^(L - l); the embeddings are layer 0.
+    """
+    adaptation = config.adaptation
+    decay = adaptation.decay if isinstance(adaptation, DiscriminativeAdaptation) else 1.0
+    of_head = (config.head_learning_rate or config.learning_rate) / config.learning_rate
+    levels = model.encoder.depth()
+    shares = {
+        id(parameter): decay ** (len(levels) - 1 - number)
+        for number, level in enumerate(levels)
+        for parameter in level
+    }
+    return {name: shares.get(id(value), of_head) for name, value in model.named_parameters()}
+
+
+def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
+    """Unfreeze the layers whose turn has come in `epoch`, counted from 0, and freeze the others."""
+    every = config.unfreeze_every_epochs
+    if every is None:
+        return
+    levels = model.encoder.depth()
+    waiting = max(0, len(levels) - epoch // every)
+    for number, level in enumerate(levels):
+        for parameter in level:
+            parameter.requires_grad_(number >= waiting)
+
+
+def measure_rates(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Return the highest learning rates in the optimizer now, by config key.
+
+    For a fixed encoder `learning_rate` is the head's, as nothing else learns.
+    """
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    of_encoder = [rates.pop(id(p)) for p in model.encoder.parameters() if id(p) in rates]
+    return {
+        "learning_rate": max(of_encoder or rates.values()),
+        "head_learning_rate": max(rates.values()),
+    }
+
+
+def measure_settings(
+    config: FinetuneConfig,
+    data: TaskData,
+    weights: torch.Tensor | None,
+    parts: int,
+    device: torch.device,
+) -> dict[str, float]:
+    """Return the measured effect of these keys where they differ from their default; 0: none.
+
+    `weights` are the class weights, `parts` is the number of parts of the first batch, and `device`
+    is the model's.
+    """
+    kind = task_kind(data.info, config.reading)
+    windows = kind.has_windows and any(
+        len(split.items) > len(split.examples) for split in data.splits.values()
+    )
+    values = {
+        "accumulation": parts,
+        "auxiliary_language_model": config.auxiliary_language_model,
+        "best_epoch": config.epochs > 1,
+        "bfloat16": multiplies_bfloat16(device),
+        "class_weights": weights is not None and bool((weights != 1).any()),
+        "max_answer_tokens": kind.longest_answer,
+        "pooling": kind.pools,
+        "windows": windows,
+        # No window begins more than half a window after the one before.
+        "stride": min(config.stride, (config.sequence_length - kind.marks) // 2) if windows else 0,
+    }
+    usual = FinetuneConfig()
+    return {k: float(v) for k, v in values.items() if getattr(config, k) != getattr(usual, k)}
+
+
+class LowRank(nn.Module):
+    """W plus its low-rank change; a parametrization of the weight of a linear layer."""
+
+    def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.down = nn.Parameter(weight.new_empty(rank, weight.shape[1]))
+        self.up = nn.Parameter(weight.new_zeros(weight.shape[0], rank))
+        self.share = alpha / rank
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + self.share * (self.up @ self.down)
+
+
+def adapt(encoder: nn.Module, adaptation: LoraAdaptation) -> None:
+    """Freeze `encoder` and add trainable low-rank changes to its linear layers.
+
+    Raises ConfigError if it has no linear layers.
+    """
+    encoder.requires_grad_(False)
+    linear = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ConfigError(
+            "finetune.adaptation.kind: lora changes linear layers, and this encoder has none; use "
+            "full"
+        )
+    for module in linear:
+        change = LowRank(module.weight, adaptation.rank, adaptation.alpha)
+        parametrize.register_parametrization(module, "weight", change)
+
+
+@torch.no_grad()
+def merge(encoder: nn.Module) -> None:
+    """Add the changes to the weights and remove the parametrizations."""
+    for module in encoder.modules():
+        if parametrize.is_parametrized(module, "weight"):
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
+
+
+_EPOCH = "epoch"
+_PREFIX, _SCORES = "kept/", "kept_scores"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch so far, counted from 1: its score and loss on validation, its weights."""
+
+    epoch: int
+    score: float
+    loss: float
+    weights: Mapping[str, Tensor]
+
+    @classmethod
+    def better(
+        cls, best: Self | None, epoch: int, score: float, loss: float, model: nn.Module
+    ) -> Self:
+        """Return the better of `best` and `model`: higher score, then lower loss, then earlier."""
+        if best is not None and (best.score, -best.loss) >= (score, -loss):
+            return best
+        return cls(epoch, score, loss, {n: t.clone() for n, t in model.state_dict().items()})
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The numbers as metrics of an epoch."""
+        return {
+            f"{_PREFIX}epoch": self.epoch,
+            f"{_PREFIX}score": self.score,
+            f"{_PREFIX}loss": self.loss,
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything under names that no weights have; `from_tensors` reads it."""
+        numbers = torch.tensor([self.epoch, self.score, self.loss], dtype=torch.float64)
+        return {_SCORES: numbers} | {f"{_PREFIX}{n}": t for n, t in self.weights.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self | None:
+        """Read what `tensors` wrote; None if it is absent."""
+        if _SCORES not in tensors:
+            return None
+        epoch, score, loss = tensors[_SCORES].tolist()
+        weights = {n.removeprefix(_PREFIX): t for n, t in tensors.items() if n.startswith(_PREFIX)}
+        return cls(int(epoch), score, loss, weights)
+
+
+def save_state(
+    model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int, best: Best | None = None
+) -> bytes:
+    """Return everything needed to resume after `epoch` epochs."""
+    tensors = RunState(model, (optimizer,)).tensors() | {_EPOCH: torch.tensor(epoch)}
+    tensors |= {} if best is None else best.tensors()
+    return safetensors.torch.save({name: t.detach().clone() for name, t in tensors.items()})
+
+
+@torch.no_grad()
+def load_state(
+    model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes
+) -> tuple[int, Best | None]:
+    """Load `state`. Returns the number of epochs done, and the best epoch if there is one.
+
+    Raises UserError for the state of another model.
+    """
+    tensors = safetensors.torch.load(state)
+    parameters = dict(model.named_parameters())
+    for name, tensor in model.state_dict().items():
+        saved = tensors.get(f"model/{name}")
+        if saved is None or saved.shape != tensor.shape:
+            raise UserError(
+                f"the saved state is of another model: expected {name} with the shape "
+                f"{list(tensor.shape)}, found {None if saved is None else list(saved.shape)}; what "
+                "goes on from a state must keep finetune.top, finetune.adaptation and the encoder"
+            )
+        tensor.copy_(saved)
+    for key, value in tensors.items():
+        kind, _, rest = key.partition("/")
+        if kind == "optimizer":
+            name, _, moment = rest.rpartition("/")
+            parameter = parameters[name]
+            optimizer.state[parameter][moment] = value.to(parameter.device)
+    return int(tensors[_EPOCH]), Best.from_tensors(tensors)
+
 
 # Keep these random numbers apart from those of the order of items.
 _DROPOUT, _BATCHES = 0xD209, 0xBA7C

@@ -163,7 +163,7 @@ class CausalBatch(Batch[ArrayT]):
     document: ArrayT | None = None  # (B, T) int64, tokens of one document share a number in a row
     positions: ArrayT | None = None  # (B, T) int64, from the beginning of the document or block
     starts: ArrayT | None = None  # (S + 1,) int32, see `document_starts`
-    # For models that carry a state from block to block (training/streams.py).
+    # For models that carry a state from block to block (training/state.py).
     streams: ArrayT | None = None  # (B,) int64, each row's stream on this worker
     continues: ArrayT | None = None  # (B,) bool, False where a stream starts over
     state: ArrayT | None = None  # (B, ...) float32, initial states

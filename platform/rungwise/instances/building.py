@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.cluster.build_files import MARKERS, FileRow, build_files
+from rungwise.cluster.tasks import MARKERS, FileRow, build_files
 from rungwise.core.errors import DataError
-from rungwise.core.plural import format_count
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -26,12 +25,13 @@ from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import SpecialIds, TokenisedText
+from rungwise.core.wording import format_count
 from rungwise.instances import shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Kind
 from rungwise.instances.summary import InstancesSummary, ShardFile
-from rungwise.tokens.summary import TokensRow, TokensSummary
-from rungwise.tokens.text import TokensFile, document_hash, join_texts
+from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
+from rungwise.tokenizer.token_text import TokensFile, document_hash, join_texts
 
 _SECTION_TOKENS = 8 << 20
 _LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # at most, from each lender

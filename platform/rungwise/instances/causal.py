@@ -11,7 +11,7 @@ B batch, T sequence
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.random import Generator
@@ -20,10 +20,11 @@ from pydantic import Field
 
 from rungwise.core.randomness import uniform
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.instances.batch import CausalBatch
-from rungwise.instances.contract import Facts, check_rows, check_bound
-from rungwise.instances.kind import Built, Kind, ColouredPiece, ShownRow, Spell, WholeRow
+from rungwise.instances.batch import CausalAndMaskedBatch, CausalBatch, MaskedBatch
+from rungwise.instances.contract import Facts, check_bound, check_rows
+from rungwise.instances.kind import Built, ColouredPiece, Kind, ShownRow, Spell, WholeRow
 from rungwise.instances.masking import Vocabulary
+from rungwise.instances.pairs import MaskedBlocksConfig
 from rungwise.instances.shards import PaddedRows, Shard
 
 
@@ -157,3 +158,90 @@ class CorruptedWordsConfig(CausalConfig):
         first = " ".join(spell(int(token)) for token in batch.targets[row, :3])
         note = f"{length} tokens, each beside a random word: {first} ..."
         return dataclasses.replace(row_shown, note=note)
+
+
+_DRAW = 0xCA05  # separates the choice of rows from other random numbers
+
+
+class CausalAndMaskedConfig(MaskedBlocksConfig):
+    """Blocks of text, some masked, some read from left to right."""
+
+    kind: Literal["causal_and_masked"] = "causal_and_masked"  # pyright: ignore[reportIncompatibleVariableOverride]
+    causal_share: float = Field(default=0.5, ge=0, le=1)  # of the rows
+    # share at the end of a run, to which it goes in a straight line; null: `causal_share`
+    final_causal_share: float | None = Field(default=None, ge=0, le=1)
+
+    @property
+    def _shares(self) -> tuple[float, float]:
+        last = self.final_causal_share
+        return self.causal_share, self.causal_share if last is None else last
+
+    @property
+    def masked_per_row(self) -> float:
+        """The mean number of tokens predicted in a full row."""
+        share = sum(self._shares) / 2
+        return share * self.length + (1 - share) * super().masked_per_row
+
+    @property
+    def changes(self) -> bool:
+        return super().changes or self.final_causal_share is not None
+
+    def at(self, progress: float) -> Self:
+        first, last = self._shares
+        share = first + progress * (last - first)
+        return super().at(progress).model_copy(update={"causal_share": share})
+
+    def batch(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+    ) -> CausalAndMaskedBatch[NDArray[Any]]:
+        masked = super().batch(rows, epochs, seed, vocabulary)
+        draws_B = uniform(seed, epochs, rows.instances, _DRAW)
+        return CausalAndMaskedBatch(
+            masked.originals(),
+            rows.lengths,
+            draws_B < self.causal_share,
+            _next_tokens(masked),
+            masked,
+        )
+
+    def random_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, B: int, vocab_size: int
+    ) -> CausalAndMaskedBatch[Any]:
+        import torch
+
+        is_causal = torch.arange(B) < (count := round(self.causal_share * B))
+        ids_BT = torch.randint(vocab_size, (B, self.length))
+        causal = masked = None
+        if count:
+            weights_BT = torch.ones(count, self.length)
+            causal = CausalBatch(ids_BT[:count], ids_BT[:count].roll(-1, 1), weights_BT)
+        if count < B:
+            masked = super().random_batch(B - count, vocab_size)
+        lengths_B = torch.full((B,), self.length)
+        return CausalAndMaskedBatch(ids_BT, lengths_B, is_causal, causal, masked)
+
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
+        if not batch.is_causal[row]:
+            return super().show(batch.masked, row, vocabulary, spell)
+        nothing = np.zeros_like(batch.masked.masked_weights)
+        whole = dataclasses.replace(batch.masked, ids=batch.ids, masked_weights=nothing)
+        row_shown = super().show(whole, row, vocabulary, spell)
+        length = int(batch.masked.lengths[row])
+        return dataclasses.replace(row_shown, note=f"{length} tokens, read from left to right")
+
+    def whole_row(self, batch: Any, row: int) -> WholeRow:
+        return super().whole_row(batch.masked, row)
+
+
+def _next_tokens(masked: MaskedBatch[NDArray[Any]]) -> CausalBatch[NDArray[Any]]:
+    """The rows unmasked, each token with the one after it; nothing is predicted across texts."""
+    assert masked.lengths is not None
+    ids, T = masked.originals(), masked.ids.shape[1]
+    place_BT = np.broadcast_to(np.arange(T), ids.shape)
+    targets, weights = np.roll(ids, -1, axis=1), place_BT < masked.lengths[:, None] - 1
+    document, positions = masked.document, masked.positions
+    if document is None or positions is None:
+        document, positions = np.zeros_like(ids), place_BT
+    else:
+        weights = weights & (document == np.roll(document, -1, axis=1))
+    return CausalBatch(ids, targets, weights.astype(np.float32), document, positions)

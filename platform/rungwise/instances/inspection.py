@@ -14,11 +14,11 @@ from tokenizers import Tokenizer, decoders
 
 from rungwise import tokenizer as tokenizers
 from rungwise.core.errors import UserError
-from rungwise.core.plural import format_count
 from rungwise.core.randomness import bits
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
+from rungwise.core.wording import format_count
 from rungwise.instances.kind import ColouredPiece
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary

@@ -22,7 +22,7 @@ from rungwise.instances.batch import Batch
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows, Shard
-from rungwise.tokens.config import TokensConfig
+from rungwise.tokenizer.token_stage import TokensConfig
 
 PieceKind = Literal["special", "plain", "masked", "random", "kept", "opens"]
 Spell = Callable[[int], str]  # writes a token

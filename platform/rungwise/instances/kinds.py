@@ -5,15 +5,16 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.blocks import MaskedBlocksConfig
-from rungwise.instances.causal import CausalConfig, CorruptedWordsConfig
-from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
-from rungwise.instances.denoised_spans import DenoisedSpansConfig
+from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig, CorruptedWordsConfig
 from rungwise.instances.kind import Kind
-from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.sentence_order import SentenceOrderConfig
+from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
 from rungwise.instances.sentence_runs import SentenceRunsConfig
-from rungwise.instances.texts import AlignedLinesConfig, DocumentRowsConfig, LabelledPairsConfig
+from rungwise.instances.texts import (
+    AlignedLinesConfig,
+    DenoisedSpansConfig,
+    DocumentRowsConfig,
+    LabelledPairsConfig,
+)
 
 InstancesConfig = Annotated[
     MaskedPairsConfig

@@ -15,11 +15,11 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.instances.contract import Facts, ContractShare, check_rows, check_shares, check_bound
+from rungwise.instances.contract import ContractShare, Facts, check_bound, check_rows, check_shares
 from rungwise.instances.kind import (
+    ColouredPiece,
     Figure,
     Kind,
-    ColouredPiece,
     PieceKind,
     ShownRow,
     Spell,
@@ -28,8 +28,8 @@ from rungwise.instances.kind import (
 )
 from rungwise.instances.masking import MaskingConfig, Vocabulary, expected_predictions, mask
 from rungwise.instances.shards import PaddedRows, Shard, pad_rows
-from rungwise.tokens.config import TokensConfig
-from rungwise.tokens.mask_units import MaskUnitsConfig
+from rungwise.tokenizer.mask_units import MaskUnitsConfig
+from rungwise.tokenizer.token_stage import TokensConfig
 
 _ROWS_AT_ONCE = 1024
 _TOKENS_MASKED = 1 << 19

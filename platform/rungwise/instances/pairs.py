@@ -1,23 +1,15 @@
-"""Masked pairs `[CLS] A [SEP] B [SEP]`, as in BERT, for MLM and next-sentence prediction.
+"""Masked blocks `[CLS] A [SEP]`, for MLM without pairs.
 
-The procedure is that of Devlin et al. 2019 (arXiv:1810.04805, appendix A.2): sentences of one
-document are gathered up to a target length, which is sometimes short, and split in two. B is the
-second part or, half of the time, text from another document; then the unused sentences are gathered
-again.
+A holds whole sentences of one document up to the sequence length (DOC-SENTENCES of Liu et al. 2019,
+arXiv:1907.11692). A sentence longer than that fills blocks of its own.
 
-Differences from google-research/bert:
-
-- A pair ends before the sentence that would overshoot; there it is gathered and the pair truncated.
-  A random B ends the same way and is drawn again if its first sentence is too long, so that lengths
-  do not reveal the label. A sentence longer than half a row is cut into pieces that act as
-  sentences (plan.py). So no token of the text is lost.
-- A document that ends in a single sentence can only give NotNext, which would exceed half of all
-  pairs. Here a later pair is made IsNext in return; if too many are owed, the sentence is split.
-- B is never from the document of A.
-- The target length is drawn per pair, not per document.
-- Masks are counted in ordinary tokens (masking.py); there special tokens count too.
+With `packed`, a row continues with the next document (FULL-SENTENCES of the same paper),
+`[CLS] A [SEP] [CLS] B [SEP]`, until a sentence does not fit. Unlike in the paper, attention stays
+within each text and positions restart, so the loss equals that of the same texts in padded rows.
+Less than one sentence per row is padding.
 """
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -32,8 +24,50 @@ from rungwise.instances import plan
 from rungwise.instances.contract import Facts, check_bound
 from rungwise.instances.kind import Built, Figure
 from rungwise.instances.masked_kind import MaskedKind
+from rungwise.instances.masking import Vocabulary
 from rungwise.instances.plan import Pieces
 from rungwise.instances.shards import Shard
+
+
+class MaskedBlocksConfig(MaskedKind):
+    """Blocks of text, masked."""
+
+    kind: Literal["masked_blocks"] = "masked_blocks"
+    packed: bool = False  # rows hold the texts of several documents, and short_rate shortens none
+
+    @property
+    def holds_several_texts(self) -> bool:
+        return self.packed
+
+    def build(
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
+    ) -> Built:
+        room = self.sequence_length - 2
+        short_rate = 0.0 if self.packed else self.short_rate
+        pieces = plan.in_rows(text, room, short_rate, rng, planned)
+        begin = np.arange(len(pieces.document))
+        if self.packed:
+            last = plan.full_rows(pieces, self.sequence_length, frame_size=2)
+        else:
+            last = pieces.gathered(begin, pieces.end, plan.targets(pieces, room, short_rate, rng))
+        begin = plan.chain(last)
+        # A text begins at each row; in packed rows, also at each document.
+        opens = np.union1d(begin, np.flatnonzero(np.diff(pieces.document, prepend=-1)))
+        texts = opens if self.packed else begin
+        spans = pieces.span(texts, np.append(texts[1:], len(last)))
+        counts = plan.tokens_unused(pieces, [spans], allowed=0)
+        columns = {"document": text.documents[pieces.document[begin]]}
+        framed = plan.frame_rows(text, [spans], special, columns)
+        rows = np.append(np.searchsorted(texts, begin), len(texts))
+        return Built(replace(framed, offsets=framed.offsets[rows]), counts)
+
+    @property
+    def segments(self) -> int | None:
+        return None if self.packed else 1
+
+    def opens_text(self, vocabulary: Vocabulary) -> int | None:
+        return vocabulary.special.cls if self.packed else None
+
 
 _OWED_AT_MOST = 8  # surplus of NotNext pairs at which single sentences are split
 _PAIRS_A_DEBT = 32  # the surplus allowed grows by one per so many pairs
@@ -176,3 +210,52 @@ def _other_places(
         at[todo] = rng.integers(pieces.first[choice], pieces.first[choice + 1])
         todo = todo[pieces.starts[at[todo] + 1] - pieces.starts[at[todo]] > limit[todo]]
     return other, at
+
+
+class SentenceOrderConfig(MaskedKind):
+    """Pairs of consecutive texts, masked, half of them swapped, as in ALBERT."""
+
+    answers: ClassVar = ("A and B are swapped", "A and B are in order")
+
+    kind: Literal["sentence_order"] = "sentence_order"
+
+    def build(
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
+    ) -> Built:
+        # A document of one token has no order; such tokens are left out and counted.
+        room = self.sequence_length - 3
+        pieces = plan.in_half_rows(text, room, rng, planned)
+        begin = np.arange(len(pieces.document))
+        target = plan.targets(pieces, room, self.short_rate, rng)
+        last = np.minimum(
+            np.maximum(pieces.gathered(begin, pieces.end, target), begin + 2), pieces.end
+        )
+        lone_left = last == pieces.end - 1
+        fits = pieces.starts[pieces.end] - pieces.starts[begin] <= room
+        last = np.where(
+            lone_left & (last - begin > 2), last - 1, np.where(lone_left & fits, pieces.end, last)
+        )
+
+        begin = plan.chain(last)
+        first, end = pieces.starts[begin], pieces.starts[last[begin]]
+        count = last[begin] - begin
+        middle = np.where(
+            count > 1,
+            pieces.starts[begin + rng.integers(1, np.maximum(count, 2))],
+            (first + end) // 2,
+        )
+        divisible = middle > first
+        spans = np.stack([first, middle, middle, end], axis=1)[divisible]
+        counts = plan.tokens_unused(pieces, [spans[:, :2], spans[:, 2:]], allowed=pieces.planned)
+        in_order = rng.random(len(spans)) < 0.5
+        turned = np.where(in_order[:, None], spans, spans[:, [2, 3, 0, 1]])
+        columns = {
+            "in_order": in_order.astype(np.uint8),
+            "document": text.documents[pieces.document[begin[divisible]]],
+        }
+        return Built(
+            plan.frame_rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts
+        )
+
+    def label_figures(self, statistics: dict[str, Any]) -> list[Figure]:
+        return [Figure("pairs in order", statistics["in_order_share"], 0.5)]

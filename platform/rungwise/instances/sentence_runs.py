@@ -20,11 +20,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds, TokenisedText
+from rungwise.core.wording import format_count
 from rungwise.instances.batch import SentenceRuns
-from rungwise.instances.contract import Facts, check_rows, check_bound
-from rungwise.instances.kind import Built, Kind, ColouredPiece, ShownRow, Spell, count_unused_tokens
+from rungwise.instances.contract import Facts, check_bound, check_rows
+from rungwise.instances.kind import Built, ColouredPiece, Kind, ShownRow, Spell, count_unused_tokens
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.plan import gather
 from rungwise.instances.shards import PaddedRows, Shard

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from rungwise.tokens.text import map_batch, to_arrow, write_batch
+from rungwise.tokenizer.token_text import map_batch, to_arrow, write_batch
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import dataclasses
 from collections import Counter
 
 from rungwise.core.stages.stage import LazyFunction, StageType
-from rungwise.core.stages.summary import SummaryPart, PerSplit, Summary
+from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
 
 
@@ -27,7 +27,7 @@ class InstancesSummary(Summary):
 
     `text_bytes` is UTF-8 with sentences joined by a space. `statistics` are those of the kind.
     `length_histogram` counts rows by length in equal steps up to the longest. `unigram_loss` is
-    that of the tokens (tokens/summary.py). `labels` are the
+    that of the tokens (tokenizer/token_stage.py). `labels` are the
     names of the labels of rows, by number; () where rows have none.
     """
 

@@ -14,10 +14,9 @@ from rungwise.models.families.cove import CoveConfig
 from rungwise.models.families.elmo import ElmoConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
-from rungwise.models.families.log_bilinear import LogBilinearConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.families.ngram import NgramConfig
-from rungwise.models.families.nnlm import NnlmConfig
+from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig, RnnConfig
 from rungwise.models.families.senna import SennaConfig
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig

@@ -1,13 +1,16 @@
 """Queries about devices, in one place so that tests without a GPU can replace them."""
 
+import contextlib
 import ctypes
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 # glibc's malloc.h: sizes from which a block is mapped separately, from which free memory is
 # returned, and by which memory grows at least.
@@ -72,3 +75,27 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     # Without them oneDNN emulates the products, several times slower than float32.
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+_DRAWS = {"normal_", "uniform_"}
+
+
+class _DrawsNothing(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if getattr(func, "__name__", "") in _DRAWS:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def shapes_only() -> Iterator[None]:
+    """Make modules in the block on the meta device, and draw no weights: PyTorch draws them there
+    by its compiler, whose import takes a second."""
+    with torch.device("meta"), _DrawsNothing():
+        yield

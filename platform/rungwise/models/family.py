@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
-from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds
+from rungwise.core.wording import format_count
+from rungwise.models.device import shapes_only
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
-from rungwise.models.shapes import shapes_only
 from rungwise.models.suggestion import MASKED, ROW, Size, Steps, suggest_steps
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body, OnBody, TokenOutput

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import field_validator
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Family
 
@@ -73,7 +73,7 @@ class Fitting(Config):
     """A way in which the weights of a family come about: the block `pretrain` of a recipe.
 
     `objective` is the name of one of the family's; null stands for its first, which takes its place
-    as soon as the family is known (pretraining/config.py).
+    as soon as the family is known (training/fit_config.py).
     """
 
     kind: Any

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.stages.stage import Stage
-from rungwise.core.stages.title import Title
+from rungwise.core.stages.stage import Stage, Title
 from rungwise.evaluation.comparison.config import CompareConfig
-from rungwise.evaluation.comparison.inputs import input_name
+from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import EVALUATE
 from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.pipeline.recipe import Recipe

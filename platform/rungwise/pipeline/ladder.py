@@ -5,8 +5,7 @@ experiment.py ──> measure of each rung, evaluate of each task ──> claims
 
 from dataclasses import replace
 
-from rungwise.core.stages.stage import Stage
-from rungwise.core.stages.title import Title
+from rungwise.core.stages.stage import Stage, Title
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
 from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe

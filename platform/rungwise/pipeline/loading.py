@@ -15,7 +15,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.store import default_uri, store_client
+from rungwise.core.tracking.sender import default_uri, store_client
 from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
@@ -23,9 +23,8 @@ from rungwise.pipeline.search import apply_searches
 from rungwise.pipeline.stages import chain_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
-from rungwise.pretraining.pretrained import find_tokenizer, load_model
-from rungwise.serving.predictor import Predictor
-from rungwise.serving.pretrained import load_predictor, require_record
+from rungwise.serving.predictor import Predictor, load_predictor, require_record
+from rungwise.training.pretrained import find_tokenizer, load_model
 
 _RECIPES = (".yaml", ".yml")
 REGISTERED = "models:/"

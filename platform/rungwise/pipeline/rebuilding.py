@@ -15,20 +15,19 @@ from pydantic import TypeAdapter, ValidationError
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import Stage, StageType, import_function
-from rungwise.core.stages.title import Title
+from rungwise.core.stages.stage import Stage, StageType, Title, import_function
 from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.claims import CLAIMS
 from rungwise.evaluation.comparison.summary import EVALUATE
 from rungwise.evaluation.comparison.table import TABLE
 from rungwise.evaluation.suites.measure import MEASURE
 from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
-from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS
 from rungwise.tokenizer.stage import TOKENIZER
-from rungwise.tokens.summary import TOKENS
+from rungwise.tokenizer.token_stage import TOKENS
+from rungwise.training.stage import PRETRAIN
 from rungwise.tuning.record import SWEEP
 
 _TYPES: dict[str, StageType[Any, Any]] = {

@@ -25,29 +25,28 @@ from pydantic import (
 )
 from pydantic_core import to_jsonable_python
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.overrides import find_value, resolve, with_overrides
+from rungwise.core.configuration.overrides import ComputeConfig, find_value, resolve, with_overrides
 from rungwise.core.configuration.secrecy import find_credential
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.hub import SCHEME, is_hub, pin, pin_all
-from rungwise.core.tracking.store import TrackingConfig
+from rungwise.core.tracking.sender import TrackingConfig
 from rungwise.corpus.config import CorpusConfig
 from rungwise.evaluation.comparison.config import EvaluateConfig
-from rungwise.evaluation.search.config import SearchConfig
+from rungwise.evaluation.search.record import SearchConfig
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.config import DEFAULT_KIND, ModelConfig
 from rungwise.pipeline.steps import Name, StepConfig
-from rungwise.pretraining.config import PretrainConfig, refuse_other_kind, with_objective
-from rungwise.pretraining.initial import NOT_OF_WEIGHTS
 from rungwise.report.stage import ReportConfig
 from rungwise.serving.hugging_face import load_config, weights_folder
 from rungwise.serving.stage import RegistryConfig
 from rungwise.tasks.config import TaskConfig
 from rungwise.tokenizer import TokenizerConfig
+from rungwise.training.fit_config import PretrainConfig, refuse_other_kind, with_objective
+from rungwise.training.initial import NOT_OF_WEIGHTS
 from rungwise.tuning import SweepConfig
 
 # A model of the hub without hf://, as transformers takes it.

@@ -19,8 +19,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from rungwise.core.configuration.canonical import plain
-from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.schema import block_kind, list_blocks, union_members
+from rungwise.core.configuration.config import Config, block_kind, list_blocks, union_members
 from rungwise.pipeline.recipe import Recipe
 
 _INTRO = """\

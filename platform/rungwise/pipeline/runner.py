@@ -13,10 +13,9 @@ from typing import Any
 
 from rich.console import Console
 
-from rungwise.cluster.head import Head
-from rungwise.cluster.session import local_head, session
+from rungwise.cluster.session import Head, local_head, session
 from rungwise.core.configuration.canonical import fingerprint, flatten
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.stages.artifact import Artifact
@@ -27,11 +26,11 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import NOTE_TAG
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.monitoring import Monitor
-from rungwise.pipeline import overview
+from rungwise.pipeline import job as overview
 from rungwise.pipeline.display import Display
-from rungwise.pipeline.growth import Grow, Growth
 from rungwise.pipeline.job import Build, source_tags
 from rungwise.pipeline.schedule import Schedule, show_cached
+from rungwise.pipeline.stages import Grow, Growth
 
 _FINISH_SECONDS = 20.0  # the longest wait for the tracking server at the end of a run
 

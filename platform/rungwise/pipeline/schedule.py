@@ -24,8 +24,8 @@ from rungwise.core.stages.stage import Planned
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.display import Display
-from rungwise.pipeline.growth import Growth
 from rungwise.pipeline.job import Build, StageJob
+from rungwise.pipeline.stages import Growth
 
 _POLL_SECONDS = 0.2
 _RETRY_SECONDS = 2.0  # between attempts to take a lease that another driver holds

@@ -1,13 +1,5 @@
-"""Searches over pretraining: which trials to build next, and what the recipe becomes at their end.
-
-    space ──> values ──> recipe with changes ──> its stages up to pretrain ──> score
-                                                                                 │
-    recipe with the best values  <── best, with other seeds  <── all scores  <───┘
-
-A search is a function of finished stages (growth.py): whoever has the same scores takes the same
-next step. So it is resumed by looking at the records again, and every trial is an ordinary chain of
-stages: cached, leased and built side by side with others as any stage is.
-"""
+"""The space and measure of a search over pretraining where its block leaves them open, and
+refusals of what would not compare."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,10 +10,10 @@ from typing import Any
 from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import Stage
-from rungwise.core.stages.title import Title
+from rungwise.core.stages.stage import Stage, Title
 from rungwise.evaluation.search.record import (
     SEARCH,
+    SearchConfig,
     SearchStageConfig,
     Titles,
     TrialPlan,
@@ -29,16 +21,93 @@ from rungwise.evaluation.search.record import (
     score_run,
 )
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.pipeline.growth import Grow, Growth, FinishedStages
+from rungwise.models.suggestion import Size
+from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.search_space import check_search, complete_search
-from rungwise.pipeline.stages import Graph, chain_stages, measure_inputs, train_steps
+from rungwise.pipeline.stages import (
+    FinishedStages,
+    Graph,
+    Grow,
+    Growth,
+    chain_stages,
+    measure_inputs,
+    pretrain_config,
+    train_steps,
+)
 from rungwise.pipeline.variants import change_recipe
 from rungwise.tuning import check_space
 from rungwise.tuning.config import Halving
 from rungwise.tuning.draws import Values, draw_trials
-from rungwise.tuning.selection import rank_trials
+from rungwise.tuning.record import rank_trials
+from rungwise.tuning.space import LogUniform, OneOf, Space
+
+_LENGTHS = ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens")
+_AROUND = 5.0  # how far from a suggested number it is searched, as a factor
+_TOKENS, _SECONDS = 2_000_000, 60.0  # of a trial, where there is no budget to say it
+_VOCABULARY = 10_000  # where only the tokenizer knows
+
+
+def complete_search(recipe: Recipe) -> SearchConfig:
+    """The search of a recipe with the measure of its kind of model, and with what the family
+    suggests where the block has no space."""
+    config = recipe.search
+    assert config
+    if isinstance(recipe.model, VectorFamily) and config.measure_of_vectors is not None:
+        config = config.model_copy(update={"measure": config.measure_of_vectors})
+    if config.space:
+        return config
+    space = {
+        key: allowed
+        for key, allowed in suggest_space(recipe).items()
+        if not config.measure.explain_key(key, recipe.model)
+    }
+    return config.model_copy(update={"space": space})
+
+
+def suggest_space(recipe: Recipe) -> dict[str, Space]:
+    """The space around what the family of a recipe suggests for the time of one trial; {} if it
+    suggests nothing besides how long to train."""
+    assert recipe.model
+    assert recipe.search
+    trials = recipe.search.trials or 1
+    size = Size(
+        tokens=(recipe.search.tokens or trials * _TOKENS) // trials,
+        vocabulary=getattr(recipe.tokenizer, "vocab_size", _VOCABULARY),
+        seconds=(recipe.search.seconds or trials * _SECONDS) / trials,
+        workers=recipe.compute.num_workers,
+    )
+    space: dict[str, Space] = {}
+    for key, value in recipe.model.suggest(size).items():
+        if key in _LENGTHS or isinstance(value, bool):
+            continue
+        if isinstance(value, float):
+            space[key] = LogUniform(low=value / _AROUND, high=value * _AROUND)
+        elif isinstance(value, int):
+            space[key] = OneOf(values=[*sorted({max(1, value // 2), value, 2 * value})])
+    return space
+
+
+def check_search(config: SearchConfig, recipe: Recipe, variant: str) -> None:
+    """Raise ConfigError if scores of the space would not compare, or budgets not be kept."""
+    pretrain = recipe.pretrain
+    config.measure.check(pretrain_config(recipe), recipe.measure)
+    for key in config.space:
+        if reason := config.measure.explain_key(key, recipe.model):
+            raise ConfigError(f"search.space.{key}: {reason}")
+        if config.budget and key in _LENGTHS:
+            raise ConfigError(
+                f"search.space.{key}: the length of a trial is its share of search."
+                f"{config.budget}; leave one of them out"
+            )
+    if config.halving and not (pretrain and pretrain.shared_steps):
+        raise ConfigError(
+            f"search.halving of {variant} lets trials go on from their first steps, but these "
+            "depend on how many follow; set pretrain.optimizer.schedule to {kind: "
+            "warmup_stable_decay, warmup_steps: 100}, without a budget or early stop, or leave "
+            "halving out"
+        )
+
 
 ONLY = {"pretrained": {}}  # the variants of a recipe that names none
 FEWER = {"one trial": 0.0, "half of the trials": 0.5}  # after which a verdict is looked at too

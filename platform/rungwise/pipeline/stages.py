@@ -10,13 +10,14 @@ with the weights of the step before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from rungwise.core.errors import ConfigError
-from rungwise.core.stages.stage import Stage
-from rungwise.core.stages.title import Title
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Planned, Stage, Title, plan
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
@@ -26,18 +27,17 @@ from rungwise.models.fitting import RefiningFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.steps import StepConfig
-from rungwise.pretraining.config import PretrainStageConfig, check_rows, require_gradient
-from rungwise.pretraining.initial import INITIAL, ImportConfig, check_vectors
-from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.stage import REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.serving.stage import REGISTER, RegisterConfig, RegistryConfig
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS, TaskTokensConfig
 from rungwise.tokenizer import TOKENIZER
-from rungwise.tokens.config import TokensConfig
-from rungwise.tokens.summary import TOKENS
+from rungwise.tokenizer.token_stage import TOKENS, TokensConfig
 from rungwise.training.curriculum import MIXED_INSTANCES, is_read
+from rungwise.training.fit_config import PretrainStageConfig, check_rows, require_gradient
+from rungwise.training.initial import INITIAL, ImportConfig, check_vectors
+from rungwise.training.stage import PRETRAIN
 
 
 @dataclass(frozen=True)
@@ -354,3 +354,62 @@ def _licences(stage: Stage) -> dict[str, tuple[str | None, ...]]:
     if isinstance(stage.config, CorpusConfig):
         licences[stage.fingerprint] = tuple(each.licence for each in stage.config.sources)
     return licences
+
+
+@dataclass(frozen=True)
+class FinishedStages:
+    """The stages that are known so far, inputs first. The run goes on if one of the `optional`
+    fingerprints fails; `missing` says what never comes because of such failures."""
+
+    stages: Sequence[Stage]
+    optional: frozenset[str] = frozenset()
+    missing: str = ""
+
+
+# What is known once artifacts are finished, and others have failed with these messages; both by
+# fingerprint. Whoever is given the same artifacts gives the same stages, and never fewer for more.
+Grow = Callable[[Mapping[str, Artifact], Mapping[str, str]], FinishedStages]
+
+
+class Growth:
+    """The plan of a run as far as it is known; `need` is called with the fingerprints of stages
+    before they are looked for."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage] | Grow,
+        root: Folder,
+        label: str,
+        need: Callable[[Iterable[str]], None] = lambda _: None,
+    ) -> None:
+        self.rows: list[Planned] = []
+        self.fingerprints: dict[str, str] = {}  # of all rows, by displayed name
+        self._make = stages if callable(stages) else lambda *_: FinishedStages(stages)
+        self._root, self._label, self._need = root, label, need
+        self.known = self._make({}, {})
+        # What is known before anything is finished, which identifies a run however far it came.
+        self.first = {stage.display_name: stage.fingerprint for stage in self.known.stages}
+        self.grow({}, {})
+
+    @property
+    def finished(self) -> dict[str, Artifact]:
+        """The artifacts that the plan found, by displayed name."""
+        return {row.stage.display_name: row.artifact for row in self.rows if row.artifact}
+
+    def grow(self, finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> list[Planned]:
+        """Plan the stages that have become known; artifacts and messages are by displayed name."""
+        artifacts = {each.fingerprint: each for each in finished.values()}
+        errors = {self.fingerprints[name]: message for name, message in failed.items()}
+        rows: list[Planned] = []
+        while True:
+            self.known = self._make(artifacts, errors)
+            stages = [
+                each for each in self.known.stages if each.display_name not in self.fingerprints
+            ]
+            if not stages:
+                self.rows += rows
+                return rows
+            self._need(each.fingerprint for each in stages)
+            self.fingerprints |= {each.display_name: each.fingerprint for each in stages}
+            rows += plan(stages, self._root, self._label)
+            artifacts |= {row.stage.fingerprint: row.artifact for row in rows if row.artifact}

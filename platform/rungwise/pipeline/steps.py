@@ -19,9 +19,9 @@ from rungwise.core.configuration.config import Config
 from rungwise.corpus.config import CorpusConfig
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.config import ModelConfig
-from rungwise.pretraining.config import PretrainConfig
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TaskTextConfig
+from rungwise.training.fit_config import PretrainConfig
 
 # Letters of any script; used in the names of folders, runs and metrics.
 Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]

@@ -10,9 +10,9 @@ from rungwise.finetune import FinetuneConfig, check
 from rungwise.models.family import LayeredFamily
 from rungwise.pipeline.recipe import Recipe, TaskEntry
 from rungwise.pipeline.stages import pretrain_config
-from rungwise.pretraining.config import PretrainStageConfig, require_gradient
-from rungwise.pretraining.estimate import Measures, training_cost
 from rungwise.tasks.kinds.examples import TaskInfo
+from rungwise.training.estimate import Measures, training_cost
+from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.tuning import SweepStageConfig, check_space, check_values, list_upstream
 
 # Blocks that a variant may change; the rest is common to all variants.

@@ -17,7 +17,6 @@ from rungwise.cluster.environment import set_environment
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError, UserError, as_overrides
 from rungwise.core.stages.stage import Planned, Stage
-from rungwise.pipeline.growth import Grow, Growth
 from rungwise.pipeline.places import (
     PLACES,
     find_place,
@@ -28,6 +27,7 @@ from rungwise.pipeline.places import (
 )
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import grow_stages
+from rungwise.pipeline.stages import Grow, Growth
 
 if TYPE_CHECKING:
     from rungwise.core.tracking.tracker import Tracker

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tables import csv_bytes
+from rungwise.core.wording import csv_bytes
 from rungwise.report import formats
 from rungwise.report.stage import ReportSummary
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.initial import INITIAL
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.page import Page, Section, write_page
 from rungwise.report.sections import budgets, errors, findings, origin, table, tuning
 from rungwise.report.sections.comparison import (
@@ -34,6 +32,8 @@ from rungwise.report.sections.variants import (
 )
 from rungwise.report.stage import REPORT_PAGE, ReportConfig, ReportSummary
 from rungwise.tokenizer import TokenizerSummary, load_tokenizer
+from rungwise.training.initial import INITIAL
+from rungwise.training.summary import PretrainSummary
 
 
 def write_report(

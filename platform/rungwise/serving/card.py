@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sources
-from rungwise.evaluation.comparison.predictions import sum_metric
+from rungwise.evaluation.comparison.errors import sum_metric
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, bootstrap
 from rungwise.evaluation.suites.scores import MeasureSummary
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
+from rungwise.training.summary import PretrainSummary
 
 _RESAMPLES = 2000
 _MOST_LETTERS = 5000  # of a description in MLflow's tables; PostgreSQL refuses more

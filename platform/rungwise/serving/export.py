@@ -1,12 +1,12 @@
-"""Write a built model in a format that other software reads.
+"""Token vectors in the two formats of word2vec.c, which gensim and others load.
 
-trained by gradient,   files for transformers
-or fine-tuned          and, of encoders of sentences, for sentence-transformers
-n-gram model           an ARPA file, for kenlm and SRILM
-class n-gram model     the bits of each word's path in the tree of classes, a tab and the word
-token vectors          the formats of word2vec.c, text and binary
-encoder states,        ONNX, for onnxruntime
-or answers of a task
+    vectors.txt    `V D`, then a token and its numbers per line
+    vectors.bin    the same with numbers as little-endian float32
+
+Tokens are spelled as in the vocabulary, white space as ␣. Special tokens and all-zero vectors are
+left out.
+
+Shapes: V tokens written, D vector size.
 """
 
 import tempfile
@@ -29,22 +29,43 @@ from rungwise.models.families import arpa
 from rungwise.models.families.brown_clusters import ClassModel
 from rungwise.models.families.ngram_model import NgramLanguageModel
 from rungwise.models.family import Family
-from rungwise.pretraining.config import fitting_kind
-from rungwise.pretraining.initial import read_training_config
-from rungwise.pretraining.pretrained import (
+from rungwise.models.trained.capabilities import WordVectors
+from rungwise.serving import hugging_face, onnx
+from rungwise.serving.card import recorded_licences, write_pretrain_card
+from rungwise.serving.hugging_face.modules import HUB_CARD, hub_card
+from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
+from rungwise.serving.predictor import Predictor
+from rungwise.tasks.kinds.items import Frame
+from rungwise.tokenizer import special_ids
+from rungwise.training.fit_config import fitting_kind
+from rungwise.training.initial import read_training_config
+from rungwise.training.pretrained import (
     find_tokenizer,
     load_encoder,
     load_model,
     load_module,
     load_word_vectors,
 )
-from rungwise.serving import hugging_face, onnx
-from rungwise.serving.card import recorded_licences, write_pretrain_card
-from rungwise.serving.hugging_face.hub_card import HUB_CARD, hub_card
-from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
-from rungwise.serving.predictor import Predictor
-from rungwise.serving.word_vectors import export_vectors
-from rungwise.tasks.kinds.items import Frame
+
+TEXT, BINARY = FILES = ("vectors.txt", "vectors.bin")
+
+
+def export_vectors(model: WordVectors, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write both files."""
+    special = set(special_ids(tokenizer).ids)
+    vectors_VD = model.vectors(range(model.vocab_size))
+    tokens = [t for t in np.flatnonzero(vectors_VD.any(axis=1)).tolist() if t not in special]
+    header = f"{len(tokens)} {vectors_VD.shape[1]}\n".encode()
+    with (folder / TEXT).open("wb") as text, (folder / BINARY).open("wb") as binary:
+        text.write(header)
+        binary.write(header)
+        for token in tokens:
+            spelling = tokenizer.id_to_token(token) or ""
+            name = "".join("␣" if sign.isspace() else sign for sign in spelling)
+            numbers = " ".join(f"{value:.9g}" for value in vectors_VD[token].tolist())
+            text.write(f"{name} {numbers}\n".encode())
+            binary.write(f"{name} ".encode() + vectors_VD[token].astype("<f4").tobytes() + b"\n")
+
 
 ARPA, PATHS = "model.arpa", "paths.txt"
 

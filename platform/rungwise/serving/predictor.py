@@ -16,16 +16,23 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.page.neighbours import Neighbourhood
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import list_devices
-from rungwise.tasks.kinds.examples import Example
-from rungwise.tasks.kinds.items import Item
+from rungwise.models.trained.capabilities import LanguageModel, SentenceVectors, WordVectors
+from rungwise.models.trained.contexts import MeanOfStates
+from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
+from rungwise.tasks.kinds.items import Item, token_ids
 from rungwise.tasks.kinds.kind import Outputs
 from rungwise.tokenizer import FILE as TOKENIZER
-from rungwise.tokenizer import load_tokenizer
-from rungwise.training.tensor_files import MODEL as WEIGHTS
-from rungwise.training.tensor_files import load_tensors
+from rungwise.tokenizer import load_reader, load_tokenizer, special_ids
+from rungwise.training.initial import read_training_config
+from rungwise.training.pretrained import find_tokenizer, load_encoder, load_model
+from rungwise.training.state import MODEL as WEIGHTS
+from rungwise.training.state import load_tensors
 
 FILES = (DESCRIPTION, WEIGHTS, TOKENIZER)
 
@@ -97,3 +104,100 @@ class Predictor:
             f"{examples[cut.example].where}: the text is cut, for {why}; others that are cut are "
             "not named\n"
         )
+
+
+_NEAREST = 10
+_RECORD_KEYS = ("fingerprint", "label", "config", "summary")  # of the record, for the description
+_PRETRAIN = "pretrain"  # the key that only the description of a pretrained model has
+
+
+class PretrainedPredictor:
+    """Answers for texts; `words` are those of a table of word vectors, empty for other models."""
+
+    info = TaskInfo("regression", (), pair=False, metric="")  # an example is a text
+
+    def __init__(self, pretrain: Artifact, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        special = special_ids(tokenizer)
+        model, encoder = load_model(pretrain, special), load_encoder(pretrain)
+        self.model = model
+        self.words: list[str] = []
+        if isinstance(model, LanguageModel) and (encoder is None or encoder.causal):
+            (end,) = special.require("end")
+            self._answer = lambda texts: _log_probabilities(model, self._ids(texts), end)
+        elif isinstance(model, SentenceVectors):
+            self._answer = lambda texts: _sentence_vectors(model, self._ids(texts))
+        elif encoder is not None and encoder.num_layers:
+            masks = read_training_config(pretrain).objective.masks
+            marks = special.require("cls", "sep") if masks else special.require("end", "end")
+            pooled = MeanOfStates(encoder.body, encoder.max_length, *marks)
+            self._answer = lambda texts: _sentence_vectors(pooled, self._ids(texts))
+        else:
+            assert isinstance(model, WordVectors), "what has no states has a table"
+            near = Neighbourhood(model, tokenizer)
+            self.words = near.words
+            self._answer = lambda texts: [_describe_word(near, text) for text in texts]
+
+    @property
+    def example(self) -> dict[str, Any]:
+        """An example input by column."""
+        return {"text": self.words[0] if self.words else "some text"}
+
+    def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """One answer per example, in order. Raises DataError for a word that a table lacks."""
+        return self._answer([example.text for example in examples if isinstance(example, Text)])
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return token_ids(self.tokenizer, texts)
+
+
+def _log_probabilities(model: LanguageModel, texts: list[list[int]], end: int) -> Any:
+    rows = model.log_probabilities([[*ids, end] for ids in texts])
+    return [{"log_probability": float(row.sum()), "tokens": len(row)} for row in rows]
+
+
+def _sentence_vectors(model: SentenceVectors, texts: list[list[int]]) -> Any:
+    return [{"vector": row.tolist()} for row in model.sentence_vectors(texts)]
+
+
+def _describe_word(near: Neighbourhood, word: str) -> dict[str, Any]:
+    neighbours = near.nearest(word, _NEAREST).nearest
+    return {
+        "vector": near.vector(word).tolist(),
+        "nearest": [each.word for each in neighbours],
+        "cosines": [each.cosine for each in neighbours],
+    }
+
+
+def describe_model(pretrain: Artifact) -> dict[str, Any]:
+    """The JSON description of the model without its tensors; `load` reads it."""
+    return {_PRETRAIN: {name: pretrain.record[name] for name in _RECORD_KEYS}}
+
+
+Model = Predictor | PretrainedPredictor
+
+
+def require_record(folder: Folder) -> None:
+    """Raise DataError if a registry's copy has no record, by which its files are checked."""
+    if not folder.exists(artifacts.RECORD):
+        raise DataError(
+            f"{folder.uri}: this copy of a registered model has no {artifacts.RECORD}, so nothing "
+            "says that its files are those that were registered; register the model again"
+        )
+
+
+def load_predictor(folder: Folder) -> Model:
+    """The model in the folder of an artifact, or in one with the files of a registered model.
+
+    Raises DataError naming a missing file.
+    """
+    artifact = artifacts.load(folder)
+    if artifact is not None:
+        if artifact.stage == _PRETRAIN:
+            return PretrainedPredictor(artifact, load_reader(find_tokenizer(artifact).folder))
+        folder = artifact.folder  # checks every file against the record
+    description = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
+    if record := description.get(_PRETRAIN):
+        copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)
+        return PretrainedPredictor(copy, load_reader(folder))
+    return Predictor.load(folder)

@@ -18,23 +18,22 @@ from rungwise.core.stages.artifact import Artifact, chain, find_input, list_arti
 from rungwise.core.stages.artifact import load as load_artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, paired_bootstrap
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
-from rungwise.pretraining.initial import find_tokens
-from rungwise.pretraining.pretrained import find_tokenizer
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.card import NAME as CARD
-from rungwise.serving.predictor import FILES, Predictor
-from rungwise.serving.pretrained import load_predictor, require_record
+from rungwise.serving.predictor import FILES, Predictor, load_predictor, require_record
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER
-from rungwise.training.tensor_files import MODEL
+from rungwise.training.initial import find_tokens
+from rungwise.training.pretrained import find_tokenizer
+from rungwise.training.state import MODEL
+from rungwise.training.summary import PretrainSummary
 
 _ITEMS = 64  # test examples for the served model; held-out documents for both
 _TOLERANCE = 1e-4  # of predicted numbers, computed in other batches than before
@@ -102,7 +101,7 @@ def _find_changed_answers(model: Artifact, served: Folder) -> list[str]:
         name = task_kind(predictor.info).answer
         examples = read_examples(find_input(model, "task"), "test")[:_ITEMS]
         answers = [each[name] for each in predictor(examples)]
-        before = [row["prediction"] for row in predictions.select_predictions(model)]
+        before = [row["prediction"] for row in errors.select_predictions(model)]
     return [
         f"{example.where}: the served model says {now!r}, the artifact {once!r}"
         for example, now, once in zip(examples, answers, before, strict=False)
@@ -129,7 +128,7 @@ def compare_models(first: Artifact, second: Artifact) -> Estimate | None:
     if first.stage == "evaluate":
         task, _ = _check_common("task", [find_input(each, "task") for each in both])
         info = TaskSummary.of(task).info
-        sums = [predictions.sum_metric(each, task) for each in both]
+        sums = [errors.sum_metric(each, task) for each in both]
         gain = paired_bootstrap(*sums, value=task_kind(info).value, seed=0)
         return Estimate(gain.difference, gain.low, gain.high, sums[0].shape[1])
     _check_common("corpus", [find_input(find_tokens(each), "corpus") for each in both])

@@ -24,12 +24,10 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.sender import PARENT_TAG
-from rungwise.core.tracking.store import quieten_mlflow
+from rungwise.core.tracking.sender import PARENT_TAG, quieten_mlflow
 from rungwise.corpus.summary import read_split
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
 from rungwise.serving.card import NAME as CARD
 from rungwise.serving.card import (
@@ -40,13 +38,18 @@ from rungwise.serving.card import (
     write_pretrain_card,
     write_task_card,
 )
-from rungwise.serving.predictor import Predictor
-from rungwise.serving.pretrained import PretrainedPredictor, describe_model, load_predictor
+from rungwise.serving.predictor import (
+    Predictor,
+    PretrainedPredictor,
+    describe_model,
+    load_predictor,
+)
 from rungwise.serving.stage import RegisterConfig, RegisterSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
-from rungwise.training.tensor_files import MODEL
+from rungwise.training.state import MODEL
+from rungwise.training.summary import PretrainSummary
 
 _EXAMPLES = 2
 _SCORE = "rungwise.validation_score"

@@ -14,8 +14,8 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from rungwise.core.storage.folder import Folder
-from rungwise.serving.pretrained import load_predictor, require_record
-from rungwise.tasks.data.unlabelled import parse_examples
+from rungwise.serving.predictor import load_predictor, require_record
+from rungwise.tasks.data.cutting import parse_examples
 
 
 class Served(PythonModel):

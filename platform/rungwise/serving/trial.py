@@ -31,8 +31,7 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.models.trained.language_models import MaskedModel
-from rungwise.serving.predictor import Predictor
-from rungwise.serving.pretrained import Model
+from rungwise.serving.predictor import Model, Predictor
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.items import token_ids
 from rungwise.tasks.kinds.kind import Record

@@ -16,7 +16,7 @@ from rungwise.tasks.config import (
 )
 from rungwise.tasks.data.files import check_first_examples
 from rungwise.tasks.kinds.examples import TaskSummary
-from rungwise.tokens.summary import TokensSummary
+from rungwise.tokenizer.token_stage import TokensSummary
 
 
 def _digest_readable(

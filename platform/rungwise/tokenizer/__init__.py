@@ -12,11 +12,16 @@ from rungwise.tokenizer.config import (
     WordPieceConfig,
     identity,
 )
-from rungwise.tokenizer.encoder import EncoderChoice, open_encoder, choose_encoder, make_encoder
-from rungwise.tokenizer.files import FILE, load_tokenizer, input_digests, read_tokenizer
+from rungwise.tokenizer.encoder import EncoderChoice, choose_encoder, make_encoder, open_encoder
+from rungwise.tokenizer.files import FILE, input_digests, load_tokenizer, read_tokenizer
 from rungwise.tokenizer.patterns import refuse_panic
-from rungwise.tokenizer.reading import CLEAN_UP, ids_after_blank, load_reader
 from rungwise.tokenizer.reference import Encoded, TextEncoder
-from rungwise.tokenizer.special import special_ids, token_bytes
+from rungwise.tokenizer.special import (
+    CLEAN_UP,
+    ids_after_blank,
+    load_reader,
+    special_ids,
+    token_bytes,
+)
 from rungwise.tokenizer.stage import TOKENIZER, TokenizerSummary
 from rungwise.tokenizer.training import train

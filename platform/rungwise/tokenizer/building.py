@@ -17,7 +17,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.accents import Marked, count_marked, strip_accents
+from rungwise.corpus.cleaning.quality import Marked, count_marked, strip_accents
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary, count_units
 from rungwise.tokenizer.config import (
@@ -31,8 +31,7 @@ from rungwise.tokenizer.config import (
 )
 from rungwise.tokenizer.encoder import make_encoder
 from rungwise.tokenizer.files import FILE, load_tokenizer, read_tokenizer
-from rungwise.tokenizer.reading import remove_clean_up
-from rungwise.tokenizer.special import special_ids
+from rungwise.tokenizer.special import remove_clean_up, special_ids
 from rungwise.tokenizer.stage import TokenizerSummary
 from rungwise.tokenizer.training import count_words, from_counts, train
 
@@ -223,7 +222,7 @@ def add_new_words(
 ) -> Tokenizer:
     """Add up to `number` words of `sentences` that occur at least `minimum_count` times: those that
     save the most tokens, frequency times (pieces - 1). Existing ids stay, so trained weights need
-    new rows only for the new words (pretraining/initial.py).
+    new rows only for the new words (training/initial.py).
 
     WordPiece takes the longest matching piece, and BPE with `ignore_merges` a word of its
     vocabulary. Both encode a new word as one token and others as before, except that WordPiece also

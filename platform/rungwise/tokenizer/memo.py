@@ -30,8 +30,8 @@ from tokenizers import AddedToken, Tokenizer, models
 from rungwise.tokenizer.reference import (
     Encoded,
     ReferenceEncoder,
-    id_type,
     copy_tokenizer,
+    id_type,
     word_starts,
 )
 from rungwise.tokenizer.training import EVERY_CHARACTER, SPECIAL_IS_TEXT

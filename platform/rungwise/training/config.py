@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.randomness import bits
 from rungwise.core.stages.stage import LazyFunction
@@ -84,7 +84,7 @@ class GradientConfig(Fitting):
     first. The learning rate follows the largest share spent, so its schedule is complete by then.
     """
 
-    fitter: ClassVar = LazyFunction("rungwise.pretraining.gradient:pretrain_by_gradient")
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.gradient:pretrain_by_gradient")
 
     kind: Literal["gradient"] = "gradient"
     # folder of a transformers model to start from, or one of the hub (ORG/NAME), whose model and

@@ -20,9 +20,8 @@ from torch import Tensor
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import Batch
 from rungwise.instances.mixture import MixedOrder, compute_quotas
-from rungwise.instances.order import Order, ReadOrder, ShardShare
+from rungwise.instances.order import Order, ReadOrder, ShardShare, StreamOrder
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective, member_names
 from rungwise.training.config import GradientConfig, GradientFit

@@ -27,9 +27,8 @@ from torch import Tensor
 
 from rungwise.core.randomness import bits
 from rungwise.instances.batch import Batch, in_streams
-from rungwise.instances.order import Order, ShardShare, evenly
+from rungwise.instances.order import Order, ShardShare, evenly, held_out_streams
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.streams import held_out_streams
 
 _AHEAD = 2
 _PREFETCH_STEPS = 64  # every so many steps, the shards of twice as many are requested

@@ -25,15 +25,22 @@ from rungwise.models.transformer.block import recompute_activations, set_stream
 from rungwise.training.average import WeightAverage
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import EarlyStopConfig, GradientConfig, GradientFit, Precision
-from rungwise.training.curriculum import DataPhase, open_phases, find_phase
+from rungwise.training.curriculum import DataPhase, find_phase, open_phases
 from rungwise.training.feed import Prefetched, logical_ranks
 from rungwise.training.optimizer import build_optimizers, learning_rate_at
 from rungwise.training.parallel import Worker, distribute
-from rungwise.training.progress import Progress, check_start, log_saves, log_step, report_again
 from rungwise.training.state import RunState
-from rungwise.training.step import Step
-from rungwise.training.step_metrics import StepMetrics, StepTotals
-from rungwise.training.throughput import Clock, Costs, group_matmul_rate
+from rungwise.training.step import Step, StepMetrics, StepTotals
+from rungwise.training.throughput import (
+    Clock,
+    Costs,
+    Progress,
+    check_start,
+    group_matmul_rate,
+    log_saves,
+    log_step,
+    report_again,
+)
 from rungwise.training.validation import Replica, Validations, new_streams
 
 _NOTICE_SECONDS = 1.0  # between two checks for a notice that a machine will go away

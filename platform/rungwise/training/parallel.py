@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.context import Reporter, SilentReporter
 from rungwise.models.transformer.block import Block
 

@@ -1,28 +1,94 @@
-"""The tensors of a run by name, whole or in rows, as checkpoints write and read them.
-
-    model/NAME                 parameters and buffers
-    optimizer/PARAMETER/KEY    moments and counters, by the names of their parameters
-    average/PARAMETER          the average of a parameter (average.py)
-    lanes/state                the states of streams, a row for each (streams.py)
-
-A sharded tensor is cut along its first dimension, so each part is a range of rows of a named
-tensor. Readers ask for the rows they hold, whichever workers wrote them; so a checkpoint fits any
-number of workers, sharded or not.
-"""
+"""Named tensors in files, as safetensors."""
 
 from __future__ import annotations
 
+import errno
+import json
+import math
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, cast
 
+import numpy as np
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from rungwise.core.storage.folder import Folder
+from rungwise.instances.batch import Batch, CausalBatch
+from rungwise.models.fitting import Shapes, Weights
+
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+
+MODEL = "model.safetensors"
+_KINDS = {"f": "F", "i": "I", "u": "U"}
+
+
+def save_tensors(folder: Folder, name: str, tensors: dict[str, Tensor]) -> None:
+    """Write named tensors as safetensors; tensors that share memory are each written in full."""
+    plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+    with folder.staged(name) as path:
+        write_file(plain, path)
+
+
+def load_tensors(folder: Folder, name: str) -> dict[str, Tensor]:
+    return safetensors.torch.load_file(folder.local(name))
+
+
+def write_file(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors to a file. Raises OSError if the disk is full."""
+    try:
+        safetensors.torch.save_file(tensors, path)
+    except safetensors.SafetensorError as error:
+        # The operating system's error number is only in the text.
+        if f"os error {errno.ENOSPC}" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
+
+
+def create_arrays(path: Path, shapes: Shapes) -> Weights:
+    """Create a file of arrays, mapped into memory: what is put into them is in the file. Raises
+    OSError if the disk is full."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, (kind, shape) in shapes.items():
+        dtype = np.dtype(kind)
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        header[name] = {
+            "dtype": f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}",
+            "shape": shape,
+            "data_offsets": (start, end),
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.flush()
+        os.posix_fallocate(file.fileno(), 0, file.tell() + end)
+    return map_arrays(path, "r+")
+
+
+def map_arrays(path: Path, mode: Literal["c", "r+"] = "c") -> Weights:
+    """Map the arrays of a file into memory, which takes no time for any size; changes stay in
+    memory, or with `r+` go to the file."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    data = np.asarray(np.memmap(path, np.uint8, mode, 8 + size))
+    arrays: Weights = {}
+    for name, row in header.items():
+        start, end = row["data_offsets"]
+        kind, bits = row["dtype"][0].lower(), row["dtype"][1:]
+        arrays[name] = data[start:end].view(f"{kind}{int(bits) // 8}").reshape(row["shape"])
+    return arrays
+
 
 STREAMS = "lanes/state"
 
@@ -185,3 +251,56 @@ def _load_moment(parameter: Tensor, key: str, saved: SavedTensors) -> Tensor:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
+
+
+class StreamStates:
+    """The states of this worker's streams, initially zero."""
+
+    def __init__(
+        self, state_shape: tuple[int, ...], streams: range, total: int, device: torch.device
+    ):
+        """`streams` are this worker's, of `total`."""
+        self._streams = streams
+        self._total = total
+        self._now_LS = torch.zeros(len(streams), *state_shape, device=device)
+        self._next_LS = torch.zeros_like(self._now_LS)
+
+    def enter(self, batch: Batch[Tensor]) -> Batch[Tensor]:
+        """Add to `batch` the states of its rows: zeros where a stream restarts."""
+        rows, streams_B, continues_B = _in_streams(batch)
+        return replace(rows, state=_where(continues_B, self._now_LS[streams_B]))
+
+    def leave(self, batch: Batch[Tensor], state_BS: Tensor | None) -> None:
+        """Store the states that the model returned for `batch`."""
+        assert state_BS is not None
+        rows, streams_B, _ = _in_streams(batch)
+        # Text that ends within a block passes on no state.
+        full_B = rows.weights[:, -1] > 0
+        self._next_LS[streams_B] = _where(full_B, state_BS.detach().to(self._next_LS.dtype))
+
+    def settle(self, good: Tensor) -> None:
+        """End a step: the next begins with the new states, or with the old if not `good`, ()."""
+        self._now_LS = torch.where(good, self._next_LS, self._now_LS)
+
+    def piece(self) -> TensorPiece:
+        """The rows that this worker writes into a checkpoint."""
+        shape = (self._total, *self._now_LS.shape[1:])
+        return TensorPiece(self._now_LS, self._streams.start, shape)
+
+    def restore(self, saved: SavedTensors) -> None:
+        """Take this worker's streams from a checkpoint of any number of workers."""
+        self._now_LS.copy_(saved.read(STREAMS, self._streams.start, self._streams.stop))
+
+
+def _in_streams(batch: Batch[Tensor]) -> tuple[CausalBatch[Tensor], Tensor, Tensor]:
+    """The batch as blocks that stateful models read, each row's stream, whether it goes on."""
+    rows: CausalBatch[Tensor] = cast(Any, batch)
+    assert rows.streams is not None
+    assert rows.continues is not None
+    return rows, rows.streams, rows.continues
+
+
+def _where(keep_B: Tensor, state_BS: Tensor) -> Tensor:
+    """Zeros where not `keep_B`, even if their states are not finite."""
+    keep = keep_B.view(-1, *[1] * (state_BS.ndim - 1))  # (B,) -> (B, 1, ...)
+    return torch.where(keep, state_BS, torch.zeros_like(state_BS))

@@ -23,18 +23,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.models.device import use_threads
 from rungwise.models.losses.objectives import CarriesState, LossSum, Objective
 from rungwise.models.transformer.block import Block, set_stream
 from rungwise.training.average import WeightAverage
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import Phase, DataPhase, open_phases, find_phase
-from rungwise.training.parallel import Group, WorkerTask, Worker, distribute
-from rungwise.training.progress import Progress, log_validation
-from rungwise.training.state import is_sharded
+from rungwise.training.curriculum import DataPhase, Phase, find_phase, open_phases
+from rungwise.training.parallel import Group, Worker, WorkerTask, distribute
+from rungwise.training.state import StreamStates, is_sharded
 from rungwise.training.step import Step
-from rungwise.training.streams import StreamStates
+from rungwise.training.throughput import Progress, log_validation
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
-"""One trial, in its own process. It reads finished artifacts by index, without Ray Data, and holds
-only its own CPUs and GPUs, so trials cannot deadlock waiting for each other.
+"""Check that each drawn value took effect: a sweep over a key that nothing reads looks normal.
+
+Two checks: the resolved `finetune` block holds each value (`draws.resolve_settings`); what training
+measured on the objects it built equals what was drawn (`check_applied`).
 """
 
 import math
@@ -12,14 +14,42 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.stages.notes import read_note, write_note
-from rungwise.core.stages.title import Title
+from rungwise.core.stages.stage import Title
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.models.device import use_threads
-from rungwise.tuning.check_applied import split_metrics
-from rungwise.tuning.config import SweepStageConfig
+from rungwise.tuning.config import FINETUNE, SweepStageConfig
 from rungwise.tuning.draws import Values, find_upstream, resolve_settings
 from rungwise.tuning.record import Epoch, SweepTrial, read_record, write_record
+
+_PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
+_PRECISION = 1e-6  # relative; measured values may be float32
+
+
+def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Separate metrics from measured settings, the latter by key of the `finetune` block."""
+    measured = {k.removeprefix(_PREFIX): v for k, v in metrics.items() if k.startswith(_PREFIX)}
+    return {k: v for k, v in metrics.items() if not k.startswith(_PREFIX)}, measured
+
+
+def check_applied(trial: str, values: Mapping[str, Any], measured: Mapping[str, float]) -> None:
+    """Raise UserError if a drawn value was not in force; unmeasured keys are not checked."""
+    for key, value in values.items():
+        block, _, name = key.partition(".")
+        if block != FINETUNE or name not in measured or value is None:
+            continue  # null defers to another key
+        expected = 1.0 if isinstance(value, str) else value  # a string is measured as 1 if in force
+        if not isinstance(expected, int | float) or not math.isclose(
+            expected, measured[name], rel_tol=_PRECISION
+        ):
+            raise UserError(
+                f"{trial}: {key} was drawn as {value!r}, but {measured[name]:g} was in force, so "
+                "its score is not that of its settings; take the key out of sweep.space, or mend "
+                "what it does not reach (a batch larger than the training split is cut to it; "
+                "windows need texts longer than a row, class weights classes of unlike size; a "
+                "stride is at most half a window)"
+            )
+
 
 _INPUTS = ("pretrain", "task", "tokenizer")  # of a trial
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends

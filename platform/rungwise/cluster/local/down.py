@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from rungwise.cluster import registry
-from rungwise.cluster.local import services
-from rungwise.cluster.local.folder import ClusterFolder
+from rungwise.cluster.local import processes as services
+from rungwise.cluster.local.machine import ClusterFolder
 from rungwise.cluster.local.processes import end_processes, find_process
 from rungwise.cluster.registry import RegisteredCluster
 

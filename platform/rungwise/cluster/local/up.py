@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.status import Status
 
 from rungwise.cluster import dashboards, ray_start, registry
-from rungwise.cluster.local import services
-from rungwise.cluster.local.folder import ClusterFolder
+from rungwise.cluster.local import processes as services
 from rungwise.cluster.local.machine import (
-    Ports,
+    ClusterFolder,
     MachineShare,
+    Ports,
     check_capacity,
     check_nodes,
     count_cores,

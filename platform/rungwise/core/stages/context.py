@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig
 
 
 class Reporter(Protocol):

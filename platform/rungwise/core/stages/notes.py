@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from rungwise.core.stages.checked import seal, unseal
+from rungwise.core.stages.artifact import seal, unseal
 from rungwise.core.storage.folder import Folder
 
 logger = logging.getLogger(__name__)

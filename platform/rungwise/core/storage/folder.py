@@ -20,9 +20,9 @@ from typing import Any, BinaryIO
 from rungwise.core.errors import UserError
 from rungwise.core.storage.object_store import download, filesystem, is_remote, open_stream
 from rungwise.core.storage.store_errors import (
+    explain_connection_errors,
     explain_store_errors,
     is_conflict,
-    explain_connection_errors,
 )
 
 _STAGED = ".tmp"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.public.sets import how_to_get
+from rungwise.core.public_data import how_to_get
 from rungwise.core.storage import archives
 from rungwise.core.storage.source_files import SourceFile, data_files
 from rungwise.core.storage.store_errors import explain_connection_errors

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.configuration.secrecy import redact_data
-from rungwise.core.tracking.sender import Sender, first_line
+from rungwise.core.tracking.sender import Sender, first_line, hide_credentials
 from rungwise.core.tracking.spool import Forgotten, SpoolFile, count_waiting, take_files
-from rungwise.core.tracking.store import hide_credentials
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from rungwise.cluster.tasks import Packs
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building.range_builder import Range
 from rungwise.corpus.building.range_task import STAGING, RangeTask
-from rungwise.corpus.building.ranges import Range
 from rungwise.corpus.building.stage import write_documents
 from rungwise.corpus.config import CorpusConfig, DocumentRules, TextSource
 from rungwise.corpus.document import RawDocument

@@ -20,11 +20,16 @@ wrapped lines.
 """
 
 # ruff: noqa: RUF001, RUF002  (quotes and stops of other scripts are the subject here)
+import bisect
 import functools
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+
+from rungwise.corpus.cleaning.characters import clean
 
 _TITLES = (
     "Mr Mrs Ms Mx Dr Drs Prof St Ste Gen Col Lt Capt Cmdr Maj Sgt Rep Reps Sen Sens Gov Pres Rev "
@@ -184,3 +189,48 @@ def _classes() -> np.ndarray:
         classes[[match.start() for match in re.finditer(pattern, every)]] |= kind
     classes[0xFFFF] = _BEHIND | _HAN | _BEGINS
     return classes
+
+
+class LocatedSpans(NamedTuple):
+    """One list [start 0, end 0, start 1, ...] per sentence, no list if all spans were dropped."""
+
+    spans: list[list[int]]
+    dropped: int
+
+
+def locate_spans(
+    text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str]
+) -> LocatedSpans:
+    """Locate spans of `text`, [start, end) in characters, in its sentences.
+
+    A span is dropped if it is empty, lies outside the text, overlaps an earlier one (by start, then
+    end), crosses the end of a sentence, or is changed by the clean-up.
+    """
+    inside = sorted((start, end) for start, end in spans if 0 <= start < end <= len(text))
+    if not inside or not sentences:
+        return LocatedSpans([], len(spans))
+    bounds = sorted({bound for span in inside for bound in span})
+    between = [_visible(text[a:b]) for a, b in itertools.pairwise((0, *bounds))]
+    before = dict(zip(bounds, itertools.accumulate(map(len, between)), strict=True))
+    visible = [_visible(sentence) for sentence in sentences]
+    # The number of visible characters before each sentence.
+    starts = [0, *itertools.accumulate(map(len, visible))]
+    by_sentence: list[list[int]] = [[] for _ in sentences]
+    previous_end = 0
+    for start, end in inside:
+        first, last = before[start], before[end]
+        if first == last or start < previous_end or last > starts[-1]:
+            continue
+        number = bisect.bisect_right(starts, first) - 1
+        begin, stop = first - starts[number], last - starts[number]
+        if last > starts[number + 1] or visible[number][begin:stop] != _visible(text[start:end]):
+            continue
+        at = [index for index, letter in enumerate(sentences[number]) if letter != " "]
+        by_sentence[number] += [at[begin], at[stop - 1] + 1]
+        previous_end = end
+    located = sum(map(len, by_sentence)) // 2
+    return LocatedSpans(by_sentence if located else [], len(spans) - located)
+
+
+def _visible(text: str) -> str:
+    return clean(text).text.replace(" ", "").replace("\n", "")

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.corpus.cleaning.characters import DOCUMENT
-from rungwise.corpus.cleaning.word_runs import batch_sentences, hash_lines, hash_runs
+from rungwise.corpus.cleaning.decontamination import batch_sentences, hash_lines, hash_runs
 
 STANDS_IN_TRAINING = "stands in training"
 TRAINING = -1  # in the place of a range

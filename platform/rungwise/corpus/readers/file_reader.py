@@ -10,16 +10,16 @@ from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.config import DETECT, find_codec, source_key
 from rungwise.corpus.document import DocumentDamage, RawDocument
 from rungwise.corpus.readers import streams
-from rungwise.corpus.readers.encodings import (
+from rungwise.corpus.readers.streams import (
     CONTROLS,
     HEAD_BYTES,
     SHORT_HEAD_BYTES,
+    Lines,
     archive_kind,
     detect_encoding,
     guess_encoding,
     wide_encoding,
 )
-from rungwise.corpus.readers.streams import Lines
 
 TOO_LONG = "too long"
 # A line break does not count towards a document's length.

@@ -1,11 +1,11 @@
-"""Evaluate stage: compare variants on the test split of one task, all with the same new seeds.
+"""Test examples that a model has met before: in the training split, or in the text it was
+pretrained on; and its score without them.
 
-    variant, seed ──> fine-tune ──> scores and predictions ──┬──> means with 95 % intervals
-                                                             └──> differences of all pairs
+An example stands in the training split if one there has the same input. It stands in a text if all
+its runs of `RUN` words do, whatever the punctuation (corpus/cleaning/decontamination.py); one of
+fewer words is not searched for, because it may stand in any text.
 
-A swept variant uses the settings of the sweep's winner, whose own score, a maximum over trials, is
-too high; new seeds and a test split that selected nothing avoid this bias. Variants share seeds so
-that differences can be paired.
+N test examples
 """
 
 import itertools
@@ -16,16 +16,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.cleaning.decontamination import find_texts
+from rungwise.corpus.summary import CORPORA, read_split
 from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
-from rungwise.evaluation.comparison.inputs import VariantInputs, resolve_variant
-from rungwise.evaluation.comparison.overlap import find_met
-from rungwise.evaluation.comparison.predictions import prediction_rows, write_predictions
-from rungwise.evaluation.comparison.seeds import SeedJob, SeedResult, load_predictions, score_seeds
+from rungwise.evaluation.comparison.errors import prediction_rows, write_predictions
+from rungwise.evaluation.comparison.seeds import (
+    SeedJob,
+    SeedResult,
+    VariantInputs,
+    load_predictions,
+    resolve_variant,
+    score_seeds,
+)
 from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
+    Overlap,
     PairedDifference,
     VariantResult,
     independent_scores,
@@ -38,12 +47,46 @@ from rungwise.evaluation.statistics import (
     paired_draws,
 )
 from rungwise.finetune import DESCRIPTION
+from rungwise.tasks.data.files import find_overlap
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary, read_examples
+from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.scoring.metrics import format_metric, metric_range
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.tokenizer import load_reader
-from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
+from rungwise.training.state import MODEL, load_tensors, save_tensors
+
+RUN = 8
+
+
+def find_met(
+    variants: Mapping[str, VariantInputs], task: Artifact, examples: Sequence[Example]
+) -> dict[str, tuple[Overlap, NDArray[np.bool_]]]:
+    """Return the overlap of each variant, and which test examples (N,) it has not met before."""
+    trained = find_overlap(read_examples(task, "train"), examples)
+    texts = [" ".join(example.parts) for example in examples]
+    by_corpora: dict[tuple[str, ...], NDArray[np.bool_]] = {}
+    result = {}
+    for name, variant in variants.items():
+        in_pretraining = np.zeros(len(examples), dtype=bool)
+        has_corpora = True
+        if variant.finetune.initialisation == "pretrained":
+            try:
+                corpora = [each for each in chain(variant.pretrains[0]) if each.stage in CORPORA]
+                key = tuple(each.fingerprint for each in corpora)
+                if key not in by_corpora:
+                    documents = (each for corpus in corpora for each in read_split(corpus, "train"))
+                    sentences = (document.sentences for document in documents)
+                    by_corpora[key] = find_texts(texts, sentences, RUN)
+                in_pretraining = by_corpora[key]
+            except (DataError, KeyError):
+                has_corpora = False
+        counts = Overlap(
+            training=int(trained.sum()),
+            pretraining=int(in_pretraining.sum()) if has_corpora else None,
+        )
+        result[name] = (counts, ~(trained | in_pretraining))
+    return result
+
 
 _SCRATCH = ".seeds"
 

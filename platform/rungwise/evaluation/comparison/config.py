@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
-from rungwise.evaluation.comparison.published import PublishedConfig
+from rungwise.evaluation.comparison.table import PublishedConfig
 from rungwise.finetune import FinetuneConfig
 
 

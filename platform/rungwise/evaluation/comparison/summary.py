@@ -7,7 +7,7 @@ from pydantic import Field
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import LazyFunction, StageType
-from rungwise.core.stages.summary import SummaryPart, StoredModel, Summary
+from rungwise.core.stages.summary import StoredModel, Summary, SummaryPart
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.data.cutting import CutShare

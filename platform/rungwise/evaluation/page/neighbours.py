@@ -19,8 +19,8 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.page.spelling import Spelling
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tokenizer import ids_after_blank, special_ids
-from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokensFile
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.tokenizer.token_text import TokensFile
 
 _POSITION = 31  # stream of the generator
 _POSITIONS = 4096  # drawn, enough to meet as many words as a page shows

@@ -27,12 +27,12 @@ from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import Column, MeasuredRung, SuiteBlock, tabulate_scores
 from rungwise.models.trained.capabilities import Encoder
-from rungwise.pretraining.pretrained import load_encoder, load_model
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.formats.base import FormatConfig, read_text, split_lines
 from rungwise.tasks.kinds.examples import Text
-from rungwise.tokenizer import CLEAN_UP, Encoded, open_encoder, load_reader
-from rungwise.tokens.summary import TokensSummary
+from rungwise.tokenizer import CLEAN_UP, Encoded, load_reader, open_encoder
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.training.pretrained import load_encoder, load_model
+from rungwise.training.summary import PretrainSummary
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     by_centroid     class whose mean vector has the highest cosine
     by_neighbours   vote of the k nearest training vectors by cosine
     by_line         logistic regression on standardised vectors
-    by_mix          logistic regression on a learned mean of all layers (finetune/encoder_heads.py)
+    by_mix          logistic regression on a learned mean of all layers (finetune/model.py)
     by_ridge        least squares with a penalty, in closed form
     by_best_line    logistic regression whose penalty is chosen on folds of the training vectors
     to_scores       the same two for scores of pairs
@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from rungwise.finetune.encoder_heads import ScalarMix
+from rungwise.finetune.model import ScalarMix
 
 Vectors = NDArray[np.floating]
 Classes = NDArray[np.int64]

@@ -26,15 +26,15 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.comparison.published import RESULTS
+from rungwise.evaluation.comparison.table import RESULTS
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.instances.order import evenly
-from rungwise.models.trained.capabilities import LanguageModel
+from rungwise.models.trained.capabilities import LanguageModel, RanksWords
 from rungwise.tokenizer import CLEAN_UP
-from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokensFile, close_documents, document_hash
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.tokenizer.token_text import TokensFile, close_documents, document_hash
 
 PSEUDO = "pseudo"  # the part of two-sided models
 _BITS = (
@@ -168,3 +168,32 @@ def _read_lines(rung: Rung, paths: Paths, key: str, end: int) -> list[HeldOutTex
         HeldOutText(name, [*ids, end], len(line.encode("utf-8")))
         for name, ids, line in zip(names, rung.encode(lines), lines, strict=True)
     ]
+
+
+class RanksSuite(Suite):
+    """Ranks of words of the held-out split."""
+
+    needs: ClassVar[str] = "scores of all words in the place of one"
+    capability: ClassVar[type] = RanksWords
+
+    kind: Literal["ranks"] = "ranks"
+    words: int = Field(default=1000, ge=1)  # held-out words to rank, evenly spread
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        (end,) = rung.special.require("end")
+        texts = sorted(held_out_texts(rung, end), key=lambda text: text.name)
+        starts = np.cumsum([0, *(len(text.ids) for text in texts)])
+        samples = evenly(int(starts[-1]), self.words)
+        places = [
+            (samples[(samples >= begin) & (samples < stop)] - begin).tolist()
+            for begin, stop in itertools.pairwise(starts)
+        ]
+        ranks = rung.model.ranks([text.ids for text in texts], places)
+        sums = [[np.log(each).sum(), len(each)] for each in ranks]
+        nonempty = [number for number, each in enumerate(places) if each]
+        names = [texts[number].name for number in nonempty]
+        numbers = np.array(sums)[nonempty]
+        return SuiteResult([Items(name, "log_rank", names, [""] * len(names), numbers)])
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        return [compare_rungs(rungs, name, "log_rank", name=f"log rank ({name})")]

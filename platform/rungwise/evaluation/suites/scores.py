@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import SummaryPart, Summary
+from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.evaluation.suites.items import ItemKey, Items, decode_items, estimate_items
 
 ITEMS = "items.parquet"

@@ -16,7 +16,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS, ItemKey, Items
 from rungwise.evaluation.suites.scores import MeasureSummary, SuiteScore, read_items
-from rungwise.pretraining.summary import PretrainSummary
+from rungwise.training.summary import PretrainSummary
 
 Row = dict[str, Any]
 

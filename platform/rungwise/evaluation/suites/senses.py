@@ -40,10 +40,10 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.altered import held_out_sentences
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.minimal_pairs import held_out_sentences
 from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.evaluation.suites.states import (
     FREQUENT,

@@ -30,7 +30,9 @@ from rungwise.core.storage.outside import Paths
 from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_texts
-from rungwise.evaluation.suites.floors import (
+from rungwise.evaluation.suites.items import Items, contrast
+from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
+from rungwise.evaluation.suites.sentences import (
     PPMI,
     RANDOM,
     UNTRAINED,
@@ -39,8 +41,6 @@ from rungwise.evaluation.suites.floors import (
     has_sentence_vectors,
     sentence_vectors,
 )
-from rungwise.evaluation.suites.items import Items, contrast
-from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.instances.order import evenly
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.interface import KINDS

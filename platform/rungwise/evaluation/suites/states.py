@@ -36,7 +36,7 @@ from rungwise.evaluation.suites.section import (
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
 from rungwise.models.trained.contexts import EncodedWords, StaticWords
-from rungwise.tokens.segmenters import find_blanks
+from rungwise.tokenizer.mask_units import find_blanks
 
 MIX = "mix.json"  # the learned share of each layer, of the suites that learn one
 FREQUENT = "most frequent"  # the part that predicts without any state

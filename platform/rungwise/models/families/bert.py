@@ -29,9 +29,9 @@ from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
-from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES
+from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
 from rungwise.models.losses.heads import EncoderHead
-from rungwise.models.losses.hybrid import HYBRID
+from rungwise.models.losses.hybrid import HYBRID, PERMUTED
 from rungwise.models.losses.objectives import (
     LEFT_TO_RIGHT,
     MLM,
@@ -40,9 +40,7 @@ from rungwise.models.losses.objectives import (
     Objective,
     PretrainingLogits,
 )
-from rungwise.models.losses.permuted import PERMUTED
 from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
-from rungwise.models.losses.span_denoising import SPAN_DENOISING
 from rungwise.models.suggestion import Steps
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.trained.encoders import LayeredEncoder

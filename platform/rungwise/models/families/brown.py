@@ -20,10 +20,10 @@ from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.families import ngram_tables
+from rungwise.models.families import ngram_model
 from rungwise.models.families.brown_clusters import ClassModel, cluster_words
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
-from rungwise.models.families.ngram_tables import Table
+from rungwise.models.families.ngram_model import Table
 from rungwise.models.family import Family
 from rungwise.models.fitting import Create, Parts, Tasks, Weights, fill_arrays, merge_parts
 from rungwise.models.losses.objectives import CAUSAL
@@ -50,10 +50,10 @@ class BrownConfig(Family):
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
         """Count the n-grams of one shard of documents, each closed by the end symbol."""
-        from rungwise.tokens.text import close_documents
+        from rungwise.tokenizer.token_text import close_documents
 
         start, end = special.require("cls", "end")
-        return ngram_tables.count_ngrams(*close_documents(text, end), self.class_order, start)
+        return ngram_model.count_ngrams(*close_documents(text, end), self.class_order, start)
 
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
@@ -83,7 +83,7 @@ class BrownConfig(Family):
         weight_V = np.where(class_V == rare, occurrences_V + 1, occurrences_V)
         weight_V[[start, end]] = 1
         totals = np.bincount(class_V, weight_V)
-        classes = ngram_tables.merge_tables(
+        classes = ngram_model.merge_tables(
             [Table(class_V.astype(np.uint32)[table.ngrams], table.counts)]
         )
         model = estimate_model(classes, len(totals), first, _SMOOTHING)
@@ -98,5 +98,5 @@ class BrownConfig(Family):
         """Restore a model from `to_tensors`."""
         return ClassModel.from_tensors(tensors, self.classes + 2)
 
-    split = staticmethod(ngram_tables.split_table)
-    merge = staticmethod(ngram_tables.merge_tables)
+    split = staticmethod(ngram_model.split_table)
+    merge = staticmethod(ngram_model.merge_tables)

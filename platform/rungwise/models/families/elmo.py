@@ -1,25 +1,18 @@
-"""ELMo's bidirectional language model (Peters et al. 2018, "Deep contextualized word
-representations", arXiv:1802.05365), after the release of its authors, allenai/bilm-tf.
+"""Token vectors from spelling: the character CNN of ELMo (Peters et al. 2018, arXiv:1802.05365,
+after Kim et al. 2016, arXiv:1508.06615, and Jozefowicz et al. 2016, arXiv:1602.02410).
 
-    ids ──> character CNN ──> x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
-                                  └──> LSTM ──> LSTM + input ──> logits of the token before
+    bytes of a token ──> embedding (N, C, K) ──> the filters of each width, max over positions
+        ──> activation ──> (N, F) ──> highways ──> projection ──> (N, P)
 
-Two language models, one per direction, share only the token vectors (characters.py) and the output.
-Dropout applies before each layer and before the output; layers above the first are residual. The
-loss is the mean of both over all tokens, as in the release; the paper sums them.
+A character is one of 261 symbols: the 256 bytes and the five below. A token begins and ends with a
+mark and is padded to C symbols. The CNN reads the padding like any other symbol, as does the
+released biLM (allenai/bilm-tf). The spelling of each token is a buffer beside the weights, filled
+once before training (`spell`), so using the weights needs no tokenizer.
 
-Fine-tuning reads both directions concatenated: the paper's 2·L + 1 vectors as L + 1 layers, where
-layer 0 is the token's vector twice. A task weights them (finetune/encoder_heads.py).
+Vectors do not depend on context, so each distinct token of a batch goes through the CNN once.
 
-The left-to-right state is carried from block to block (training/streams.py). The release also
-carries the right-to-left state, but that state comes from the text on the left, which a
-right-to-left model must not know: where blocks overlap by a token, it has read that token as the
-first input of one block and predicts it as the last target of the next. Here the right-to-left
-state starts from zero in each block, as in fine-tuning, so each direction gives a true probability.
-
-The release samples 8,192 words per batch for the softmax; here it covers the whole vocabulary.
-
-Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary.
+Shapes: B batch, T sequence, V vocabulary, N tokens, C symbols of a token, K size of a symbol,
+F filters, P output.
 """
 
 import math
@@ -29,13 +22,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rungwise.core.errors import BlockError
-from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds
+from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places
-from rungwise.models.families.characters import Activation, CharacterEncoder, products
 from rungwise.models.families.projected_lstm import ProjectedLstm
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import padded_size
@@ -46,6 +39,98 @@ from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import gather_positions
 from rungwise.models.transformer.body import Body, NextTokenModel
+
+BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
+NUM_SYMBOLS = 261
+Activation = Literal["relu", "tanh"]
+
+# The delimiter of two texts ends one and begins the next.
+_BETWEEN = (END_TEXT, BEGIN_TEXT)
+_MARKS = ((BEGIN_TEXT,), _BETWEEN, (END_TEXT,))  # start, delimiter, extract (encoders.py)
+
+
+class CharacterEncoder(nn.Module):
+    """Replaces a token embedding. `filters` are pairs of width and number. The table `characters`
+    (V, C) is all padding until `spell`. The initial weights are drawn as in the released biLM."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        output_size: int,
+        filters: Sequence[tuple[int, int]],
+        character_size: int,
+        max_characters: int,
+        num_highways: int,
+        activation: Activation,
+    ) -> None:
+        super().__init__()
+        K, F = character_size, sum(number for _, number in filters)
+        # int32, because gloo cannot send 16 bits.
+        table_VC = torch.full((vocab_size, max_characters), PADDING, dtype=torch.int32)
+        self.register_buffer("characters", table_VC)
+        self.embedding = nn.Embedding(NUM_SYMBOLS, K)
+        convolutions = [nn.Conv1d(K, number, width) for width, number in filters]
+        self.convolutions = nn.ModuleList(convolutions)
+        self.activation = torch.relu if activation == "relu" else torch.tanh
+        # The first half is the new value, the second its gate.
+        highways = [nn.Linear(F, 2 * F) for _ in range(num_highways)]
+        self.highways = nn.ModuleList(highways)
+        self.projection = nn.Linear(F, output_size)
+        nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
+        for convolution, (width, _) in zip(convolutions, filters, strict=True):
+            if activation == "relu":
+                nn.init.uniform_(convolution.weight, -0.05, 0.05)
+            else:
+                nn.init.normal_(convolution.weight, std=1 / math.sqrt(width * K))
+            assert convolution.bias is not None
+            nn.init.zeros_(convolution.bias)
+        for linear in (*highways, self.projection):
+            nn.init.normal_(linear.weight, std=1 / math.sqrt(F))
+            nn.init.zeros_(linear.bias)
+        for highway in highways:
+            nn.init.constant_(highway.bias[F:], -2.0)  # gates begin almost closed
+
+    characters: Tensor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the vectors (..., P) of ids of any shape."""
+        distinct_N, place = ids.unique(return_inverse=True)
+        return functional.embedding(place, self.vectors(self.characters[distinct_N]))
+
+    def vectors(self, characters_NC: Tensor) -> Tensor:
+        """Return the vectors (N, P) of tokens with this spelling."""
+        x_NKC = self.embedding(characters_NC).transpose(1, 2)  # (N, C, K) -> (N, K, C)
+        most = [convolution(x_NKC).amax(dim=2) for convolution in self.convolutions]
+        x_NF = self.activation(torch.cat(most, dim=1))
+        for highway in self.highways:
+            new_NF, gate_NF = highway(x_NF).chunk(2, dim=1)
+            x_NF = torch.lerp(x_NF, new_NF.relu(), gate_NF.sigmoid())
+        return self.projection(x_NF)
+
+    def spell(self, tokens: Sequence[bytes], end: int) -> None:
+        """Store the bytes of each token; `end` is the token between documents."""
+        rows = [_BETWEEN if index == end else tuple(token) for index, token in enumerate(tokens)]
+        self._write(0, rows)
+
+    def spell_marks(self, count: int) -> None:
+        """Spell the last `count` (0 or 3) tokens: the marks that begin, separate and end texts."""
+        if count:
+            self._write(len(self.characters) - count, _MARKS[:count])
+
+    @torch.no_grad()
+    def _write(self, first: int, rows: Sequence[Sequence[int]]) -> None:
+        C = self.characters.shape[1]
+        words = [(BEGIN_WORD, *row[: C - 2], END_WORD) for row in rows]
+        filled = [(*row, *[PADDING] * (C - len(row))) for row in words]
+        self.characters[first : first + len(rows)] = torch.tensor(filled, dtype=torch.int32)
+
+
+def products(filters: Sequence[tuple[int, int]], K: int, C: int, highways: int, P: int) -> int:
+    """Count the multiplications per token: filters at each position, highways, projection."""
+    F = sum(number for _, number in filters)
+    at_places = sum(width * K * number * (C - width + 1) for width, number in filters)
+    return at_places + highways * 2 * F * F + F * P
+
 
 Filter = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError, UserError
-from rungwise.models.families.characters import NUM_SYMBOLS
-from rungwise.models.families.elmo import Elmo, ElmoConfig
+from rungwise.models.families.elmo import NUM_SYMBOLS, Elmo, ElmoConfig
 from rungwise.models.losses.objectives import BILM
 from rungwise.models.trained.encoders import NUM_MARKS, LayeredEncoder
 

@@ -29,8 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.models.families.ngram_model import Floats, NgramLanguageModel, find_ngrams
-from rungwise.models.families.ngram_tables import Ids, Table, merge_tables, sort_rows, sum_runs
+from rungwise.models.families.ngram_model import (
+    Floats,
+    Ids,
+    NgramLanguageModel,
+    Table,
+    find_ngrams,
+    merge_tables,
+    sort_rows,
+    sum_runs,
+)
 from rungwise.models.fitting import HERE, Create, Parts, Tasks, Weights, create_arrays
 
 _SAMPLES = 16  # tables from which the ranges of columns are chosen

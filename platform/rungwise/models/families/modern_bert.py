@@ -21,11 +21,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reading_direction
-from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES
+from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
 from rungwise.models.losses.hybrid import HYBRID
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
 from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
-from rungwise.models.losses.span_denoising import SPAN_DENOISING
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import TransformerBody
 from rungwise.models.transformer.layer import Activation, Layer

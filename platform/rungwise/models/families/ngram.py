@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.families import ngram_tables
+from rungwise.models.families import ngram_model as ngram_tables
 from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
-from rungwise.models.families.ngram_model import NgramLanguageModel
-from rungwise.models.families.ngram_tables import Table
+from rungwise.models.families.ngram_model import NgramLanguageModel, Table
 from rungwise.models.family import Family
 from rungwise.models.fitting import Create, Parts, Tasks, Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective
@@ -80,7 +79,7 @@ class NgramConfig(Family):
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
         """Count the n-grams of one shard of documents, each closed by the end symbol."""
-        from rungwise.tokens.text import close_documents
+        from rungwise.tokenizer.token_text import close_documents
 
         start, end = special.require("cls", "end")
         return ngram_tables.count_ngrams(*close_documents(text, end), self.order, start)

@@ -12,7 +12,7 @@ as everything that depends on the forward pass only; its loop holds only the rec
 
 No gradient flows where a clip was active, as in TensorFlow and `torch.clamp` (nor, unlike there,
 where a value was exactly at its bound), nor into the initial state: backpropagation ends at the
-beginning of a block (training/streams.py).
+beginning of a block (training/state.py).
 
 Shapes: B batch, T sequence, D input, P output, H cell, G = 4·H gates.
 """

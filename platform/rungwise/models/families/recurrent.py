@@ -38,8 +38,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds
+from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalBatch, DocumentRows
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import TokenSums

@@ -39,8 +39,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.core.errors import BlockError
-from rungwise.core.plural import format_count
 from rungwise.core.tokens import SpecialIds
+from rungwise.core.wording import format_count
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import SENTENCES, SentenceHead

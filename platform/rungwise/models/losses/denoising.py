@@ -21,11 +21,21 @@ from torch import Tensor, nn
 
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
-from rungwise.models.losses.contrastive import CONTRASTIVE, SentenceEncoder, VectorHead, unmasked
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
-from rungwise.models.losses.objectives import MLM, BatchShapes, Loss, Losses, Objective, Part
-from rungwise.models.transformer.block import Transformer, initialise
-from rungwise.models.transformer.body import Body
+from rungwise.models.losses.heads import OwnHead
+from rungwise.models.losses.objectives import (
+    MLM,
+    BatchShapes,
+    Loss,
+    Losses,
+    Objective,
+    Origin,
+    Part,
+    PretrainingLogits,
+)
+from rungwise.models.losses.sentences import CONTRASTIVE, SentenceEncoder, VectorHead, unmasked
+from rungwise.models.transformer.block import Transformer, gather_positions, initialise
+from rungwise.models.transformer.body import Body, MaskedHead
 
 
 class SentenceAutoencoder(SentenceEncoder):
@@ -116,3 +126,31 @@ TSDAE = dataclasses.replace(
     head=VectorHead(make=SentenceAutoencoder, more_flops=_decoder_flops),
 )
 SENTENCE_OBJECTIVES: tuple[Objective, ...] = (*CONTRASTIVE, TSDAE)
+
+
+class DenoisingModel(MaskedHead):
+    """A body that writes, with the head for tokens."""
+
+    def __init__(self, family: Any, body: Any, mlm: Any) -> None:
+        super().__init__(family, body, mlm)
+        body.writes = True
+
+    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        """Return the logits (B, M, V) of the written tokens."""
+        states_BTD = self.body.encode_layers(rows.ids, rows.segments, rows.lengths)[-1]
+        return self.heads(gather_positions(states_BTD, rows.masked_positions))
+
+    fill = forward
+
+    def blanks(self) -> None:
+        """A single [MASK] stands for any number of tokens, so there is no blank of one."""
+
+
+SPAN_DENOISING: Objective = dataclasses.replace(
+    MLM,
+    name="span_denoising",
+    tokens=Part("written", "denoising", "Tokens of spans written correctly", "written token"),
+    reads=("denoised_spans",),
+    head=OwnHead(make=DenoisingModel),
+    origin=Origin(2020, "after Raffel et al.", "writes the spans that were taken out of a text"),
+)

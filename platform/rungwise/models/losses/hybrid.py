@@ -31,6 +31,8 @@ from rungwise.models.losses.objectives import (
     PretrainingLogits,
     masked_losses,
 )
+from rungwise.models.losses.replaced_tokens import real_tokens, row_numbers
+from rungwise.models.losses.sentences import unmasked
 from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
 
 
@@ -94,4 +96,59 @@ HYBRID: Objective = dataclasses.replace(
     ),
     shapes=BatchShapes.ROWS_VARY,
     head=OwnHead(make=HybridModel),
+)
+
+
+class PermutedModel(MaskedHead):
+    """A body with the head for tokens on its query stream."""
+
+    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        """Return the logits (B, M, V) of the masked tokens, each given those before it."""
+        return self._predict(rows, order(rows))
+
+    def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        """Return the same, given the context alone."""
+        return self._predict(rows, (rows.masked_positions > 0).long())
+
+    def _predict(self, rows: MaskedBatch[Tensor], rank_BM: Tensor) -> PretrainingLogits:
+        body: Any = self.body
+        place_BM = rows.masked_positions
+        ids_BM, segments_BM = rows.ids.gather(1, place_BM), rows.segments.gather(1, place_BM)
+        positions_BM = place_BM if rows.positions is None else rows.positions.gather(1, place_BM)
+        content_BTD = body.embed(unmasked(rows)[0], rows.segments, rows.positions)
+        both_BXD = torch.cat((content_BTD, body.embed(ids_BM, segments_BM, positions_BM)), dim=1)
+        states_BXD = body.transformer.layers(both_BXD, visible=visible_to_both(rows, rank_BM))[-1]
+        return self.heads(states_BXD[:, rows.ids.shape[1] :])
+
+
+def order(rows: MaskedBatch[Tensor]) -> Tensor:
+    """The places 1 to M of the masked tokens in a random order, (B, M); unused slots last."""
+    numbers_BM = torch.where(rows.masked_weights > 0, row_numbers(rows), 2.0)
+    return 1 + numbers_BM.argsort(dim=1).argsort(dim=1)
+
+
+def visible_to_both(rows: MaskedBatch[Tensor], rank_BM: Tensor) -> Tensor:
+    """Return the mask (B, 1, T + M, T + M) of contents and queries, given ranks from 1. The context
+    has rank 0; the unused slots, at position 0, stay in it."""
+    place_BM, T = rows.masked_positions, rows.ids.shape[1]
+    rank_BT = torch.zeros_like(rows.ids).scatter(1, place_BM, rank_BM * (place_BM > 0))
+    text_BT = real_tokens(rows).long() if rows.document is None else rows.document
+    text_BX = torch.cat((text_BT, text_BT.gather(1, place_BM)), dim=1)
+    last_BX = torch.cat((rank_BT, rank_BM - 1), dim=1)  # the highest rank that each sees
+    seen_BXT = (rank_BT[:, None] <= last_BX[..., None]) & (text_BT[:, None] == text_BX[..., None])
+    return torch.nn.functional.pad(seen_BXT, (0, text_BX.shape[1] - T))[:, None]
+
+
+def _more_flops(family: Any, V: int, T: int, M: float) -> float:
+    """The queries of a row, and what all its attention costs beside that of T tokens."""
+    both = T + round(M)
+    return family.stack_flops(both, False) * both / T - family.stack_flops(T, False)
+
+
+PERMUTED: Objective = dataclasses.replace(
+    MLM,
+    name="permuted",
+    tokens=Part("permuted", "permuted", "Tokens predicted correctly in a random order", "token"),
+    head=OwnHead(make=PermutedModel, more_flops=_more_flops),
+    origin=Origin(2019, "after Yang et al.", "guesses words in a random order, one after another"),
 )

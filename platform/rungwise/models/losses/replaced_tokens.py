@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.losses.contrastive import unmasked
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.heads import OwnHead
 from rungwise.models.losses.objectives import (
@@ -36,6 +35,7 @@ from rungwise.models.losses.objectives import (
     PretrainingLogits,
     masked_losses,
 )
+from rungwise.models.losses.sentences import unmasked
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import MaskedHead, boundaries
 

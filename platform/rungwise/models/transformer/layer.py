@@ -80,7 +80,7 @@ class Layer:
 
 class StackedLinear(nn.Linear):
     """Several matrices with one input, computed as one product; outputs are concatenated. Muon
-    treats each matrix separately (training/muon.py)."""
+    treats each matrix separately (training/optimizer.py)."""
 
     def __init__(self, in_features: int, sizes: tuple[int, ...], bias: bool) -> None:
         super().__init__(in_features, sum(sizes), bias=bias)

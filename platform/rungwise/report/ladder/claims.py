@@ -1,19 +1,149 @@
-"""The claims section: verdict marks, sentences about luck, and comparisons as bars."""
+"""The ranking of a ladder: its rungs by one score, and how far each is behind the best.
+
+The score is the first of these that two rungs have: perplexity (bits per byte if tokenizers
+differ), the mean of tasks, any other. Pseudo-likelihoods are not ranked.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rungwise.core.plural import format_count
-from rungwise.evaluation.comparison.claim_comparisons import (
+from rungwise.core.wording import format_count, list_first
+from rungwise.evaluation.comparison.claims import (
     TASKS,
     VERDICTS,
+    ClaimResult,
     ComparisonResult,
     Verdict,
 )
-from rungwise.evaluation.comparison.claims import ClaimResult
-from rungwise.evaluation.suites.items import METRICS
-from rungwise.report.formats import metric_name, number, p_value, points, format_signed
+from rungwise.evaluation.comparison.table import TaskMean
+from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.items import METRICS, contrast
+from rungwise.evaluation.suites.section import Column, MeasuredRung
+from rungwise.report.formats import (
+    format_signed,
+    interval,
+    metric_name,
+    number,
+    p_value,
+    points,
+    points_interval,
+    score,
+)
+from rungwise.report.ladder.rungs import TASKS
+
+_NAMED = 2  # at most besides the best two, in a sentence
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A rung with its score. `behind` is how much worse it is than the best, above 0 if worse: a
+    difference of scores, or of logarithms for those compared by their ratio. None for the best."""
+
+    name: str
+    value: Estimate
+    behind: Estimate | None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Rungs by one score, the best first."""
+
+    column: Column
+    rungs: tuple[Ranked, ...]
+
+    def sentence(self) -> str:
+        """`gpt has the lowest perplexity, 41.2 [40.0, 42.3]; lstm has 45.3, 1.10 times [1.05,
+        1.15], ngram3 60.1.`"""
+        best, *others = self.rungs
+        metric, name = self.column.metric, self.column.name
+        if not others:
+            return f"{best.name} has a {name} of {self._value(best)}{self._floor()}."
+        second, *rest = others
+        extreme = "highest" if METRICS[metric].higher_is_better else "lowest"
+        parts = [f"{second.name} has {score(second.value.mean, metric)}, {self._gap(second)}"]
+        parts += [f"{each.name} {score(each.value.mean, metric)}" for each in rest]
+        beside = list_first(parts, _NAMED + 1)
+        return (
+            f"{best.name} has the {extreme} {name}, {self._value(best)}; {beside}{self._floor()}."
+        )
+
+    def _floor(self) -> str:
+        """How many rungs pass the highest of the values that take no training; "" without one."""
+        floors = self.column.floors
+        if not floors:
+            return ""
+        name = max(floors, key=lambda each: floors[each])
+        above = sum(each.value.mean > floors[name] for each in self.rungs)
+        value = score(floors[name], self.column.metric)
+        return f"; above {name} ({value}): {above} of {len(self.rungs)}"
+
+    def headline(self) -> str:
+        """`perplexity: gpt 41.2 [40.0, 42.3], lstm 45.3 [44.1, 46.6]; lstm 1.1 times [1.0, 1.2]`"""
+        names = list_first([f"{each.name} {self._value(each)}" for each in self.rungs], _NAMED + 2)
+        if len(self.rungs) == 1:
+            return f"{self.column.name}: {names}"
+        second = self.rungs[1]
+        gap = f"{second.name} {self._gap(second)}"
+        return f"{self.column.name}: {names}; {gap}{self._floor()}"
+
+    def _value(self, each: Ranked) -> str:
+        metric = self.column.metric
+        return f"{score(each.value.mean, metric)} {interval(each.value, metric)}"
+
+    def _gap(self, each: Ranked) -> str:
+        """How far behind the best, in words."""
+        gap, metric = each.behind, self.column.metric
+        assert gap is not None, "the best is behind nothing"
+        if metric == "perplexity":
+            value, low, high = (number(math.exp(b), 2) for b in (gap.mean, gap.low, gap.high))
+            size = f"{value} times [{low}, {high}]"
+        elif metric == "bits_per_byte":
+            size = (
+                f"{format_signed(gap.mean)} [{format_signed(gap.low)}, {format_signed(gap.high)}]"
+            )
+        else:
+            ahead = Estimate(-gap.mean, -gap.high, -gap.low, gap.count)
+            size = f"{points(ahead.mean)} points {points_interval(ahead)}"
+        return size if gap.low > 0 else f"{size}, which may be luck"
+
+
+def rank_rungs(
+    rungs: Sequence[MeasuredRung], columns: Sequence[Column], averages: Mapping[str, TaskMean]
+) -> Ranking | None:
+    """The ranking by the first score that compares rungs; None if there is no score at all."""
+    by_name = {rung.name: rung for rung in rungs}
+
+    def preference(column: Column) -> tuple[bool, bool, bool, bool]:
+        exact = sum(cell.exact for cell in column.cells.values())
+        return (
+            exact < 2,
+            not (column.metric == "perplexity" and column.best),
+            column.metric != "bits_per_byte",
+            column.name != TASKS,
+        )
+
+    column = min(columns, key=preference, default=None)
+    if column is None:
+        return None
+    if column.name == TASKS:
+        ranked = [Ranked(name, each.mean, each.behind) for name, each in averages.items()]
+        return Ranking(column, tuple(ranked))
+    sign = 1 if METRICS[column.metric].higher_is_better else -1
+    cells = {name: cell.value for name, cell in column.cells.items() if cell.exact}
+    order = sorted(cells, key=lambda name: -sign * cells[name].mean)
+    if not order:
+        return None
+    key = column.suite, column.under, column.metric
+    best = by_name[order[0]].items(key)
+    ranked = [Ranked(order[0], cells[order[0]], None)]
+    for name in order[1:]:
+        gap = contrast(
+            [(sign, best), (-sign, by_name[name].items(key))], log=column.metric == "perplexity"
+        )
+        ranked.append(Ranked(name, cells[name], gap.estimate()))
+    return Ranking(column, tuple(ranked))
+
 
 MARKS: dict[Verdict, str] = {
     "confirmed": "\N{CHECK MARK}",

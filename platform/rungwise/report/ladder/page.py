@@ -26,16 +26,16 @@ from rungwise.evaluation.suites.section import (
 )
 from rungwise.report import formats, style
 from rungwise.report.ladder import claims
+from rungwise.report.ladder.claims import rank_rungs
 from rungwise.report.ladder.picture import draw_ladder, picture_columns
-from rungwise.report.ladder.ranking import rank_rungs
 from rungwise.report.ladder.rungs import (
     gather_blocks,
     gather_columns,
     gather_rungs,
     gather_suites,
     history_rows,
-    score_rows,
     list_skipped_suites,
+    score_rows,
 )
 from rungwise.report.page import Page, Section, write_page
 from rungwise.report.palette import Series, series

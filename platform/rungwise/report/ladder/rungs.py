@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.evaluation.comparison.task_contrast import TaskMean
+from rungwise.evaluation.comparison.table import TaskMean
 from rungwise.evaluation.suites.base import Suite
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.evaluation.suites.scores import merge_seeds
 from rungwise.evaluation.suites.section import Cell, Column, MeasuredRung, SuiteBlock, find_best
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.sections.variants import input_artifact
+from rungwise.training.summary import PretrainSummary
 
 TASKS = "mean of tasks"
 

@@ -10,7 +10,7 @@ from rungwise.report import style
 from rungwise.report.formats import metric_axis
 from rungwise.report.page import Section
 from rungwise.report.palette import MUTED, Series
-from rungwise.report.sections.variants import VariantComparison, TaskResult, locate
+from rungwise.report.sections.variants import TaskResult, VariantComparison, locate
 
 _APART = 0.022  # fraction of the axis between variants at one budget
 _TRIVIAL = "best trivial baseline"

@@ -14,7 +14,7 @@ from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis, metric_name, points_with_interval, score
 from rungwise.report.page import Section
 from rungwise.report.sections.findings import Verdict, describe_difference, sum_up, verdict
-from rungwise.report.sections.variants import VariantComparison, Row, TaskResult, locate
+from rungwise.report.sections.variants import Row, TaskResult, VariantComparison, locate
 
 _SPREAD = 0.3  # vertical, of a variant's seeds, so that equal scores stay visible
 _BELOW = 0.22  # from the mean down to the seeds

@@ -5,13 +5,14 @@ from dataclasses import asdict, dataclass
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.errors import (
+    FILE,
     ClassScores,
     ErrorAnalysis,
     ErrorExample,
     analyse_errors,
     compare_errors,
+    read_predictions,
 )
-from rungwise.evaluation.comparison.predictions import FILE, read_predictions
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.report import palette, style
 from rungwise.report.page import Section

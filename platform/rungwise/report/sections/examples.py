@@ -22,12 +22,12 @@ from rungwise.instances.kinds import read_kind
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, WordVectors
-from rungwise.pretraining.pretrained import load_model, read_training_config
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import palette, style
 from rungwise.report.page import Section
 from rungwise.report.sections.variants import Row
 from rungwise.training.config import GradientConfig
+from rungwise.training.pretrained import load_model, read_training_config
+from rungwise.training.summary import PretrainSummary
 
 _NEAREST = 6  # neighbours shown per word
 _CANDIDATES = 256  # of the specimen

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rungwise.core.plural import list_first
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.wording import list_first
 from rungwise.corpus.summary import OF_A_TASK, CorpusSummary, source_blocks
 from rungwise.evaluation.comparison.summary import PairedDifference
 from rungwise.evaluation.statistics import false_verdicts
 from rungwise.models.losses.objectives import Objective
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.formats import (
     compact,
     interval,
@@ -26,7 +25,8 @@ from rungwise.report.formats import (
     score,
     with_article,
 )
-from rungwise.report.sections.variants import VariantComparison, TaskResult
+from rungwise.report.sections.variants import TaskResult, VariantComparison
+from rungwise.training.summary import PretrainSummary
 
 # A loss over some thousand masked tokens is accurate to about 0.03 nats; three times that is real.
 _HARDLY_NATS = 0.1

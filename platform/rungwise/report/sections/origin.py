@@ -10,10 +10,10 @@ from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.page import Section
 from rungwise.report.sections.variants import Row, input_artifact, select_stage
 from rungwise.serving.stage import RegisterSummary
+from rungwise.training.summary import PretrainSummary
 
 Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from rungwise.core.plural import list_first
+from rungwise.core.wording import list_first
 from rungwise.models.losses.objectives import Objective, Part
-from rungwise.pretraining.summary import GradientRun, PretrainSummary, Row
 from rungwise.report import palette, style
 from rungwise.report.formats import compact, number, percent
 from rungwise.report.page import Section
 from rungwise.report.sections.examples import Baseline
+from rungwise.training.summary import GradientRun, PretrainSummary, Row
 
 _TOKENS_READ = "tokens read (millions)"
 _MOST_STEPS = 12

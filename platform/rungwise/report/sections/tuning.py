@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from rungwise.core.plural import list_first
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.wording import list_first
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.search.record import SearchSummary
 from rungwise.evaluation.suites.section import Panel, Point, plot_value

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.evaluation.comparison.inputs import input_name
+from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
 from rungwise.report.palette import Series, series

@@ -18,7 +18,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.core.storage.hub import is_hub, local_copy
 from rungwise.core.storage.source_files import find_files
-from rungwise.models.shapes import shapes_only
+from rungwise.models.device import shapes_only
 from rungwise.serving.hugging_face.modern import llama_values, modern_bert_values
 from rungwise.serving.hugging_face.names import (
     BUFFERS,

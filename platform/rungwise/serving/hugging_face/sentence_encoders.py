@@ -22,9 +22,13 @@ from rungwise.models.families.sentence_encoder import (
     SentenceModel,
 )
 from rungwise.models.transformer.block import sinusoid_positions
-from rungwise.serving.hugging_face.modules import write_json, write_modules, write_pooling
+from rungwise.serving.hugging_face.modules import (
+    read_tokenizer,
+    write_json,
+    write_modules,
+    write_pooling,
+)
 from rungwise.serving.hugging_face.names import CONFIG, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
-from rungwise.serving.hugging_face.tokenizer import read_tokenizer
 
 _LONGEST = 512  # tokens of a text; the formula of the positions has no end, their table has
 _POOLING = {

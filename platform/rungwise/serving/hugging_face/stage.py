@@ -20,12 +20,12 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.models.shapes import shapes_only
-from rungwise.pretraining.initial import IMPORTED, ImportConfig, ImportSummary
+from rungwise.models.device import shapes_only
 from rungwise.serving.hugging_face.names import CONFIG, Known
 from rungwise.serving.hugging_face.reading import list_weight_files, load_model, weights_folder
 from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer
-from rungwise.training.tensor_files import MODEL, save_tensors
+from rungwise.training.initial import IMPORTED, ImportConfig, ImportSummary
+from rungwise.training.state import MODEL, save_tensors
 
 
 def import_weights(

@@ -24,10 +24,16 @@ from rungwise.models.families.modern_bert import (
 )
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceModel
 from rungwise.models.family import Family
-from rungwise.models.losses.contrastive import SentenceEncoder
 from rungwise.models.losses.replaced_tokens import ReplacedTokensModel
+from rungwise.models.losses.sentences import SentenceEncoder
 from rungwise.serving.hugging_face.modern import llama_keys, modern_bert_keys
-from rungwise.serving.hugging_face.modules import write_json, write_modules, write_pooling
+from rungwise.serving.hugging_face.modules import (
+    add_frame,
+    read_tokenizer,
+    write_json,
+    write_modules,
+    write_pooling,
+)
 from rungwise.serving.hugging_face.names import (
     CONFIG,
     ELECTRA,
@@ -37,12 +43,11 @@ from rungwise.serving.hugging_face.names import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     Known,
-    model_type,
     count_unused_positions,
+    model_type,
 )
 from rungwise.serving.hugging_face.sentence_encoders import export_sentence_encoder
 from rungwise.serving.hugging_face.tensors import list_entries, rename_headed
-from rungwise.serving.hugging_face.tokenizer import add_frame, read_tokenizer
 from rungwise.tasks.kinds.heads import (
     ChoiceHead,
     CrfHead,

@@ -6,17 +6,22 @@ so only questions, single words and the shorter text of a pair can be cut there.
 texts to write have limits of their own, which longer rows do not lift.
 """
 
+import csv
+import json
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
+from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import SummaryPart
-from rungwise.tasks.interface import KINDS
-from rungwise.tasks.kinds.examples import Kind, Text, join_parts
+from rungwise.tasks.formats.records import read_cells
+from rungwise.tasks.interface import KINDS, task_kind
+from rungwise.tasks.kinds.examples import Example, Kind, TaskInfo, Text, join_parts
 from rungwise.tasks.kinds.items import WORD, Cut, Item
+from rungwise.tasks.kinds.kind import Record
 
 NOTED = 0.05  # cuts in more than this share of the examples are reported
 
@@ -110,3 +115,109 @@ def _lost(cuts: Sequence[Cut], tokenizer: Tokenizer) -> list[int]:
         words = WORD.finditer(cut.text)
         counts.append(sum(word.start() < first or word.end() > end for word in words))
     return counts
+
+
+Format = Literal["text", "tsv", "csv", "jsonl"]
+SUFFIXES: Mapping[str, Format] = {
+    ".txt": "text",
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+
+
+def read_lines(
+    lines: Iterable[str], form: Format, info: TaskInfo, source: str
+) -> Iterator[Example]:
+    """Yield an example per line. An empty line is an example in text files, and else skipped.
+
+    Raises DataError with `source` and the line if a line does not fit.
+    """
+    match form:
+        case "text":
+            name = text_column(info)
+            for number, line in enumerate(lines, start=1):
+                yield parse_example({name: line.rstrip("\r\n")}, info, f"{source}:{number}")
+        case "jsonl":
+            for number, line in enumerate(lines, start=1):
+                where = f"{source}:{number}"
+                if not line.strip():
+                    continue
+                try:
+                    values = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise DataError(
+                        f"{where}: expected one JSON object a line, found {error}"
+                    ) from error
+                if not isinstance(values, dict):
+                    raise DataError(
+                        f"{where}: expected a JSON object, found {type(values).__name__}"
+                    )
+                yield parse_example(values, info, where)
+        case "tsv":
+            yield from _table(read_cells(lines, "\t", quoting=False), info, source)
+        case "csv":
+            yield from _table(read_cells(lines, ",", quoting=True), info, source)
+
+
+def parse_examples(inputs: Any, info: TaskInfo) -> list[Example]:
+    """Return the examples of a call: a text, an object with named values, or a list of these.
+
+    Raises DataError naming `input 1` and so on if one does not fit.
+    """
+    if isinstance(inputs, str | Mapping):
+        inputs = [inputs]
+    if not isinstance(inputs, Sequence):
+        raise DataError(
+            "expected a text, an object with named values, or a list of these, found "
+            f"{inputs!r:.80}"
+        )
+    return [
+        parse_example(
+            each if isinstance(each, Mapping) else {text_column(info): each},
+            info,
+            f"input {number}",
+        )
+        for number, each in enumerate(inputs, start=1)
+    ]
+
+
+def text_column(info: TaskInfo) -> str:
+    """Return the column that a line of text fills; DataError if an example has several."""
+    kind = task_kind(info)
+    if kind.is_one_text:
+        return "text"
+    raise DataError(
+        f"a bare line of text is not enough for this model: it needs {', '.join(kind.columns)}; "
+        "give a table with a header, or JSON Lines, with these"
+    )
+
+
+def parse_example(values: Mapping[str, Any], info: TaskInfo, where: str) -> Example:
+    """Make an example from named values. Raises DataError with `where` and what is missing."""
+    kind = task_kind(info)
+    return kind.parse(Record(values, where, kind.columns))
+
+
+def _table(reader: Any, info: TaskInfo, source: str) -> Iterator[Example]:
+    header: list[str] = []
+    begins = 1
+    try:
+        for row in reader:
+            where = f"{source}:{reader.line_num}"
+            begins = reader.line_num + 1
+            if not header:
+                header = [name.strip() for name in row]
+            elif row and len(row) != len(header):
+                raise DataError(
+                    f"{where}: expected {len(header)} columns ({', '.join(header)}), found "
+                    f"{len(row)}"
+                )
+            elif row:
+                yield parse_example(dict(zip(header, row, strict=True)), info, where)
+    except csv.Error as error:
+        raise DataError(
+            f"{source}:{begins}: the quotes of this row do not match ({error}); mend the row, or "
+            "give the data as TSV or JSON Lines"
+        ) from None

@@ -36,8 +36,8 @@ from rungwise.tasks.kinds.examples import (
     TaskInfo,
     Text,
 )
-from rungwise.tokens.segmenters import HAN
-from rungwise.tokens.text import document_hash
+from rungwise.tokenizer.mask_units import HAN
+from rungwise.tokenizer.token_text import document_hash
 
 # A Han character, or a run of letters with their marks: what is neither blank, digit nor
 # punctuation. An apostrophe is part of a word. A plain word is no part of a name such as `max_iter`

@@ -27,11 +27,11 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.plural import format_count
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import TokenisedText
+from rungwise.core.wording import format_count
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
@@ -52,14 +52,14 @@ from rungwise.tokenizer import (
     CLEAN_UP,
     TextEncoder,
     TokenizerSummary,
-    open_encoder,
     choose_encoder,
     load_tokenizer,
+    open_encoder,
 )
-from rungwise.tokens.building import count_no_tokens, summarise_files
-from rungwise.tokens.segmenters import find_blanks
-from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import document_hash, write_tokens
+from rungwise.tokenizer.mask_units import find_blanks
+from rungwise.tokenizer.token_building import count_no_tokens, summarise_files
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.tokenizer.token_text import document_hash, write_tokens
 
 _SPLIT = "train"
 _LABEL = "task"  # the origin of every document; says nothing about its class

@@ -8,18 +8,17 @@ from typing import Annotated
 from pydantic import Field
 
 from rungwise.tasks.formats.choice import ChoiceFormat
-from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
-from rungwise.tasks.formats.parses import ParsesFormat
-from rungwise.tasks.formats.presets import (
+from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat, ParsesFormat
+from rungwise.tasks.formats.squad import SquadFormat
+from rungwise.tasks.formats.table import (
     CodahFormat,
     DreamFormat,
     GlueFormat,
     SickFormat,
     StsFormat,
     SwagFormat,
+    TableFormat,
 )
-from rungwise.tasks.formats.squad import SquadFormat
-from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.formats.tagged import MarksFormat, TokensFormat
 from rungwise.tasks.formats.texts import FoldersFormat, ParallelFormat
 

@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, field_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.plural import list_first
 from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.wording import list_first
 from rungwise.corpus.config import DETECT, find_codec
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 from rungwise.tasks.kinds.examples import Example, Kind

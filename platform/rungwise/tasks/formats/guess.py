@@ -20,8 +20,7 @@ from rungwise.core.storage.archives import Member, find
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus.readers.encodings import detect_encoding
-from rungwise.corpus.readers.streams import compression_suffix
+from rungwise.corpus.readers.streams import compression_suffix, detect_encoding
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import (
     WORDS_DROPPED,

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.records import read_cells, read_table
-from rungwise.tasks.formats.schemes import are_spans
 from rungwise.tasks.formats.splits import name_split
-from rungwise.tokens.segmenters import HAN
+from rungwise.tasks.formats.tagged import are_spans
+from rungwise.tokenizer.mask_units import HAN
 
 Form = dict[str, Any]
 Columns = Mapping[Any, list[Any]]  # values by the name or the number of the column

@@ -36,7 +36,7 @@ from rungwise.tasks.kinds.kind import (
     commonest,
     decide_best,
 )
-from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, means
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means
 
 if TYPE_CHECKING:
     from torch import Tensor

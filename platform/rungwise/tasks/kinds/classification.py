@@ -23,9 +23,9 @@ from rungwise.tasks.kinds.kind import (
 )
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import (
-    TaskMetric,
     Numbers,
     Predictions,
+    TaskMetric,
     f1_scores,
     ratio,
     thirds,

@@ -26,8 +26,8 @@ from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, Row, cuts, token_ids
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, Stand, commonest
 from rungwise.tasks.kinds.sentences import TextKind
-from rungwise.tasks.scoring import chrf
-from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, means
+from rungwise.tasks.scoring import metrics as chrf
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means
 from rungwise.tokenizer import CLEAN_UP
 
 if TYPE_CHECKING:

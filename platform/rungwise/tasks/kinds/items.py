@@ -26,7 +26,7 @@ from typing import Any, Literal
 from tokenizers import Encoding, Tokenizer
 
 from rungwise.tokenizer import refuse_panic
-from rungwise.tokens.segmenters import HAN
+from rungwise.tokenizer.mask_units import HAN
 
 # A pair of texts as one row, as two with the texts in either order, or as a row for each text.
 Pairs = Literal["joined", "both_orders", "apart"]

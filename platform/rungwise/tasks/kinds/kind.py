@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import Example, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item, Pairs, Pooling
-from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric
 
 if TYPE_CHECKING:  # reading a recipe needs no PyTorch
     from torch import Tensor

@@ -27,9 +27,9 @@ from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.kind import Calibration, Decision, Outputs, Prediction, Rules, commonest
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import (
-    TaskMetric,
     Numbers,
     Predictions,
+    TaskMetric,
     f1_scores,
     mean,
     means,

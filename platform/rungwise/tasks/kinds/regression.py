@@ -16,7 +16,7 @@ from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
-from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, means, ratio
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means, ratio
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -40,8 +40,8 @@ from rungwise.tasks.kinds.kind import (
     Stand,
     TaskKind,
 )
-from rungwise.tasks.scoring import squad_rules
-from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, ratio
+from rungwise.tasks.scoring import metrics as squad_rules
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, ratio
 
 if TYPE_CHECKING:
     from torch import Tensor

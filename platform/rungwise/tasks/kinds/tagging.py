@@ -45,9 +45,9 @@ from rungwise.tasks.kinds.kind import (
     TaskKind,
     commonest,
 )
-from rungwise.tasks.scoring.metrics import TaskMetric, Numbers, Predictions, mean, ratio
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, ratio
 from rungwise.tokenizer import ids_after_blank, special_ids
-from rungwise.tokens.segmenters import HAN
+from rungwise.tokenizer.mask_units import HAN
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,6 +6,9 @@ the mean squared error; 0/0 is 0. Tests compare them with the usual libraries.
 """
 
 import math
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rungwise.tasks.kinds.examples import TaskInfo
+from rungwise.tasks.kinds.examples import Question, TaskInfo
+from rungwise.tokenizer.mask_units import HAN
 
 Numbers = NDArray[np.float64]
 Predictions = Sequence[Mapping[str, Any]]
@@ -80,3 +84,112 @@ def format_metric(value: float, metric: str) -> str:
     if metric in OWN_UNITS:
         return f"{value:,.{OWN_UNITS[metric]}f}"
     return f"{100 * value:.1f}" + "%" * (metric not in CORRELATIONS)
+
+
+_ORDERS = 6
+_BETA_SQUARED = 4
+
+
+def counts(text: str, gold: str) -> list[int]:
+    """Count the n-grams of each n in `text`, then in `gold`, then in both."""
+    pairs = list(zip(_ngrams(text), _ngrams(gold), strict=True))
+    own = [a.total() if b else 0 for a, b in pairs]
+    return [*own, *(b.total() for _, b in pairs), *((a & b).total() for a, b in pairs)]
+
+
+def value(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the score (...) of summed counts (..., 18)."""
+    own, gold, both = np.split(totals, 3, axis=-1)
+    orders = (own > 0) & (gold > 0)
+    precision, recall = (
+        np.divide(both, side, out=np.zeros_like(both), where=orders).sum(axis=-1)
+        / np.maximum(1, orders.sum(axis=-1))
+        for side in (own, gold)
+    )
+    below = _BETA_SQUARED * precision + recall
+    above = (1 + _BETA_SQUARED) * precision * recall
+    return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
+
+
+def is_same_text(text: str, gold: str) -> bool:
+    """Whether the texts are equal without blanks, which chrF ignores and many tokenizers lose."""
+    return "".join(text.split()) == "".join(gold.split())
+
+
+def _ngrams(text: str) -> list[Counter[str]]:
+    letters = "".join(text.split())
+    return [
+        Counter(letters[n : n + order] for n in range(len(letters) - order + 1))
+        for order in range(1, _ORDERS + 1)
+    ]
+
+
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_HAN = re.compile(f"[{HAN}]")
+_OTHER_WORD = re.compile(rf"[^\W{HAN}]+")
+_WITHOUT_SIGNS = str.maketrans(
+    "",
+    "",
+    "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』",  # noqa: RUF001
+)
+_OTHER = rf"[^\s{HAN}{re.escape(string.punctuation)}\u2013\u2014]+"  # en and em dash end a word
+_CHINESE_WORD = re.compile(rf"[{HAN}]|{_OTHER}(?:[.,]{_OTHER})*|\S")
+
+
+def score_answer(predicted: str, example: Question) -> tuple[float, float]:
+    """Return (exact match, F1) of a text, "" for no answer. The example must have answers."""
+    assert example.answers is not None, "an example without known answers has no score"
+    chinese = is_chinese(example.context)
+    bare = normalise_chinese if chinese else normalise
+    prediction, golds = bare(predicted), [bare(answer.text) for answer in example.answers]
+    golds = [gold for gold in golds if gold] or [""]
+    f1 = max(
+        _chinese_f1(gold, prediction) if chinese else _word_f1(gold, prediction) for gold in golds
+    )
+    return float(prediction in golds), f1
+
+
+def normalise(text: str) -> str:
+    """Normalise as SQuAD does: lower case, no punctuation, no articles, single blanks."""
+    text = text.lower().translate(_WITHOUT_PUNCTUATION)
+    return " ".join(_ARTICLE.sub(" ", text).split())
+
+
+def _word_f1(gold: str, predicted: str) -> float:
+    expected, words = gold.split(), predicted.split()
+    shared = sum((Counter(expected) & Counter(words)).values())
+    return _f1(shared, expected, words)
+
+
+def normalise_chinese(text: str) -> str:
+    """Normalise as CMRC does: lower case, without blanks at both ends and its list of signs."""
+    return text.lower().strip().translate(_WITHOUT_SIGNS)
+
+
+def _chinese_f1(gold: str, predicted: str) -> float:
+    expected, words = _CHINESE_WORD.findall(gold), _CHINESE_WORD.findall(predicted)
+    return _f1(_longest_common_run(expected, words), expected, words)
+
+
+def is_chinese(text: str) -> bool:
+    """Whether a text has more Han characters than words of other scripts."""
+    return len(_HAN.findall(text)) > len(_OTHER_WORD.findall(text))
+
+
+def _f1(shared: int, expected: Sequence[str], words: Sequence[str]) -> float:
+    """Return 2 shared / (all words of both); of no words 1 if the other has none either, else 0."""
+    if not expected or not words:
+        return float(list(expected) == list(words))
+    return 2 * shared / (len(expected) + len(words))
+
+
+def _longest_common_run(first: Sequence[str], second: Sequence[str]) -> int:
+    longest = 0
+    lengths = [0] * (len(second) + 1)  # of the common substring that ends before each position
+    for word in first:
+        lengths = [0] + [
+            lengths[place] + 1 if word == other else 0 for place, other in enumerate(second)
+        ]
+        longest = max(longest, *lengths)
+    return longest

@@ -1,1 +1,0 @@
-"""Commands that start and stop a cluster on this machine."""

@@ -1,0 +1,129 @@
+"""`rungwise data list | get NAME...`: the public data sets that recipes and the pages name."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.console import plain_console
+from rungwise.core.wording import format_count
+
+if TYPE_CHECKING:
+    from rungwise.core.public_data import PublicSet
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, data, "list public data sets, or put them where recipes look")
+    parser.add_argument("action", choices=("list", "get"), nargs="?", default="list")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help="a set of the list, or a recipe: all that it reads"
+    )
+    parser.add_argument("--yes", action="store_true", help="agree to licences without being asked")
+    parser.add_argument("--folder", type=Path, default="data", help="where to put them: data")
+    parser.add_argument(
+        "--mirror", metavar="URL", default="", help="a server with copies, to use for https://"
+    )
+
+
+def data(options: argparse.Namespace) -> None:
+    """List the sets, or download those that are named and not there. Raises UserError for an
+    unknown name, or if a licence needs a consent that is not given."""
+    from rungwise.core.errors import UserError
+
+    if options.action == "list":
+        list_sets(options.folder)
+    elif options.names:
+        get_sets(options)
+    else:
+        raise UserError("rungwise data get: expected names of sets, found none")
+
+
+def list_sets(folder: Path) -> None:
+    """Print a line for each set."""
+    from rich.filesize import decimal
+
+    from rungwise.core.public_data import missing_files, public_sets
+
+    say = plain_console().print
+    for name, public in public_sets().items():
+        missing = len(missing_files(public, folder))
+        here = "" if missing == len(public.files) else "in part" if missing else "here"
+        say(f"{name:<17}{decimal(public.bytes):>9}  {here:<8}{public.title}; {public.licence}")
+    say(
+        "\nrungwise data get NAME... downloads sets; a recipe in place of a name, all that it reads"
+    )
+
+
+def get_sets(options: argparse.Namespace) -> None:
+    """Download the sets that are not there."""
+    from rungwise.core.public_data import fetch_set, missing_files, public_sets
+
+    say, folder = plain_console().print, options.folder
+    missing: dict[str, PublicSet] = {}
+    for name in dict.fromkeys(chain.from_iterable(map(_set_names, options.names))):
+        public = public_sets()[name]
+        if missing_files(public, folder):
+            missing[name] = public
+        else:
+            say(f"{name}: all {format_count(len(public.files), 'file')} are in {folder}")
+    _ask(missing, options.yes)
+    for name, public in missing.items():
+        say(f"{name}: {public.title}; licence: {public.licence}")
+        if public.note:
+            say(f"  {public.note}")
+        fetch_set(public, folder, options.mirror, lambda line: say(f"  {line}"))
+
+
+def _set_names(name: str) -> list[str]:
+    import difflib
+
+    from rungwise.core.errors import UserError
+    from rungwise.core.public_data import find_sets, public_sets
+
+    sets = public_sets()
+    if name in sets:
+        return [name]
+    if name.endswith((".yaml", ".yml")):
+        from rungwise.pipeline.workflow import load_recipe
+
+        recipe = load_recipe(name)
+        names = [each for path in _texts(recipe.raw) for each in find_sets(path)]
+        if not names:
+            raise UserError(f"{name} reads no file below data/ that is in `rungwise data list`")
+        return names
+    near = difflib.get_close_matches(name.lower(), sets, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "`rungwise data list` names them"
+    raise UserError(f"there is no public data set {name!r}; {hint}")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
+    elif isinstance(value, str):
+        yield value
+
+
+def _ask(sets: dict[str, PublicSet], agreed: bool) -> None:
+    """Ask for consent to the licences that need it. Raises UserError without it."""
+    from rungwise.core.errors import UserError
+
+    limited = {name: public.licence for name, public in sets.items() if public.consent}
+    if not limited or agreed:
+        return
+    say = plain_console().print
+    say("The use of these is limited, or their source states no licence:")
+    for name, licence in limited.items():
+        say(f"  {name}: {licence}")
+    if not sys.stdin.isatty():
+        raise UserError("no terminal to ask for consent; read the licences above and give --yes")
+    if plain_console().input("Use them within these terms? [y/N] ").strip().lower() not in (
+        "y",
+        "yes",
+    ):
+        raise UserError("nothing was downloaded, because the terms were not agreed to")

@@ -1,0 +1,122 @@
+"""`rungwise gc WORKFLOW CONFIG`: clean up below a recipe's root.
+
+It sends MLflow what it missed while it was down, and lists what the recipe has built and no longer
+needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.core.console import plain_console
+from rungwise.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rungwise.core.storage.folder import Folder
+    from rungwise.pipeline.recipe import Recipe
+
+_FINGERPRINT = re.compile("[0-9a-f]{12}")
+
+
+def add(commands: Commands) -> None:
+    text = "list what a recipe has built and no longer needs, and send MLflow what it missed"
+    parser = add_verb(commands, gc, text)
+    add_workflow(parser)
+    parser.add_argument("--delete", action="store_true", help="delete what is listed")
+    parser.add_argument("--instead-of", metavar="URI", help="former address of the recipe's server")
+
+
+def gc(options: argparse.Namespace) -> None:
+    """List, or delete, what the recipe no longer needs, and send the events that MLflow missed.
+    Raises UserError if a server does not accept them."""
+    from rungwise.pipeline.places import root_folder, spool_folder, tracking_uri
+    from rungwise.pipeline.workflow import load_recipe
+
+    recipe = load_recipe(options.config, options.overrides)
+    root = root_folder(recipe.root)
+    _collect_garbage(options.workflow, recipe, root, options.delete)
+    _send_events(tracking_uri(recipe, root), spool_folder(root), options.instead_of)
+
+
+def _send_events(uri: str, spool: Path, instead_of: str | None) -> None:
+    from rungwise.core.tracking import tracker
+    from rungwise.core.wording import format_count
+
+    try:
+        synced = tracker.sync(uri, spool, instead_of)
+    except ConnectionError as error:
+        hint = ""
+        if "http" in str(error):
+            hint = (
+                ". If the server needs a password, give it in MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD"
+            )
+        raise UserError(f"{error}; they stay in {spool}{hint}") from error
+    say = plain_console().print
+    for server, events in synced.sent.items():
+        say(f"{format_count(events, 'event')} sent to {server}")
+    if synced.live:
+        say(f"{format_count(synced.live, 'event')} of unfinished runs, which will send them")
+
+
+def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: bool) -> None:
+    """List the recipe's artifacts, finished or abandoned, that nothing depends on: not its current
+    plan, no run that would continue it, no registered model, no artifact of another recipe, no run
+    in progress."""
+    from rich.filesize import decimal
+
+    from rungwise.core.stages import artifact as artifacts
+    from rungwise.core.stages.lease import Drivers, Lease
+    from rungwise.pipeline import workflow
+    from rungwise.serving.stage import REGISTER
+
+    say = plain_console().print
+    rows = workflow.plan(workflow_name, recipe)
+    current = {row.stage.fingerprint for row in rows}
+    continued = {row.earlier.fingerprint for row in rows if row.earlier}
+    existing = artifacts.find_artifacts(root)
+    others = {
+        each.fingerprint
+        for each in existing
+        if each.label != recipe.name or each.stage == REGISTER.name
+    }
+    needed = artifacts.collect_inputs(current | continued | others, existing)
+    drivers = Drivers(root)
+    total = 0
+    for stage in root.subfolders():
+        for name in (root / stage).subfolders():
+            label, _, fingerprint = name.rpartition("-")
+            # Below a root that holds more than artifacts, a folder of the user may be named so.
+            if (
+                label != recipe.name
+                or not _FINGERPRINT.fullmatch(fingerprint)
+                or fingerprint in needed
+            ):
+                continue
+            folder = root / stage / name
+            lease = Lease(root / stage, fingerprint)
+            if not lease.claim():
+                say(f"kept      {folder.uri}: {lease.holder} builds it")
+                continue
+            try:
+                if holder := drivers.describe_user(fingerprint):
+                    say(f"kept      {folder.uri}: {holder} needs it")
+                    continue
+                size = sum(folder.sizes().values())
+                state = "finished" if folder.exists(artifacts.RECORD) else "abandoned"
+                if delete:
+                    artifacts.delete(folder)
+            finally:
+                lease.release()
+            total += size
+            say(f"{state:<9} {decimal(size):>9}  {folder.uri}")
+    if delete:
+        say(f"{decimal(total)} deleted")
+    elif total:
+        say(f"{decimal(total)} can be deleted; add --delete to the same command")
+    else:
+        say(f"{root.uri}: nothing to delete of {recipe.name}")

@@ -1,0 +1,323 @@
+"""`rungwise init PATH...`: look at text, describe it, and write a recipe for it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rungwise.corpus.description import FileGroup
+    from rungwise.models.suggestion import Size
+
+# Up to how many characters of text, and the vocabulary size that they can fill.
+_VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
+_SECONDS, _CORES = 120.0, 2  # that a model is to take
+_RUNG_SECONDS = 120.0  # of one core, that a rung is to take
+_FEW = 40  # documents
+_HELD_OUT = 0.1  # of the words of few documents, and for a ladder
+_LADDER_WORDS, _MOST_HELD_OUT = 6000, 0.3  # held out for the test examples of its tasks; at most
+_FEWEST_CHARACTERS = 500
+_FEWEST_OF_ONE = 4000  # whose held-out tenth is some sentences long (held_out.py)
+_TABLES = (".csv", ".tsv")
+_LADDER = "ladder"  # the recipe whose rungs `--ladder` writes
+_LONGEST_NAME = 40
+_BATCHES, _LENGTH = (32, 16, 8, 4), 64
+_ROW = _LENGTH * 0.75  # tokens of a row, on average
+_DECODERS = ("gpt", "llama")  # read text as bytes, code too
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, init, "look at text and write a recipe for it")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="a folder, file or glob, local, s3:// or hf://"
+    )
+    parser.add_argument(
+        "--labels", metavar="FILE", help="labelled data to fine-tune on; see rungwise tasks"
+    )
+    parser.add_argument("--name", help="name of the recipe; default: from the first path")
+    parser.add_argument(
+        "--model",
+        metavar="KIND",
+        help="any kind of model, such as lstm, bert or llama; default: gpt for code, else "
+        "modern_bert",
+    )
+    parser.add_argument(
+        "--ladder",
+        action="store_true",
+        help="compare the history of pretraining on the text, from n-grams to ModernBERT",
+    )
+
+
+def init(options: argparse.Namespace) -> None:
+    """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
+    from rungwise.core.console import plain_console
+    from rungwise.core.public_data import how_to_get
+    from rungwise.core.storage.source_files import find_files
+    from rungwise.core.wording import format_count
+    from rungwise.corpus.description import describe_files
+    from rungwise.tasks.formats.guess import guess_format
+
+    if options.ladder and (options.labels or options.model):
+        raise UserError(
+            "--ladder trains every model, on tasks that it makes of the text; leave out --labels "
+            "and --model"
+        )
+    if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
+        raise UserError(
+            f"{table} is a table; give text to pretrain on, and --labels {shlex.quote(table)} to "
+            "fine-tune on its labels"
+        )
+    labels = guess_format(options.labels) if options.labels else None
+    sources, others = describe_files(options.paths)
+    if missing := [path for path in options.paths if not find_files(path)]:
+        raise UserError(
+            f"no file matches {', '.join(missing)}; expected a file, folder or glob"
+            f"{how_to_get(missing[0])}"
+        )
+    sources = [each for each in sources if each.characters]
+    if not sources:
+        files = f"; found: {', '.join(others)}" if others else ""
+        raise UserError(f"no text below {', '.join(options.paths)}{files}")
+    if (characters := sum(each.characters for each in sources)) < _FEWEST_CHARACTERS:
+        raise UserError(
+            f"about {characters:,} characters of text below {', '.join(options.paths)}; expected "
+            f"{_FEWEST_CHARACTERS:,} or more to learn from"
+        )
+    if sum(each.documents for each in sources) == 1 and characters < _FEWEST_OF_ONE:
+        raise UserError(
+            f"one document of about {characters:,} characters below {', '.join(options.paths)}, "
+            f"too short to hold a part of it out; expected {_FEWEST_OF_ONE:,} or more, or several "
+            "documents"
+        )
+    name = options.name or derive_name(options.paths[0])
+    path = Path(f"{name}.yaml")
+    if path.exists():
+        raise UserError(f"{path} already exists; give another name with --name, or delete it")
+    say = plain_console().print
+    for each in sources:
+        say(_describe(each))
+    if others:
+        say(f"skipped, since they hold no plain text: {', '.join(others)}")
+    model = options.model or ("gpt" if sources[0].is_code else "modern_bert")
+    workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
+    text = write_recipe(name, sources, model, workflow)
+    if labels:
+        counts = labels.labels
+        values = ", ".join(f"{count:,} {label}" for label, count in counts.items())
+        summary = values if len(counts) < 9 else f"{len(counts)} labels"
+        say(f"read {format_count(len(labels.examples), 'labelled text')} to train on: {summary}")
+        for note in labels.notes:
+            say(f"  {note}")
+        text += write_task(derive_name(options.labels), labels.block(validation=0.1, test=0.2))
+    path.write_text(text, encoding="utf-8")
+    say(f"\nwrote {path}; to train on it:\n")
+    say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
+
+
+def derive_name(path: str) -> str:
+    """A name that recipes and MLflow accept, from that of a file or folder. Letters of any script
+    are kept; Latin ones lose their accents."""
+    stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
+    stem = unicodedata.normalize("NFKC", re.sub("([A-Za-z])[\u0300-\u036f]+", r"\1", stem))
+    return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"
+
+
+def write_task(name: str, data: dict[str, Any]) -> str:
+    """The YAML that fine-tunes on a task, compares with random weights, and registers the model."""
+    return f"""
+tasks: # the validation part chooses the epoch, the test part gives the score; labels as in the file
+  {name}: {{data: {flow(data)}}}
+
+variants: # what to compare: keys of this file with other values
+  pretrained: {{}}
+  random: {{finetune.initialisation: random}}
+
+finetune:
+  {{pooling: mean, learning_rate: 1.0e-3, batch_size: 16, epochs: 8, sequence_length: {_LENGTH},
+   stride: {_LENGTH // 2}}}
+registry: {{}} # rungwise-{name}@champion
+"""
+
+
+def _describe(source: FileGroup) -> str:
+    from rungwise.core.wording import format_count
+    from rungwise.corpus.summary import format_amount
+
+    first = (
+        f"{format_count(source.files, 'file')} of {source.kind}, {source.bytes / 1e6:,.1f} MB unpacked: "
+        f"{source.language}, about {source.documents:,} documents and "
+        f"{format_amount([(source.words, source.characters)])}"
+    )
+    return "\n".join([first, *(f"  {note}" for note in source.notes)])
+
+
+def write_recipe(
+    name: str, sources: Sequence[FileGroup], model: str, workflow: str = "pretrain"
+) -> str:
+    """The YAML of a recipe: only the keys that differ from the defaults."""
+    from rungwise.corpus.config import DocumentRules
+    from rungwise.corpus.summary import format_amount
+    from rungwise.models.suggestion import Size
+
+    characters = sum(each.characters for each in sources)
+    documents = sum(each.documents for each in sources)
+    chinese = sources[0].language in ("Chinese", "Japanese")
+    fitting = next(size for most, size in _VOCABULARIES if characters <= most)
+    # Room for special tokens, every byte (BPE) or every character at the start of a word and
+    # inside one (WordPiece), and as many words as the text surely fills.
+    needed = 10 + (256 if model in _DECODERS else 2 * sources[0].letters)
+    vocabulary = max(needed, min(fitting, needed + round(sources[0].frequent_words * 0.9)))
+    tokenizer = "byte_bpe" if model in _DECODERS else "wordpiece"
+    if chinese:  # a token per character; some may occur only in held-out text
+        tokenizer, vocabulary = "character", max(16, round(sources[0].letters * 0.9))
+    keeps = tokenizer == "wordpiece" and any(each.has_accents for each in sources)
+    accents = ", strip_accents: false" if keeps else ""  # for others it is the default
+    tokens = characters if chinese else characters / 4
+    reason = "all that is measured is made of them" if workflow == "ladder" else ""
+    reason = reason or ("there are few documents" if documents < _FEW else "")
+    held_out = _HELD_OUT if reason else DocumentRules().held_out_fraction
+    if workflow == "ladder":
+        words = characters if chinese else sum(each.words for each in sources)
+        held_out = min(_MOST_HELD_OUT, max(held_out, round(_LADDER_WORDS / max(1, words), 2)))
+    size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES, documents)
+    languages = ", ".join(dict.fromkeys(each.language for each in sources))
+    amount = format_amount([(each.words, each.characters) for each in sources])
+    lines = [
+        f"# {languages}: about {documents:,} documents, {amount}. Written by `rungwise init`; "
+        "change what you like.",
+        "#",
+        f"#   rungwise run {workflow} {shlex.quote(f'{name}.yaml')}",
+        f"name: {flow(name)}",
+        "",
+        "corpus:",
+        "  sources:",
+        *(f"    - {flow(_source_block(each, len(sources) > 1))}" for each in sources),
+        *([f"  held_out_fraction: {held_out} # of the bytes; {reason}"] if reason else []),
+        "",
+        f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
+    ]
+    if workflow == "ladder":
+        return (
+            "\n".join(lines) + "\n" + write_rungs(size._replace(seconds=_RUNG_SECONDS, workers=1))
+        )
+    steps, instances, block, pretrain = _read_blocks(model)
+    block, pretrain = suggest(block, pretrain, size)
+    note = ""
+    if "steps" in pretrain and "sequence_length" in instances:  # else a row is many sentences
+        passes = pretrain["steps"] * pretrain["global_batch_size"] * _ROW / size.tokens
+        note = f" # reads the text, but for what is held out, about {passes:,.1f} times"
+    lines += [
+        *([f"instances: {flow(instances)}"] if instances else []),
+        "",
+        "# Two CPU cores train this model in minutes. For a GPU see docs/how-to/pretraining.md.",
+        f"model: {flow(block)}",
+        "",
+        f"pretrain:{note}",
+        *(f"  {key}: {flow(value)}" for key, value in pretrain.items()),
+        *([f"steps: {flow(steps)}"] if steps else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _read_blocks(kind: str) -> list[dict[str, Any]]:
+    """The blocks steps and instances (perhaps empty), model and pretrain of a kind of model,
+    at the size of two CPU cores: from the ladder, or from the recipe that is about it. Raises
+    UserError for a kind without one, or one that needs more than a corpus."""
+    from rungwise.core.configuration.overrides import with_overrides
+    from rungwise.pipeline.places import recipe_file
+
+    ladder = recipe_file(_LADDER)
+    data = yaml.safe_load(ladder.read_text(encoding="utf-8"))
+    recipes = {}
+    for path in sorted(ladder.parent.glob("*.yaml")):
+        other = yaml.safe_load(path.read_text(encoding="utf-8"))
+        recipes.setdefault(other.get("model", {}).get("kind"), other)
+    for changes in data["variants"].values():
+        rung = with_overrides(data, changes)
+        if not any(key.startswith("finetune") for key in changes):  # the last has the most layers
+            recipes[rung["model"]["kind"]] = rung
+    if kind not in recipes:
+        raise UserError(f"--model: expected {', '.join(filter(None, recipes))}, found {kind}")
+    if any("task" in step for step in recipes[kind].get("steps", [])):
+        raise UserError(
+            f"--model: a {kind} learns from files that are labelled or aligned, not from a corpus "
+            f"alone; copy {ladder.with_name(recipes[kind]['name'])}.yaml and change its paths"
+        )
+    blocks = ("steps", "instances", "model", "pretrain")
+    return [recipes[kind].get(block, {}) for block in blocks]
+
+
+def suggest(
+    model: dict[str, Any], pretrain: dict[str, Any], size: Size
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The blocks with what the family suggests; no batch is larger than a tenth of the rows."""
+    from rungwise.core.configuration.overrides import with_overrides
+    from rungwise.models.config import model_config
+
+    keys = model_config(model).suggest(size)
+    settings = pretrain | {key.removeprefix("pretrain."): value for key, value in keys.items()}
+    if "steps" in settings:
+        most = settings.get("global_batch_size", _BATCHES[0])
+        fitting = (each for each in _BATCHES if each <= most and size.tokens >= 10 * each * _ROW)
+        rows = next(fitting, min(most, _BATCHES[-1]))
+        keys["pretrain.global_batch_size"] = max(rows, size.workers)
+        keys["pretrain.validation_every_steps"] = max(1, settings["steps"] // 4)
+    both = with_overrides({"model": model, "pretrain": pretrain}, keys)
+    return both["model"], both["pretrain"]
+
+
+def write_rungs(size: Size) -> str:
+    """The YAML of the ladder's rungs, as their families suggest them, suites and tasks; a rung that
+    uses an earlier one's weights refers to it. The task of labels goes, since a text of one's own
+    may have none."""
+    from rungwise.core.configuration.overrides import with_overrides
+    from rungwise.pipeline.places import recipe_file
+
+    whole = recipe_file(_LADDER).read_text(encoding="utf-8")
+    data = yaml.safe_load(whole)
+    lines = ["variants: # the rungs in historical order, as they suit the text"]
+    names: dict[str, str] = {}  # by the blocks of pretraining
+    for name, changes in data["variants"].items():
+        rung = with_overrides(data, changes)
+        blocks = dict(
+            zip(("model", "pretrain"), suggest(rung["model"], rung["pretrain"], size), strict=True)
+        )
+        rest = {key: value for key, value in changes.items() if key.split(".")[0] not in blocks}
+        tuning = {key: rest.pop(key) for key in [*rest] if key.startswith("finetune.")}
+        keys = [f"{key}: {flow(value)}" for key, value in (blocks | rest).items()]
+        first = names.setdefault("\n".join(keys), name)
+        if first == name:
+            lines += [f"  {name}:", *(f"    {key}" for key in keys)]
+            continue
+        lines = [f"  {first}: &{first}" if line == f"  {first}:" else line for line in lines]
+        lines.append(f"  {name}: {{<<: *{first}, {flow(tuning)[1:]}")
+    before, after = whole.index("\nvariants:"), whole.index("\nmeasure:")
+    rungs = whole[whole.index("instances:") : before + 1] + "\n".join(lines) + "\n" + whole[after:]
+    return re.sub(r"  library: .*\n", "", rungs)
+
+
+def _source_block(source: FileGroup, several: bool) -> dict[str, Any]:
+    name = {"name": source.kind} if several else {}
+    return {"kind": source.kind} | name | {"paths": list(source.paths)} | source.source
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def flow(value: Any) -> str:
+    """Format a value in YAML's flow style, on one line."""
+    options: dict[str, Any] = {"width": float("inf"), "allow_unicode": True, "sort_keys": False}
+    # A list of one: alone, a scalar would be a document with an end mark.
+    return yaml.dump([value], Dumper=_Dumper, default_flow_style=True, **options)[1:-2]

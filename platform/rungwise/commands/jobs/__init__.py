@@ -1,1 +1,0 @@
-"""Commands on the jobs of a Ray cluster."""

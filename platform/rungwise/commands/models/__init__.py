@@ -1,1 +1,0 @@
-"""Commands on what was built: inspect, predict, export, trace, verify, clean up."""

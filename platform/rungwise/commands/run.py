@@ -1,0 +1,124 @@
+"""`rungwise run WORKFLOW CONFIG`, and `python WORKFLOW CONFIG`: build what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rungwise.cluster.environment import set_environment
+from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.core.console import plain_console
+from rungwise.core.exit_codes import OK, USER_ERROR, run_command, terminate_as_interrupt
+from rungwise.core.garbage import spare_collections
+
+if TYPE_CHECKING:
+    from rungwise.pipeline.runner import Outcome
+
+
+_LOG_WIDTH = 160
+
+
+def add(commands: Commands) -> None:
+    add_workflow(add_verb(commands, run, "build what is missing"))
+
+
+def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
+    """Run a workflow file with `CONFIG [key=value ...]`; return the process's exit status."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        plain_console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]")
+        return OK if arguments else USER_ERROR
+    spare_collections()
+    set_environment()
+    options = argparse.Namespace(
+        workflow=workflow, config=arguments[0], overrides=list(arguments[1:])
+    )
+    return run_command(lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Build what is missing, then print the artifacts and the next commands."""
+    console = Console()
+    if not console.is_terminal:
+        console.print(f"reading {options.config}", markup=False, highlight=False, soft_wrap=True)
+    from rungwise.core.configuration.secrecy import redact
+    from rungwise.pipeline.places import recipe_file, root_folder, tracking_uri
+
+    with terminate_as_interrupt():
+        with console.status(f"reading {escape(options.config)}"):  # PyTorch imports for seconds
+            from rungwise.pipeline import workflow
+
+            recipe = workflow.load_recipe(options.config, options.overrides)
+        outcome = workflow.run(options.workflow, recipe, console)
+    uri = tracking_uri(recipe, root_folder(recipe.root))
+    file = str(recipe_file(options.config))
+    command = redact(shlex.join([file, *options.overrides]))
+    clean_up = shlex.join(["rungwise", "gc", options.workflow]) + f" {command}"
+    _print_outcome(outcome, uri, command, clean_up, recipe.root, console)
+
+
+def _print_outcome(
+    outcome: Outcome, uri: str, recipe: str, clean_up: str, root: str, console: Console
+) -> None:
+    from rungwise.core.tracking.sender import hide_credentials
+    from rungwise.core.wording import format_count
+    from rungwise.report.stage import LADDER, REPORT, ReportSummary
+    from rungwise.serving.stage import REGISTER, RegisterSummary
+
+    console.print()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("stage", no_wrap=True)
+    table.add_column("built in", justify="right", no_wrap=True)
+    table.add_column(f"folder below {root}", overflow="fold")
+    for name, artifact in outcome.artifacts.items():
+        seconds = f"{artifact.record['seconds']:.1f} s"
+        table.add_row(
+            name,
+            seconds if name in outcome.built else f"({seconds})",
+            "/".join(artifact.folder.uri.rsplit("/", 2)[1:]),
+        )
+    # A log has room for whole names.
+    screen = console if console.is_terminal else Console(file=console.file, width=_LOG_WIDTH)
+    screen.print(table)
+    line = f"\n{len(outcome.built)} of {len(outcome.artifacts)} stages built"
+    line += f" in {outcome.seconds:.0f} s"
+    if outcome.built:
+        line += f", {outcome.waiting_seconds:.0f} s of it starting and waiting"
+    console.print(f"{line}\n", highlight=False)
+    by_stage = {artifact.stage: artifact for artifact in outcome.artifacts.values()}
+    commands: dict[str, str] = {}
+    for stage in (REPORT.name, LADDER.name):
+        if page := by_stage.get(stage):
+            summary = ReportSummary.of(page)
+            _say(console, "result", summary.headline, to_paste=False)
+            _say(console, "page", page.folder.path(summary.page))
+    if pretrain := by_stage.get("pretrain"):
+        commands["try"] = f"rungwise try {shlex.quote(pretrain.folder.uri)}"
+        commands["export"] = f"rungwise export {recipe} --to FOLDER"
+    if registered := by_stage.get(REGISTER.name):
+        model = RegisterSummary.of(registered).model_uri
+        option = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
+        commands["predict"] = f"rungwise predict {shlex.quote(model)}{option} --input FILE"
+    server = hide_credentials(uri)
+    _say(console, "MLflow", server)
+    if uri.startswith("sqlite"):
+        commands["runs"] = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+    if outcome.untracked_events:
+        events = format_count(outcome.untracked_events, "event")
+        fault = f": {outcome.tracking_fault}" if outcome.tracking_fault else ""
+        _say(console, "unsent", f"{events} that did not reach {server}{fault}")
+        commands["send"] = clean_up
+    console.print()
+    for purpose, command in commands.items():
+        _say(console, purpose, command)
+
+
+def _say(console: Console, what: str, text: str, to_paste: bool = True) -> None:
+    """Print a line; `to_paste` keeps a terminal from breaking it between words."""
+    is_whole = to_paste or not console.is_terminal
+    console.print(f"{what:<8} {text}", markup=False, highlight=False, soft_wrap=is_whole)

@@ -1,1 +1,0 @@
-"""Commands on recipes: look at data, write a recipe, plan, run, open the page."""

@@ -1,0 +1,335 @@
+"""The list of public data sets (sets.yaml), and which of them provides a file."""
+
+import fnmatch
+import functools
+import gzip
+import hashlib
+import html
+import http.client
+import json
+import os
+import re
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+from urllib.parse import urljoin
+
+import yaml
+from pydantic import Field
+
+from rungwise.core.configuration.config import Config, validate
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage.bounded_file import BoundedFile
+from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.storage.store_errors import explain_store_errors
+
+_FILE = "sets.yaml"
+FOLDER = "data"  # where recipes look for public data, below the working folder
+Rule = Literal[
+    "abstracts", "brown", "imdb_test", "imdb_train", "imdb_unsup", "member", "msra", "reuters"
+]
+
+
+class Download(Config):
+    """A file of another server, and what it must be."""
+
+    url: str
+    bytes: int
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class PublicFile(Config):
+    """A file below `data/`: a copy of its only part, or what `rule` makes of its parts."""
+
+    parts: tuple[Download, ...] = Field(min_length=1)
+    rule: Rule | None = None
+    member: str = ""  # of the archive, for the rule `member`
+
+
+class PublicSet(Config):
+    """A data set; `files` are by path below `data/`."""
+
+    title: str
+    licence: str
+    consent: bool
+    note: str = ""
+    files: dict[str, PublicFile]
+
+    @property
+    def downloads(self) -> dict[str, Download]:
+        """The different downloads by address."""
+        return {part.url: part for file in self.files.values() for part in file.parts}
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.downloads.values())
+
+
+@functools.cache
+def public_sets() -> dict[str, PublicSet]:
+    """Return the sets by name."""
+    entries = yaml.safe_load((resources.files("rungwise.core.public") / _FILE).read_text("utf-8"))
+    return {
+        name: validate(PublicSet, _with_parts(entry), f"{_FILE}: {name}")
+        for name, entry in entries.items()
+    }
+
+
+def _with_parts(entry: dict[str, Any]) -> dict[str, Any]:
+    """Give each file of an entry its parts, and each part its whole address."""
+    base, files = entry.pop("base"), {}
+    for path, file in entry["files"].items():
+        member = file.get("member", "")
+        parts = [
+            {"url": urljoin(base, each["from"]), "bytes": each["bytes"], "sha256": each["sha256"]}
+            for each in file.get("parts", [file])
+        ]
+        rule = file.get("rule") or ("member" if member else None)
+        files[path] = {"parts": parts, "rule": rule, "member": member}
+    return entry | {"files": files}
+
+
+def find_sets(pattern: str) -> list[str]:
+    """Return the names of the sets with a file that a path, folder, glob or member of an archive
+    below `data/` names."""
+    path = os.path.normpath(pattern)
+    if not path.startswith(f"{FOLDER}{os.sep}"):
+        return []
+    inside = path.removeprefix(f"{FOLDER}{os.sep}")
+    return [
+        name
+        for name, public in public_sets().items()
+        if any(_names(inside, file) for file in public.files)
+    ]
+
+
+def _names(pattern: str, file: str) -> bool:
+    """Whether `pattern` is the file, a folder above it, a glob of it, or inside of the archive."""
+    beside = file.startswith(f"{pattern}/") or pattern.startswith(f"{file}/")
+    return beside or fnmatch.fnmatchcase(file, pattern)
+
+
+def how_to_get(pattern: str) -> str:
+    """Return the advice for a pattern that matches no file, to end a message with; "" if the list
+    has no such file."""
+    names = find_sets(pattern)
+    return f"; get it with: rungwise data get {' '.join(names)}" if names else ""
+
+
+_REUTERS_BODY = re.compile(r"<BODY>(.*?)</BODY>", re.DOTALL)
+_IMDB_REVIEW = re.compile(r"[^/]+/((?:train|test)/(neg|pos|unsup)/(\d+)_(\d+))\.txt")
+
+
+def brown(parts: Sequence[Path]) -> Iterator[str]:
+    """Sentences of `word/tag` without tags, one a line; a blank line between documents."""
+    with zipfile.ZipFile(parts[0]) as archive:
+        names = sorted(n for n in archive.namelist() if re.fullmatch(r"brown/c[a-r]\d\d", n))
+        for number, name in enumerate(names):
+            yield "\n" if number else ""
+            for line in archive.read(name).decode().splitlines():
+                if words := line.split():
+                    yield " ".join(word.rpartition("/")[0] for word in words) + "\n"
+
+
+def reuters(parts: Sequence[Path]) -> Iterator[str]:
+    """Bodies of news, a paragraph (indented by four blanks) a line, a blank line between two; each
+    text once, without the agency's name as its last paragraph."""
+    texts: dict[str, None] = {}
+    for part in parts:
+        for body in _REUTERS_BODY.findall(part.read_text("latin-1")):
+            plain = html.unescape(re.sub(r"&#\d+;", "", body))
+            paragraphs = [" ".join(each.split()) for each in re.split(r"\n(?= {4})", plain)]
+            paragraphs = [each for each in paragraphs if each]
+            if paragraphs and paragraphs[-1].upper() == "REUTER":
+                paragraphs.pop()
+            if paragraphs:
+                texts["\n".join(paragraphs) + "\n"] = None
+    yield "\n".join(texts)
+
+
+def abstracts(parts: Sequence[Path]) -> Iterator[str]:
+    """The abstracts of CSL and CSLDCP (JSON Lines), one a line, each once."""
+    texts: dict[str, None] = {}
+    for part in parts:
+        for line in part.read_text("utf-8").split("\n"):
+            if line.strip():
+                record = json.loads(line)
+                text = record["abst"] if "abst" in record else record["content"]
+                texts[text.strip()] = None
+    yield from (f"{text}\n" for text in texts)
+
+
+def msra(parts: Sequence[Path]) -> Iterator[str]:
+    """The sentences of the published file, without those of the test file, which it also holds."""
+
+    def sentences(text: str) -> list[str]:
+        return [each for each in re.split(r"\n\s*\n", text.strip("\n")) if each.strip()]
+
+    def characters(sentence: str) -> str:
+        return "".join(line.split("\t")[0] for line in sentence.split("\n"))
+
+    with zipfile.ZipFile(parts[0]) as archive:
+        published = archive.read("dh_msra.txt").decode()
+    tested = {characters(each) for each in sentences(parts[1].read_text("utf-8"))}
+    for sentence in sentences(published):
+        if characters(sentence) not in tested:
+            yield sentence.rstrip("\n") + "\n\n"
+
+
+def imdb(parts: Sequence[Path], split: str) -> Iterator[str]:
+    """Reviews as JSON Lines, in the order of sentiment and number: `id`, `label` and `rating` if
+    there are any, `text`."""
+    reviews: list[tuple[str, int, dict[str, str | int]]] = []
+    with tarfile.open(parts[0]) as archive:
+        for entry in archive:
+            name = _IMDB_REVIEW.fullmatch(entry.name)
+            if name is None or split != ("unsup" if name[2] == "unsup" else name[1].split("/")[0]):
+                continue
+            opened = archive.extractfile(entry)
+            assert opened is not None, "a review is a file"
+            labels = {} if split == "unsup" else {"label": name[2], "rating": int(name[4])}
+            record = {"id": name[1], **labels, "text": opened.read().decode()}
+            reviews.append((name[2], int(name[3]), record))
+    for _, _, record in sorted(reviews, key=lambda review: review[:2]):
+        yield json.dumps(record, ensure_ascii=False) + "\n"
+
+
+RULES: dict[Rule, Callable[[Sequence[Path]], Iterator[str]]] = {
+    "abstracts": abstracts,
+    "brown": brown,
+    "imdb_test": partial(imdb, split="test"),
+    "imdb_train": partial(imdb, split="train"),
+    "imdb_unsup": partial(imdb, split="unsup"),
+    "msra": msra,
+    "reuters": reuters,
+}
+
+
+_PARTIAL = ".downloads"
+_ATTEMPTS = 5  # in a row that bring less than a piece
+_PAUSE_SECONDS = 0.5
+_ANSWER_SECONDS = 60
+_PIECE_BYTES = 1 << 18
+
+Say = Callable[[str], None]
+
+
+def missing_files(public: PublicSet, folder: Path) -> list[str]:
+    """Return the paths of the set's files that are not there yet. A file that is there is whole."""
+    return [name for name in public.files if not (folder / name).exists()]
+
+
+def fetch_set(public: PublicSet, folder: Path, mirror: str, say: Say) -> None:
+    """Put the missing files of a set below `folder`. `mirror`, unless empty, takes the place of
+    https:// in addresses. Raises UserError if the network or the disk fails, DataError if a
+    download is not what the list says."""
+    missing = missing_files(public, folder)
+    needed = {part.url: part for name in missing for part in public.files[name].parts}
+    arrived = {url: download(part, folder / _PARTIAL, mirror, say) for url, part in needed.items()}
+    for name in missing:
+        file = public.files[name]
+        with Folder(str(folder)).staged(name) as path, path.open("wb") as target:
+            _write(file, [arrived[part.url] for part in file.parts], name, target)
+        say(f"wrote {folder / name}")
+    for path in arrived.values():
+        path.unlink()
+    if (folder / _PARTIAL).is_dir() and not any((folder / _PARTIAL).iterdir()):
+        (folder / _PARTIAL).rmdir()
+
+
+def download(part: Download, folder: Path, mirror: str, say: Say) -> Path:
+    """Return the checked download, continuing what is there of it."""
+    key = hashlib.sha256(part.url.encode()).hexdigest()[:12]
+    path = folder / f"{part.url.rpartition('/')[2]}-{key}"
+    with explain_store_errors(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            _receive(part, path, mirror, say)
+        except DataError:
+            path.unlink()
+            raise
+    size, digest = path.stat().st_size, file_digest(path)
+    if (size, digest) != (part.bytes, part.sha256):
+        path.unlink()
+        raise DataError.at(
+            part.url,
+            f"{part.bytes:,} bytes with the SHA-256 {part.sha256}",
+            f"{size:,} with {digest}",
+            "nothing was kept; try again, and if it stays so, somebody changed the file",
+        )
+    return path
+
+
+def _receive(part: Download, path: Path, mirror: str, say: Say) -> None:
+    """Append to `path` until it has the expected bytes; less if the server has no more."""
+    url = mirror.rstrip("/") + "/" + part.url.partition("://")[2] if mirror else part.url
+    failures, fault = 0, ""
+    while failures < _ATTEMPTS:
+        start = _size(path)
+        if start >= part.bytes:
+            return
+        say(f"downloading {url}" + (f" from byte {start:,} on" if start else ""))
+        try:
+            _append(url, path, start, part.bytes)
+            fault = "the connection ended early"
+        except urllib.error.HTTPError as error:
+            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return
+            fault = f"the server answers {error.code} {error.reason}"
+            if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR:
+                break
+        except (
+            http.client.HTTPException,
+            urllib.error.URLError,
+            ConnectionError,
+            TimeoutError,
+        ) as e:
+            fault = str(getattr(e, "reason", e)) or type(e).__name__
+        failures = 0 if _size(path) >= start + _PIECE_BYTES else failures + 1
+        time.sleep(failures * _PAUSE_SECONDS)
+    if _size(path) < part.bytes:
+        raise UserError(
+            f"{url} cannot be fetched ({fault}); {_size(path):,} of {part.bytes:,} bytes are here, "
+            "and the same command goes on from there; --mirror names a server with a copy"
+        )
+
+
+def _append(url: str, path: Path, start: int, size: int) -> None:
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
+    with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
+        # A server that knows no ranges sends the whole file.
+        goes_on = start and answer.status == http.HTTPStatus.PARTIAL_CONTENT
+        with BoundedFile(path, "ab" if goes_on else "wb", size, url) as target:
+            shutil.copyfileobj(answer, target, _PIECE_BYTES)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _write(file: PublicFile, parts: list[Path], name: str, target: BinaryIO) -> None:
+    """Write a file from its downloads; compressed, with the same bytes each time, if only the name
+    of the file says so."""
+    packs = name.endswith(".gz") and (file.rule or not file.parts[0].url.endswith(".gz"))
+    stream = gzip.GzipFile("", "wb", 9, target, mtime=0) if packs else target
+    try:
+        if file.rule is None:
+            with parts[0].open("rb") as source:
+                shutil.copyfileobj(source, stream)
+        elif file.rule == "member":
+            with zipfile.ZipFile(parts[0]) as archive, archive.open(file.member) as source:
+                shutil.copyfileobj(source, stream)
+        else:
+            for text in RULES[file.rule](parts):
+                stream.write(text.encode())
+    finally:
+        if packs:
+            stream.close()

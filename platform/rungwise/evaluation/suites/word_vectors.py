@@ -1,0 +1,256 @@
+"""Vectors of single words, outside any text.
+
+A word's vector is the mean over its pieces. The unknown token and tokens too rare to be learned,
+whose vectors are zero, are ignored; a word without other pieces is unknown.
+N words, D size of a vector
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.core.errors import DataError
+from rungwise.core.storage.outside import Paths, list_matching_files
+from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.store_errors import explain_connection_errors
+from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult, read_lines
+from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
+from rungwise.models.trained.capabilities import WordVectors
+from rungwise.tasks.formats.base import quote, read_text, split_lines
+from rungwise.tokenizer import ids_after_blank
+
+KNOWN = "known"  # the part with the share of known items
+
+
+def word_pieces(rung: Rung, words: Sequence[str]) -> list[list[int]]:
+    """The ids of each word as within a text.
+
+    With or without a space before it, whichever gives fewer pieces: a byte-level BPE includes the
+    space in the first piece, while for a vocabulary of characters it is a piece of its own.
+    """
+    alone, behind = rung.encode(words), ids_after_blank(rung.splitter, words)
+    return [min(second, first, key=len) for first, second in zip(alone, behind, strict=True)]
+
+
+def word_vectors(rung: Rung, words: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The vectors (N, D) of words, and which (N,) are known; unknown ones have zeros."""
+    pieces = word_pieces(rung, words)
+    flat = [piece for each in pieces for piece in each]
+    vectors = rung.model.vectors(flat).astype(np.float64)
+    known = vectors.any(axis=1) & ~np.isin(flat, list(rung.special.ids))
+    owner = np.repeat(np.arange(len(words)), [len(each) for each in pieces])[known]
+    sums = np.zeros((len(words), vectors.shape[1]))
+    np.add.at(sums, owner, vectors[known])
+    counts = np.bincount(owner, minlength=len(words))
+    return sums / np.maximum(counts, 1)[:, None], counts > 0
+
+
+def cosines(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Row-wise cosines (N,) of two (N, D) arrays; 0 for zero vectors."""
+    sizes = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return (first * second).sum(axis=1) / np.where(sizes == 0, 1.0, sizes)
+
+
+FEWEST = 3  # pairs; with two, rho is 1 or -1
+_SEPARATORS = ("\t", ",", ";")  # else blanks
+
+
+@dataclass(frozen=True)
+class WordPair:
+    """Two words and how alike people find them; `where` is the file and the line."""
+
+    where: str
+    first: str
+    second: str
+    score: float
+
+
+class SimilaritySuite(FileSuite):
+    """Files with two words per line and, in the first later column of numbers, their score, as
+    published: separated by tabs, commas, semicolons or blanks, with or without a header; `#` begins
+    a comment."""
+
+    needs: ClassVar[str] = "one vector per word"
+    capability: ClassVar[type] = WordVectors
+
+    kind: Literal["similarity"] = "similarity"
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        items: list[Items] = []
+        key = f"measure.{name}.path"
+        sets: dict[str, str] = {}
+        for file in list_matching_files(self.path, key):
+            part = file.name.rpartition("/")[2].partition(".")[0]
+            other = sets.setdefault(part, file.uri)
+            if other != file.uri:
+                raise DataError(
+                    f"{key}: expected a name of its own for each set, found {part} (up to "
+                    f"the first dot) of {other} and of {file.uri}; rename one"
+                )
+            with explain_connection_errors(file.uri, key):
+                pairs = read_pairs(file, key)
+            first, knows_first = word_vectors(rung, [pair.first for pair in pairs])
+            second, knows_second = word_vectors(rung, [pair.second for pair in pairs])
+            known = knows_first & knows_second
+            names, groups = [pair.where for pair in pairs], [""] * len(pairs)
+            if known.sum() >= FEWEST:
+                gold = np.array([pair.score for pair in pairs])
+                numbers = np.stack([gold, cosines(first, second)], axis=1)
+                rated = Items(name, "correlation", names, groups, numbers, part)
+                items.append(rated.select(np.flatnonzero(known).tolist()))
+            items.append(Items.of_credit(name, f"{part} {KNOWN}", names, groups, known))
+        return SuiteResult(items)
+
+    def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
+        """The pairs of words by file name, whatever their order and case."""
+        key = f"{key}.path"
+        return {
+            file.name: [
+                frozenset((p.first.lower(), p.second.lower())) for p in read_pairs(file, key)
+            ]
+            for file in list_matching_files(self.path, key)
+        }
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        """The correlation on the set with the most pairs, the first of equals."""
+        sizes: dict[str, int] = {}
+        for rung in rungs:
+            for row in rung.scores(name):
+                if row.metric == "correlation":
+                    sizes[row.part] = max(row.count, sizes.get(row.part, 0))
+        part = max(sizes, key=lambda part: sizes[part], default="")
+        return [compare_rungs(rungs, name, "correlation", part)]
+
+
+def read_pairs(file: SourceFile, key: str) -> list[WordPair]:
+    """Read a set of pairs. Raises DataError, naming `key`, for a line that is no pair."""
+    lines = [
+        (number, line)
+        for number, line in enumerate(split_lines(read_text(file)), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
+    separator = next((mark for mark in _SEPARATORS if lines and mark in lines[0][1]), None)
+    rows = [(number, [c.strip() for c in line.split(separator)]) for number, line in lines]
+    last = rows[-1][1] if rows else []
+    score = next((n for n, cell in enumerate(last) if n > 1 and _is_number(cell)), 2)
+    if rows and not any(map(_is_number, rows[0][1][score : score + 1])):
+        rows = rows[1:]  # names of the columns
+    if not rows:
+        raise DataError(f"{file.uri}: expected pairs of words, found none; change {key}")
+    pairs = []
+    for number, cells in rows:
+        if len(cells) <= score or not all(cells[:2]) or not _is_number(cells[score]):
+            raise DataError(
+                f"{file.uri}:{number}: expected two words and a score in column {score + 1}, found "
+                f"{quote(' | '.join(cells))}; mend the line, or change {key}"
+            )
+        pairs.append(WordPair(f"{file.name}:{number}", cells[0], cells[1], float(cells[score])))
+    return pairs
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+_CELLS = 1 << 24  # cosines held at a time
+
+
+@dataclass(frozen=True)
+class Analogy:
+    """Four words; `where` is the file and the line."""
+
+    where: str
+    section: str
+    words: tuple[str, str, str, str]
+
+
+class AnalogiesSuite(FileSuite):
+    """Files of analogy questions: a is to b as c is to which word?"""
+
+    needs: ClassVar[str] = "one vector per word"
+    capability: ClassVar[type] = WordVectors
+
+    kind: Literal["analogies"] = "analogies"
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        questions = read_questions(self.path, f"measure.{name}.path")
+        ids = _word_ids(rung, sorted({word for each in questions for word in each.words}))
+        known = np.array([all(word in ids for word in each.words) for each in questions])
+        names, groups = [each.where for each in questions], [each.section for each in questions]
+        shares = Items.of_credit(name, KNOWN, names, groups, known)
+        if not known.any():
+            return SuiteResult([shares])
+        places = np.flatnonzero(known).tolist()
+        ids_Q4 = np.array([[ids[word] for word in questions[place].words] for place in places])
+        right = np.zeros(len(questions))
+        right[places] = answer_analogies(_directions(rung), ids_Q4[:, :3]) == ids_Q4[:, 3]
+        items = Items.of_credit(name, "", names, groups, right).select(places)
+        return SuiteResult([items, shares])
+
+
+def answer_analogies(
+    directions_VD: NDArray[np.floating], ids_Q3: NDArray[np.integer]
+) -> NDArray[np.intp]:
+    """The answers (Q,) to questions of three ids, by unit vectors; rows of zeros are excluded."""
+    excluded_V = ~directions_VD.any(axis=1)
+    answers = []
+    for part_Q3 in np.array_split(ids_Q3, -(-len(ids_Q3) * len(directions_VD) // _CELLS)):
+        a_QD, b_QD, c_QD = directions_VD[part_Q3.T]
+        cosines_QV = (b_QD - a_QD + c_QD) @ directions_VD.T
+        cosines_QV[:, excluded_V] = -np.inf
+        np.put_along_axis(cosines_QV, part_Q3, -np.inf, axis=1)
+        answers.append(cosines_QV.argmax(axis=1))
+    return np.concatenate(answers)
+
+
+def read_questions(paths: Paths, key: str) -> list[Analogy]:
+    """Read all files; `key` names the paths in errors. Raises DataError for a malformed line."""
+    questions, section = [], ""
+    for file, number, line in read_lines(paths, key):
+        if number == 1:
+            section = ""
+        if line.startswith(":"):
+            section = line[1:].strip()
+            continue
+        match line.split():
+            case [a, b, c, d] if section:
+                questions.append(Analogy(f"{file.name}:{number}", section, (a, b, c, d)))
+            case []:
+                pass
+            case words:
+                raise DataError(
+                    f"{file.uri}:{number}: expected four words below a line `: section`, found "
+                    f"{len(words)} {'in' if section else 'above'} it; mend the file, or change "
+                    f"{key}"
+                )
+    if not questions:
+        raise DataError(f"{key}: expected questions, found none; change {key}")
+    return questions
+
+
+def _word_ids(rung: Rung, words: Sequence[str]) -> dict[str, int]:
+    """The id of each word that is a single piece with a vector."""
+    single = {
+        word: pieces[0]
+        for word, pieces in zip(words, word_pieces(rung, words), strict=True)
+        if len(pieces) == 1 and pieces[0] not in rung.special.ids
+    }
+    has_vector = rung.model.vectors(list(single.values())).any(axis=1) if single else []
+    return {item[0]: item[1] for item, has in zip(single.items(), has_vector, strict=True) if has}
+
+
+def _directions(rung: Rung) -> NDArray[np.float32]:
+    """Unit vectors (V, D); zeros for special tokens and tokens without a vector."""
+    vectors = rung.model.vectors(range(rung.model.vocab_size))
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    directions = vectors / np.where(lengths == 0, 1, lengths)
+    directions[list(rung.special.ids)] = 0
+    return directions

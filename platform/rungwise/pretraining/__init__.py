@@ -1,1 +1,0 @@
-"""The pretrain stage, one file for each way of fitting."""

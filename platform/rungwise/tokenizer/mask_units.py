@@ -1,0 +1,332 @@
+"""Segmenters: find Chinese words by jieba or a word list, and phrases by a list.
+
+Chinese has no blanks between words. `jieba` (an optional package) finds the likeliest segmentation
+by a dictionary; a list takes its longest entry from left to right. Both are deterministic.
+"""
+
+import functools
+import itertools
+import logging
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc  # type checkers miss functions made at run time
+from numpy.typing import NDArray
+from pydantic import model_validator
+from tokenizers import Tokenizer
+
+from rungwise.core.configuration.config import Config
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage.source_files import SourceFile, find_files
+from rungwise.core.storage.store_errors import explain_connection_errors
+from rungwise.tokenizer import CLEAN_UP
+from rungwise.tokenizer.files import read_text
+from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder
+
+Span = tuple[int, int]  # [start, end) in characters of one text
+Segmenter = Callable[[str], Iterable[Span]]  # words that contain a han character
+
+_KEY = "instances.mask_units"
+_HAN_BLOCKS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+# The characters that BERT's tokenizer treats as Chinese, for use inside [...].
+HAN = "".join(f"{chr(first)}-{chr(last)}" for first, last in _HAN_BLOCKS)
+_HAN_CHARACTER = re.compile(f"[{HAN}]")
+# Scripts without blanks: han characters, kana, wide marks and forms.
+_WIDE = re.compile(f"[{HAN}\u3000-\u30ff\uff00-\uffef]")
+# A han character, a word of another script, or a mark.
+_ATOM = re.compile(rf"[{HAN}]|[^\W{HAN}]+|[^\w\s]")
+
+
+def find_blanks(words: Sequence[str]) -> list[str]:
+    """Return what stands before each word where its sentence is written out: a blank or nothing.
+
+    There is no blank beside Chinese and Japanese, and none at all in a Chinese text whose words are
+    single characters, where 1997 is four of them.
+    """
+    by_character = all(len(word) == 1 for word in words) and any(map(_WIDE.match, words))
+    beside = [
+        bool(_WIDE.match(before[-1:]) or _WIDE.match(word)) for before, word in pairwise(words)
+    ]
+    return ["" if by_character or joins else " " for joins in (True, *beside)][: len(words)]
+
+
+class Entries:
+    """The words or phrases of a list, matched in any case."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        matches = (_ATOM.findall(line) for line in lines)
+        self._entries = {tuple(map(str.casefold, atoms)) for atoms in matches if atoms}
+        self._longest: dict[str, int] = {}
+        for atoms in self._entries:
+            self._longest[atoms[0]] = max(len(atoms), self._longest.get(atoms[0], 0))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def matches(self, text: str) -> Iterator[Span]:
+        """Yield the longest entry at each position from left to right, without overlaps.
+
+        An entry matches whole words and marks; each han character is a word.
+        """
+        atom_matches = list(_ATOM.finditer(text))
+        atoms = [match[0].casefold() for match in atom_matches]
+        at = 0
+        while at < len(atoms):
+            size = min(self._longest.get(atoms[at], 0), len(atoms) - at)
+            while size and tuple(atoms[at : at + size]) not in self._entries:
+                size -= 1
+            if size:
+                yield atom_matches[at].start(), atom_matches[at + size - 1].end()
+            at += max(size, 1)
+
+
+def read_entries(name: str, path: str) -> Entries:
+    """Read the list at `path`, an entry per line; `name` is its key, for messages.
+
+    Raises DataError if the file is missing, not UTF-8 or has no entry.
+    """
+    file = _find_file(name, path)
+    return _read_file(name, file, file.digest())
+
+
+def list_digest(name: str, path: str) -> str:
+    """Return the digest of the list; raises DataError if there is no such file."""
+    return _find_file(name, path).digest()
+
+
+def _find_file(name: str, path: str) -> SourceFile:
+    with explain_connection_errors(path, f"{_KEY}.{name}"):
+        files = find_files(path)
+    if len(files) != 1:
+        count = f"{len(files)} files" if files else "nothing"
+        raise DataError(f"{_KEY}.{name}: expected the path of a file, found {count} at {path!r}")
+    return files[0]
+
+
+@functools.lru_cache(maxsize=4)  # a worker reads the same list for each of its shards
+def _read_file(name: str, file: SourceFile, digest: str) -> Entries:
+    lines = read_text(file, f"{_KEY}.{name}").splitlines()
+    entries = Entries(map(CLEAN_UP.normalize_str, lines))  # as the text was cleaned
+    if not len(entries):
+        raise DataError(f"{_KEY}.{name}: expected an entry a line in {file.uri}, found none")
+    return entries
+
+
+def word_list_words(entries: Entries) -> Segmenter:
+    """Return a segmenter by entries; other han characters are single words."""
+
+    def words(text: str) -> Iterator[Span]:
+        end = 0
+        for start, stop in itertools.chain(entries.matches(text), [(len(text), len(text))]):
+            for single in _HAN_CHARACTER.finditer(text, end, start):
+                yield single.span()
+            if _HAN_CHARACTER.search(text, start, stop):
+                yield start, stop
+            end = stop
+
+    return words
+
+
+@functools.cache
+def jieba_words() -> Segmenter:
+    """Return jieba with its own dictionary, without guesses at unknown words.
+
+    Raises UserError if the package is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Its regular expressions raise newer syntax warnings.
+            warnings.simplefilter("ignore")
+            import jieba
+    except ImportError as error:
+        raise UserError(
+            f"{_KEY}.segmenter: jieba needs a package that is not installed; run "
+            "pip install 'rungwise[zh]', or choose word_list"
+        ) from error
+    jieba.setLogLevel(logging.WARNING)
+    tokenizer = jieba.Tokenizer()
+    with tempfile.TemporaryDirectory() as folder:
+        # Its default cache is in a folder that others can write, and is unmarshalled when read.
+        tokenizer.tmp_dir = folder  # pyright: ignore[reportAttributeAccessIssue]
+        tokenizer.initialize()
+
+    def words(text: str) -> Iterator[Span]:
+        end = 0
+        for word in tokenizer.cut(text, HMM=False):
+            start, end = end, end + len(word)
+            if _HAN_CHARACTER.search(word):
+                yield start, end
+
+    return words
+
+
+class MaskUnitsConfig(Config):
+    """Units for masking besides the tokenizer's words.
+
+    `jieba` is the segmenter of that name with its own dictionary. Its guesses at unknown words are
+    off: they lower its agreement with the gold segmentation of the second SIGHAN bakeoff.
+    `word_list` takes the longest word of a list from left to right.
+    """
+
+    segmenter: Literal["none", "jieba", "word_list"] = "none"  # how Chinese words are found
+    word_list: str | None = None  # UTF-8 file with a word per line, for segmenter word_list
+    phrases: str | None = None  # UTF-8 file with a phrase per line, matched in any case; null: none
+
+    @model_validator(mode="after")
+    def _list_for_segmenter(self) -> Self:
+        if (self.segmenter == "word_list") != (self.word_list is not None):
+            raise ValueError(
+                "segmenter: word_list and the path word_list need each other, found "
+                f"segmenter {self.segmenter!r} and word_list {self.word_list!r}"
+            )
+        return self
+
+
+def encode_units(
+    texts: pa.StringArray,
+    encoder: TextEncoder,
+    tokenizer: Tokenizer,
+    config: MaskUnitsConfig,
+    spans: pa.ListArray | None = None,
+) -> Encoded:
+    """Return the tokens of `texts` as `encoder` gives them, with `word_starts` where units begin.
+
+    `tokenizer` belongs to `encoder`. `spans` has per text a list start 0, end 0, start 1, ..., in
+    its characters. Raises DataError for an invalid span or an unreadable list, and UserError if the
+    segmenter is not installed.
+    """
+    units = np.concatenate([_spans(texts, spans), _phrases(texts, config)])
+    has_units = np.zeros(len(texts), dtype=np.bool_)
+    has_units[units[:, 0]] = True
+    if config.segmenter != "none":
+        has_units |= pc.match_substring_regex(texts, f"[{HAN}]").to_numpy(zero_copy_only=False)  # pyright: ignore[reportAttributeAccessIssue]
+    if not has_units.any():
+        return encoder.encode(texts, words=True)
+    units[:, 0] = (np.cumsum(has_units) - 1)[units[:, 0]]
+    segmenter = jieba_words() if config.segmenter == "jieba" else None
+    if config.word_list is not None:
+        segmenter = word_list_words(read_entries("word_list", config.word_list))
+    selection = texts.filter(pa.array(has_units)).to_pylist()
+    with_units = _encode_with_units(selection, tokenizer, segmenter, units)
+    if has_units.all():
+        return with_units
+    plain = encoder.encode(texts.filter(pa.array(~has_units)), words=True)
+    lengths = _interleave(has_units, with_units.lengths, plain.lengths)
+    is_unit_text = np.repeat(has_units, lengths)
+    return Encoded(
+        _interleave(is_unit_text, with_units.ids, plain.ids),
+        lengths,
+        _interleave(is_unit_text, with_units.word_starts, plain.word_starts),
+    )
+
+
+def _interleave(mask: NDArray[np.bool_], values: Any, others: Any) -> Any:
+    """Return `values` where `mask` is True and `others` elsewhere, each in order."""
+    result = np.empty(len(mask), values.dtype)
+    result[mask], result[~mask] = values, others
+    return result
+
+
+def _encode_with_units(
+    texts: list[str],
+    tokenizer: Tokenizer,
+    segmenter: Segmenter | None,
+    units: NDArray[np.int64],  # (S, 3) text, start, end
+) -> Encoded:
+    """Encode texts with the library, and derive units from the offsets of tokens."""
+    library = ReferenceEncoder(tokenizer)
+    encodings = library.encodings(texts, words=True)
+    encoded = library.join(encodings, words=True)
+    lengths, words = encoded.lengths, encoded.word_starts
+    assert words is not None
+    offsets = np.array([pair for each in encodings for pair in each.offsets], np.int64)
+    offsets = offsets.reshape(-1, 2)
+    # Treat all texts as one, with a position that no token covers between them.
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
+    text_begin = np.cumsum(sizes) - sizes
+    offsets += np.repeat(text_begin, lengths)[:, None]
+    han = np.array(
+        [
+            (begin + start, begin + end)
+            for text, begin in zip(texts, text_begin.tolist(), strict=True)
+            for start, end in (segmenter(text) if segmenter else ())
+        ],
+        np.int64,
+    ).reshape(-1, 2)
+    spans = np.concatenate([units[:, 1:] + text_begin[units[:, 0], None], han])
+    characters = int(sizes.sum())
+    inside = _mark_covered(spans[:, 0] + 1, spans[:, 1], characters)  # without the first character
+    in_han = _mark_covered(han[:, 0], han[:, 1], characters)
+
+    start, before_end = offsets[1:, 0], offsets[:-1, 1]
+    shares_a_character = start < before_end
+    # The segmenter's words replace the tokenizer's, which may be whole runs of han.
+    segmented = in_han[start] | in_han[np.maximum(before_end - 1, 0)]
+    starts = np.ones(len(words), np.bool_)
+    starts[1:] = ~(shares_a_character | inside[start] | (~words[1:] & ~segmented))
+    starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+    return Encoded(encoded.ids, lengths, starts)
+
+
+def _mark_covered(
+    starts: NDArray[np.int64], ends: NDArray[np.int64], characters: int
+) -> NDArray[np.bool_]:
+    """(C,) True in any [start, end)."""
+    steps = np.bincount(starts, minlength=characters + 1)
+    steps -= np.bincount(ends, minlength=characters + 1)
+    return np.cumsum(steps)[:characters] > 0
+
+
+def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int64]:
+    """Return the spans that came with the texts, (S, 3): text, start, end."""
+    if spans is None:
+        return np.empty((0, 3), np.int64)
+    assert len(spans) == len(texts), f"{len(spans)} lists of spans for {len(texts)} texts"
+    counts = spans.value_lengths().fill_null(0).to_numpy()
+    odd = np.flatnonzero(counts % 2)
+    if len(odd):
+        raise DataError(
+            f"spans: expected pairs of a start and an end, found {counts[odd[0]]} numbers for "
+            f"{_quote(texts[odd[0]])}"
+        )
+    pairs = spans.flatten().to_numpy().reshape(-1, 2)
+    text = np.repeat(np.arange(len(texts)), counts // 2)
+    characters = pc.utf8_length(texts).to_numpy()[text]  # pyright: ignore[reportAttributeAccessIssue]
+    bad = np.flatnonzero(
+        (pairs[:, 0] < 0) | (pairs[:, 0] >= pairs[:, 1]) | (pairs[:, 1] > characters)
+    )
+    if len(bad):
+        start, end = pairs[bad[0]]
+        raise DataError(
+            f"spans: expected 0 <= start < end <= {characters[bad[0]]}, the characters of "
+            f"{_quote(texts[text[bad[0]]])}; found [{start}, {end})"
+        )
+    return np.column_stack([text, pairs]).astype(np.int64)
+
+
+def _quote(text: pa.StringScalar) -> str:
+    content = text.as_py()
+    return repr(content if len(content) <= 40 else content[:37] + "...")
+
+
+def _phrases(texts: pa.StringArray, config: MaskUnitsConfig) -> NDArray[np.int64]:
+    """Find the phrases of the list in the texts, (S, 3): text, start, end."""
+    matches: list[tuple[int, int, int]] = []
+    if config.phrases is not None:
+        entries = read_entries("phrases", config.phrases)
+        for index, text in enumerate(texts.to_pylist()):
+            matches += [(index, start, end) for start, end in entries.matches(text)]
+    return np.array(matches, np.int64).reshape(-1, 3)

@@ -1,0 +1,257 @@
+"""Tokens stage: encode the corpus once, a file of ids per file of text.
+
+Sentences are encoded one by one, to keep their bounds. If a blank is text for the tokenizer, every
+sentence but a document's first is encoded with the blank before it: the ids of a document then
+equal those of its whole text, and serve models of sentences and of running text.
+"""
+
+import base64
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc  # type checkers miss functions made at run time
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.cluster.tasks import MARKERS, FileRow, build_files
+from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.summary import PerSplit
+from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.tokens import TokenisedText
+from rungwise.corpus.document import open_corpus_file
+from rungwise.corpus.summary import CorpusFile, CorpusSummary
+from rungwise.tokenizer import (
+    Encoded,
+    EncoderChoice,
+    TextEncoder,
+    TokenizerSummary,
+    choose_encoder,
+    load_tokenizer,
+    mask_units,
+    open_encoder,
+)
+from rungwise.tokenizer.encoder import sample_corpus
+from rungwise.tokenizer.memo import int32_values
+from rungwise.tokenizer.token_stage import TokensConfig, TokensRow, TokensSummary
+from rungwise.tokenizer.token_text import document_hash, join_texts, write_tokens
+
+_BATCH_BYTES = 8e6
+_MOST_ROWS = 2048
+
+
+def encode_file(
+    corpus: Folder,
+    file: CorpusFile,
+    tokenizer: Tokenizer,
+    encoder: TextEncoder,
+    config: TokensConfig,
+) -> TokenisedText:
+    """Encode the documents of a corpus file in order, without empty sentences and documents.
+
+    `encoder` belongs to `tokenizer`. Raises DataError if the file is corrupt.
+    """
+    blank = " " if blank_is_text(tokenizer) else ""
+    parts = []
+    for batch in _batches(corpus, file, config.spans):
+        sentences = batch.column("sentences")
+        counts = int32_values(sentences.value_lengths()).astype(np.int64)
+        opens = np.zeros(int(counts.sum()), dtype=np.bool_)
+        opens[(np.cumsum(counts) - counts)[counts > 0]] = True
+        texts, spans = sentences.flatten(), _spans(batch) if config.spans else None
+        if blank:
+            before = pc.if_else(pa.array(opens), "", blank)  # pyright: ignore[reportAttributeAccessIssue]
+            texts = pc.binary_join_element_wise(before, texts, "")  # pyright: ignore[reportAttributeAccessIssue]
+            spans = spans and _shift(spans, ~opens)
+        if config.units:
+            encoded = mask_units.encode_units(texts, encoder, tokenizer, config.mask_units, spans)
+        else:
+            encoded = encoder.encode(texts)
+        names = [f"{file.source}\0{name}" for name in batch.column("id").to_pylist()]
+        parts.append(_text(names, counts, encoded))
+    return join_texts(parts)
+
+
+def blank_is_text(tokenizer: Tokenizer) -> bool:
+    """Whether a blank before a word changes its tokens."""
+    alone, after_blank = (tokenizer.encode(text, add_special_tokens=False) for text in ("a", " a"))
+    return alone.ids != after_blank.ids
+
+
+def _batches(corpus: Folder, file: CorpusFile, spans: bool) -> Iterator[pa.RecordBatch]:
+    columns = ["id", "sentences", *(["spans"] if spans else [])]
+    with open_corpus_file(corpus, file.file) as parquet:
+        rows = parquet.metadata.num_rows
+        at_once = int(max(1, min(_MOST_ROWS, rows * _BATCH_BYTES / max(file.bytes, 1))))
+        yield from parquet.iter_batches(at_once, columns=columns, use_threads=False)
+
+
+def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
+    """Return the spans of each sentence; documents without any may have no lists."""
+    spans, sentences = batch.column("spans"), batch.column("sentences")
+    lengths, counts = spans.value_lengths(), sentences.value_lengths()
+    if lengths.equals(counts):
+        return spans.flatten()
+    if not pc.any(pc.greater(lengths, 0)).as_py():  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    rows = zip(spans.to_pylist(), counts.to_pylist(), strict=True)
+    flat = [sentence for row, count in rows for sentence in row or [[]] * count]
+    return pa.array(flat, pa.list_(pa.int32()))
+
+
+def _shift(spans: pa.ListArray, has_blank: NDArray[np.bool_]) -> pa.ListArray:
+    """Shift spans by one character where a blank was put before the sentence."""
+    counts = spans.value_lengths().fill_null(0).to_numpy()
+    values = spans.flatten().to_numpy() + np.repeat(has_blank, counts).astype(np.int32)
+    offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
+
+
+def _text(names: list[str], counts: NDArray[np.int64], encoded: Encoded) -> TokenisedText:
+    is_filled = encoded.lengths > 0
+    first = np.append(0, np.cumsum(is_filled))[np.append(0, np.cumsum(counts))]
+    has_text = np.diff(first) > 0
+    hashes = np.array([document_hash(name) for name in names], dtype=np.uint64)
+    return TokenisedText(
+        ids=encoded.ids,
+        starts=np.append(0, np.cumsum(encoded.lengths[is_filled])),
+        first_sentence=np.append(first[:-1][has_text], first[-1]),
+        documents=hashes[has_text],
+        unit_starts=encoded.word_starts,
+    )
+
+
+@dataclass(frozen=True)
+class FileOrder:
+    """An order to encode one corpus file."""
+
+    source: CorpusFile
+
+    @property
+    def file(self) -> str:
+        return self.source.file.removesuffix(".parquet") + ".arrow"
+
+    @property
+    def text_bytes(self) -> int:
+        return self.source.bytes
+
+
+@dataclass(frozen=True)
+class EncodeTask:
+    """Encodes files of a corpus; holds what they share."""
+
+    config: TokensConfig
+    corpus: Folder
+    tokenizer: Folder
+    output: Folder
+    encoder: EncoderChoice
+
+    def __call__(self, order: FileOrder) -> FileRow:
+        """Encode one file; return its row of the manifest."""
+        source = order.source
+        encoder = open_encoder(self.tokenizer, self.encoder)
+        tokenizer = _load_tokenizer(self.tokenizer)
+        text = encode_file(self.corpus, source, tokenizer, encoder, self.config)
+        with self.output.staged(order.file) as path:
+            write_tokens(text, path)
+            sha256 = file_digest(path)
+        counts = np.stack(np.unique(text.ids, return_counts=True)).astype("<u4")
+        return {
+            "file": order.file,
+            "split": source.split,
+            "source": source.source,
+            "sha256": sha256,
+            "documents": len(text.documents),
+            "sentences": len(text.starts) - 1,
+            "tokens": len(text.ids),
+            "text_bytes": source.bytes,
+            "token_counts": base64.b64encode(counts.tobytes()).decode(),
+        }
+
+
+TokenCounts = dict[str, NDArray[np.int64]]  # (V,) by split
+
+
+@functools.lru_cache(maxsize=2)  # a worker uses one for many files
+def _load_tokenizer(tokenizer: Folder) -> Tokenizer:
+    return load_tokenizer(tokenizer)
+
+
+def encode_corpus(
+    config: TokensConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> TokensSummary:
+    """Encode every file of the corpus.
+
+    Raises DataError if spans are requested and the corpus has none, or a file is corrupt.
+    """
+    corpus, tokenizer = CorpusSummary.of(inputs["corpus"]), TokenizerSummary.of(inputs["tokenizer"])
+    if config.spans and config.mask_units.phrases is None and not corpus.spans.total:
+        raise DataError(
+            "instances.masking.unit is phrase, but the corpus holds no spans and "
+            "instances.mask_units.phrases names no list; name spans_field in a jsonl or parquet "
+            "source, or give a list, or set instances.masking.unit=whole_word"
+        )
+    task = EncodeTask(
+        config,
+        inputs["corpus"].folder,
+        inputs["tokenizer"].folder,
+        output,
+        _encoder(corpus, inputs, context),
+    )
+    orders = [FileOrder(row) for row in corpus.files if row.documents]
+    counts = count_no_tokens(tokenizer.vocab_size)
+    rows = build_files(orders, task, output, context.report, lambda row, _: add_counts(row, counts))
+    output.remove(MARKERS)
+    return summarise_files(rows, tokenizer, counts)
+
+
+def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
+    sample = sample_corpus(inputs["corpus"].folder, corpus.file_names("train"))
+    tokenizer = load_tokenizer(inputs["tokenizer"].folder)
+    choice = choose_encoder(tokenizer, context.compute.tokenizer_backend, sample)
+    if choice.notice is not None:
+        context.report.note(choice.notice)
+    return choice
+
+
+def count_no_tokens(vocab_size: int) -> TokenCounts:
+    """The counts (V,) of the tokens of each split, before any is read."""
+    return {split: np.zeros(vocab_size, np.int64) for split in ("train", "validation")}
+
+
+def add_counts(row: FileRow, counts: TokenCounts) -> None:
+    """Move the counts of a row into the totals, since the driver keeps all rows."""
+    ids, numbers = np.frombuffer(base64.b64decode(row.pop("token_counts")), "<u4").reshape(2, -1)
+    counts[row["split"]][ids] += numbers
+
+
+def summarise_files(
+    rows: Sequence[FileRow], tokenizer: TokenizerSummary, counts: TokenCounts
+) -> TokensSummary:
+    """Summarise files from their rows and the counts of their tokens."""
+    files = tuple(TokensRow(**{key: row[key] for key in TokensRow.model_fields}) for row in rows)
+    units = ("documents", "tokens", "text_bytes")
+    totals: dict[str, Any] = {unit: PerSplit.sum_rows(files, unit) for unit in units}
+    tokens, text_bytes = totals["tokens"].total, totals["text_bytes"].total
+    return TokensSummary(
+        files=files,
+        vocab_size=tokenizer.vocab_size,
+        special=tokenizer.special,
+        **totals,
+        unigram_loss=unigram_loss(counts["train"], counts["validation"]),
+        headline=f"{tokens / 1e6:.1f} M tokens  {text_bytes / max(tokens, 1):.2f} bytes a token",
+        sha256={row.file: row.sha256 for row in files},
+    )
+
+
+def unigram_loss(train: NDArray[np.int64], held_out: NDArray[np.int64]) -> float:
+    """Return the mean loss, in nats, of guessing held-out tokens by how often each occurs in the
+    training text, given the counts (V,) of both. Each token counts once more, so that none has a
+    share of 0; 0.0 without held-out tokens."""
+    log_shares = np.log(train + 1) - np.log((train + 1).sum())
+    return float(-(held_out * log_shares).sum() / max(1, held_out.sum())) + 0.0

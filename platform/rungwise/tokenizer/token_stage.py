@@ -1,0 +1,74 @@
+"""The config of tokens: derived from what the instances need, not a block of a recipe."""
+
+from typing import Any
+
+from rungwise.core.configuration.config import Config
+from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
+from rungwise.core.tokens import SpecialIds
+from rungwise.tokenizer.mask_units import MaskUnitsConfig, list_digest
+
+_LISTS = {"word_list", "phrases"}
+
+
+class TokensConfig(Config):
+    """Whether to mark where mask units begin, and which there are besides words; with `spans`
+    those of the corpus are units too."""
+
+    units: bool = False
+    mask_units: MaskUnitsConfig = MaskUnitsConfig()
+    spans: bool = False
+
+
+def identity(config: TokensConfig) -> dict[str, Any]:
+    """Return the part of the config that decides the result: all but the paths of lists."""
+    return config.model_dump(mode="json", exclude={"mask_units": _LISTS})
+
+
+def input_digests(config: TokensConfig) -> dict[str, Any]:
+    """Return digests of the lists that the config reads; raises DataError if one is missing."""
+    paths = config.mask_units.model_dump(include=_LISTS, exclude_none=True)
+    return {name: {"sha256": list_digest(name, path)} for name, path in paths.items()}
+
+
+class TokensRow(SummaryPart):
+    """One file of tokens, made of one file of the corpus. `text_bytes` are in UTF-8."""
+
+    file: str
+    split: str
+    source: str
+    sha256: str
+    documents: int
+    sentences: int
+    tokens: int
+    text_bytes: int
+
+
+class TokensSummary(Summary):
+    """The text as tokens. `unigram_loss` is the mean loss of held-out tokens, in nats, guessed by
+    their frequencies in the training text: what a model without context can reach. `text_bytes`
+    counts sentences joined by a blank. `labels` are the names of the labels of documents, by
+    number; () where documents have none."""
+
+    files: tuple[TokensRow, ...]
+    vocab_size: int
+    special: SpecialIds
+    documents: PerSplit
+    tokens: PerSplit
+    text_bytes: PerSplit
+    unigram_loss: float
+    labels: tuple[str, ...] = ()
+
+    def split_files(self, split: str) -> list[TokensRow]:
+        return [row for row in self.files if row.split == split]
+
+
+TOKENS = StageType(
+    "tokens",
+    3,
+    LazyFunction("rungwise.tokenizer.token_building:encode_corpus"),
+    TokensSummary,
+    identity=identity,
+    outside=input_digests,
+    resumes=True,
+)

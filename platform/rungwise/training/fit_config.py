@@ -1,0 +1,222 @@
+"""The blocks `model` and `pretrain` of a recipe: a family, and how its weights are fitted.
+
+A new kind of fitting is a config that answers for itself (`Fitting`), named once in the union
+`PretrainConfig`.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+
+from rungwise.core.configuration.config import Config, block_kind, union_members
+from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.errors import BlockError, ConfigError
+from rungwise.core.stages.stage import LazyFunction
+from rungwise.models.config import ModelConfig
+from rungwise.models.family import Family
+from rungwise.models.fitting import (
+    CooccurrenceFamily,
+    CountedFamily,
+    Fitting,
+    ReadingFamily,
+    RefiningFamily,
+    SolvedFamily,
+)
+from rungwise.models.losses.objectives import Objective
+from rungwise.training.config import FitConfig, GradientConfig, GradientFit
+
+VERSION = 7  # of the stage's output, checkpoints included
+
+
+def _kind(block: Any) -> str | None:
+    """The tag of a `pretrain` block, `gradient` by default."""
+    return block.get("kind", "gradient") if isinstance(block, dict) else getattr(block, "kind", "")
+
+
+class CountsConfig(Fitting):
+    """Fitting by counting the text once; there is nothing to choose."""
+
+    fits: ClassVar[type] = CountedFamily
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.counts:pretrain_by_counts")
+    reads_tokens: ClassVar[bool] = True
+
+    kind: Literal["counts"] = "counts"
+
+
+class _Passes(Fitting):
+    """Keys of fitting by passes, over text or over cells.
+
+    With one thread a run is repeatable to the bit on processors of one kind. More threads write to
+    one model without locks: faster, and never twice the same.
+    """
+
+    reads_tokens: ClassVar[bool] = True
+
+    minimum_count: int = Field(default=5, ge=1)  # tokens that occur less often get vectors of zeros
+    # per task; with more than 1 a run is not repeatable to the bit
+    threads: int = Field(default=1, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class AsynchronousConfig(_Passes):
+    """Training on one word after the other, with a linearly falling learning rate.
+
+    `replicas` models each read a share of the text, on any machine, and are averaged after every
+    round. The result is repeatable, but differs from that of one model that reads everything: a
+    word in only one share moves by that share's part of a step. The replicas and their average must
+    fit into memory.
+    """
+
+    fits: ClassVar[type] = ReadingFamily
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.asynchronous:pretrain_asynchronously")
+
+    kind: Literal["asynchronous"] = "asynchronous"
+    epochs: int = Field(default=5, ge=1)
+    learning_rate: float = Field(default=0.025, gt=0)
+    minimum_rate: float = Field(default=1e-4, gt=0)  # learning rate at the end
+    replicas: int = Field(default=1, ge=1)
+    # averages per epoch; a killed run resumes from the last
+    rounds_per_epoch: int = Field(default=1, ge=1)
+
+    def length_key(self, model: Family) -> str:
+        return "epochs"
+
+    @model_validator(mode="after")
+    def _falls(self) -> Self:
+        if self.minimum_rate > self.learning_rate:
+            raise BlockError(
+                f"minimum_rate {self.minimum_rate} is above learning_rate {self.learning_rate}, "
+                "which would rise to it",
+                {"minimum_rate": self.learning_rate},
+            )
+        return self
+
+
+class CooccurrenceConfig(_Passes):
+    """From counts of co-occurring words, in the memory of one machine: epochs of AdaGrad over them,
+    or, where the family is calculated at once, neither epochs nor a learning rate."""
+
+    fits: ClassVar[type] = CooccurrenceFamily
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.cooccurrence:pretrain_by_cooccurrence")
+    holds_out: ClassVar[bool] = False
+
+    kind: Literal["cooccurrence"] = "cooccurrence"
+    # a killed run counts again and resumes from the last epoch; null: 25
+    epochs: int | None = Field(default=None, ge=1)
+    learning_rate: float | None = Field(default=None, gt=0)  # null: 0.05
+
+    def length_key(self, model: Family) -> str | None:
+        return None if isinstance(model, SolvedFamily | RefiningFamily) else "epochs"
+
+    def takes_weights(self, model: Family) -> bool:
+        return isinstance(model, RefiningFamily)
+
+    def check(self, model: Family, compute: ComputeConfig) -> None:
+        for key in ("epochs", "learning_rate"):
+            if self.length_key(model) is None and getattr(self, key) is not None:
+                raise ConfigError(
+                    f"pretrain.{key} is {getattr(self, key)}, but model.kind is {model.kind}, "
+                    "which is calculated at once; leave it out",
+                    {f"pretrain.{key}": None},
+                )
+
+
+# By gradient, the last, are all families that no other kind fits.
+PretrainConfig = Annotated[
+    Annotated[CountsConfig, Tag("counts")]
+    | Annotated[AsynchronousConfig, Tag("asynchronous")]
+    | Annotated[CooccurrenceConfig, Tag("cooccurrence")]
+    | Annotated[GradientConfig, Tag("gradient")],
+    Discriminator(_kind),
+]
+KINDS: dict[str, type[Fitting]] = {
+    str(block_kind(block)): block for block in union_members(PretrainConfig)
+}
+
+FittingT = TypeVar("FittingT", bound=Fitting)
+
+
+class PretrainStageConfig(Config):
+    """The two blocks of a recipe that decide a pretrained model, the objective filled in.
+
+    Raises ConfigError where the family takes another kind of `pretrain`, or has no such objective.
+    """
+
+    model: ModelConfig
+    pretrain: PretrainConfig
+
+    @field_validator("pretrain", mode="before")
+    @classmethod
+    def _of_the_kind_it_takes(cls, pretrain: Any, info: ValidationInfo) -> Any:
+        return refuse_other_kind(pretrain, info.data.get("model"))
+
+    @field_validator("pretrain", mode="after")
+    @classmethod
+    def _names_its_objective(cls, pretrain: PretrainConfig, info: ValidationInfo) -> PretrainConfig:
+        model = info.data.get("model")
+        return pretrain if model is None else with_objective(pretrain, model)
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of the run."""
+        return self.model.objective(self.pretrain.objective)
+
+    def identity(self) -> dict[str, Any]:
+        """The keys that decide the artifact: all but those that are only watched."""
+        return FitConfig(self.model, self.pretrain).identity()
+
+
+def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
+    """Return `pretrain`, which may be unvalidated. Raises ConfigError if the family does not take
+    its kind, before any of that kind's keys are reported."""
+    kind = _kind(pretrain)
+    if model is not None and kind in KINDS and kind != (takes := fitting_kind(model)):
+        raise ConfigError(
+            f"pretrain.kind is {kind}, but model.kind is {model.kind}, which is fitted by {takes}",
+            {"pretrain.kind": takes},
+        )
+    return pretrain
+
+
+def fitting_kind(model: Family) -> str:
+    """Return the kind of `pretrain` that fits a family."""
+    return next(kind for kind, block in KINDS.items() if isinstance(model, block.fits))
+
+
+def with_objective(pretrain: FittingT, model: Family) -> FittingT:
+    """`pretrain` with the family's first objective if it names none. Raises ConfigError if the
+    family lacks the one it names."""
+    return pretrain.model_copy(update={"objective": model.objective(pretrain.objective).name})
+
+
+def check_rows(
+    config: PretrainStageConfig | FitConfig[Fitting],
+    kind: str,
+    length: int | None,
+    block: str = "instances",
+) -> None:
+    """Raise ConfigError if the model cannot read instances of this kind and length; `block` is
+    their name in the recipe."""
+    objective, longest = config.objective, config.model.max_length
+    if kind not in objective.reads:
+        others = [each.name for each in config.model.objectives if kind in each.reads]
+        raise ConfigError(
+            f"pretrain.objective is {objective.name} and model.kind {config.model.kind}, which "
+            f"reads {block}.kind {' or '.join(objective.reads)}, but {block}.kind is {kind}",
+            {"pretrain.objective": others[0]} if others else {f"{block}.kind": objective.reads[0]},
+        )
+    if longest is not None and length is not None and length > longest:
+        raise ConfigError(
+            f"model.max_position_embeddings is {longest}, but {block}.sequence_length is {length}",
+            {"model.max_position_embeddings": length},
+        )
+
+
+def require_gradient(config: PretrainStageConfig, purpose: str) -> GradientFit:
+    """The config of a fit by gradient, the only kind that has what `purpose` names. Raises
+    ConfigError for another kind."""
+    if not isinstance(config.pretrain, GradientConfig):
+        raise ConfigError(
+            f"pretrain.kind is {config.pretrain.kind}, which has no {purpose}; expected gradient"
+        )
+    return FitConfig(config.model, config.pretrain)

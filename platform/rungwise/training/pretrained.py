@@ -1,0 +1,121 @@
+"""A finished pretrain stage as a usable model: with its capabilities, or as a bare module."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from rungwise.core.errors import ConfigError
+from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.core.tokens import SpecialIds
+from rungwise.instances.summary import InstancesSummary
+from rungwise.models.family import LayeredFamily
+from rungwise.models.trained.capabilities import WordVectors
+from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.initial import find_tokens, read_training_config
+from rungwise.training.state import MODEL, load_tensors, map_arrays
+from rungwise.training.summary import PretrainSummary
+
+
+def load_model(
+    pretrain: Artifact, special: SpecialIds | None = None, trained: bool = True
+) -> object:
+    """The trained model on the CPU; its protocols of capabilities.py say what it offers. Without
+    `trained`, one fitted by gradient has its random weights.
+
+    It reads rows up to the length it was trained on: later positions may be untrained. `special`
+    are the ids of its tokenizer, by default looked up below the same root.
+    """
+    config = read_training_config(pretrain)
+    if config.pretrain.reads_tokens:
+        special = special or TokensSummary.of(find_input(pretrain, "tokens")).special
+        return load_arrays(config, pretrain, special)
+    special = special or InstancesSummary.of(find_input(pretrain, "instances")).special
+    model: Any = config.model.trained(load_module(pretrain, trained), config.objective, special)
+    longest = getattr(model, "max_length", None)  # models without a limit may have none
+    return model if longest is None else replace(model, max_length=_longest(pretrain, longest))
+
+
+def load_arrays(config: PretrainStageConfig, pretrain: Artifact, special: SpecialIds) -> object:
+    """The model of a finished fit, made of arrays."""
+    family = cast(_ArrayFamily, config.model)
+    return family.from_tensors(map_arrays(pretrain.folder.local(MODEL)), special)
+
+
+class _ArrayFamily(Protocol):
+    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> object:
+        """The inverse of `to_tensors`."""
+        ...
+
+
+def find_tokenizer(pretrain: Artifact) -> Artifact:
+    """The tokenizer of a finished run. Raises DataError as `find_tokens` does."""
+    return find_input(find_tokens(pretrain), "tokenizer")
+
+
+def load_module(pretrain: Artifact, trained: bool = True) -> nn.Module:
+    """The module trained by gradient, with its heads, in eval mode on the CPU. Without `trained`,
+    its weights are random and only its buffers are read."""
+    config = read_training_config(pretrain)
+    with _fix_seed():
+        module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
+    tensors = load_tensors(pretrain.folder, MODEL)
+    if not trained:
+        weights = {name for name, _ in module.named_parameters()}
+        tensors = {name: each for name, each in tensors.items() if name not in weights}
+    began_with = PretrainSummary.of(pretrain).began_with
+    for name in () if began_with is None else began_with.carried:
+        del tensors[name]
+    module.load_state_dict(tensors, strict=trained)
+    return module.eval()
+
+
+@contextmanager
+def _fix_seed() -> Iterator[None]:
+    """Draw the same random weights each time."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        yield
+
+
+def load_encoder(pretrain: Artifact, trained: bool = True) -> LayeredEncoder | None:
+    """The trained model as an encoder of states, layer by layer, in eval mode and without new
+    tokens; None for a family without states. Without `trained`, its weights are random."""
+    config, summary = read_training_config(pretrain), PretrainSummary.of(pretrain)
+    if not isinstance(config.model, LayeredFamily):
+        return None
+    with _fix_seed():
+        encoder = config.model.encoder(config.objective, summary.vocab_size, dropout=0.0)
+    load = encoder.load if trained else encoder.load_spelling
+    load(load_tensors(pretrain.folder, MODEL))
+    encoder.max_length = _longest(pretrain, encoder.max_length)
+    return encoder.eval()
+
+
+def _longest(pretrain: Artifact, max_length: int | None) -> int | None:
+    """The longest row that a model with this limit was trained on; None if it has no limit."""
+    run = PretrainSummary.of(pretrain).gradient
+    if max_length is None or run is None:
+        return max_length
+    trained = max((length.sequence_length for length in run.lengths), default=max_length)
+    return min(max_length, trained)
+
+
+def load_word_vectors(pretrain: Artifact) -> WordVectors:
+    """The trained model as a source of one vector per token, independent of context. Raises
+    ConfigError if its family has none."""
+    model = load_model(pretrain)
+    if not isinstance(model, WordVectors):
+        config = read_training_config(pretrain)
+        raise ConfigError(
+            f"{pretrain.label}-{pretrain.fingerprint} is a {config.model.kind} trained on "
+            f"{config.objective.name}, which does not offer WordVectors (a vector of each token); "
+            "choose a rung that does"
+        )
+    return model

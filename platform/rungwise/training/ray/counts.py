@@ -1,0 +1,152 @@
+"""Fitting by counting: count every shard, sum the counts, estimate a model from them.
+
+    shards ──> count, split in parts ──> merge the tables of a part, estimate ──> tensors
+               a task for some shards    tasks, as the family wants
+
+There are no steps to resume: a killed run counts again. Sums do not depend on who counted what, so
+the model is the same to the byte. The family defines what is counted and how the model is estimated
+(`CountedFamily`).
+"""
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from rungwise.cluster.tasks import pack_items
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import TokenisedText
+from rungwise.models.fitting import HERE, CountedFamily, Tasks
+from rungwise.models.trained.capabilities import LanguageModel
+from rungwise.models.trained.language_models import perplexity
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.tokenizer.token_text import TokensFile, close_documents
+from rungwise.training.fit_config import CountsConfig, FitConfig
+from rungwise.training.state import MODEL, create_arrays
+from rungwise.training.summary import PretrainSummary
+
+# The counts of a shard are split into parts, which tasks merge: a billion tokens into 66, so that a
+# task needs 7 to 9 GB, by the text (from benchmarks/ngrams.py at ten million tokens). Ray's
+# store holds objects by their square.
+_LEAST_PARTS, _MOST_PARTS, _TOKENS_A_PART = 4, 128, 16_000_000
+Table = TypeVar("Table")
+
+
+def pretrain_by_counts(
+    config: FitConfig[CountsConfig], inputs: dict[str, Artifact], output: Folder, context: Context
+) -> PretrainSummary:
+    """Count the training split, write `model.safetensors`, and measure on the held-out split.
+    Raises DataError if the corpus is too small."""
+    began = time.monotonic()
+    artifact, objective = inputs["tokens"], config.objective
+    tokens = TokensSummary.of(artifact)
+    family = cast(CountedFamily, config.model)
+
+    def count(text: TokenisedText) -> Any:
+        return family.count(text, tokens.special)
+
+    parts, tasks = count_parts(artifact, count, family.split, family.merge, context)
+    with output.staged(MODEL) as path:
+        create = functools.partial(create_arrays, path)
+        tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
+    model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
+    (end,) = tokens.special.require("end")
+    held_out = perplexity(model, list(_documents(artifact, end)), tokens.text_bytes.validation)
+    nats = held_out.nats_per_token
+    parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
+    return PretrainSummary(
+        fitting="counts",
+        model=config.model,
+        objective=objective.name,
+        parameters=parameters,
+        vocab_size=tokens.vocab_size,
+        tokens=tokens.tokens.train + tokens.documents.train,
+        epochs=1.0,
+        unigram_loss=tokens.unigram_loss,
+        final={
+            "loss": nats,
+            objective.tokens.loss_key: nats,
+            "perplexity": held_out.perplexity,
+            "bits_per_byte": held_out.bits_per_byte,
+        },
+        seconds=time.monotonic() - began,
+        headline=f"{parameters / 1e6:.1f} M parameters  validation {objective.tokens.key} "
+        f"{nats:.3f} (unigram {tokens.unigram_loss:.2f})  "
+        f"{held_out.bits_per_byte:.3f} bits per byte",
+    )
+
+
+def read_text(artifact: Artifact, file: str, first_document: int = 0) -> TokenisedText:
+    """Map a file of tokens into memory; `first_document` is the number of its first document."""
+    text = TokensFile(artifact.folder.local(file)).text()
+    return dataclasses.replace(text, first_document=first_document)
+
+
+def count_parts(
+    artifact: Artifact,
+    count: Callable[[TokenisedText], Table],
+    split: Callable[[Table, int], Sequence[Table]],
+    merge: Callable[[Sequence[Table]], Table],
+    context: Context,
+) -> tuple[list[list[Any]], Tasks]:
+    """Count the whole training split; the functions are those of `CountedFamily`. Returns the
+    handles of the tables whose sum is each part, and the tasks that know them."""
+    summary = TokensSummary.of(artifact)
+    files = summary.split_files("train")
+    numbers = itertools.accumulate((row.documents for row in files), initial=0)
+    items = list(zip((row.file for row in files), numbers, strict=False))
+    packs = pack_items(items, [row.text_bytes for row in files])
+    tasks, parts = HERE, 1
+    if not packs.small:
+        tasks = RayTasks()
+        parts = min(_MOST_PARTS, _LEAST_PARTS + summary.tokens.train // _TOKENS_A_PART)
+
+    def count_pack(pack: Sequence[tuple[str, int]]) -> list[Table]:
+        tables = [split(count(read_text(artifact, *item)), parts) for item in pack]
+        return [merge(pieces) for pieces in zip(*tables, strict=True)]
+
+    tables = [tasks.call(parts, count_pack, pack) for pack in packs]
+    for number, pieces in enumerate(tables, start=1):
+        tasks.wait(pieces[0])
+        context.report.progress(number, len(tables))
+    return [list(pieces) for pieces in zip(*tables, strict=True)], tasks
+
+
+class RayTasks(Tasks):
+    """Runs functions as tasks of Ray, which keeps their results in its object store."""
+
+    def call(
+        self, number: int, function: Callable[..., Sequence[Any]], *arguments: Any
+    ) -> Sequence[Any]:
+        import ray
+
+        def run(*values: Any) -> Any:
+            results = function(*values)
+            return results if number > 1 else results[0]
+
+        handles: Any = ray.remote(num_cpus=1, num_returns=number)(run).remote(*arguments)
+        return handles if number > 1 else [handles]
+
+    def get(self, handle: Any) -> Any:
+        import ray
+
+        return ray.get(handle)
+
+    def wait(self, handle: Any) -> None:
+        import ray
+
+        ray.wait([handle], fetch_local=False)
+
+
+def _documents(artifact: Artifact, end: int) -> Iterator[list[int]]:
+    """Yield the ids of each held-out document, closed by the end symbol."""
+    for row in TokensSummary.of(artifact).split_files("validation"):
+        ids, starts = close_documents(read_text(artifact, row.file), end)
+        for document in np.split(ids, starts[1:-1]):
+            yield document.tolist()

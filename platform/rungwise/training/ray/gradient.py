@@ -1,0 +1,381 @@
+"""A validation in a Ray task beside training, with the resources of one more worker.
+
+Ray Train's own (`ValidationConfig`) reads checkpoints that were reported to its controller and
+returns results through its snapshot, neither of which is used here (gradient.py). So this is a
+plain task. Its placement group is made or refused at once: the task never queues for resources that
+the run which waits for it may hold.
+"""
+
+import contextlib
+import functools
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import ray
+import torch
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rungwise.cluster.session import shared_scratch
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
+from rungwise.instances.kinds import read_kind
+from rungwise.models.device import return_freed_memory, use_threads
+from rungwise.ray_private import ControllerCallback, ResizingState
+from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.checkpoint_files import CheckpointRules
+from rungwise.training.config import GradientFit
+from rungwise.training.curriculum import DataPhase, list_turns, rows_per_epoch
+from rungwise.training.fit_config import check_rows
+from rungwise.training.initial import INITIAL, check_initial, fixes_vectors, start_model
+from rungwise.training.loop import train, uses_bfloat16
+from rungwise.training.parallel import Group, Work, Worker, WorkerTask
+from rungwise.training.run_summary import RunOutcome, summarise
+from rungwise.training.stage import find_earlier, list_finished_runs
+from rungwise.training.summary import PretrainSummary
+from rungwise.training.throughput import Costs, Progress, device_name
+
+# What is free on all machines together need not be free on one.
+_PLACING_SECONDS = 2.0
+
+
+class ValidationTask(WorkerTask):
+    """A task in a placement group of its own."""
+
+    def __init__(self, result: Any, group: PlacementGroup) -> None:
+        self._result, self._group = result, group
+
+    def is_done(self) -> bool:
+        return bool(ray.wait([self._result], timeout=0)[0])
+
+    def result(self) -> dict[str, float]:
+        try:
+            return ray.get(self._result)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        remove_placement_group(self._group)
+
+
+def submit(name: str, compute: ComputeConfig, work: Work) -> ValidationTask | None:
+    """Start `work` for the run `name`; None if no machine has the resources of a worker free."""
+    with contextlib.suppress(ValueError):  # there is none, unless a process of the run was killed
+        remove_placement_group(get_placement_group(name))
+    worker = {"CPU": compute.cpus_per_worker, "GPU": compute.gpus_per_worker}
+    resources = {name: amount for name, amount in worker.items() if amount}
+    free = ray.available_resources()
+    if any(free.get(each, 0.0) < amount for each, amount in resources.items()):
+        return None
+    group = placement_group([resources], name=name)
+    if not group.wait(_PLACING_SECONDS):
+        remove_placement_group(group)
+        return None
+    remote: Any = ray.remote
+    task = remote(lambda work, device: work(device)).options(
+        name="validation",
+        num_cpus=compute.cpus_per_worker,
+        num_gpus=compute.gpus_per_worker,
+        max_retries=0,
+        scheduling_strategy=PlacementGroupSchedulingStrategy(group),
+    )
+    device = torch.device("cuda" if compute.gpus_per_worker else "cpu")
+    return ValidationTask(task.remote(work, device), group)
+
+
+_MARK = "resize"
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 120.0  # for a step and a save; after that the last checkpoint must do
+
+
+class PreemptionWatch:
+    """Returns True once per reason to save. All workers ask at the same steps, between saves."""
+
+    def __init__(self, scratch: Folder, leads: bool) -> None:
+        self._scratch = scratch
+        self._leads = leads
+        self._going: set[str] = set()
+        self._saved = False
+
+    def __call__(self) -> bool:
+        from ray.train import get_preemption_info
+
+        info = get_preemption_info()
+        nodes = set(info.preempted_node_to_ranks) if info else set()
+        new = nodes - self._going
+        self._going |= nodes
+        return bool(new) or self._is_to_resize()
+
+    def _is_to_resize(self) -> bool:
+        # One worker's answer counts for all (loop.py).
+        if not self._leads:
+            return False
+        # If the store is unavailable, only the steps since the last checkpoint are lost.
+        with contextlib.suppress(UserError, OSError):
+            if self._scratch.exists(_MARK) and not self._saved:
+                self._saved = True
+                return True
+            if self._saved:
+                self._scratch.remove(_MARK)
+        self._saved = False
+        return False
+
+
+class SaveBeforeResize(ControllerCallback):
+    """Makes Ray Train's controller wait for a checkpoint before it ends a sound worker group."""
+
+    def __init__(self, scratch: Folder) -> None:
+        self._scratch = scratch
+
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        if not isinstance(current_state, ResizingState):
+            return
+        with contextlib.suppress(UserError, OSError):
+            self._scratch.write_bytes(_MARK, b"")
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while self._scratch.exists(_MARK) and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+            self._scratch.remove(_MARK)
+
+
+_USER_ERROR = "user-error.txt"
+# Between two checks for room for more workers: as often as Ray counts its nodes.
+_GROWTH_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """Settings that the workers of a run share: what they read, and where they write."""
+
+    turns: list[DataPhase]
+    initial: Artifact | None
+    output: Folder
+    checkpoints: CheckpointRules
+
+
+def pretrain_by_gradient(
+    config: GradientFit, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> PretrainSummary:
+    """Train until the end and write `model.safetensors`. Raises UserError if the instances do not
+    fit the model or the loss is not finite."""
+    check_fit(config, inputs, context.compute)
+    run = plan_run(config, inputs, output, context.compute)
+    outcome = (_fit_here if context.trains_here else _fit)(config, run, context)
+    return summarise(config, run.turns, run.initial, outcome, context)
+
+
+def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: ComputeConfig) -> None:
+    """Raise UserError if the instances cannot train this model, or not on so many workers, or if
+    the initial weights are not of this model and tokenizer."""
+    run, whole = config, config.pretrain
+    whole.check(config.model, compute)
+    for turn in list_turns(inputs, whole):
+        config, block, summary = turn.config(run), turn.name, turn.summary
+        settings, objective = config.pretrain, config.objective
+        check_rows(config, summary.kind, summary.sequence_length, block)
+        if objective.sentences and read_kind(turn.instances).holds_several_texts:
+            raise ConfigError(
+                f"{block}.packed is true, but pretrain.objective {objective.name} takes a "
+                "row for one text; set it to false"
+            )
+        count = summary.instances.train
+        if settings.global_batch_size > count:
+            longer = "longer " if turn.first_step else ""
+            raise UserError(
+                f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
+                f"{count} {longer}training instances; lower it, or add text"
+            )
+        if read_kind(turn.instances).changes and (end := settings.ends_early):
+            raise ConfigError(
+                f"{block} change over the steps of the run, and pretrain.{end} could end it before "
+                "the last; set it to null",
+                {f"pretrain.{end}": None},
+            )
+        turn.order(config)  # raises if its mixture does not fit the sources
+        held_out = min(settings.validation_instances, summary.instances.validation)
+        if held_out < objective.fewest_rows:
+            raise UserError(
+                f"{block} have {held_out} rows for validation, but pretrain.objective "
+                f"{objective.name} needs {objective.fewest_rows} to measure a loss; raise "
+                "pretrain.validation_instances or corpus.held_out_fraction, or add documents"
+            )
+        if compute.parallel != "ddp" and held_out < compute.num_workers:
+            raise UserError(
+                f"{block} have {held_out} rows for validation, too few for compute.num_workers "
+                f"{compute.num_workers} with compute.parallel={compute.parallel}, where all must "
+                "take part; raise pretrain.validation_instances or corpus.held_out_fraction, or "
+                "lower the workers"
+            )
+        if INITIAL in inputs:
+            check_initial(run, inputs[INITIAL], turn.instances)
+
+
+def plan_run(
+    config: GradientFit, inputs: Mapping[str, Artifact], output: Folder, compute: ComputeConfig
+) -> Run:
+    """Resolve what the workers need, and find the finished run to continue from, if any."""
+    turns, initial = list_turns(inputs, config.pretrain), inputs.get(INITIAL)
+    facts: dict[str, Any] = {
+        "config": config.identity(),
+        "instances": [turn.instances.fingerprint for turn in turns],
+    }
+    if initial is not None:
+        facts[INITIAL] = initial.fingerprint
+    # What changes over a run does so faster in a shorter one.
+    changes = any(read_kind(turn.instances).changes for turn in turns)
+    shared = 0 if changes else config.pretrain.shared_steps
+    # Do not even look at other runs if there is nothing to share.
+    finished = list_finished_runs(output) if shared else []
+    fingerprints = {name: artifact.fingerprint for name, artifact in inputs.items()}
+    rules = CheckpointRules(
+        output / "checkpoints",
+        fingerprint(facts),
+        compute.keep_checkpoints,
+        compute.keep_checkpoint_every_steps,
+        shared,
+        find_earlier(config, fingerprints, finished),
+    )
+    return Run(turns, initial, output, rules)
+
+
+def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
+    """Train on the workers of Ray Train; returns what the leader brings back."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    from rungwise.cluster.interface import NodeAddressTorchConfig
+
+    context.report.progress(0, config.pretrain.steps, workers="starting")
+    compute = context.compute
+    workers = compute.num_workers
+    fewest = compute.min_workers or workers
+    resources = {"CPU": compute.cpus_per_worker}
+    if compute.gpus_per_worker:
+        resources["GPU"] = compute.gpus_per_worker
+    with shared_scratch(run.output, "ray-train") as path:
+        scratch = Folder.at(path)
+        scratch.remove(_USER_ERROR)
+        result = TorchTrainer(
+            lambda: _work(config, run, context, scratch),
+            torch_config=NodeAddressTorchConfig(),
+            scaling_config=ScalingConfig(
+                num_workers=workers if fewest == workers else (fewest, workers),
+                elastic_resize_monitor_interval_s=_GROWTH_SECONDS,
+                use_gpu=compute.gpus_per_worker > 0,
+                resources_per_worker=resources,
+            ),
+            run_config=RunConfig(
+                # Ray Train would resume a run of the same name from its own snapshot.
+                name=f"attempt-{time.time_ns()}",
+                storage_path=path,
+                failure_config=FailureConfig(max_failures=compute.max_failures),
+                # The type omits controller callbacks, which Ray accepts here as well.
+                callbacks=[SaveBeforeResize(scratch)],  # pyright: ignore[reportArgumentType]
+            ),
+        ).fit()
+    if isinstance(result.return_value, UserError):
+        raise result.return_value
+    assert isinstance(result.return_value, RunOutcome)
+    return result.return_value
+
+
+def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
+    """Train in this process, the only worker, by Ray Train's local mode. As with other workers, an
+    error that only the user can fix ends the run, and any other costs the steps since the last
+    checkpoint."""
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    trainer = TorchTrainer(
+        lambda: _train(config, run, context), scaling_config=ScalingConfig(num_workers=0)
+    )
+    for failures in itertools.count(1):
+        try:
+            return cast(RunOutcome, trainer.fit().return_value)
+        except UserError:
+            raise
+        except Exception:
+            if failures > context.compute.max_failures:
+                raise
+        finally:
+            return_freed_memory()  # Ray keeps this process
+    raise AssertionError
+
+
+def _work(
+    config: GradientFit, run: Run, context: Context, scratch: Folder
+) -> RunOutcome | UserError:
+    """Train on this worker. Returns the UserError of an earlier attempt, which would fail again."""
+
+    if scratch.exists(_USER_ERROR):
+        return UserError(scratch.read_bytes(_USER_ERROR).decode())
+    try:
+        return _train(config, run, context, lambda group: PreemptionWatch(scratch, group.leads))
+    except UserError as error:
+        # Other workers may wait for this one, so it must fail; and after a restart it must not
+        # retry what only the user can fix.
+        scratch.write_bytes(_USER_ERROR, str(error).encode())
+        raise
+
+
+def _train(
+    config: GradientFit,
+    run: Run,
+    context: Context,
+    watch: Callable[[Group], Callable[[], bool]] | None = None,
+) -> RunOutcome:
+    import ray.train.torch
+
+    use_threads(context.compute.cpus_per_worker)
+    group = Group.current(ray.train.torch.get_device())
+    name = f"validation {run.output.uri}"
+    beside = functools.partial(submit, name, context.compute)
+    worker = Worker(group, context.compute, context.report, submit=beside)
+    if watch is not None:
+        worker = replace(worker, notice=watch(group))
+    try:
+        progress, costs = pretrain(config, run, worker)
+    finally:
+        context.report.flush()
+    bfloat16 = uses_bfloat16(config.pretrain.precision, group.device)
+    return RunOutcome(progress, costs, device_name(group.device), bfloat16)
+
+
+def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, Costs]:
+    """Run the loop on this worker; the leader writes `model.safetensors` at the end."""
+    summary = run.turns[0].summary
+    if worker.compute.compile and not config.compiles:
+        compute = worker.compute.model_copy(update={"compile": False})
+        worker = replace(worker, compute=compute)
+        worker.report.note(
+            f"compute.compile has no effect on a {config.model.kind} trained on "
+            f"{config.objective.name}, which the compiler does not take whole"
+        )
+    count, batch = summary.instances.train, config.pretrain.global_batch_size
+    if rest := count - rows_per_epoch(config, count, batch):
+        worker.report.note(
+            f"{rest} of {count:,} instances are left out of every epoch, so that "
+            f"{batch} streams are of equal length"
+        )
+    # The others receive the leader's weights; a checkpoint of this run replaces them.
+    initial = run.initial if worker.group.leads or fixes_vectors(run.initial) else None
+    model, carried, first_loss = start_model(config, run.turns[0].instances, initial)
+    checkpoints = Checkpoints(run.checkpoints, worker.group)
+    if run.initial:
+        first_loss = None
+    progress, costs = train(config, model, run.turns, checkpoints, worker, first_loss)
+    if worker.group.leads:
+        checkpoints.export_model(run.output, carried)
+    return progress, costs

@@ -1,0 +1,163 @@
+"""The summary of a pretraining: what every kind of fitting reports, and what only fitting by
+gradient has, such as curves."""
+
+import re
+
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import StoredModel, Summary, SummaryPart
+from rungwise.models.config import ModelConfig
+from rungwise.models.losses.objectives import Origin
+
+_NOTHING_LEARNT_NATS = 0.05
+_CHECKPOINT = re.compile(r"(checkpoints/step-(\d+)-\w+)/checkpoint\.json")  # of a finished one
+Row = dict[str, int | float]  # of a curve: step, tokens, and metrics by name
+
+
+class BeganWith(SummaryPart):
+    """The finished run whose weights this one started from (initial.py)."""
+
+    fingerprint: str
+    label: str
+    objective: str
+    fresh: tuple[str, ...]
+    carried: tuple[str, ...]
+
+
+class Attempt(SummaryPart):
+    """A start of the workers: at which step, and how many."""
+
+    step: int
+    workers: int
+
+
+class Prolonged(SummaryPart):
+    """The finished run from whose checkpoint this one continued, and its step (prolonging.py)."""
+
+    fingerprint: str
+    label: str
+    step: int
+
+
+class ReadLength(SummaryPart):
+    """From which step on instances of this length are read."""
+
+    from_step: int
+    sequence_length: int
+
+
+class SourceRead(SummaryPart):
+    """How much of one source was read, and how many times over."""
+
+    source: str
+    instances: int
+    tokens: int
+    epochs: float
+
+
+class GradientRun(SummaryPart):
+    """Facts that only a fit by gradient has. `data` is the hash of all instances read so far, at
+    logged steps. `throughput` holds rates over all attempts, without start-up and validation."""
+
+    steps: int
+    history: tuple[Row, ...]
+    validation: tuple[Row, ...]
+    timings: tuple[Row, ...]
+    data: tuple[tuple[int, str], ...]
+    data_hash: str
+    skipped_steps: tuple[int, ...]
+    spikes: tuple[int, ...]
+    outlier_steps: tuple[int, ...] = ()
+    prolonged: tuple[Prolonged, ...] = ()
+    attempts: tuple[Attempt, ...]
+    stopped_early: bool
+    device: str
+    bfloat16: bool
+    parallel: str
+    lengths: tuple[ReadLength, ...]
+    sources: tuple[SourceRead, ...]
+    flops_per_token: float
+    flops_rule: str
+    throughput: dict[str, int | float]
+
+    @property
+    def length_changes(self) -> tuple[ReadLength, ...]:
+        """Where the sequence length changed; empty if it never did."""
+        return self.lengths[1:]
+
+
+class PretrainSummary(Summary):
+    """A pretrained model. `final` are the metrics of the last validation, `unigram_loss` is that
+    of the tokens (tokenizer/token_stage.py), `seconds` is the duration of the fit itself, counting
+    included, over all attempts up to what each had saved."""
+
+    fitting: str  # the kind of `pretrain`
+    model: ModelConfig
+    objective: str
+    parameters: int
+    vocab_size: int
+    tokens: int
+    epochs: float
+    unigram_loss: float
+    final: dict[str, int | float]
+    seconds: float
+    began_with: BeganWith | None = None
+    gradient: GradientRun | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """The model's place in history."""
+        return self.model.origin(self.model.objective(self.objective))
+
+    @property
+    def caution(self) -> str:
+        """A validation loss, in nats, that is no better than guessing by token frequencies."""
+        objective = self.model.objective(self.objective)
+        if not objective.predicts_text:
+            return ""
+        loss = self.final[objective.tokens.loss_key]
+        if loss <= self.unigram_loss - _NOTHING_LEARNT_NATS:
+            return ""
+        guess = (
+            f"the validation loss {loss:.2f} is that of guessing by how often each token occurs "
+            f"({self.unigram_loss:.2f})"
+        )
+        if self.gradient is None:
+            return guess
+        steps = f"{self.gradient.steps:,}"
+        longer = f"more pretrain.steps (now {steps})"
+        if self.gradient.stopped_early:
+            longer = f"a longer run (this one ended early, after {steps} steps)"
+        return (
+            f"nothing is learnt yet: {guess}; try {longer}, a higher "
+            "pretrain.optimizer.learning_rate, or the recipe that `rungwise init` writes for this "
+            "text"
+        )
+
+    def models(self, artifact: Artifact) -> list[StoredModel]:
+        """The finished model and the kept checkpoints before its last step, with the validation of
+        that very step if there was one."""
+        last, validated = 0, {}
+        if self.gradient is not None:
+            last = self.gradient.steps
+            validated = {int(row["step"]): row for row in self.gradient.validation}
+        places = {
+            int(match[2]): match[1]
+            for name in artifact.record["files"]
+            if (match := _CHECKPOINT.fullmatch(name))
+        }
+        models = [(step, validated.get(step, {}), places[step]) for step in sorted(places)]
+        models = [each for each in models if each[0] < last] + [(last, self.final, "")]
+        return [
+            StoredModel(
+                self.model.kind,
+                step,
+                {f"validation/{name}": each for name, each in row.items() if name != "step"},
+                place,
+            )
+            for step, row, place in models
+        ]
+
+    @property
+    def flops(self) -> float | None:
+        """The operations of the whole fit by the counting rule; None if they are not counted."""
+        return None if self.gradient is None else self.gradient.flops_per_token * self.tokens
