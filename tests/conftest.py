@@ -47,8 +47,14 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 SPECIAL_IDS = SpecialIds(0, 1, 2, 3, 4, end=3, ids=(0, 1, 2, 3, 4))
 REPOSITORY = Path(__file__).resolve().parents[1]
 _LONGEST = {
-    f"tests/unit/test_{name}.py"
-    for name in ("tracking", "carried_state", "lease", "families", "training_parallel")
+    f"tests/unit/{folder}/test_{name}.py"
+    for folder, name in (
+        ("core", "tracking"),
+        ("training", "carried_state"),
+        ("core", "lease"),
+        ("models", "families"),
+        ("training", "training_parallel"),
+    )
 }
 
 _SUBJECTS = "the parser,a worker,the cluster,an array,the model,each thread,the cache,a query"

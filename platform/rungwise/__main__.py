@@ -9,23 +9,18 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
+import rungwise.commands
 from rungwise.core.garbage import spare_collections
 
-# The verbs in each folder of commands/, in the groups that the help shows.
+# The verbs, in the groups that the help shows.
 VERBS = {
-    "running": ("init", "data", "tasks", "plan", "dry_run", "run", "doctor"),
-    "models": (
+    "from text to a page": ("init", "data", "tasks", "plan", "dry_run", "run", "doctor"),
+    "what was built": (
         *("try", "inspect", "predict", "export", "promote", "why", "verify", "rebuild"),
         *("prove_resume", "gc"),
     ),
-    "jobs": ("submit", "status"),
-    "cluster": ("up", "down"),
-}
-_TITLES = {
-    "running": "from text to a page",
-    "models": "what was built",
-    "jobs": "jobs on a cluster",
-    "cluster": "clusters",
+    "jobs on a cluster": ("submit", "status"),
+    "clusters": ("up", "down"),
 }
 
 
@@ -67,14 +62,13 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     commands = parser.add_subparsers(
         required=True, prog="rungwise", metavar="COMMAND", help=argparse.SUPPRESS
     )
-    for folder in VERBS:
-        package = importlib.import_module(f"rungwise.commands.{folder}")
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name).add(commands)
+    for module in pkgutil.iter_modules(rungwise.commands.__path__, "rungwise.commands."):
+        if hasattr(verb := importlib.import_module(module.name), "add"):
+            verb.add(commands)
     lines = ["Pretrain language models on Ray, and say with evidence what each is worth."]
-    for folder, group in VERBS.items():
+    for title, group in VERBS.items():
         names = [verb.replace("_", "-") for verb in group]
-        lines += ["", f"{_TITLES[folder]}:"]
+        lines += ["", f"{title}:"]
         lines += [f"  {name:<14}{commands.choices[name].description}" for name in names]
     parser.description = "\n".join(lines)
     parser.epilog = "rungwise help COMMAND describes a command."

@@ -18,7 +18,7 @@ from rungwise.training.fit_config import PretrainStageConfig, fitting_kind, requ
 from rungwise.training.ray import gradient
 from rungwise.training.ray.resume_proof import StepFile
 from tests.training_runs import Killed, config
-from tests.unit.test_families import FAMILIES
+from tests.unit.models.test_families import FAMILIES
 
 STEPS = 8
 COMPUTE = ComputeConfig(num_workers=1, micro_batch_size=4, checkpoint_every_steps=3, max_failures=0)

@@ -22,8 +22,8 @@ from rungwise.training.ray.counts import pretrain_by_counts
 from rungwise.training.state import MODEL
 from tests.conftest import SPECIAL_IDS
 from tests.summaries import standing
-from tests.unit.test_tokenizer import TEXT, stage_on
-from tests.unit.test_tokenizer import config as tokenizer_config
+from tests.unit.tokenizer.test_tokenizer import TEXT, stage_on
+from tests.unit.tokenizer.test_tokenizer import config as tokenizer_config
 
 V, END = 40, 3
 

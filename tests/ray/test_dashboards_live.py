@@ -19,7 +19,7 @@ from rungwise.training.ray.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.ray.test_up_down import Up, rungwise, started
 from tests.ray.test_workflow import DOWNSTREAM
-from tests.unit.test_dashboards import DCGM, rules, selectors
+from tests.unit.cluster.test_dashboards import DCGM, rules, selectors
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

@@ -27,7 +27,7 @@ def run_instances(folder: Path, place: str, text: Path) -> dict[str, Artifact]:
     return {each.stage: each for each in find_artifacts(Folder.at(folder / "root"))}
 
 
-@pytest.mark.slow  # three whole runs; tests/unit/test_hub.py compares a corpus in one process
+@pytest.mark.slow  # three whole runs; tests/unit/core/test_hub.py compares a corpus in one process
 def test_a_corpus_of_the_hub_gives_the_same_artifacts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,8 +24,8 @@ from tests.ray.one_worker_runs import (
     train_watched,
 )
 from tests.training_runs import KilledAt, assert_same_weights, forkserver, make_instances, run
-from tests.unit.test_asynchronous_validation import ALONE, Elsewhere, events
-from tests.unit.test_elmo import instances as elmo_instances
+from tests.unit.models.test_elmo import instances as elmo_instances
+from tests.unit.training.test_asynchronous_validation import ALONE, Elsewhere, events
 
 # Kinds of instances that are built of one text, with the keys of those without a sequence length.
 ROWS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.serving import served_model
 from rungwise.serving.predictor import FILES
 from rungwise.serving.ray_serve import application
-from tests.unit.test_predictor import make_model
+from tests.unit.serving.test_predictor import make_model
 
 TEXTS = [f"w{n} w{n * 7 % 40} w{n * 3 % 30}" for n in range(10)]
 

@@ -19,7 +19,7 @@ from rungwise.tasks.kinds.kind import Reading
 from rungwise.tasks.kinds.sentences import SentenceKind
 from tests.reference.test_onnx import TOLERANCE, logits_by
 from tests.small_models import shaken
-from tests.unit.test_predictor import INFO, RECORDS, make_model
+from tests.unit.serving.test_predictor import INFO, RECORDS, make_model
 
 CLASSES = {"tagging": "TokenClassification", "span": "QuestionAnswering"}
 

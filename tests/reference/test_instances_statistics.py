@@ -3,7 +3,7 @@
 Pairs of one shard are not independent (a label owed is made up for later), so a shard is the unit:
 each gives a vector of counts, and the mean vectors of many shards are compared by Hotelling's
 two-sample T squared, which estimates the covariance instead of assuming it. Masks are compared one
-by one, with a walk over units (tests/unit/test_masking.py).
+by one, with a walk over units (tests/unit/instances/test_masking.py).
 
 The level of the whole file is 1e-4, shared out evenly (Bonferroni). Its power is shown, not
 assumed: each test is run again on a mistake made on purpose, and has to reject it. Seeds are fixed,

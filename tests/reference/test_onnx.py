@@ -23,7 +23,7 @@ from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs, Reading
 from tests.report_pages import built
 from tests.small_models import LENGTH, VOCAB_SIZE, objective_of, shaken, small_config
-from tests.unit.test_predictor import INFO, RECORDS, make_model, numeric
+from tests.unit.serving.test_predictor import INFO, RECORDS, make_model, numeric
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 TOLERANCE: Any = {"atol": 1e-4, "rtol": 1e-4}

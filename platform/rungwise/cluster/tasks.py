@@ -47,7 +47,7 @@ class Packs(list[list[ItemT]]):
         super().__init__(packs)
         self.small = small
 
-    def map(self, function: Callable[[ItemT], OtherT]) -> "Packs[OtherT]":
+    def map(self, function: Callable[[ItemT], OtherT]) -> Packs[OtherT]:
         """The packs with `function` of each item in its place."""
         return Packs(([function(item) for item in pack] for pack in self), self.small)
 

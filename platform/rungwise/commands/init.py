@@ -154,8 +154,8 @@ def _describe(source: FileGroup) -> str:
     from rungwise.corpus.summary import format_amount
 
     first = (
-        f"{format_count(source.files, 'file')} of {source.kind}, {source.bytes / 1e6:,.1f} MB unpacked: "
-        f"{source.language}, about {source.documents:,} documents and "
+        f"{format_count(source.files, 'file')} of {source.kind}, "
+        f"{source.bytes / 1e6:,.1f} MB unpacked: {source.language}, about {source.documents:,} documents and "
         f"{format_amount([(source.words, source.characters)])}"
     )
     return "\n".join([first, *(f"  {note}" for note in source.notes)])

@@ -1,5 +1,5 @@
 """The files uploaded with a job, by Ray's own rules; refused if they are too large or look like
-secrets. tests/unit/test_submission.py compares with packages made by Ray."""
+secrets. tests/unit/submission/test_submission.py compares with packages made by Ray."""
 
 import contextlib
 import fnmatch

@@ -30,7 +30,7 @@ from rungwise.report.formats import (
     points_interval,
     score,
 )
-from rungwise.report.ladder.rungs import TASKS
+from rungwise.report.ladder.rungs import TASKS_MEAN
 
 _NAMED = 2  # at most besides the best two, in a sentence
 
@@ -120,13 +120,13 @@ def rank_rungs(
             exact < 2,
             not (column.metric == "perplexity" and column.best),
             column.metric != "bits_per_byte",
-            column.name != TASKS,
+            column.name != TASKS_MEAN,
         )
 
     column = min(columns, key=preference, default=None)
     if column is None:
         return None
-    if column.name == TASKS:
+    if column.name == TASKS_MEAN:
         ranked = [Ranked(name, each.mean, each.behind) for name, each in averages.items()]
         return Ranking(column, tuple(ranked))
     sign = 1 if METRICS[column.metric].higher_is_better else -1

@@ -17,7 +17,7 @@ from rungwise.evaluation.suites.items import METRICS
 from rungwise.evaluation.suites.section import Cell, Column, MeasuredRung
 from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis, scale, score
-from rungwise.report.ladder.rungs import TASKS
+from rungwise.report.ladder.rungs import TASKS_MEAN
 from rungwise.report.palette import Series
 
 _INCHES = 0.34  # of height per rung
@@ -32,7 +32,7 @@ def picture_columns(columns: Sequence[Column]) -> list[Column]:
     exact = [column for column in columns if any(cell.exact for cell in column.cells.values())]
     text = [column for column in exact if column.metric == _BITS][:1]
     others = [column for column in exact if column.metric not in (_BITS, "perplexity")]
-    others.sort(key=lambda column: (column.name != TASKS, -len(column.cells)))
+    others.sort(key=lambda column: (column.name != TASKS_MEAN, -len(column.cells)))
     return text + others[:1]
 
 

@@ -13,7 +13,7 @@ from rungwise.evaluation.suites.section import Cell, Column, MeasuredRung, Suite
 from rungwise.report.sections.variants import input_artifact
 from rungwise.training.summary import PretrainSummary
 
-TASKS = "mean of tasks"
+TASKS_MEAN = "mean of tasks"
 
 
 def gather_rungs(
@@ -88,7 +88,7 @@ def gather_columns(
             f"{under} {'task' if tasks == 1 else 'tasks'}"
         )
         best = find_best(means, "accuracy")
-        columns.append(Column(TASKS, under, "accuracy", means, best, meaning=meaning))
+        columns.append(Column(TASKS_MEAN, under, "accuracy", means, best, meaning=meaning))
     return columns
 
 

@@ -85,7 +85,7 @@ def test_every_process_learns_the_same_vocabulary() -> None:
         "import json, sys; sys.path.insert(0, 'tests/unit');"
         "from test_tokenizer import digests; print(json.dumps(digests()))"
     )
-    repository, expected = Path(__file__).resolve().parents[2], digests()
+    repository, expected = Path(__file__).resolve().parents[3], digests()
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True

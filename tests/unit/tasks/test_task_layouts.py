@@ -25,7 +25,7 @@ from rungwise.core.storage.outside import digest, list_matching_files
 from rungwise.tasks.formats.guess import Guess, guess_format
 from tests.task_cases import FormatBlock, as_json, read_content
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "layouts.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "layouts.md"
 BLOCKS = {
     name: yaml.safe_load(block)
     for name, block in re.findall(r"(?m)^\| ([^|]+) \| `(\{kind.*\})` \|$", PAGE.read_text("utf-8"))

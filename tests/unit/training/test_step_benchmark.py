@@ -21,7 +21,7 @@ from rungwise.models.families.gpt import GptConfig
 from rungwise.models.transformer.block import parameter_count
 from rungwise.models.transformer.body import NextTokenModel
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 CPU = training_step.Setting("cpu", "float32", compile=False, threads=1)
 SIZES: dict[str, Any] = {
     "num_layers": 1,

@@ -48,7 +48,7 @@ from rungwise.tasks.kinds.examples import (
 )
 from rungwise.training.summary import PretrainSummary
 from tests.report_pages import Recorder, corpus_summary
-from tests.unit.test_predictor import INFO, make_model
+from tests.unit.serving.test_predictor import INFO, make_model
 
 NAME = "small-toy"
 COUNTS = ExampleCounts(train=40, validation=2, test=40)

@@ -34,7 +34,7 @@ from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.initial import ImportConfig, check_initial, compare_tensors, load_initial
 from tests.conftest import small_recipe
 from tests.summaries import made_of
-from tests.unit.test_continued_weights import instances_of, kept
+from tests.unit.training.test_continued_weights import instances_of, kept
 
 TEXT = ["the cat sat on the mat", "a cat and a mat sat", "on and on the cats sat"]
 DOMAIN = ["the endocarditis sat", "an endocarditis and the tachycardia"] * 5

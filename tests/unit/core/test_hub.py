@@ -32,7 +32,7 @@ from rungwise.tasks.formats.guess import guess_format
 from rungwise.tasks.stage import TASK
 from tests.conftest import small_recipe, write_corpus
 from tests.hub_server import Hub, go_to, hub
-from tests.unit.test_initial_weights import folder_of
+from tests.unit.training.test_initial_weights import folder_of
 
 NOWHERE = "http://127.0.0.1:9"
 ROWS = [{"text": f"row {n} of a table", "label": "ab"[n % 2]} for n in range(40)]

@@ -31,7 +31,7 @@ from tests.conftest import small_recipe
 from tests.small_models import INSTANCES
 from tests.training_runs import make_instances, run, together, weights
 
-PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "rungwise"
+PACKAGE = Path(__file__).resolve().parents[3] / "platform" / "rungwise"
 FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig)[0])
 RECIPE = small_recipe(Path("artifacts"), Path("corpus.txt"))
 # Packages above models; serving/hugging_face names the families that transformers has, and

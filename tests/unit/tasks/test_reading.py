@@ -34,7 +34,7 @@ from rungwise.tokenizer import (
 )
 from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.special import remove_clean_up
-from tests.unit.test_corpus_cleaning import ANY_TEXT, MESSY_TEXT
+from tests.unit.corpus.test_corpus_cleaning import ANY_TEXT, MESSY_TEXT
 
 HINDI = "\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e"
 TEXTS = [f"the caf\u00e9 in \ud55c\uad6d and {HINDI} read a na\u00efve text, again and again"] * 9

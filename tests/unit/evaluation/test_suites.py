@@ -38,7 +38,7 @@ from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.table import SickFormat, StsFormat
 from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, ByteBpeConfig, SpecialIds, train
 from tests.toy_rungs import FIRST_WORD, toy_rung
-from tests.unit.test_word_states import Recorder
+from tests.unit.models.test_word_states import Recorder
 
 
 @dataclass(frozen=True)

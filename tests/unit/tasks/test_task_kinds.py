@@ -27,9 +27,9 @@ from rungwise.tasks.kinds.examples import TaskInfo, read_examples
 from rungwise.tasks.kinds.kind import Stand, TaskKind
 from tests.summaries import standing
 from tests.toy_kind import Count, CountTable
-from tests.unit.test_compare import ONE, LocalRay, evaluated
+from tests.unit.evaluation.test_compare import ONE, LocalRay, evaluated
 
-PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "rungwise"
+PACKAGE = Path(__file__).resolve().parents[3] / "platform" / "rungwise"
 OUTSIDE = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))

@@ -45,7 +45,7 @@ from tests.training_runs import (
     run,
     together,
 )
-from tests.unit.test_order import line_of
+from tests.unit.instances.test_order import line_of
 
 STREAMS = 10
 TINY = LstmConfig(num_layers=2, hidden_size=16, initializer_range=0.2)

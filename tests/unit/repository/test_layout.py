@@ -15,7 +15,7 @@ import rungwise
 from rungwise import ray_private
 from rungwise.__main__ import VERBS, _parser
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 PACKAGE = REPOSITORY / "platform" / "rungwise"
 # What must run on a bare machine with PyTorch: no Ray, no MLflow, whatever imports it.
 BARE = (
@@ -66,11 +66,9 @@ LAYERS = (
     "cluster",
     "corpus",
     "tokenizer",
-    "tokens",
     "instances",
     "models",
     "training",
-    "pretraining",
     "tasks",
     "finetune",
     "tuning",
