@@ -32,7 +32,7 @@ from benchmarks.common import add_results, print_rows
 from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
 from rungwise.models.families.ngram_model import Ids, count_ngrams, split_table
 from rungwise.models.fitting import Tasks
-from rungwise.training.state import create_arrays, map_arrays
+from rungwise.training.tensor_files import create_arrays, map_arrays
 
 WORDS, CHANGED, ORDER = 29_990, 0.1, 5
 START, END, UNKNOWN, FIRST_WORD = 2, 3, 4, 5

@@ -33,8 +33,8 @@ from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig,
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.config import GradientConfig
-from rungwise.training.state import save_tensors
 from rungwise.training.summary import GradientRun, PretrainSummary
+from rungwise.training.tensor_files import save_tensors
 from rungwise.training.throughput import COUNTING_RULE
 from tests.conftest import SPECIAL_IDS, made_up_sentences, write_shards
 from tests.small_models import objective_of, shaken, small_config, small_model

@@ -37,7 +37,7 @@ from rungwise.training.curriculum import MIXED_INSTANCES, list_turns
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.ray.gradient import Run, pretrain
-from rungwise.training.state import MODEL, load_tensors
+from rungwise.training.tensor_files import MODEL, load_tensors
 from rungwise.training.throughput import Progress
 from tests.conftest import SPECIAL_IDS, write_shards
 from tests.summaries import standing

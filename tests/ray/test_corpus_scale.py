@@ -83,7 +83,7 @@ import numpy as np
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.building.held_out import Split
+from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.range_builder import list_ranges
 def megabytes(name):
@@ -101,7 +101,7 @@ counts = {"": 0}
 for range in list_ranges(config):
     report = task.read(range)
     none = np.empty((0, 3), np.int64)
-    split = Split(0)
+    split = HeldOutSplit(0)
     task.write_training(range, none, none, split)
     task.write_held_out(range, none, split, False)
     counts[""] += report.documents

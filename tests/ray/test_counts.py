@@ -19,7 +19,7 @@ from rungwise.training.config import FitConfig
 from rungwise.training.fit_config import CountsConfig, PretrainStageConfig
 from rungwise.training.pretrained import load_arrays
 from rungwise.training.ray.counts import pretrain_by_counts
-from rungwise.training.state import MODEL
+from rungwise.training.tensor_files import MODEL
 from tests.conftest import SPECIAL_IDS
 from tests.summaries import standing
 from tests.unit.tokenizer.test_tokenizer import TEXT, stage_on

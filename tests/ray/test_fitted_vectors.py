@@ -26,8 +26,8 @@ from rungwise.training.pretrained import load_word_vectors
 from rungwise.training.ray import rounds
 from rungwise.training.ray.rounds import DOCUMENTS
 from rungwise.training.stage import pretrain_model
-from rungwise.training.state import MODEL
 from rungwise.training.summary import PretrainSummary
+from rungwise.training.tensor_files import MODEL
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.report_pages import Page
 
@@ -219,7 +219,7 @@ def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
 def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path) -> None:
     from rungwise.finetune.model import PretrainedBody, TaskModel
     from rungwise.tasks.kinds.examples import TaskInfo
-    from rungwise.training.state import load_tensors
+    from rungwise.training.tensor_files import load_tensors
 
     pretrain = find_built(str(folder / f"{name}.yaml"), "artifacts")
     summary = PretrainSummary.of(pretrain)

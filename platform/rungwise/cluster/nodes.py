@@ -2,6 +2,11 @@
 
 infra/terraform writes the file into a machine's user data, so it holds no secrets: it gives their
 ARNs, and a machine fetches them with the rights of its own role.
+
+The nodes that a run may count on: those alive, and those that the autoscaler may add.
+
+Only the head knows the latter (machine.json). A job's driver runs there and passes them in an
+environment variable to its tasks, which may run anywhere.
 """
 
 import json

@@ -9,128 +9,22 @@ GCS that has ended too.
 """
 
 import contextlib
-import json
 import logging
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
 
 import psutil
 
 from rungwise import ray_private
 from rungwise.cluster import nodes
 from rungwise.cluster.environment import ENVIRONMENT
+from rungwise.cluster.head import Head
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.storage.folder import Folder
-
-_START = b"start\n"
-_END_SECONDS = 3.0  # for Ray's own shutdown; what is left then is killed
-
-
-class Head:
-    """Imports Ray at once and starts it when told to; `address` waits until it runs."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        """`settings` are of Ray's RayParams. Its processes inherit the environment of this one."""
-        self.settings = settings
-        code = f"import sys; sys.path[:] = {sys.path!r}; from rungwise.cluster import head; "
-        # Of a session of its own, so that Ctrl-C in a terminal ends the driver before its Ray.
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"{code}head.main({json.dumps(settings)!r})"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def start(self) -> None:
-        """Start Ray, without waiting for it."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `address` says that it has ended
-            self._process.stdin.write(_START)
-            self._process.stdin.flush()
-
-    def address(self) -> str:
-        """Ray's address, once it runs. Raises RuntimeError if it does not start."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": "its process has ended"}
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer["address"]
-
-    def stop(self) -> None:
-        """End all its processes; takes some tenths of a second."""
-        with self._process:  # closes the pipes, and waits
-            pass
-
-
-def main(settings: str) -> None:
-    """Start Ray at a line of stdin, print its address or error as JSON, end it with stdin."""
-    is_told = threading.Event()
-    threading.Thread(target=_follow_stdin, args=[is_told], daemon=True).start()
-    from rungwise import ray_private
-
-    logging.getLogger("ray").setLevel(logging.ERROR)
-
-    class Node(ray_private.Node):
-        def start_api_server(self, **options: Any) -> None:
-            """Start no server: jobs of this Ray come from the driver alone."""
-
-    is_told.wait()
-    try:
-        ray_private.enable_token_auth_by_default()
-        ray_private.ensure_token_if_auth_enabled({}, create_token_if_missing=True)
-        parameters = ray_private.RayParams(
-            **json.loads(settings), no_monitor=True, include_log_monitor=False
-        )
-        node = Node(parameters, head=True, shutdown_at_exit=False, ray_init_cluster=True)
-        answer = {"address": node.address_info["gcs_address"]}
-    except Exception as error:
-        answer = {"error": str(error)}
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
-    threading.Event().wait()
-
-
-def _follow_stdin(is_told: threading.Event) -> NoReturn:
-    """Set the event at the first line of stdin; at its end, end this process and all it started."""
-    try:
-        if sys.stdin.buffer.readline() == _START:
-            is_told.set()
-            sys.stdin.buffer.read()
-        _end_children()
-    finally:
-        os._exit(0)  # the driver waits for it
-
-
-def _end_children() -> None:
-    """End all that Ray has started. Any of them may end by itself meanwhile."""
-    children = psutil.Process().children(recursive=True)
-    raylets = [each for each in children if _is_raylet(each)]
-    for each in raylets:  # which ends its workers and agents
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.terminate()
-    psutil.wait_procs(raylets, _END_SECONDS)
-    children += psutil.Process().children(recursive=True)
-    for each in children:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
-    psutil.wait_procs(children, _END_SECONDS)
-
-
-def _is_raylet(process: psutil.Process) -> bool:
-    try:
-        return process.name() == "raylet"
-    except psutil.NoSuchProcess:
-        return False
-
 
 _IDLE_BYTES = 256 << 20  # of a worker that has imported PyTorch
 _UV_SECONDS = 300  # for the environment that each node builds under `uv run`: gigabytes with CUDA

@@ -7,6 +7,13 @@ and replace a finished task up to 0.1 s late. That budget is meant for data in t
 these are only orders and reports.
 
 Few bytes are processed here, in less time than a task takes to start.
+
+Group rows by part, with the shuffle that is fastest for the amount of data.
+
+Build many files on the cluster, each once; files left by a killed job are reused.
+
+A file is determined by its order, so it does not matter which job built it. Its manifest row is
+written after it, as a marker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The list of public data sets (sets.yaml), and which of them provides a file."""
+"""The list of public data sets (sets.yaml), and which of them provides a file.
+
+Download public data: resumed where it broke off, checked, and put in place whole.
+
+data/.downloads/NAME-HASH     what has arrived of a download; a run that stops goes on from there
+data/tasks/...                the file, written beside its place and moved there when complete
+"""
 
 import fnmatch
 import functools

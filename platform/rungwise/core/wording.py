@@ -1,4 +1,4 @@
-"""Numbers and lists of things in messages."""
+"""Numbers and lists of things in messages, and rows of tables as CSV."""
 
 import csv
 import io

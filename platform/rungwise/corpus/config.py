@@ -1,6 +1,7 @@
 """The corpus config: its source blocks, and the rules for documents.
 
-`identity` is the config without paths; `outside` (files.py) gives the digests of the files instead.
+`identity` is the config without paths; `input_digests` (files.py) gives the digests of
+the files instead.
 """
 
 import codecs

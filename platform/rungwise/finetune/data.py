@@ -21,8 +21,8 @@ from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.kinds.items import Frame, Item
 from rungwise.tokenizer import load_reader, special_ids
-from rungwise.training.state import MODEL, load_tensors
 from rungwise.training.summary import PretrainSummary
+from rungwise.training.tensor_files import MODEL, load_tensors
 
 _USUAL = FinetuneConfig()
 _NOISE_SEED = 0  # the same errors for every model

@@ -1,8 +1,23 @@
-"""How the encoder learns: rates per layer, low-rank adaptation, and settings as measured.
+"""Fine-tune one model on one task with one seed (Devlin et al. 2019, arXiv:1810.04805, section
+4.1): AdamW, linear warm-up and decay, one process with one or more devices (batches.py). The same
+seed gives the same bits.
+
+The loss is that of the kind of task (`loss_sums`); class weights multiply it. The sum is divided by
+the number of items, not by their weights: the mean weight over the training split is 1, and
+dividing by the weights would cancel them in a batch of one class.
+
+How the encoder learns: rates per layer, low-rank adaptation, and settings as measured.
 
 Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685, section 4.1): each weight W (n, m) of the
 encoder's linear layers becomes W + (alpha / r) · B A, with B (n, r) initially zero and A (r, m)
 random. Only A and B learn; after training they are merged into W, so that a plain model remains.
+
+The state of a fine-tuning that can be saved after an epoch, with its best epoch so far.
+
+A state is safetensors with the names of a pretraining checkpoint: `model/NAME`,
+`optimizer/PARAMETER/KEY`, and `epoch`, the number done; with `best_epoch` also the best weights.
+It has no generator state: the order depends on seed and epoch, dropout on seed and step. It has no
+learning rate: whoever resumes may bring another.
 """
 
 import functools

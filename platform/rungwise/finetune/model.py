@@ -1,4 +1,11 @@
-"""Layers between an encoder and its head: a BiLSTM, a learned mean of the encoder's layers.
+"""The model of a task: encoder, top and head as configured, and its description as plain data.
+
+    ids ──> encoder ──> states (R, T, E) ──> top ──> head ──> logits
+
+description, tensors = describe(model), model.state_dict()      JSON and safetensors
+model = restore(description, tensors)
+
+Layers between an encoder and its head: a BiLSTM, a learned mean of the encoder's layers.
 
 The BiLSTM is that of Devlin et al. 2019 (arXiv:1810.04805, table 5 and section 5.3); with token
 vectors of its own it is TagLM's tagger (Peters et al. 2017, arXiv:1705.00108). The mean is that of

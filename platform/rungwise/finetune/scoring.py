@@ -1,4 +1,8 @@
-"""Items as tensors, padded to the longest row of their batch; and one model on several devices:
+"""The outputs of a model, its loss, and the metrics of its task.
+
+Shapes: B items, T sequence, C classes, W words, O options.
+
+Items as tensors, padded to the longest row of their batch; and one model on several devices:
 
     weights on cuda:0 ──┬────────────────────> part 0 of a batch ──> loss 0 ──┐
                         └──> copy on cuda:1 ──> part 1 of a batch ──> loss 1 ──┴──> backward

@@ -177,7 +177,7 @@ class CacheFolder:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self.limit = folder, limit
-        with _explained(folder):
+        with _explain_errors(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def path(self, digest: str) -> Path:
@@ -202,7 +202,7 @@ class CacheFolder:
         """Yield the path of a file of `size` bytes to write. On a clean exit it becomes the file of
         `digest`, otherwise it is removed."""
         part = self._folder / f"{digest}.{size}.part"
-        with _explained(self._folder):
+        with _explain_errors(self._folder):
             while (claim := self._claim(part, size)) is None:
                 time.sleep(_WAIT_SECONDS)  # downloads fill the cache; one must end first
             with claim:
@@ -250,7 +250,7 @@ def _is_abandoned(part: Path) -> bool:
 
 def _default_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"rungwise-shards-{os.getuid()}"
-    with _explained(folder):
+    with _explain_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
@@ -261,5 +261,5 @@ def _default_folder() -> Path:
     return folder
 
 
-def _explained(folder: Path) -> contextlib.AbstractContextManager[None]:
+def _explain_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
     return disk_explained(f"the shard cache {folder}", "cache folder", "lower cache_bytes, ")

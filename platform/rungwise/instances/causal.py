@@ -8,6 +8,16 @@ token, and nothing from another document. Positions and boundaries follow from t
 not stored; with them attention need not cross documents.
 
 B batch, T sequence
+
+Masked blocks of which some are read from left to right instead: the rows of GPT-BERT
+(Charpentier & Samuel 2024, arXiv:2410.24159).
+
+A share `causal_share` of the rows is causal, `[CLS] A [SEP]` unmasked, in which every token after
+the first is predicted; the others are masked blocks. The share may go to another one over the run,
+in a straight line. Whether a row is causal is a function of seed, epoch and instance, and a row
+that is causal at a share is so at a higher one.
+
+B batch, T sequence
 """
 
 import dataclasses

@@ -4,7 +4,7 @@ Shares have fixed bounds (selected 15 +- 0.3 %, 80/10/10 +- 1 %, NSP 50 +- 1 %).
 exceed them by chance: its share fails only if a correct draw gets that far off less often than once
 in 270,000 times, and where the bound is below the standard error, the shard counts as too small to
 tell. So shares are checked over all shards too. Rules for one kind are checked in its own file,
-with `must`.
+with `check_bound`.
 """
 
 import math

@@ -1,4 +1,27 @@
-"""Select the tokens of a batch to mask, one by one or by unit.
+"""Masking: select the tokens that a batch predicts and corrupt them, when rows are read.
+
+Devlin et al. 2019 (arXiv:1810.04805): 15 % of the tokens are selected; of these 80 % become [MASK],
+10 % a random token, and 10 % stay. Tokens are selected by unit:
+
+    token        each by itself
+    whole_word   all pieces of a word; units are taken in random order, skipping those that no
+                 longer fit, as in the second release of google-research/bert
+    phrase       the same with phrases and entities, ERNIE (Sun et al. 2019, arXiv:1904.09223)
+    span         consecutive words, their number geometrically distributed, SpanBERT (Joshi et al.
+                 2020, arXiv:1907.10529)
+
+The starts of words and phrases are stored with the ids (mask_units.py), so masking does not need
+the text. Every draw is a function of (seed, epoch, instance, position): masks differ between
+epochs, but not between workers. Special tokens and padding are never selected and never drawn as a
+replacement.
+
+A rate that falls over the run (mmBERT, Marone et al. 2025, arXiv:2509.06888) only takes fewer of
+the same tokens.
+
+B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch.
+"Flat" positions count through a (B, T) array row by row.
+
+Select the tokens of a batch to mask, one by one or by unit.
 
 The candidates of a row are ordered by random numbers with their positions in the low bits, so
 sorting the numbers yields positions. masking.py defines units and spans.

@@ -14,6 +14,21 @@ order is one permutation of all instances.
 
 Position p of a run is place p % N of epoch p // N. Step s takes positions [s B, (s + 1) B) for any
 number of workers, so the data position of a run is one integer. B global batch size
+
+Streams of contiguous text: the reading order of models that carry a state.
+
+Truncated backpropagation through time (Williams and Peng 1990) passes the state at the end of a
+block to the next block of the text. So each row of a batch is a stream instead of a random draw:
+
+    line    the shards in a permutation of the epoch, their blocks laid end to end
+    stream  the line cut into B equal parts of S = N // B blocks
+    step    s reads block s % S of every stream, in epoch s // S
+
+The last N % B blocks of the line are left out of that epoch. A stream restarts at each epoch and
+where the line moves to another shard. The streams of a rank are adjacent and the same at every
+step, so no state moves between workers.
+
+N instances, B global batch size and number of streams, S steps of an epoch
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,23 @@
-"""Masked blocks `[CLS] A [SEP]`, for MLM without pairs.
+"""Masked pairs `[CLS] A [SEP] B [SEP]`, as in BERT, for MLM and next-sentence prediction.
+
+The procedure is that of Devlin et al. 2019 (arXiv:1810.04805, appendix A.2): sentences of one
+document are gathered up to a target length, which is sometimes short, and split in two. B is the
+second part or, half of the time, text from another document; then the unused sentences are gathered
+again.
+
+Differences from google-research/bert:
+
+- A pair ends before the sentence that would overshoot; there it is gathered and the pair truncated.
+  A random B ends the same way and is drawn again if its first sentence is too long, so that lengths
+  do not reveal the label. A sentence longer than half a row is cut into pieces that act as
+  sentences (plan.py). So no token of the text is lost.
+- A document that ends in a single sentence can only give NotNext, which would exceed half of all
+  pairs. Here a later pair is made IsNext in return; if too many are owed, the sentence is split.
+- B is never from the document of A.
+- The target length is drawn per pair, not per document.
+- Masks are counted in ordinary tokens (masking.py); there special tokens count too.
+
+Masked blocks `[CLS] A [SEP]`, for MLM without pairs.
 
 A holds whole sentences of one document up to the sequence length (DOC-SENTENCES of Liu et al. 2019,
 arXiv:1907.11692). A sentence longer than that fills blocks of its own.
@@ -7,6 +26,12 @@ With `packed`, a row continues with the next document (FULL-SENTENCES of the sam
 `[CLS] A [SEP] [CLS] B [SEP]`, until a sentence does not fit. Unlike in the paper, attention stays
 within each text and positions restart, so the loss equals that of the same texts in padded rows.
 Less than one sentence per row is padding.
+
+Sentence-order pairs (Lan et al. 2020, ALBERT, arXiv:1909.11942).
+
+A and B are consecutive in a document, and half of the pairs are swapped, so the topic does not
+reveal the label, only coherence does. A pair that would leave a lone sentence behind gives it its
+own last sentence, or absorbs it; a document of one sentence is cut in two.
 """
 
 from dataclasses import replace

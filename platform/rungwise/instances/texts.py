@@ -9,6 +9,21 @@ A row is a document, or the two texts of a pair one after the other; a column sa
 first is. What lies behind the longest length of a text is cut and counted.
 
 B batch, L tokens of a text
+
+Texts with spans taken out, and the spans to write after them: the rows of T5 (Raffel et al.
+2020, arXiv:1910.10683) in the form of one row, as tasks of generation have it.
+
+    text    [CLS] a b c d e f g [SEP]                 b, c and f are masked
+    row     [CLS] a [MASK] d e [MASK] g [SEP] | [MASK] b c [MASK] f [SEP]
+
+The first text is read both ways; the second is written from left to right, its end too. Masking
+selects the tokens; neighbours are one span, and a single [MASK] stands for each in both texts, as
+in the infilling of BART (Lewis et al. 2020, arXiv:1910.13461): their order says which is which.
+Every selected token is taken out, so `mask_share` and `random_share` change nothing.
+
+A row of n tokens with s spans is read as n + 2 s, so blocks leave room for twice `max_predictions`.
+
+B batch, T sequence, M tokens that a row writes
 """
 
 from abc import abstractmethod

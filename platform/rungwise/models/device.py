@@ -1,4 +1,7 @@
-"""Queries about devices, in one place so that tests without a GPU can replace them."""
+"""Queries about devices, in one place so that tests without a GPU can replace them.
+
+Modules of the right shapes, without memory for their weights: to count, name and ask them.
+"""
 
 import contextlib
 import ctypes

@@ -1,4 +1,7 @@
-"""The overview on a run's MLflow page: headline metrics and a description in Markdown."""
+"""One stage being built: its Ray task, display line, MLflow run and record.
+
+The overview on a run's MLflow page: headline metrics and a description in Markdown.
+"""
 
 import datetime
 import json

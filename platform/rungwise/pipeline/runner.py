@@ -13,7 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from rungwise.cluster.session import Head, local_head, session
+from rungwise.cluster.head import Head
+from rungwise.cluster.session import local_head, session
 from rungwise.core.configuration.canonical import fingerprint, flatten
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError

@@ -1,5 +1,16 @@
-"""The space and measure of a search over pretraining where its block leaves them open, and
-refusals of what would not compare."""
+"""Searches over pretraining: which trials to build next, and what the recipe becomes at their end.
+
+    space ──> values ──> recipe with changes ──> its stages up to pretrain ──> score
+                                                                                 │
+    recipe with the best values  <── best, with other seeds  <── all scores  <───┘
+
+A search is a function of finished stages (growth.py): whoever has the same scores takes the same
+next step. So it is resumed by looking at the records again, and every trial is an ordinary chain of
+stages: cached, leased and built side by side with others as any stage is.
+
+The space and measure of a search over pretraining where its block leaves them open, and
+refusals of what would not compare.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -6,6 +6,13 @@ corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ─�
 
 A recipe is a list of steps (steps.py): each reads its text with the recipe's tokenizer, and begins
 with the weights of the step before.
+
+A list of stages that grows: what is finished decides which stages come next.
+
+    known stages ──> finished or failed ──> more known stages ──> ... ──> all known
+
+All state is in the records of finished stages, so a run that was killed grows again to where it
+was, and drivers that work on the same recipe grow alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""Token vectors in the two formats of word2vec.c, which gensim and others load.
+"""Write a built model in a format that other software reads.
+
+trained by gradient,   files for transformers
+or fine-tuned          and, of encoders of sentences, for sentence-transformers
+n-gram model           an ARPA file, for kenlm and SRILM
+class n-gram model     the bits of each word's path in the tree of classes, a tab and the word
+token vectors          the formats of word2vec.c, text and binary
+encoder states,        ONNX, for onnxruntime
+or answers of a task
+
+Token vectors in the two formats of word2vec.c, which gensim and others load.
 
     vectors.txt    `V D`, then a token and its numbers per line
     vectors.bin    the same with numbers as little-endian float32

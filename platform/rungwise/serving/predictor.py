@@ -5,6 +5,20 @@
     tokenizer.json     its tokenizer
 
 It needs only these three files, neither Ray nor the artifacts it was made from.
+
+A pretrained model for inference, as predictor.py is for a fine-tuned one.
+
+model                         answer to a text
+n-gram or left-to-right       log_probability of the text and its end token, in nats, and the number
+                              of tokens
+with vectors of sentences     vector: its own way; else of a bidirectional model the mean of the
+                              last states, special tokens included, as sentence-transformers
+                              computes it from an export; long text is cut
+table of word vectors         of a word its vector, and the nearest words with their cosines
+
+model.json         what the model is and how it was pretrained
+model.safetensors  its weights
+tokenizer.json     its tokenizer
 """
 
 import json
@@ -31,8 +45,8 @@ from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import load_reader, load_tokenizer, special_ids
 from rungwise.training.initial import read_training_config
 from rungwise.training.pretrained import find_tokenizer, load_encoder, load_model
-from rungwise.training.state import MODEL as WEIGHTS
-from rungwise.training.state import load_tensors
+from rungwise.training.tensor_files import MODEL as WEIGHTS
+from rungwise.training.tensor_files import load_tensors
 
 FILES = (DESCRIPTION, WEIGHTS, TOKENIZER)
 

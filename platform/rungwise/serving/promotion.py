@@ -32,8 +32,8 @@ from rungwise.tasks.kinds.examples import TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.training.initial import find_tokens
 from rungwise.training.pretrained import find_tokenizer
-from rungwise.training.state import MODEL
 from rungwise.training.summary import PretrainSummary
+from rungwise.training.tensor_files import MODEL
 
 _ITEMS = 64  # test examples for the served model; held-out documents for both
 _TOLERANCE = 1e-4  # of predicted numbers, computed in other batches than before

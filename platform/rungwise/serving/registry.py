@@ -48,8 +48,8 @@ from rungwise.serving.stage import RegisterConfig, RegisterSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
-from rungwise.training.state import MODEL
 from rungwise.training.summary import PretrainSummary
+from rungwise.training.tensor_files import MODEL
 
 _EXAMPLES = 2
 _SCORE = "rungwise.validation_score"

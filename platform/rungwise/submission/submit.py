@@ -1,4 +1,9 @@
-"""The job server of a cluster: its address and token, and Ray's own client of it."""
+"""Submit a checked job, follow its log over broken connections, and return its exit status.
+
+Everything else that is done with a job is `ray job`, whose commands are printed.
+
+The job server of a cluster: its address and token, and Ray's own client of it.
+"""
 
 import asyncio
 import contextlib

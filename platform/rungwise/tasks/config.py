@@ -1,7 +1,7 @@
 """The task block: paragraphs of the corpus, or published files and their digests.
 
-`identity` is the config without its paths; `outside` returns the digests that replace them. So
-moving a data set keeps the identity and changing it does not. Both run before anything is built.
+`identity` is the config without its paths; `input_digests` returns the digests that replace them.
+So moving a data set keeps the identity and changing it does not. Both run before anything is built.
 """
 
 from collections.abc import Mapping

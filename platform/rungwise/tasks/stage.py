@@ -1,4 +1,4 @@
-"""The stages of tasks, for planning; each Later names the function that builds."""
+"""The stages of tasks, for planning; each LazyFunction names the function that builds."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from rungwise.tokenizer.token_stage import TokensSummary
 def _digest_readable(
     config: ParagraphTaskConfig | MadeTaskConfig | FilesTaskConfig,
 ) -> dict[str, Any]:
-    """`outside`, of files whose first examples can be read: a plan names a wrong column."""
+    """`input_digests`, of files whose first examples can be read: a plan names a wrong column."""
     digests = input_digests(config)
     if isinstance(config, FilesTaskConfig):
         check_first_examples(config)

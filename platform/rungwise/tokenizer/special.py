@@ -1,9 +1,18 @@
-"""Special tokens and the ids of their roles (padding, mask, separator and so on).
+r"""Special tokens and the ids of their roles (padding, mask, separator and so on).
 
 Tokenizers trained here begin with BERT's five in this order, ids 0 to 4. Other vocabularies differ:
 BERT's own are 0, 100, 101, 102 and 103, and GPT-2 has only `<|endoftext|>`. Roles are recognised by
 the usual names, among tokens marked special. The bytes that tokens stand for: byte-level `Ġcafé` is
-` caf\\xc3\\xa9`.
+` caf\xc3\xa9`.
+
+Read text from outside the corpus as the corpus was read: with the clean-up before the tokenizer.
+
+    raw text ──> CLEAN_UP ──> the tokenizer's own normalizer ──> tokens, with their places in the
+                                                                 raw text
+
+CLEAN_UP does to one text what corpus/cleaning/characters.py does to a corpus, and a line break
+becomes a blank, as between two sentences. A clean text stays as it is. A fine-tuned model keeps the
+tokenizer with it, so that the answer to a text needs no more than the model's own files.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The config of tokens: derived from what the instances need, not a block of a recipe."""
+"""The config of tokens: derived from what the instances need, not a block of a recipe.
+
+The summary of tokens, a manifest of their files, and the stage, which building.py builds.
+"""
 
 from typing import Any
 

@@ -33,7 +33,8 @@ from rungwise.training.checkpoint_files import (
     Superseded,
 )
 from rungwise.training.parallel import Group
-from rungwise.training.state import MODEL, RunState, TensorPiece, save_tensors, write_file
+from rungwise.training.state import RunState, TensorPiece
+from rungwise.training.tensor_files import MODEL, save_tensors, write_file
 from rungwise.training.throughput import Progress, Saved
 
 T = TypeVar("T")

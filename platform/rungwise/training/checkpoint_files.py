@@ -14,7 +14,8 @@ skipped for the one before it and does not count as kept.
 An earlier attempt may still be writing, for instance on a machine that was cut off. It touches no
 file of a later one, and removes old checkpoints only if it is the latest when its own is complete.
 The later one announces itself before it removes what it takes for unfinished. So in any order of
-their writes, a sound checkpoint stays (tests/unit/training/test_checkpoint_attempts.py tries them all).
+their writes, a sound checkpoint stays
+(tests/unit/training/test_checkpoint_attempts.py tries them all).
 """
 
 import hashlib

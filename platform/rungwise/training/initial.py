@@ -53,8 +53,8 @@ from rungwise.models.word_vectors.vector_family import TABLE, VectorFamily
 from rungwise.tokenizer import load_tokenizer, token_bytes
 from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import PretrainStageConfig
-from rungwise.training.state import MODEL, load_tensors
 from rungwise.training.summary import BeganWith
+from rungwise.training.tensor_files import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
 IMPORTED = "initial"  # the name of the stage that imports weights

@@ -1,4 +1,42 @@
-"""Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"): the update
+"""AdamW, Muon and the learning rate of each step, as pure functions: no scheduler object.
+
+    optimizers = build_optimizers(model, config)
+    set_learning_rate(optimizer, learning_rate_at(step, total_steps, config))
+    norm = clip_gradients(model, config)
+    update(optimizers, norm.isfinite())
+
+AdamW: Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101. The
+defaults are BERT's (Devlin et al. 2019, arXiv:1810.04805, appendix A.2; google-research/bert,
+optimization.py): betas 0.9 and 0.999, epsilon 1e-6, decay 0.01 except on biases and LayerNorm,
+gradients clipped to a global norm of 1. Unlike google-research/bert, Adam's bias correction is
+kept: without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
+
+Muon (muon.py) takes the matrices of the layers; embeddings, heads, norms and biases stay with
+AdamW. Its updates are as large as AdamW's, so one learning rate and decay serve both; embeddings
+and heads may have their own rates.
+
+With `base_width`, the learning rate is that of a model of this hidden size and is rescaled, so that
+a rate tuned on a narrow model serves a wide one. At n times the width the factors are
+
+    matrices and tables, AdamW   1/n         n times the units move an output, all the same way
+    matrices of layers, Muon     1/sqrt(n)   keeps the spectral norm of an update
+    norms and biases             1
+
+after Yang et al. 2022 (arXiv:2203.03466) and 2023 (arXiv:2310.17813); a table that is also the
+output matrix is scaled as an output (Everett et al. 2024, arXiv:2407.05872, for untied matrices).
+The initial draw has its own key: divide `model.initializer_range` by sqrt(n).
+
+The learning rate is a pure function of the step, so resuming needs only the step:
+
+    linear               warm-up to the peak, straight line to final_fraction of it
+    cosine               warm-up to the peak, half a cosine to final_fraction of it
+    warmup_stable_decay  warm-up to the peak, plateau, straight line to final_fraction of it
+    slanted              straight lines from 1/32 of the peak to it and back (Howard & Ruder 2018,
+                         arXiv:1801.06146, equation 3: slanted triangles)
+
+The last is from Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can continue from its plateau.
+
+Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"): the update
 of a matrix is its momentum made nearly orthogonal, so that every direction moves equally far.
 
 As `torch.optim.Muon` with `match_rms_adamw`, with three differences. Matrices that share a product

@@ -19,8 +19,8 @@ from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.initial import find_tokens, read_training_config
-from rungwise.training.state import MODEL, load_tensors, map_arrays
 from rungwise.training.summary import PretrainSummary
+from rungwise.training.tensor_files import MODEL, load_tensors, map_arrays
 
 
 def load_model(

@@ -1,4 +1,14 @@
-"""A longer run continues from the plateau of a shorter one, or decays from any of its checkpoints.
+"""Pretrain stage: fits a family's weights in the way that it takes.
+
+kind of pretrain   how                                            module
+gradient           steps on batches, on the workers of Ray Train  gradient.py
+counts             sums over the shards, by Ray Data              counts.py
+asynchronous       word by word over the text, by Ray tasks       asynchronous.py
+cooccurrence       sums as above, then epochs over their cells    cooccurrence.py
+
+Each config names its fitter, whose module is imported by the process that fits: a plan needs none.
+
+A longer run continues from the plateau of a shorter one, or decays from any of its checkpoints.
 
 With `schedule.kind: warmup_stable_decay` and `warmup_steps`, runs that differ only in `steps`, in
 the decay and in `longer_share` take the same first steps, up to the end of the shorter plateau

@@ -1,93 +1,41 @@
-"""Named tensors in files, as safetensors."""
+"""The tensors of a run by name, whole or in rows, as checkpoints write and read them.
+
+    model/NAME                 parameters and buffers
+    optimizer/PARAMETER/KEY    moments and counters, by the names of their parameters
+    average/PARAMETER          the average of a parameter (average.py)
+    lanes/state                the states of streams, a row for each (streams.py)
+
+A sharded tensor is cut along its first dimension, so each part is a range of rows of a named
+tensor. Readers ask for the rows they hold, whichever workers wrote them; so a checkpoint fits any
+number of workers, sharded or not.
+
+The states of streams: what a model carries from the end of a block to the next one.
+
+A state belongs to a stream of text, not to a worker, so a checkpoint holds one tensor of all B
+streams, cut along them, and each worker of a resumed run reads its own. Gradients stop at the start
+of a block.
+
+A step skipped for a non-finite gradient leaves the states unchanged, because the new ones may not
+be finite either. The text still moves on by a block.
+
+B streams of the run, L streams of this worker, S the model's `state_shape`
+"""
 
 from __future__ import annotations
 
-import errno
-import json
-import math
-import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
 
-import numpy as np
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import Batch, CausalBatch
-from rungwise.models.fitting import Shapes, Weights
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
-
-
-MODEL = "model.safetensors"
-_KINDS = {"f": "F", "i": "I", "u": "U"}
-
-
-def save_tensors(folder: Folder, name: str, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors as safetensors; tensors that share memory are each written in full."""
-    plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-    with folder.staged(name) as path:
-        write_file(plain, path)
-
-
-def load_tensors(folder: Folder, name: str) -> dict[str, Tensor]:
-    return safetensors.torch.load_file(folder.local(name))
-
-
-def write_file(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors to a file. Raises OSError if the disk is full."""
-    try:
-        safetensors.torch.save_file(tensors, path)
-    except safetensors.SafetensorError as error:
-        # The operating system's error number is only in the text.
-        if f"os error {errno.ENOSPC}" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        raise
-
-
-def create_arrays(path: Path, shapes: Shapes) -> Weights:
-    """Create a file of arrays, mapped into memory: what is put into them is in the file. Raises
-    OSError if the disk is full."""
-    header: dict[str, Any] = {}
-    end = 0
-    for name, (kind, shape) in shapes.items():
-        dtype = np.dtype(kind)
-        start, end = end, end + dtype.itemsize * math.prod(shape)
-        header[name] = {
-            "dtype": f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}",
-            "shape": shape,
-            "data_offsets": (start, end),
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.flush()
-        os.posix_fallocate(file.fileno(), 0, file.tell() + end)
-    return map_arrays(path, "r+")
-
-
-def map_arrays(path: Path, mode: Literal["c", "r+"] = "c") -> Weights:
-    """Map the arrays of a file into memory, which takes no time for any size; changes stay in
-    memory, or with `r+` go to the file."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-    header.pop("__metadata__", None)
-    data = np.asarray(np.memmap(path, np.uint8, mode, 8 + size))
-    arrays: Weights = {}
-    for name, row in header.items():
-        start, end = row["data_offsets"]
-        kind, bits = row["dtype"][0].lower(), row["dtype"][1:]
-        arrays[name] = data[start:end].view(f"{kind}{int(bits) // 8}").reshape(row["shape"])
-    return arrays
 
 
 STREAMS = "lanes/state"

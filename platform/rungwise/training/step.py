@@ -9,6 +9,29 @@ if it is an outlier, weights and moments stay as they are; in the first case the
 do too.
 
 P parts of the objective
+
+Metrics of the steps, summed over the workers, and what happens to steps that go wrong.
+
+Before the forward pass, one all-reduce sums what depends on the batch alone: the counts that divide
+the loss, tokens, the hash of the rows. What depends on the forward pass stays on each device, one
+row per step, until it is needed (at a logged or saved step); then one all-reduce sums the rows
+since the last time. So no step waits for the host, and all workers have the same values.
+
+not finite   A step whose gradient holds a NaN or an infinity changes neither weights nor moments.
+             It is counted and named; more than `max_skipped_steps` of them end the run. (With cross
+             entropy, the loss is not finite exactly if its gradient is not.)
+spike        Each gradient is clipped to `optimizer.clip_norm`, which bounds the effect of one
+             batch. A step whose loss exceeds `spike_factor` times the median of the hundred before
+             it, in a mixture of those of its own objective, is counted and named, and nothing else.
+outlier      With `skip_outliers`, a step whose loss exceeds `loss_factor` times that median, or
+             whose gradient norm before clipping exceeds `norm_factor` times theirs, changes neither
+             weights nor moments. It is counted, named and enters the medians like any other step,
+             so a lasting change of level soon becomes the median. (Chowdhery et al. 2022,
+             arXiv:2204.02311, section 5.1, rewound and skipped batches by hand.)
+
+The first twenty steps never stand out. All workers decide the same from the same sums.
+
+P parts of the objective
 """
 
 import functools

@@ -1,4 +1,13 @@
-"""Where a run is, as plain data, and the rows of it that are reported.
+"""Speed: tokens per second without padding, and the share of the processor's measured rate.
+
+MFU (model FLOPs utilisation, Chowdhery et al. 2022, arXiv:2204.02311, appendix B) is the operations
+that a step needs, divided by those that the processor could do in that time. The rule of
+`flops_per_token` counts the operations: 6 for each weight of a matrix a token meets, and attention;
+recomputation does not count. The processor's rate is that of a large matrix product in the same
+precision, measured on every worker at once when the run starts, because no processor reaches the
+peak of its data sheet.
+
+Where a run is, as plain data, and the rows of it that are reported.
 
 A row has a step and numbers by name. It is kept in the progress, which a checkpoint saves, and goes
 to the reporter as points of curves: `train/loss`, `system/mfu`, `validation/loss`.

@@ -1,4 +1,10 @@
-"""The best of trials, and the expected best by their number.
+"""Records of trials: a small JSON file each, `trials/trial-003.json`, and the summary of all.
+
+A trial of a sweep writes it after every epoch, before reporting the epoch to Ray Tune; the driver
+adds what only it knows (stopped early, failed) when the trial ends. Writes are atomic. After the
+driver is killed, the records alone tell which trials have ended; Tune's snapshots lag.
+
+The best of trials, and the expected best by their number.
 
 Dodge et al. 2019, "Show your work: improved reporting of experimental results", EMNLP,
 arXiv:1909.03004: a result means little without the number of trials it is the best of. Here trials

@@ -1,4 +1,15 @@
-"""The trials of a sweep in rounds, each run of one a trial of Ray Tune: one round, or one to each
+"""Sweep stage: try settings of one variant on Ray Tune, scored on the validation split only.
+
+Resuming relies on the trial records, not on Tune: its experiment snapshot lags by many seconds,
+may be unreadable for a later Ray, and holds settings only as pickles. Records are written before
+Tune sees an epoch, so a finished trial never runs again: it is withheld from Tune. Settings are
+drawn from the seed, so the remaining trials are unchanged. An interrupted trial restarts, or
+resumes from its last saved state if trials are halved.
+
+The winner's score is a maximum over trials and so too high; evaluation/comparison/compare.py gives
+an unbiased one, with new seeds on the test split.
+
+The trials of a sweep in rounds, each run of one a trial of Ray Tune: one round, or one to each
 milestone of synchronous successive halving, which is decided once all its trials have reached it.
 
     every trial ──> grace_period ──> the best 1 in reduction_factor ──> the next milestone ──> ...

@@ -1,4 +1,7 @@
-"""Check that each drawn value took effect: a sweep over a key that nothing reads looks normal.
+"""One trial, in its own process. It reads finished artifacts by index, without Ray Data, and holds
+only its own CPUs and GPUs, so trials cannot deadlock waiting for each other.
+
+Check that each drawn value took effect: a sweep over a key that nothing reads looks normal.
 
 Two checks: the resolved `finetune` block holds each value (`draws.resolve_settings`); what training
 measured on the objects it built equals what was drawn (`check_applied`).

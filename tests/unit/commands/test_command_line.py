@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from rungwise.__main__ import main
-from rungwise.cluster.session import Head
+from rungwise.cluster.head import Head
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import register_driver
 from rungwise.core.storage.folder import Folder
@@ -347,8 +347,10 @@ def test_help_is_found_where_it_is_looked_for(
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    program = "from rungwise.core.exit_codes import guarded; import rich, sys; sys.stdin.read(); "
-    program += "sys.exit(guarded(lambda: PRINT or 0))"
+    program = (
+        "from rungwise.core.exit_codes import run_command; import rich, sys; sys.stdin.read(); "
+    )
+    program += "sys.exit(run_command(lambda: PRINT or 0))"
     for line in ("print('x', flush=True)", "print('x')", "rich.print('x')"):
         process = subprocess.Popen(
             [sys.executable, "-c", program.replace("PRINT", line)],

@@ -44,7 +44,7 @@ FINETUNING = [
 WORKFLOW = """
 from rungwise.pipeline.experiment import experiment_stages
 from rungwise.pipeline.ladder import ladder_stages
-from rungwise.pipeline.stages import chained_stages, report_stage
+from rungwise.pipeline.stages import chain_stages, report_stage
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
 

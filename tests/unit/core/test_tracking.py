@@ -491,7 +491,7 @@ def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(tmp_path: Pat
 import os, signal, sqlite3, sys
 from pathlib import Path
 import mlflow
-from rungwise.core.tracking import store
+from rungwise.core.tracking import sender
 statements = 0
 class Connection(sqlite3.Connection):
     def cursor(self, factory=sqlite3.Cursor):
@@ -510,7 +510,7 @@ sqlite3.connect = sqlite3.dbapi2.connect = (
 database = Path(sys.argv[1])
 for last in (1, 40, 120, 250):
     if (child := os.fork()) == 0:
-        store.make_store(f"sqlite:///{database}")
+        sender.make_store(f"sqlite:///{database}")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert not database.exists()

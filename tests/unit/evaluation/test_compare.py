@@ -34,7 +34,7 @@ from rungwise.tasks.kinds.examples import (
     read_examples,
     write_examples,
 )
-from rungwise.training.state import save_tensors
+from rungwise.training.tensor_files import save_tensors
 from tests.small_models import small_config, small_model
 from tests.summaries import pretrained_of, standing
 from tests.toy_sweeps import Events, marks

@@ -48,8 +48,8 @@ from rungwise.training.optimizer import (
     learning_rate_at,
     set_learning_rate,
 )
-from rungwise.training.state import save_tensors
 from rungwise.training.summary import PretrainSummary
+from rungwise.training.tensor_files import save_tensors
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config, small_model
 from tests.summaries import pretrained_of, task_of

@@ -56,8 +56,8 @@ def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(TaskModel, "to", moved)
     monkeypatch.setattr(finetune_loop, "build_optimizer", unfused)
-    monkeypatch.setattr(finetune_loop, "own_devices", lambda: devices)
-    monkeypatch.setattr(batches, "own_devices", lambda: devices)
+    monkeypatch.setattr(finetune_loop, "list_devices", lambda: devices)
+    monkeypatch.setattr(batches, "list_devices", lambda: devices)
     monkeypatch.setattr(finetune_loop, "seed_generators", lambda number, devices: None)
     monkeypatch.setattr(FakeTensor, "item", lambda tensor: 0.5, raising=False)
     monkeypatch.setattr(FakeTensor, "__int__", lambda tensor: 3, raising=False)
@@ -121,8 +121,8 @@ def test_devices_that_share_a_batch_make_the_same_model(
         batches, "functional_call", lambda *called: copied.append(called[2]) or to(*called)
     )
     for devices in ([two[0]], two):
-        monkeypatch.setattr(finetune_loop, "own_devices", lambda devices=devices: devices)
-        monkeypatch.setattr(batches, "own_devices", lambda devices=devices: devices)
+        monkeypatch.setattr(finetune_loop, "list_devices", lambda devices=devices: devices)
+        monkeypatch.setattr(batches, "list_devices", lambda devices=devices: devices)
         data = toy_data(kind, "mlm_nsp", examples=140, pairs=pairs)
         model = finetune(config_of(dropout=0, pooling="mean", pairs=pairs), data, 0)
         models.append(model)

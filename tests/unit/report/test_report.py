@@ -24,8 +24,8 @@ from rungwise.report.sections.findings import describe_training
 from rungwise.report.stage import ReportConfig, ReportSummary
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, load_tokenizer, train
 from rungwise.training.pretrained import load_model, load_module
-from rungwise.training.state import save_tensors
 from rungwise.training.summary import BeganWith, PretrainSummary
+from rungwise.training.tensor_files import save_tensors
 from tests.conftest import write_shards
 from tests.report_experiments import Experiment, MadeTask
 from tests.report_pages import (

@@ -1,7 +1,8 @@
 """Each promise of the pages on leases, secrets, losses and `verify` names the test that holds it.
 
 A paragraph, a row of a table or an item of a list with such a word has a comment in its source:
-`<!-- test: tests/unit/core/test_lease.py::test_a, tests/...::test_b -->`, or `<!-- untested: why -->`.
+`<!-- test: tests/unit/core/test_lease.py::test_a, tests/...::test_b -->` or
+`<!-- untested: why -->`.
 """
 
 import ast

@@ -82,7 +82,7 @@ def digests() -> dict[str, str]:
 def test_every_process_learns_the_same_vocabulary() -> None:
     """The library's own training does not: its hash maps are seeded anew in every process."""
     code = (
-        "import json, sys; sys.path.insert(0, 'tests/unit');"
+        "import json, sys; sys.path.insert(0, 'tests/unit/tokenizer');"
         "from test_tokenizer import digests; print(json.dumps(digests()))"
     )
     repository, expected = Path(__file__).resolve().parents[3], digests()

@@ -31,7 +31,8 @@ from rungwise.training.optimizer import (
 )
 from rungwise.training.ray.gradient import check_fit
 from rungwise.training.ray.resume_proof import kill_steps
-from rungwise.training.state import StreamStates, load_tensors
+from rungwise.training.state import StreamStates
+from rungwise.training.tensor_files import load_tensors
 from rungwise.training.throughput import Progress
 from tests.training_runs import (
     CPU,

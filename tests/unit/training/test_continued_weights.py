@@ -24,8 +24,8 @@ from rungwise.training.initial import build_model, check_initial, compare_tensor
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.pretrained import load_module
 from rungwise.training.ray.gradient import check_fit, plan_run
-from rungwise.training.state import MODEL, load_tensors, save_tensors
 from rungwise.training.summary import GradientRun, PretrainSummary
+from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from tests.small_models import objective_of
 from tests.summaries import made_of
 from tests.training_runs import (

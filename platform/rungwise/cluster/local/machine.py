@@ -1,5 +1,14 @@
 """The machine under a local cluster: its cores and GPUs, free ports, memory and disk.
-Ray listens on every interface, so a port must be free on all of them."""
+Ray listens on every interface, so a port must be free on all of them.
+
+The folder of a local cluster and its files, besides the record (cluster/registry.py).
+
+token         readable only by its owner; removed when the cluster ends
+ray ->        scratch of Ray's nodes; elsewhere, since Unix sockets below it need a short path
+ready         exists once everything has answered
+logs/         one file per process, and each node's Ray logs after it has ended
+prometheus/   configuration and measurements, kept for the next cluster of that name
+"""
 
 import contextlib
 import fcntl

@@ -4,6 +4,8 @@ Each inherits a mark in its environment: the cluster's scratch folder, which is 
 finds processes whose parents have ended, and those started just before `rungwise up` was killed. A
 recorded process is identified by pid and start time, so that a later process with the same pid is
 left alone.
+
+The services of a local cluster: their commands, and requests to check that they answer.
 """
 
 import contextlib

@@ -1,6 +1,8 @@
 """Dotted overrides of raw data: the same for the command line, variants, sweeps and tests.
 
 Overriding a `kind` drops the keys that only other kinds have; null drops a key that cannot be null.
+
+The block `compute` of a recipe: where and how stages are computed. It enters no fingerprint.
 """
 
 import json

@@ -1,4 +1,13 @@
-"""The folder of a finished artifact: checks each file against the record when it is read.
+"""Artifacts: the folders that stages write. An artifact without a record is unfinished.
+
+    {root}/{stage}/{label}-{fingerprint}/
+        ...                 what the stage wrote
+        artifact.json       the record; written last, in one write
+
+The fingerprint hashes what the artifact *is* (see stage.py). The label is only for people:
+artifacts are looked up by fingerprint.
+
+The folder of a finished artifact: checks each file against the record when it is read.
 
 Local files and cached copies are hashed once per process, and again if size or modification time
 change. `open` and `read_bytes` download an object and hash it each time.

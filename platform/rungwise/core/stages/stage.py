@@ -1,4 +1,14 @@
-"""Titles distinguish stages of one name in a run, and inputs of one kind of a stage.
+"""A stage is a plain function plus what determines its output; `plan` tells what must be built.
+
+    build_corpus(config, inputs, output, context) -> CorpusSummary
+    CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary)      a Later if it imports much
+    CORPUS.stage(config)                                              one box of a workflow
+
+The fingerprint hashes the stage's name and version, the identity part of its config, digests of
+the outside data it reads, and the fingerprints of its inputs. It cannot depend on the machine,
+paths, the label or job ids. Raise `version` when a change of code changes the output.
+
+Titles distinguish stages of one name in a run, and inputs of one kind of a stage.
 
     str(Title("pretrain", variant="no_nsp", number=1))      pretrain/no_nsp@1
     str(Title("evaluate", task="sst-2", budget=100))        evaluate/sst-2/100
@@ -74,7 +84,7 @@ class LazyFunction:
 
 
 def import_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Import and return the function that a Later stands for; return any other as it is."""
+    """Import and return the function that a LazyFunction stands for; return any other as it is."""
     if not isinstance(function, LazyFunction):
         return function
     module, _, name = function.place.partition(":")

@@ -1,4 +1,15 @@
-"""The MLflow server of a run: which it is, and a client of it that fails in one line."""
+"""Turn events into calls of MLflow, each as often as it is sent without a second effect.
+
+A run is found by its tag `rungwise.key`, and points at steps that the run already has are dropped,
+so steps replayed after a crash appear once. What is refused is dropped with a warning, alone: the
+rest of its batch is sent. Nothing counts as refused while the server does not answer, or if it no
+longer has a run or the experiment that it had; then everything must be sent again (`Forgotten`).
+
+The tag `rungwise.driver` names the driver that opened a run last. Ids of drivers sort by time, and
+only the last one changes the state of a run, so events that arrive late change no newer state.
+
+The MLflow server of a run: which it is, and a client of it that fails in one line.
+"""
 
 import contextlib
 import hashlib

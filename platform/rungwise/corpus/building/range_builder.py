@@ -1,4 +1,9 @@
-"""Ranges: the units of reading, cut from the files of the sources without opening any.
+"""Turn raw documents into tables: clean, segment, measure, sign, and drop rule breakers.
+
+A range gives tables of documents, and a table of keys (digests and signatures), the only data
+compared with other ranges.
+
+Ranges: the units of reading, cut from the files of the sources without opening any.
 
 A range is consecutive bytes of one splittable file, or several whole files, of one source. A record
 (line, article, row group) belongs to the range of its first byte, so each is read once, wherever

@@ -1,4 +1,27 @@
-"""Write the documents of one range to its files: leave out duplicates, split, leave out held-out
+"""Process one range: read it to staged files and report its keys, then write its shards, those of
+the training split first.
+
+Text stays in its range; only keys are compared with other ranges (comparison.py). The passes leave
+files for each other in `{output}/staging`:
+
+    {range}.text.arrow            all documents of a range, uncompressed, in source order
+    {range}.keys.arrow            their keys
+    {range}.read.json             the report of reading, and digests of both: marks it as done
+    {range}.held-out.arrow        its held-out documents
+    {range}.passages              hashes of their passages
+    {range}.train.json            the report of writing the others, and digests of all: likewise
+    {range}.validation-new.json   the report of writing those held out, and digests: likewise;
+    {range}.validation-whole.json with what stands in training
+    tests                         hashes of test texts
+    filter                        the passages of all ranges, as bits
+    duplicates-{partition}.arrow  rows of duplicate documents, a record batch per group of ranges
+    repeats-{partition}.arrow     repeated paragraphs, likewise
+    overlap-{partition}.arrow     held-out passages that stand in training, likewise
+
+Every file appears whole or not at all, so a killed stage resumes where it stopped. What is marked
+as done and has changed since is made again.
+
+Write the documents of one range to its files: leave out duplicates, split, leave out held-out
 text that stands in training, count.
 
 Documents keep their order. The files of a split are `{split}-{range}.parquet`, or several ending in

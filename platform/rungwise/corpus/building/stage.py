@@ -1,4 +1,17 @@
-"""Compare the documents of all ranges on Ray Data: keys are shuffled by value into partitions.
+"""The corpus stage on Ray Data: read and clean; compare keys; write the documents that stay.
+
+    ranges ── read ──> staged files ── keys ──> duplicates ── write ──> training files
+                                                                   └──> held-out documents
+    held-out documents ── passages ──> what stands in training ── write ──> validation files
+
+Each range (ranges.py) is read, and later written, by one task; a task takes several ranges. Text
+stays where it was read to. The driver holds a report per range, a filter of bits for passages of at
+most 256 MiB (overlap.py), and nothing else that grows with documents.
+
+The result depends on the ranges, which follow from the config and the files, not on tasks or
+workers. A killed stage resumes with the remaining ranges (range_task.py).
+
+Compare the documents of all ranges on Ray Data: keys are shuffled by value into partitions.
 
 Digests, names, signature bands, digests of paragraphs and hashes of held-out passages are rows of
 at most fifty bytes. One task decides each partition and writes the positions of what it found, for

@@ -1,4 +1,12 @@
-"""Hash runs of words, to find passages that stand in two texts.
+"""Remove paragraphs that also occur in the test split of a task.
+
+A paragraph is removed if it shares a run of words with a test text (Brown et al. 2020,
+arXiv:2005.14165, appendix C). Words are runs of letters and digits in any case, and single
+characters of scripts without blanks, so punctuation and line breaks make no difference.
+
+N runs of words (n-grams)
+
+Hash runs of words, to find passages that stand in two texts.
 
 Words are runs of letters and digits in any case, and single characters of scripts without blanks,
 so punctuation and line breaks make no difference.

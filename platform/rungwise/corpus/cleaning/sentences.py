@@ -17,6 +17,15 @@ between two such characters. A semicolon ends no sentence. A full stop does not 
 In a text with small letters and no capital, a small letter opens a sentence as a capital does, and
 the words above match in lower case. A line break always ends a sentence: readers have joined
 wrapped lines.
+
+Map the spans of a raw text to its sentences, after clean-up and segmentation.
+
+    locate_spans("A  big
+red dog.", [(3, 10)], ["A big red dog."]) == LocatedSpans([[2, 9]], 0)
+
+These steps change only blanks and invisible characters, so a position is the number of visible
+characters before it, counted by cleaning the text between positions alone. A span whose letters are
+not at that count is dropped, never moved to the wrong word.
 """
 
 # ruff: noqa: RUF001, RUF002  (quotes and stops of other scripts are the subject here)

@@ -1,6 +1,12 @@
-"""Convert a docstring to English prose: paragraphs of sentences, without code, tables and markup.
+r"""The built-in corpus: documentation on every machine that can run rungwise.
 
-    prose("Shift it.\\n\\nParameters\\n----------\\naxis : int\\n    The `axis`.\\n\\n>>> shift(x)")
+Docstrings of the standard library and of packages are read with `ast`, the language reference
+(`pydoc_data.topics`) with `ast.literal_eval`: nothing is imported or executed. A document is a
+module or a topic of the reference, labelled with its library.
+
+Convert a docstring to English prose: paragraphs of sentences, without code, tables and markup.
+
+    prose("Shift it.\n\nParameters\n----------\naxis : int\n    The `axis`.\n\n>>> shift(x)")
         == ["Shift it.", "axis: The axis."]
 
 Docstrings mix reST, the numpy and Google dialects and Markdown, so this works line by line: it

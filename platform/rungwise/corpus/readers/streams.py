@@ -1,4 +1,9 @@
-"""Recognise the encoding of bytes that state none, for corpora and labelled data alike.
+"""The bytes of a file, decompressed as far as they are intact, and their lines with offsets.
+
+Memory holds at most a piece and one line, and a line only up to the limit: 200 MB without a line
+break need no more memory than the longest permitted line.
+
+Recognise the encoding of bytes that state none, for corpora and labelled data alike.
 
     byte order mark, or zero bytes in the places of UTF-16 and UTF-32 ──> that
     valid UTF-8                                                      ──> UTF-8

@@ -3,6 +3,11 @@
 A document belongs to the range in which it begins, so a file may be split anywhere. Undecodable or
 too long content becomes a document without text, with a reason and its damage, and reading goes on.
 Ids are `{file}` or `{file}:{offset}`, relative to the source, so that they survive a move.
+
+Read the text of web archives: WET records, and plain-text records of a WARC.
+
+Needs warcio (`pip install rungwise[web]`). HTML is skipped: extracting its text is the work of
+tools such as those that made the WET. Ids are `{file}:{offset}`, in the unpacked content.
 """
 
 import codecs

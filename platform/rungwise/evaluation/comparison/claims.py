@@ -1,4 +1,17 @@
-"""The comparisons of a claim: weighted sums of scores of rungs, each with its interval and its p.
+"""Claims stage: test claims from the history of pretraining on the rungs of a ladder.
+
+    items of every rung, per seed ──┐
+    predictions of fine-tuned runs ─┼──> contrasts and their p ──> Holm ──> one verdict per claim
+    claims.yaml ────────────────────┘
+
+claims.yaml states each claim and what would contradict it, written before any run. A claim is
+confirmed if all its comparisons lie above their thresholds, contradicted if one lies below, and
+undecided otherwise. The p of the two, doubled because either may happen, is corrected for all
+claims that were tested (Holm), so that where nothing differs a page has any verdict in at most 5 of
+100 cases. A claim with missing rungs can be contradicted but not confirmed; it is `not tested` if
+nothing can be compared.
+
+The comparisons of a claim: weighted sums of scores of rungs, each with its interval and its p.
 
 items of a suite, per rung and seed ────> contrast ────────┐
 runs of tasks, per variant and budget ──> contrast_tasks ──┴──> ComparisonResult

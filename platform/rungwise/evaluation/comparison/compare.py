@@ -1,4 +1,13 @@
-"""Test examples that a model has met before: in the training split, or in the text it was
+"""Evaluate stage: compare variants on the test split of one task, all with the same new seeds.
+
+    variant, seed ──> fine-tune ──> scores and predictions ──┬──> means with 95 % intervals
+                                                             └──> differences of all pairs
+
+A swept variant uses the settings of the sweep's winner, whose own score, a maximum over trials, is
+too high; new seeds and a test split that selected nothing avoid this bias. Variants share seeds so
+that differences can be paired.
+
+Test examples that a model has met before: in the training split, or in the text it was
 pretrained on; and its score without them.
 
 An example stands in the training split if one there has the same input. It stands in a text if all
@@ -53,7 +62,7 @@ from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, read_e
 from rungwise.tasks.scoring.metrics import format_metric, metric_range
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.tokenizer import load_reader
-from rungwise.training.state import MODEL, load_tensors, save_tensors
+from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 
 RUN = 8
 

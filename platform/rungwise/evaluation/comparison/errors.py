@@ -1,4 +1,10 @@
-"""Predictions on the test split in `predictions.parquet`: one row per variant, seed and example.
+"""Error analysis from prediction rows: by class, confidence and length.
+
+The rows of all seeds of a variant are pooled. A reliability curve has ten bins of equal width; the
+expected calibration error is the mean gap between confidence and accuracy, weighted by bin size
+(Guo et al. 2017, arXiv:1706.04599).
+
+Predictions on the test split in `predictions.parquet`: one row per variant, seed and example.
 
     variant, seed    which model
     where            the example's file and line

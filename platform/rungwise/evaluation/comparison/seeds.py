@@ -1,4 +1,11 @@
-"""The inputs of an evaluation by variant: the artifacts and settings of its fine-tuning."""
+"""The fine-tuning runs of an evaluation: one Ray task for each variant and seed.
+
+    SeedJob ──> fine-tune ──> scores, predictions, weights ──> SeedResult, in the scratch folder
+
+A result is stored when its job ends, so a killed stage resumes with the missing ones.
+
+The inputs of an evaluation by variant: the artifacts and settings of its fine-tuning.
+"""
 
 import gc
 import json
@@ -21,8 +28,8 @@ from rungwise.tasks.data import cutting
 from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.data.files import noise_split
 from rungwise.tasks.kinds.examples import SPLITS
-from rungwise.training.state import save_tensors
 from rungwise.training.summary import PretrainSummary
+from rungwise.training.tensor_files import save_tensors
 from rungwise.tuning.record import SweepSummary
 
 

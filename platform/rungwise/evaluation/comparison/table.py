@@ -1,4 +1,12 @@
-"""Contrasts of variants on tasks, with the luck of examples, of fine-tuning and of pretraining.
+"""Table stage: all variants on all tasks, with differences and the published results.
+
+    variant      mean [95 % interval] over seeds for each task, as shares
+    difference   from the row above, seed by seed, as in Devlin et al. 2019, table 5
+    published    the same difference in the published table, and whether the signs agree
+
+Signs agree or disagree only if our interval excludes 0; otherwise they are unresolved.
+
+Contrasts of variants on tasks, with the luck of examples, of fine-tuning and of pretraining.
 
     evaluate of each task and label budget ──> Runs of each variant ──> contrast_tasks ──> Contrast
 
@@ -6,6 +14,11 @@ A variant's runs are seeds of fine-tuning, several for each of its pretrainings.
 pretrainings (a model tuned and the same model frozen) share their luck; so do runs at several label
 budgets, and on several tasks. With one pretraining, runs on a task are paired by their seed of
 fine-tuning, and what is lucky on one task is not on another.
+
+Published results (published.yaml), shown as reference beside ours and never in the same column.
+
+The published models are a hundred to ten thousand times larger and use the full data sets, so only
+the signs of differences are comparable.
 """
 
 import itertools

@@ -1,7 +1,12 @@
-"""The measures by which a search over pretraining chooses; a new one is added to `AnyMeasure`.
+"""Search stage: the record of a search whose trials have all ended (pipeline/search.py runs them),
+its table, and an MLflow run of each trial nested in its own.
+
+The measures by which a search over pretraining chooses; a new one is added to `AnyMeasure`.
 
 A search asks its measure for everything: the score, its name and direction, what must be measured
 for it, and whether scores with other values of a key compare.
+
+The `search` block: which settings of pretraining to try, for how long, and by what to choose.
 """
 
 from __future__ import annotations

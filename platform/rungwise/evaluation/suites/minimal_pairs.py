@@ -1,4 +1,23 @@
-"""Minimal pairs made of any text: a sentence, and a copy altered by a rule.
+"""Minimal pairs: is the acceptable one of two sentences the more probable?
+
+    pair ──> ids of both ──> log P of each ──> 1 if the good one's is higher, 1/2 if equal, 0
+
+BLiMP (Warstadt et al. 2020, arXiv:1912.00582) has 67 paradigms in 12 phenomena, ZhoBLiMP (Liu et
+al. 2024, arXiv:2411.06096) 118 in 15. The score depends on the model:
+
+    exact models            log P(sentence, end)
+    masked models           PLL-word-l2r (Kauf & Ivanova 2023, arXiv:2305.10588)
+    other two-sided models  pseudo-likelihood of the sentence and its end
+
+How ties are counted moves a simple model by points: a unigram model cannot separate sentences of
+the same words. Half credit is the expected result of a guess; the pipeline of BabyLM takes the
+first of equal scores, which is the good sentence. Both are reported, and the share of ties. Casing
+is left to the tokenizer.
+
+Items are named `paradigm/pairID` and grouped by phenomenon. The files of BabyLM's supplement of
+BLiMP name neither: the paradigm and phenomenon are then the file's name, the number is the line's.
+
+Minimal pairs made of any text: a sentence, and a copy altered by a rule.
 
     swapped_words    two neighbouring words change places
     other_word       a word gives way to another of like frequency

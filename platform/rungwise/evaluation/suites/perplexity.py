@@ -10,6 +10,14 @@ no bound and comparable only with each other.
 Published results on the Penn Treebank use lines, each with one end symbol. N-gram models start
 afresh on every line; recurrent models read on (`contiguous`). Models that reset themselves at an
 end symbol give the same result either way.
+
+The mean log rank of held-out words, for models that score windows of text and give no
+probabilities (Turian et al. 2010, "Word representations", ACL).
+
+    every word of the vocabulary in a word's place ──> scores ──> ln of the rank of its own
+
+A model that knows nothing ranks words at random: about ln V - 1. The exponential of the value is
+the geometric mean of the ranks.
 """
 
 import itertools

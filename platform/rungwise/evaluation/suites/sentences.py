@@ -1,4 +1,20 @@
-"""Vectors of sentences, and the floors that a sentence encoder must beat.
+"""Sentence similarity: do cosines of sentence vectors rank pairs as people do?
+
+    a pair and a score ──> mean of the states of each sentence ──> cosine ──> correlation
+
+A sentence vector is the mean over its tokens in each layer, or over its words in a table, or the
+model's own:
+
+    layer 0, layer 1 ...    rungs with layers; 0 are the embeddings
+    words                   rungs with a table of static word vectors
+    own vector              rungs that pool or infer in their own way
+    random words ...        what any of them must beat (floors.py)
+
+Nothing is trained on the scores. Reads the STS benchmark (Cer et al. 2017, arXiv:1708.00055), STS
+2012 to 2016, SICK, and any table of pairs with scores. Of several files, such as the sets of a
+year, Pearson's r is also a mean over files, plain and weighted by their pairs.
+
+Vectors of sentences, and the floors that a sentence encoder must beat.
 
     vectors        the model's own way, else the mean of its last layer, else of its word table
     untrained      the same model before training

@@ -1,4 +1,27 @@
-"""Token vectors from spelling: the character CNN of ELMo (Peters et al. 2018, arXiv:1802.05365,
+"""ELMo's bidirectional language model (Peters et al. 2018, "Deep contextualized word
+representations", arXiv:1802.05365), after the release of its authors, allenai/bilm-tf.
+
+    ids ──> character CNN ──> x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
+                                  └──> LSTM ──> LSTM + input ──> logits of the token before
+
+Two language models, one per direction, share only the token vectors (characters.py) and the output.
+Dropout applies before each layer and before the output; layers above the first are residual. The
+loss is the mean of both over all tokens, as in the release; the paper sums them.
+
+Fine-tuning reads both directions concatenated: the paper's 2·L + 1 vectors as L + 1 layers, where
+layer 0 is the token's vector twice. A task weights them (finetune/model.py).
+
+The left-to-right state is carried from block to block (training/state.py). The release also
+carries the right-to-left state, but that state comes from the text on the left, which a
+right-to-left model must not know: where blocks overlap by a token, it has read that token as the
+first input of one block and predicts it as the last target of the next. Here the right-to-left
+state starts from zero in each block, as in fine-tuning, so each direction gives a true probability.
+
+The release samples 8,192 words per batch for the softmax; here it covers the whole vocabulary.
+
+Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary.
+
+Token vectors from spelling: the character CNN of ELMo (Peters et al. 2018, arXiv:1802.05365,
 after Kim et al. 2016, arXiv:1508.06615, and Jozefowicz et al. 2016, arXiv:1602.02410).
 
     bytes of a token ──> embedding (N, C, K) ──> the filters of each width, max over positions

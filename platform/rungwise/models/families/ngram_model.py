@@ -1,4 +1,12 @@
-"""Counts of n-grams in sorted arrays: counted by shard, partitioned, and summed in any grouping.
+"""The n-gram model with back-off weights: a trie in sorted arrays.
+
+An n-gram of order n has the key `context * V + word`, where `context` is the index of its first
+n - 1 tokens in order n - 1; unigrams are indexed by id. Scoring finds the n-gram that ends at each
+position for n = 1, 2, ... with one binary search per level, for all positions at once.
+
+N n-grams, O order, V vocabulary
+
+Counts of n-grams in sorted arrays: counted by shard, partitioned, and summed in any grouping.
 
     count_ngrams    the n-grams of one order in one shard
     split_table     partition a table by a hash of its last two tokens, for parallel tasks

@@ -13,6 +13,20 @@ a learnt vector of length M stands for each missing word. (The symbol that opens
 as a word of it.)
 
 Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, V vocabulary.
+
+The log-bilinear language model (Mnih & Hinton 2007, "Three new graphical models for statistical
+language modelling", ICML): a linear map of the n - 1 words before predicts the vector of the next.
+
+    the n - 1 words before ──> r_1 ... r_n-1, a vector each ──> r = sum of C_i r_i
+        ──> r · r_w + b_w,  one for each word; softmax
+
+Nothing in it is nonlinear. The words' rows of the output are their input vectors unless `tied` is
+false (Mnih & Teh 2012, arXiv:1206.6426). With a tree as output it is HLBL (Mnih & Hinton 2008),
+whose C_i are diagonal: `diagonal`.
+
+Contexts are those of the neural n-gram model (nnlm.py).
+
+Shapes: B batch, T sequence, N order, M size of a word vector, V vocabulary.
 """
 
 from collections.abc import Sequence

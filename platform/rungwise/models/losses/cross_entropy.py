@@ -1,4 +1,13 @@
-"""Cross entropy whose gradients are computed in the forward pass, a few rows of logits at a time.
+"""Cross entropy over a large vocabulary at every position, without holding all logits.
+
+A micro-batch of 65,536 tokens and 50,304 classes has 3.3e9 logits, 13 GB in float32, and backward
+needs as much again. Above `most_logits`, tokens are therefore processed in chunks, and gradients
+are computed in the forward pass (fused_loss.py). On a CPU without the compiler all logits are, in
+chunks that fit the cache.
+
+Shapes: X tokens, D hidden, V vocabulary, P rows of the output matrix.
+
+Cross entropy whose gradients are computed in the forward pass, a few rows of logits at a time.
 
 The logits of a step do not fit into memory, and computing them again in backward would be a fourth
 product with the output matrix W, a tenth of a GPT-2 124M step. But the loss is a scalar: backward
@@ -28,8 +37,8 @@ from rungwise.models.device import is_gpu
 
 
 class FusedLoss(torch.autograd.Function):
-    """Returns (total, correct) like `weighted_sums`, holding the logits of `rows` tokens at a time.
-    `weight_PD` may have padding rows, P >= V; `bias_V` may be None. Matrix products use `dtype`,
+    """Returns (total, correct) like `sum_weighted_losses`, holding the logits of `rows` tokens at
+    a time. `weight_PD` may have padding rows, P >= V; `bias_V` may be None. Matrix products use `dtype`,
     everything else float32 or wider. `sums_of` makes the sums: `InCache` or `Traced`."""
 
     @staticmethod
@@ -269,7 +278,7 @@ def token_sums(
     vocab_size: int,
     most_logits: int,
 ) -> TokenSums:
-    """Compute `weighted_sums` of `output_logits`, holding at most `most_logits` at a time."""
+    """Compute `sum_weighted_losses` of `output_logits`, holding at most `most_logits` at a time."""
     X = len(hidden_XD)
     sums_of = Traced
     rows = -(-X // max(1, min(-(-X * vocab_size // most_logits), X)))

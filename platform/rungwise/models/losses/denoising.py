@@ -11,6 +11,18 @@ to the vector. Attention to a single key is a linear map of it for any query, so
 is added to the decoder's input. Encoder and decoder share the token table, in and out.
 
 Shapes: B batch, T sequence, D hidden.
+
+Denoising as a sequence-to-sequence objective: the spans of T5 (Raffel et al. 2020,
+arXiv:1910.10683) for one stack that reads one text and writes another, as in UniLM (Dong et al.
+2019, arXiv:1905.03197).
+
+    text with spans taken out ──> read both ways ──┐
+    the spans, one after the other ──> written from left to right, seeing both ──> next token
+
+It is what fine-tuning on tasks of generation does, on rows of instances/texts.py; T5 and
+BART have a stack for each text instead. The head is that of masked tokens.
+
+Shapes: B batch, T sequence, D hidden, V vocabulary, M tokens that a row writes.
 """
 
 import dataclasses

@@ -10,6 +10,25 @@ micro-batch runs its causal rows as `left_to_right` does and its masked rows as 
 one: with rows of one sort its sums are theirs bit for bit.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
+
+Permuted prediction: XLNet (Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for
+Language Understanding", arXiv:1906.08237).
+
+    content   the row unmasked: all tokens see the context, a predicted one also those before it in
+              a random order of the predicted ones, and itself
+    query     a copy of each predicted token, masked: it sees the context and the contents before
+              it in the order, predicts its token, and is seen by none
+
+The predicted tokens are those that masking selects, a sixth or so as in the paper, and the others
+are the context. Both streams share their weights, so one pass over the queries behind the row is
+the paper's two streams. Their positions are learned or sinusoidal, not relative to the query, and
+nothing is remembered of the text before the row. A query begins as the token that masking put in
+its place: give it `mask_share: 1`, or some see what they predict.
+
+The order is a hash of the row and its masks: new with every mask, and the same whatever the batch
+or the workers.
+
+Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
 
 import dataclasses

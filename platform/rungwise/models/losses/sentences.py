@@ -1,4 +1,33 @@
-"""Contrastive objectives: the vectors of two views of a text should be closer than any others.
+"""Objectives of sentence encoders: what the vector of a sentence must tell.
+
+    quick_thoughts         which sentences of a run are its neighbours (Logeswaran & Lee 2018, "An
+                           efficient framework for learning sentence representations",
+                           arXiv:1803.02893)
+    skip_thoughts          the words of its neighbours (Kiros et al. 2015, "Skip-Thought Vectors",
+                           arXiv:1506.06726)
+    sentence_autoencoder   its own words, after Dai & Le 2015, arXiv:1511.01432
+    sentence_translation   those of its translation, or of any text that is aligned with it, such as
+                           its linearised parse (Subramanian et al. 2018, arXiv:1804.00079: GenSen)
+    inference              how it is related to another one, a label of pairs (Conneau et al. 2017,
+                           "Supervised Learning of Universal Sentence Representations from Natural
+                           Language Inference Data", arXiv:1705.02364: InferSent)
+
+Neighbours are those of a document: no target crosses its end, and a sentence without one has no
+loss. Each works with every encoder of families/sentence_encoder.py.
+
+**Quick-thoughts.** S_ij scores sentence j of a run as a neighbour of sentence i; the target of row
+i is uniform over the sentences before and behind it. A sentence is no neighbour of itself, so S_ii
+is masked. The released code (lajanugen/S2V) sets it to 0 instead, which leaves it among the
+candidates: `own_score: zero`. Its batches of 400 sentences run across books. The candidates are the
+sentences of a run, so `instances.sentences` is part of the objective, and neither workers nor
+micro-batches are.
+
+**Skip-thoughts.** The loss is the sum over the words of both neighbours, each given those before it
+and the vector. Rows hold no symbol for the end of a sentence, so it is not predicted.
+
+Shapes: B runs or pairs, R sentences of a run, N = B·R, L tokens of a sentence, C labels.
+
+Contrastive objectives: the vectors of two views of a text should be closer than any others.
 
     simcse          two passes over a row that differ only in dropout (Gao et al. 2021,
                     arXiv:2104.08821, unsupervised)

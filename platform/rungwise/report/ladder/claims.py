@@ -1,4 +1,6 @@
-"""The ranking of a ladder: its rungs by one score, and how far each is behind the best.
+"""The claims section: verdict marks, sentences about luck, and comparisons as bars.
+
+The ranking of a ladder: its rungs by one score, and how far each is behind the best.
 
 The score is the first of these that two rungs have: perplexity (bits per byte if tokenizers
 differ), the mean of tasks, any other. Pseudo-likelihoods are not ranked.

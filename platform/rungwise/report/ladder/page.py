@@ -64,7 +64,7 @@ def write_ladder(
     columns = gather_columns(answered, judged.averages, tasks)
     ranking = rank_rungs(rungs, columns, judged.averages)
     searches = tuning.gather_searches(inputs, looks)
-    after = tuning.changed_verdicts(inputs, config.claims_after)
+    after = tuning.list_changed_verdicts(inputs, config.claims_after)
     ladder_table = table.write_table(inputs, comparison, is_ladder=True)
     tested = claims.select_tested(judged.claims)
     claims_section = _write_claims(judged, after, tuning.list_untuned(searches, judged))

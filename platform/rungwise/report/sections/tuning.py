@@ -91,7 +91,7 @@ def list_untuned(searches: Sequence[Tuned], claims: ClaimsSummary) -> dict[str, 
     return untuned
 
 
-def changed_verdicts(
+def list_changed_verdicts(
     inputs: Mapping[str, Artifact], claims_after: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
     """The verdicts by number of trials, of each claim that has not the same one at all of them."""

@@ -1,4 +1,15 @@
-"""Files beside the weights: JSON, and what sentence-transformers reads."""
+"""Files beside the weights: JSON, and what sentence-transformers reads.
+
+The README.md of an exported model: its card, below the metadata that the Hugging Face hub reads.
+
+The metadata names no licence: those of the texts are in the card, and that of a model is for its
+owner to choose.
+
+The special tokens of a tokenizer under their role names in Hugging Face transformers.
+
+A literal `[MASK]` in a text is plain text in our training, but a special token in their library,
+whose pipelines mark the word to fill in with it.
+"""
 
 import json
 from collections.abc import Mapping

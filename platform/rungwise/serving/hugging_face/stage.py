@@ -25,7 +25,7 @@ from rungwise.serving.hugging_face.names import CONFIG, Known
 from rungwise.serving.hugging_face.reading import list_weight_files, load_model, weights_folder
 from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer
 from rungwise.training.initial import IMPORTED, ImportConfig, ImportSummary
-from rungwise.training.state import MODEL, save_tensors
+from rungwise.training.tensor_files import MODEL, save_tensors
 
 
 def import_weights(

@@ -1,4 +1,6 @@
-"""Typing errors in the inputs of examples, for a score on noisy text (claim K25).
+"""Load a task from files: read, split, sample and check it before anything trains on it.
+
+Typing errors in the inputs of examples, for a score on noisy text (claim K25).
 
 Each word of four letters or more is changed with a given probability, by one error inside it:
 

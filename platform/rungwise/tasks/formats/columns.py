@@ -2,6 +2,17 @@
 
 Span tags of any scheme (schemes.py) are converted to IOB2 by default, so that a tag means the same
 in all data sets. CoNLL-U follows universaldependencies.org/format.html.
+
+Parse trees of sentences, to be written from the words: the bracketed files of the Penn Treebank.
+
+    ( (S (NP-SBJ (NNP Mr.) (NNP Vinken) ) (VP (VBZ is) (ADJP-PRD (JJ old) )) (. .) ))
+
+    text      Mr. Vinken is old .
+    target    (S (NP XX XX) (VP XX (ADJP XX)) XX)
+
+Each word of the linearised tree is XX, and labels have no functions (Vinyals et al. 2015, "Grammar
+as a foreign language", arXiv:1412.7449; an objective of GenSen, Subramanian et al. 2018). Empty
+elements, of label -NONE-, are left out, with what holds nothing else.
 """
 
 import re

@@ -1,4 +1,10 @@
-"""Schemes of span tags, and their conversion to IOB2.
+"""Tagged words in JSON or Parquet: lists of words and tags, or a text with marked character ranges.
+
+Labelling tools export entities as marks. Their text is split into words here: runs of letters and
+digits, with every other character, and every Chinese one, a word of its own. Words also end at both
+ends of a mark, so that a mark is always whole words.
+
+Schemes of span tags, and their conversion to IOB2.
 
     IOB1, IOB2     B- begins a span: only after another of its type, or always
     IOE1, IOE2     E- ends a span: only before another of its type, or always

@@ -28,8 +28,8 @@ from rungwise.models.trained.language_models import perplexity
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile, close_documents
 from rungwise.training.fit_config import CountsConfig, FitConfig
-from rungwise.training.state import MODEL, create_arrays
 from rungwise.training.summary import PretrainSummary
+from rungwise.training.tensor_files import MODEL, create_arrays
 
 # The counts of a shard are split into parts, which tasks merge: a billion tokens into 66, so that a
 # task needs 7 to 9 GB, by the text (from benchmarks/ngrams.py at ten million tokens). Ray's

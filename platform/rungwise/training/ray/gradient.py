@@ -1,9 +1,29 @@
-"""A validation in a Ray task beside training, with the resources of one more worker.
+"""Fitting by gradient: the loop (training/loop.py) on the workers of Ray Train V2.
+
+Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and restarts them when one
+dies, with fewer if `compute.min_workers` allows it. Checkpoints are our own (checkpoint.py), in the
+stage's folder: a report to Ray Train waits for its controller's next poll, its snapshot is tied to
+a run's name, and the loop must also run without Ray. So restarted workers and a restarted driver do
+the same: they look for the newest sound checkpoint.
+
+A run that differs from a finished one only in its length starts from what they have in common
+(prolonging.py). The optional input `initial` is a finished pretrain stage or imported weights,
+which replace the random draw (initial.py).
+
+A validation in a Ray task beside training, with the resources of one more worker.
 
 Ray Train's own (`ValidationConfig`) reads checkpoints that were reported to its controller and
 returns results through its snapshot, neither of which is used here (gradient.py). So this is a
 plain task. Its placement group is made or refused at once: the task never queues for resources that
 the run which waits for it may hold.
+
+Saves outside the schedule: when a machine is about to go away, or one has come back.
+
+Ray announces that a node will be drained (which is how a cloud's notice arrives), and workers go on
+until then. When a node returns to an elastic run, Ray Train ends all workers without notice and
+starts more, which would lose the steps since the last checkpoint. So its controller is delayed: it
+writes a mark, the leading worker sees it within a second, all workers save, and the leader removes
+the mark.
 """
 
 import contextlib

@@ -28,8 +28,8 @@ from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import AsynchronousConfig, CooccurrenceConfig, FitConfig
 from rungwise.training.ray.counts import count_parts
-from rungwise.training.state import MODEL
 from rungwise.training.summary import PretrainSummary
+from rungwise.training.tensor_files import MODEL
 
 DOCUMENTS = "documents.safetensors"  # a row for each training document
 _STATE, _ROUND, _SECONDS = ".state.safetensors", "round", "seconds"
