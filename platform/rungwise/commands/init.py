@@ -156,7 +156,8 @@ def _describe(source: FileGroup) -> str:
     first = (
         f"{format_count(source.files, 'file')} of {source.kind}, "
         f"{source.bytes / 1e6:,.1f} MB unpacked: {source.language}, "
-        f"about {source.documents:,} documents and {format_amount([(source.words, source.characters)])}"
+        f"about {source.documents:,} documents and "
+        f"{format_amount([(source.words, source.characters)])}"
     )
     return "\n".join([first, *(f"  {note}" for note in source.notes)])
 

@@ -1,8 +1,9 @@
 """The files that the sources match, and their digests: the object store's tag, or a hash.
 
-A corpus is identified by `input_digests`, the names and digests of its files, not by their paths:
-a moved corpus keeps its identity, changed bytes make a new one. Files are hashed in blocks, in parallel: by
-threads of this machine, or by tasks of the cluster if there is one and the files are large enough.
+A corpus is identified by `input_digests`, the names and digests of its files, not by their paths: a
+moved corpus keeps its identity, changed bytes make a new one. Files are hashed in blocks, in
+parallel: by threads of this machine, or by tasks of the cluster if there is one and the files are
+large enough.
 """
 
 import hashlib

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
+from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.wording import format_count
 from rungwise.corpus.config import identity

@@ -4,7 +4,8 @@ stages, for planning (building.py builds the shards)."""
 import dataclasses
 from collections import Counter
 
-from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.lazy import LazyFunction
+from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
 

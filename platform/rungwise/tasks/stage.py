@@ -5,7 +5,8 @@ from typing import Any
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.lazy import LazyFunction
+from rungwise.core.stages.stage import StageType
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import (
     FilesTaskConfig,

@@ -1,6 +1,7 @@
 """The tokenizer stage, for planning; building.py learns or reads the vocabulary."""
 
-from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.lazy import LazyFunction
+from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.tokens import SpecialIds
 from rungwise.tokenizer.config import identity

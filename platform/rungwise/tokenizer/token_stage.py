@@ -6,7 +6,8 @@ The summary of tokens, a manifest of their files, and the stage, which building.
 from typing import Any
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.lazy import LazyFunction
+from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
 from rungwise.tokenizer.mask_units import MaskUnitsConfig, list_digest

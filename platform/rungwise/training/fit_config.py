@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 from rungwise.core.configuration.config import Config, block_kind, union_members
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
-from rungwise.core.stages.stage import LazyFunction
+from rungwise.core.lazy import LazyFunction
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import (

@@ -19,8 +19,8 @@ import ray
 from ray.runtime_env import RuntimeEnv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rungwise.cluster import head as heads
 from rungwise.cluster import nodes as expected_nodes
-from rungwise.cluster import session as heads
 from rungwise.cluster import session as sessions
 from rungwise.cluster.session import local_head, session
 from rungwise.core.configuration.overrides import ComputeConfig

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rungwise.training import state
+from rungwise.training import tensor_files
 
 ARRAYS = {
     "floats": np.arange(6, dtype=np.float64).reshape(2, 3) / 7,
@@ -21,11 +21,11 @@ ARRAYS = {
 def test_files_are_those_of_safetensors(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     shapes = {name: (array.dtype, array.shape) for name, array in ARRAYS.items()}
-    created = state.create_arrays(ours, shapes)
+    created = tensor_files.create_arrays(ours, shapes)
     for name, array in ARRAYS.items():
         created[name][...] = array
     save_file(ARRAYS, theirs, {"made": "elsewhere"})
-    for arrays in (load_file(ours), state.map_arrays(ours), state.map_arrays(theirs)):
+    for arrays in (load_file(ours), tensor_files.map_arrays(ours), tensor_files.map_arrays(theirs)):
         assert arrays.keys() == ARRAYS.keys()
         for name, array in ARRAYS.items():
             assert arrays[name].dtype == array.dtype
@@ -35,10 +35,10 @@ def test_files_are_those_of_safetensors(tmp_path: Path) -> None:
 def test_changes_of_mapped_arrays_stay_in_memory(tmp_path: Path) -> None:
     save_file(ARRAYS, tmp_path / "file")
     before = (tmp_path / "file").read_bytes()
-    state.map_arrays(tmp_path / "file")["floats"][...] = 9
+    tensor_files.map_arrays(tmp_path / "file")["floats"][...] = 9
     assert (tmp_path / "file").read_bytes() == before
 
 
 def test_a_full_disk_is_said_before_anything_is_written() -> None:
     with pytest.raises(OSError, match="No space left"):
-        state.create_arrays(Path("/dev/full"), {"a": (np.float64, (3,))})
+        tensor_files.create_arrays(Path("/dev/full"), {"a": (np.float64, (3,))})

@@ -18,7 +18,6 @@ Titles distinguish stages of one name in a run, and inputs of one kind of a stag
 A title is for people, like the label, and names an input; no code parses its text.
 """
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,29 +65,6 @@ class Title:
         )
         text = "/".join(str(part) for part in parts if part is not None)
         return text if self.number is None else f"{text}@{self.number}"
-
-
-@dataclass(frozen=True)
-class LazyFunction:
-    """Calls the function at `place`, "package.module:function", imported by the process that calls.
-
-    A plan needs of a stage its name, version, config and summary; what builds it (Ray Data,
-    matplotlib, the training loop) takes seconds to import, in the driver and in every worker that
-    reads a pickled stage.
-    """
-
-    place: str
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return import_function(self)(*arguments, **options)
-
-
-def import_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Import and return the function that a LazyFunction stands for; return any other as it is."""
-    if not isinstance(function, LazyFunction):
-        return function
-    module, _, name = function.place.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 _MOST_CHANGES = 5

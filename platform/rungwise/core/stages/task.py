@@ -5,9 +5,9 @@ import os
 import sys
 from typing import Any
 
+from rungwise.core.lazy import import_function
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import import_function
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
+from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import LazyFunction, StageType
+from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import StoredModel, Summary, SummaryPart
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig

@@ -38,8 +38,8 @@ from rungwise.models.device import is_gpu
 
 class FusedLoss(torch.autograd.Function):
     """Returns (total, correct) like `sum_weighted_losses`, holding the logits of `rows` tokens at
-    a time. `weight_PD` may have padding rows, P >= V; `bias_V` may be None. Matrix products use `dtype`,
-    everything else float32 or wider. `sums_of` makes the sums: `InCache` or `Traced`."""
+    a time. `weight_PD` may have padding rows, P >= V; `bias_V` may be None. Matrix products use
+    `dtype`, everything else float32 or wider. `sums_of` makes the sums: `InCache` or `Traced`."""
 
     @staticmethod
     def forward(
