@@ -30,7 +30,8 @@ from rungwise.training.feed import Prefetched, logical_ranks
 from rungwise.training.optimizer import build_optimizers, learning_rate_at
 from rungwise.training.parallel import Worker, distribute
 from rungwise.training.state import RunState
-from rungwise.training.step import Step, StepMetrics, StepTotals
+from rungwise.training.step import Step
+from rungwise.training.step_metrics import StepMetrics, StepTotals
 from rungwise.training.throughput import (
     Clock,
     Costs,

@@ -27,7 +27,7 @@ from rungwise.training.optimizer import (
     set_learning_rate,
     update,
 )
-from rungwise.training.step import is_spike
+from rungwise.training.step_metrics import is_spike
 from rungwise.training.throughput import Clock, Costs, Progress, matmul_rate, totals
 from tests.small_models import small_model
 from tests.training_runs import Killed, KilledAt, Notes, config, make_instances, run, weights

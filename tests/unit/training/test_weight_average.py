@@ -15,7 +15,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.training import step as training_step
 from rungwise.training.config import GradientConfig, OutlierConfig
 from rungwise.training.initial import build_model
-from rungwise.training.step import Outliers
+from rungwise.training.step_metrics import Outliers
 from tests.training_runs import (
     CPU,
     VOCAB,
