@@ -98,9 +98,10 @@ def test_a_spot_pod_drains_before_it_ends() -> None:
     pod = spot["template"]["spec"]
     [container] = pod["containers"]
     command = container["lifecycle"]["preStop"]["exec"]["command"]
-    assert command == ["python", "-m", drain.__spec__.name]
+    *program, seconds = command
+    assert program == ["python", "-m", drain.__spec__.name]
     assert drain.POD_VARIABLE in {each["name"] for each in container["env"]}
-    assert pod["terminationGracePeriodSeconds"] > drain._NOTICE_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > float(seconds)
 
 
 @pytest.mark.parametrize(("overlay", "example"), [("spot", "cpu-smoke"), ("gpu-efa", "gpu-efa")])
@@ -134,5 +135,5 @@ def test_a_drain_is_of_this_pods_nodes_alone(monkeypatch: pytest.MonkeyPatch) ->
 
     client = SimpleNamespace(get_all_node_info=lambda **_: nodes, drain_node=drain_node)
     monkeypatch.setattr(drain, "GcsClient", lambda address: client)
-    drain.drain("10.0.0.9:6379", "10.0.0.1")
+    drain.drain("10.0.0.9:6379", "10.0.0.1", 100)
     assert drained == ["01"]
