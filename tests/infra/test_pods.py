@@ -1,0 +1,190 @@
+"""The commands, variables, probes and hooks of the manifests, run as processes on this machine.
+
+`tests/infra/pods.py` stands in for KubeRay. No Kubernetes takes part.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.infra.pods import TOKEN, Pod, pods
+from tests.waiting import wait_until
+
+HEAD, SPOT, NEW = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+STEPS = 3000  # half a minute and more, so that a run is not over before anything happens to it
+NOTICE = 10  # seconds, as of a cloud that gives less than two minutes
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("kubectl") is None, reason="needs kubectl (Debian: kubernetes-client)"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe and its text, as a user has it and as an image holds it."""
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copytree(REPOSITORY / "workflows", folder / "workflows")
+    write_corpus(folder / "text", documents=60)
+    recipe = small_recipe(Path("runs"), folder / "text")
+    recipe["pretrain"] |= {"steps": STEPS, "validation_every_steps": 1000}
+    write_recipe(folder / "small.yaml", recipe)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of the same run without a cluster."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    command = [sys.executable, "-m", "rungwise", "run", "pretrain", "small.yaml", f"root={root}"]
+    done = subprocess.run(
+        command, cwd=project, env=variables(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return root
+
+
+def variables(**more: str) -> dict[str, str]:
+    """The environment of a user who knows the cluster's token."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "MLFLOW_"))}
+    return inherited | {"PYTHONPATH": str(REPOSITORY / "platform")} | more
+
+
+def render(overlay: str) -> dict[str, Any]:
+    command = ["kubectl", "kustomize", str(REPOSITORY / "infra" / "kuberay" / "overlays" / overlay)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    documents = yaml.safe_load_all(done.stdout)
+    [cluster] = [each for each in documents if each["kind"] == "RayCluster"]
+    return cluster
+
+
+class Job:
+    """A command that submits a job and follows it."""
+
+    def __init__(self, command: list[str], folder: Path, log: Path) -> None:
+        self._log = log
+        environment = variables(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
+        with log.open("w") as stream:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env=environment, stdout=stream, stderr=stream
+            )
+
+    def printed(self) -> str:
+        return self._log.read_text()
+
+    def wait_for_steps(self) -> None:
+        """Until the job says that some of its training is done."""
+        pattern = re.compile(rf"^pretrain +running .* [1-9][\d,]*/{STEPS:,} ", re.MULTILINE)
+        wait_until(self.printed, lambda: pattern.search(self.printed()), code=self.process.poll)
+
+    def finish(self) -> None:
+        assert self.process.wait(280) == 0, self.printed()
+
+
+def read_training(root: Path) -> dict[str, Any]:
+    [record] = root.glob("pretrain/*/artifact.json")
+    return json.loads(record.read_text())["summary"]["gradient"]
+
+
+def list_artifacts(root: Path) -> set[str]:
+    """The stages that are finished, each with its fingerprint."""
+    return {str(record.parent.relative_to(root)) for record in root.glob("*/*/artifact.json")}
+
+
+def assert_undisturbed(root: Path, undisturbed: Path) -> None:
+    """Every artifact has the id, and every step the loss, of the undisturbed run."""
+    assert list_artifacts(root) == list_artifacts(undisturbed)
+    assert read_training(root)["history"] == read_training(undisturbed)["history"]
+
+
+@pytest.mark.timeout(900)
+def test_a_training_saves_before_its_spot_pod_goes_and_goes_on_in_the_next_one(
+    project: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """No checkpoint is due: the one that the run goes on from answers the pod's `preStop`."""
+    cluster = render("spot")
+    [group] = [each for each in cluster["spec"]["workerGroupSpecs"] if each["groupName"] == "spot"]
+    [container] = group["template"]["spec"]["containers"]
+    container["lifecycle"]["preStop"]["exec"]["command"][-1] = str(NOTICE)
+    with pods(cluster, RUNGWISE_ROOT=str(tmp_path)) as running:
+        head = running.start("head", HEAD)
+        spot = running.start("spot", SPOT)
+        assert all(pod.probe("livenessProbe") for pod in (head, spot))
+        command = [sys.executable, "-m", "rungwise", "submit", "workflows/pretrain.py"]
+        command += ["small.yaml", f"compute.checkpoint_every_steps={10 * STEPS}"]
+        job = Job([*command, "--address", head.job_server], project, tmp_path / "log")
+        job.wait_for_steps()
+        assert list_checkpoints(tmp_path / "runs") == []
+        began = time.monotonic()
+        hook = spot.run_hook()
+        assert hook.returncode == 0, hook.stderr
+        # The hook leaves the workers all the time that there is.
+        assert NOTICE - 1 < time.monotonic() - began < NOTICE + 10
+        [saved] = list_checkpoints(tmp_path / "runs")
+        spot.kill()
+        assert not spot.probe("readinessProbe")
+        running.start("spot", NEW)
+        job.finish()
+    attempts = read_training(tmp_path / "runs")["attempts"]
+    assert [attempt["step"] for attempt in attempts] == [0, saved]
+    assert_undisturbed(tmp_path / "runs", undisturbed)
+
+
+@pytest.mark.timeout(900)
+def test_a_rayjob_whose_head_is_lost_goes_on_in_its_next_cluster(
+    project: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """KubeRay answers the loss with a new cluster of the same specification, and starts the
+    entrypoint in it again (`backoffLimit`)."""
+    command = [sys.executable, "-m", "rungwise", "submit", "pretrain", str(project / "small.yaml")]
+    command += ["compute.checkpoint_every_steps=200", "--kubernetes"]
+    command += [str(REPOSITORY / "infra" / "kuberay" / "overlays" / "spot")]
+    printed = subprocess.run(
+        command, cwd=project, env=variables(), capture_output=True, text=True, check=True
+    )
+    rayjob = yaml.safe_load(printed.stdout)["spec"]
+    assert rayjob["backoffLimit"] > 0
+    root = tmp_path / "runs"
+
+    def submit(head: Pod, log: Path) -> Job:
+        submitter = [str(Path(sys.executable).with_name("ray")), "job", "submit"]
+        submitter += ["--address", head.job_server, "--", *shlex.split(rayjob["entrypoint"])]
+        return Job(submitter, tmp_path, log)
+
+    for log in (tmp_path / "first.log", tmp_path / "second.log"):
+        cluster = {"spec": rayjob["rayClusterSpec"]}
+        with pods(cluster, RUNGWISE_ROOT=str(tmp_path)) as running:
+            head = running.start("head", HEAD)
+            running.start("spot", SPOT)
+            job = submit(head, log)
+            if log.name == "second.log":
+                job.finish()
+                break
+            job.wait_for_steps()
+            wait_until(job.printed, lambda: list_checkpoints(root), code=job.process.poll)
+            head.kill()
+            assert job.process.wait(280) != 0
+            finished = list_artifacts(root)
+            assert not list(root.glob("pretrain/*/artifact.json"))
+    assert finished < list_artifacts(root)
+    assert read_training(root)["attempts"][-1]["step"] >= 200
+    assert_undisturbed(root, undisturbed)
+
+
+def list_checkpoints(root: Path) -> list[int]:
+    """The steps of the checkpoints of a training that is not finished."""
+    records = root.glob("pretrain/*/checkpoints/*/checkpoint.json")
+    return sorted(json.loads(record.read_text())["progress"]["step"] for record in records)
