@@ -36,7 +36,12 @@ class Pod:
     """One pod of a group, as a process."""
 
     def __init__(
-        self, spec: dict[str, Any], group: dict[str, Any], address: str, head: "Pod | None"
+        self,
+        spec: dict[str, Any],
+        group: dict[str, Any],
+        address: str,
+        head: "Pod | None",
+        image: Path,
     ) -> None:
         self.address = address
         self._folder = Path(tempfile.mkdtemp(prefix="rw", dir="/tmp"))  # short: it holds sockets
@@ -56,7 +61,7 @@ class Pod:
             self.process = psutil.Popen(
                 ["bash", "-c", f"ulimit -n 65536; {start}"],
                 env=self.environment,
-                cwd=self._folder,
+                cwd=image,
                 stdout=stream,
                 stderr=stream,
                 start_new_session=True,
@@ -168,8 +173,9 @@ class Pod:
 class Pods:
     """The pods that a RayCluster has just now; the first one is the head."""
 
-    def __init__(self, cluster: dict[str, Any], variables: dict[str, str]) -> None:
+    def __init__(self, cluster: dict[str, Any], image: Path, variables: dict[str, str]) -> None:
         self._spec = cluster["spec"]
+        self._image = image
         groups = [self._spec["headGroupSpec"], *self._spec["workerGroupSpecs"]]
         for group in groups:
             [container] = group["template"]["spec"]["containers"]
@@ -184,16 +190,17 @@ class Pods:
         groups = {each["groupName"]: each for each in self._spec["workerGroupSpecs"]}
         groups["head"] = self._spec["headGroupSpec"]
         head = None if name == "head" else self.all[0]
-        pod = Pod(self._spec, groups[name], address, head)
+        pod = Pod(self._spec, groups[name], address, head, self._image)
         self.all.append(pod)
         wait_until(pod.log.read_text, lambda: pod.probe("readinessProbe"), code=pod.process.poll)
         return pod
 
 
 @contextlib.contextmanager
-def pods(cluster: dict[str, Any], **variables: str) -> Iterator[Pods]:
-    """The pods of a RayCluster, with these values of variables that its containers declare."""
-    started = Pods(cluster, variables)
+def pods(cluster: dict[str, Any], image: Path, **variables: str) -> Iterator[Pods]:
+    """The pods of a RayCluster. `image` is the folder where an image's commands begin, and
+    `variables` has values of those that containers declare."""
+    started = Pods(cluster, image, variables)
     try:
         yield started
     finally:

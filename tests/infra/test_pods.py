@@ -119,7 +119,7 @@ def test_a_training_saves_before_its_spot_pod_goes_and_goes_on_in_the_next_one(
     [group] = [each for each in cluster["spec"]["workerGroupSpecs"] if each["groupName"] == "spot"]
     [container] = group["template"]["spec"]["containers"]
     container["lifecycle"]["preStop"]["exec"]["command"][-1] = str(NOTICE)
-    with pods(cluster, RUNGWISE_ROOT=str(tmp_path)) as running:
+    with pods(cluster, tmp_path, RUNGWISE_ROOT=str(tmp_path)) as running:
         head = running.start("head", HEAD)
         spot = running.start("spot", SPOT)
         assert all(pod.probe("livenessProbe") for pod in (head, spot))
@@ -149,7 +149,7 @@ def test_a_rayjob_whose_head_is_lost_goes_on_in_its_next_cluster(
 ) -> None:
     """KubeRay answers the loss with a new cluster of the same specification, and starts the
     entrypoint in it again (`backoffLimit`)."""
-    command = [sys.executable, "-m", "rungwise", "submit", "pretrain", str(project / "small.yaml")]
+    command = [sys.executable, "-m", "rungwise", "submit", "pretrain", "small.yaml"]
     command += ["compute.checkpoint_every_steps=200", "--kubernetes"]
     command += [str(REPOSITORY / "infra" / "kuberay" / "overlays" / "spot")]
     printed = subprocess.run(
@@ -166,7 +166,7 @@ def test_a_rayjob_whose_head_is_lost_goes_on_in_its_next_cluster(
 
     for log in (tmp_path / "first.log", tmp_path / "second.log"):
         cluster = {"spec": rayjob["rayClusterSpec"]}
-        with pods(cluster, RUNGWISE_ROOT=str(tmp_path)) as running:
+        with pods(cluster, project, RUNGWISE_ROOT=str(tmp_path)) as running:
             head = running.start("head", HEAD)
             running.start("spot", SPOT)
             job = submit(head, log)
