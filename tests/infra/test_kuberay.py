@@ -136,8 +136,8 @@ def test_the_cluster_has_the_ray_of_the_project_one_image_one_root_and_one_pair_
     head, *workers = [each["template"]["spec"]["containers"][0] for each in list_groups(cluster)]
     for container in (head, *workers):
         assert container["resources"]["limits"] == container["resources"]["requests"]
-        assert container["env"][0]["name"] == "RUNGWISE_ROOT"
-        assert container["env"][0] == head["env"][0]
+        assert [each["name"] for each in head["env"]] == ["RUNGWISE_ROOT", "MLFLOW_TRACKING_URI"]
+        assert container["env"][:2] == head["env"]
         for key in ("image", "readinessProbe", "livenessProbe"):
             assert container[key] == head[key]
 

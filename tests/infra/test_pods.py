@@ -71,6 +71,12 @@ def render(overlay: str) -> dict[str, Any]:
     return cluster
 
 
+def own_places(folder: Path) -> dict[str, str]:
+    """Variables of pods that have neither a bucket nor MLflow's server."""
+    database = f"sqlite:///{folder / 'mlflow.db'}"
+    return {"RUNGWISE_ROOT": str(folder), "MLFLOW_TRACKING_URI": database}
+
+
 class Job:
     """A command that submits a job and follows it."""
 
@@ -119,7 +125,7 @@ def test_a_training_saves_before_its_spot_pod_goes_and_goes_on_in_the_next_one(
     [group] = [each for each in cluster["spec"]["workerGroupSpecs"] if each["groupName"] == "spot"]
     [container] = group["template"]["spec"]["containers"]
     container["lifecycle"]["preStop"]["exec"]["command"][-1] = str(NOTICE)
-    with pods(cluster, tmp_path, RUNGWISE_ROOT=str(tmp_path)) as running:
+    with pods(cluster, tmp_path, **own_places(tmp_path)) as running:
         head = running.start("head", HEAD)
         spot = running.start("spot", SPOT)
         assert all(pod.probe("livenessProbe") for pod in (head, spot))
@@ -166,7 +172,7 @@ def test_a_rayjob_whose_head_is_lost_goes_on_in_its_next_cluster(
 
     for log in (tmp_path / "first.log", tmp_path / "second.log"):
         cluster = {"spec": rayjob["rayClusterSpec"]}
-        with pods(cluster, project, RUNGWISE_ROOT=str(tmp_path)) as running:
+        with pods(cluster, project, **own_places(tmp_path)) as running:
             head = running.start("head", HEAD)
             running.start("spot", SPOT)
             job = submit(head, log)
