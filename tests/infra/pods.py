@@ -56,12 +56,17 @@ class Pod:
             for name, value in sorted(self.parameters.items())
             if value != "false"
         ]
-        start = " ".join(["ray start", *["--head"] * (head is None), *flags])
+        self._command = " ".join(["ray start", *["--head"] * (head is None), *flags])
+        self._image = image
+        self.start()
+
+    def start(self) -> None:
+        """Start the pod's container; also once more after `kill`."""
         with self.log.open("w") as stream:
             self.process = psutil.Popen(
-                ["bash", "-c", f"ulimit -n 65536; {start}"],
+                ["bash", "-c", f"ulimit -n 65536; {self._command}"],
                 env=self.environment,
-                cwd=image,
+                cwd=self._image,
                 stdout=stream,
                 stderr=stream,
                 start_new_session=True,
@@ -126,6 +131,12 @@ class Pod:
         }
         if self.head is not self:
             added |= {"FQ_RAY_IP": host, "RAY_IP": host}
+        if self.head is self and "gcsFaultToleranceOptions" in spec:
+            assert spec["gcsFaultToleranceOptions"]["backend"] == "rocksdb"
+            volume = self._folder / "volume"
+            added |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(volume)}
+        elif "gcsFaultToleranceOptions" in spec:
+            added["RAY_gcs_rpc_server_reconnect_timeout_s"] = "600"
         assert spec["authOptions"]["mode"] == "token"
         added |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
         machine = {
@@ -150,6 +161,9 @@ class Pod:
         except (urllib.error.URLError, OSError):
             return False
 
+    def wait_until_ready(self) -> None:
+        wait_until(self.log.read_text, lambda: self.probe("readinessProbe"), code=self.process.poll)
+
     def run_hook(self) -> subprocess.CompletedProcess[str]:
         """Run the container's `preStop`."""
         command = self.container["lifecycle"]["preStop"]["exec"]["command"]
@@ -173,16 +187,9 @@ class Pod:
 class Pods:
     """The pods that a RayCluster has just now; the first one is the head."""
 
-    def __init__(self, cluster: dict[str, Any], image: Path, variables: dict[str, str]) -> None:
+    def __init__(self, cluster: dict[str, Any], image: Path) -> None:
         self._spec = cluster["spec"]
         self._image = image
-        groups = [self._spec["headGroupSpec"], *self._spec["workerGroupSpecs"]]
-        for group in groups:
-            [container] = group["template"]["spec"]["containers"]
-            for each in container["env"]:
-                each["value"] = variables.get(each["name"], each.get("value"))
-                if each["value"] is None:
-                    del each["value"]
         self.all: list[Pod] = []
 
     def start(self, name: str, address: str) -> Pod:
@@ -192,15 +199,14 @@ class Pods:
         head = None if name == "head" else self.all[0]
         pod = Pod(self._spec, groups[name], address, head, self._image)
         self.all.append(pod)
-        wait_until(pod.log.read_text, lambda: pod.probe("readinessProbe"), code=pod.process.poll)
+        pod.wait_until_ready()
         return pod
 
 
 @contextlib.contextmanager
-def pods(cluster: dict[str, Any], image: Path, **variables: str) -> Iterator[Pods]:
-    """The pods of a RayCluster. `image` is the folder where an image's commands begin, and
-    `variables` has values of those that containers declare."""
-    started = Pods(cluster, image, variables)
+def pods(cluster: dict[str, Any], image: Path) -> Iterator[Pods]:
+    """The pods of a RayCluster. `image` is the folder where an image's commands begin."""
+    started = Pods(cluster, image)
     try:
         yield started
     finally:

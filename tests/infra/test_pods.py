@@ -63,18 +63,38 @@ def variables(**more: str) -> dict[str, str]:
     return inherited | {"PYTHONPATH": str(REPOSITORY / "platform")} | more
 
 
-def render(overlay: str) -> dict[str, Any]:
-    command = ["kubectl", "kustomize", str(REPOSITORY / "infra" / "kuberay" / "overlays" / overlay)]
+@pytest.fixture
+def overlay(tmp_path: Path) -> Path:
+    """The overlay `spot` as a user patches it: places of this machine, and a short notice."""
+    folder = tmp_path / "overlay"
+    folder.mkdir()
+    places = [str(tmp_path / "bucket"), f"sqlite:///{tmp_path / 'mlflow.db'}"]
+    groups = ["headGroupSpec", "workerGroupSpecs/0", "workerGroupSpecs/1"]
+    changes = {
+        f"{group}/template/spec/containers/0/env/{number}/value": place
+        for group in groups
+        for number, place in enumerate(places)
+    }
+    spot = "workerGroupSpecs/1/template/spec"
+    changes[f"{spot}/terminationGracePeriodSeconds"] = NOTICE + 10
+    changes[f"{spot}/containers/0/lifecycle/preStop/exec/command/3"] = str(NOTICE)
+    patch = [{"op": "replace", "path": f"/spec/{k}", "value": v} for k, v in changes.items()]
+    kuberay = os.path.relpath(REPOSITORY / "infra" / "kuberay", folder)
+    text = {
+        "resources": [f"{kuberay}/overlays/spot"],
+        "components": [f"{kuberay}/components/durable-head"],
+        "patches": [{"target": {"kind": "RayCluster"}, "patch": yaml.safe_dump(patch)}],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(text))
+    return folder
+
+
+def render(overlay: Path) -> dict[str, Any]:
+    command = ["kubectl", "kustomize", str(overlay)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     documents = yaml.safe_load_all(done.stdout)
     [cluster] = [each for each in documents if each["kind"] == "RayCluster"]
     return cluster
-
-
-def own_places(folder: Path) -> dict[str, str]:
-    """Variables of pods that have neither a bucket nor MLflow's server."""
-    database = f"sqlite:///{folder / 'mlflow.db'}"
-    return {"RUNGWISE_ROOT": str(folder), "MLFLOW_TRACKING_URI": database}
 
 
 class Job:
@@ -118,14 +138,11 @@ def assert_undisturbed(root: Path, undisturbed: Path) -> None:
 
 @pytest.mark.timeout(900)
 def test_a_training_saves_before_its_spot_pod_goes_and_goes_on_in_the_next_one(
-    project: Path, undisturbed: Path, tmp_path: Path
+    project: Path, undisturbed: Path, overlay: Path, tmp_path: Path
 ) -> None:
     """No checkpoint is due: the one that the run goes on from answers the pod's `preStop`."""
-    cluster = render("spot")
-    [group] = [each for each in cluster["spec"]["workerGroupSpecs"] if each["groupName"] == "spot"]
-    [container] = group["template"]["spec"]["containers"]
-    container["lifecycle"]["preStop"]["exec"]["command"][-1] = str(NOTICE)
-    with pods(cluster, tmp_path, **own_places(tmp_path)) as running:
+    root = tmp_path / "bucket" / "runs"
+    with pods(render(overlay), tmp_path) as running:
         head = running.start("head", HEAD)
         spot = running.start("spot", SPOT)
         assert all(pod.probe("livenessProbe") for pod in (head, spot))
@@ -133,49 +150,42 @@ def test_a_training_saves_before_its_spot_pod_goes_and_goes_on_in_the_next_one(
         command += ["small.yaml", f"compute.checkpoint_every_steps={10 * STEPS}"]
         job = Job([*command, "--address", head.job_server], project, tmp_path / "log")
         job.wait_for_steps()
-        assert list_checkpoints(tmp_path / "runs") == []
+        assert list_checkpoints(root) == []
         began = time.monotonic()
         hook = spot.run_hook()
         assert hook.returncode == 0, hook.stderr
         # The hook leaves the workers all the time that there is.
         assert NOTICE - 1 < time.monotonic() - began < NOTICE + 10
-        [saved] = list_checkpoints(tmp_path / "runs")
+        [saved] = list_checkpoints(root)
         spot.kill()
         assert not spot.probe("readinessProbe")
         running.start("spot", NEW)
         job.finish()
-    attempts = read_training(tmp_path / "runs")["attempts"]
+    attempts = read_training(root)["attempts"]
     assert [attempt["step"] for attempt in attempts] == [0, saved]
-    assert_undisturbed(tmp_path / "runs", undisturbed)
+    assert_undisturbed(root, undisturbed)
 
 
 @pytest.mark.timeout(900)
 def test_a_rayjob_whose_head_is_lost_goes_on_in_its_next_cluster(
-    project: Path, undisturbed: Path, tmp_path: Path
+    project: Path, undisturbed: Path, overlay: Path, tmp_path: Path
 ) -> None:
     """KubeRay answers the loss with a new cluster of the same specification, and starts the
     entrypoint in it again (`backoffLimit`)."""
     command = [sys.executable, "-m", "rungwise", "submit", "pretrain", "small.yaml"]
-    command += ["compute.checkpoint_every_steps=200", "--kubernetes"]
-    command += [str(REPOSITORY / "infra" / "kuberay" / "overlays" / "spot")]
+    command += ["compute.checkpoint_every_steps=200", "--kubernetes", str(overlay)]
     printed = subprocess.run(
         command, cwd=project, env=variables(), capture_output=True, text=True, check=True
     )
     rayjob = yaml.safe_load(printed.stdout)["spec"]
     assert rayjob["backoffLimit"] > 0
-    root = tmp_path / "runs"
-
-    def submit(head: Pod, log: Path) -> Job:
-        submitter = [str(Path(sys.executable).with_name("ray")), "job", "submit"]
-        submitter += ["--address", head.job_server, "--", *shlex.split(rayjob["entrypoint"])]
-        return Job(submitter, tmp_path, log)
-
+    root = tmp_path / "bucket" / "runs"
     for log in (tmp_path / "first.log", tmp_path / "second.log"):
         cluster = {"spec": rayjob["rayClusterSpec"]}
-        with pods(cluster, project, **own_places(tmp_path)) as running:
+        with pods(cluster, project) as running:
             head = running.start("head", HEAD)
             running.start("spot", SPOT)
-            job = submit(head, log)
+            job = submit(head, shlex.split(rayjob["entrypoint"]), log)
             if log.name == "second.log":
                 job.finish()
                 break
@@ -188,6 +198,35 @@ def test_a_rayjob_whose_head_is_lost_goes_on_in_its_next_cluster(
     assert finished < list_artifacts(root)
     assert read_training(root)["attempts"][-1]["step"] >= 200
     assert_undisturbed(root, undisturbed)
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_with_a_durable_head_outlives_its_head(overlay: Path, tmp_path: Path) -> None:
+    """The worker of before takes a task of the next head, which still knows the first job."""
+    program = "import ray; ray.init(); f = ray.remote(ray.util.get_node_ip_address)"
+    entrypoint = ["python", "-c", shlex.quote(f"{program}; print('ran on', ray.get(f.remote()))")]
+    with pods(render(overlay), tmp_path) as running:
+        head = running.start("head", HEAD)
+        spot = running.start("spot", SPOT)
+        for log in (tmp_path / "before", tmp_path / "after"):
+            job = submit(head, entrypoint, log)
+            job.finish()
+            assert f"ran on {SPOT}" in job.printed()
+            if log.name == "before":
+                head.kill()
+                head.start()
+                head.wait_until_ready()
+        assert spot.process.poll() is None
+        known = [str(Path(sys.executable).with_name("ray")), "job", "list", "--address"]
+        listed = Job([*known, head.job_server], tmp_path, tmp_path / "list")
+        listed.finish()
+        assert listed.printed().count("SUCCEEDED") == 2
+
+
+def submit(head: Pod, entrypoint: list[str], log: Path) -> Job:
+    """Submit as KubeRay's submitter of a RayJob does."""
+    command = [str(Path(sys.executable).with_name("ray")), "job", "submit"]
+    return Job([*command, "--address", head.job_server, "--", *entrypoint], log.parent, log)
 
 
 def list_checkpoints(root: Path) -> list[int]:
