@@ -84,7 +84,6 @@ def overlay(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 every_overlay = pytest.mark.parametrize("overlay", ["cpu", "spot", "gpu-efa", "own"], indirect=True)
-own_overlay = pytest.mark.parametrize("overlay", ["own"], indirect=True)
 
 
 def strict(schema: Any) -> Any:
@@ -142,7 +141,7 @@ def test_the_cluster_has_the_ray_of_the_project_one_image_one_root_and_one_pair_
             assert container[key] == head[key]
 
 
-@own_overlay
+@pytest.mark.parametrize("overlay", ["own"], indirect=True)
 def test_a_queue_is_named_once_and_counts_all_pods_beforehand(overlay: Path) -> None:
     """By Kueue's rules: a label, no autoscaler, and a RayJob that ends its cluster."""
     cluster, rayjob = render_cluster(overlay), render_rayjob(overlay)
@@ -151,12 +150,6 @@ def test_a_queue_is_named_once_and_counts_all_pods_beforehand(overlay: Path) -> 
     assert rayjob["spec"]["shutdownAfterJobFinishes"]
     assert not cluster["spec"]["enableInTreeAutoscaling"]
     assert sum(each["replicas"] for each in cluster["spec"]["workerGroupSpecs"]) > 0
-
-
-@own_overlay
-def test_a_durable_head_keeps_its_state_on_a_volume_of_its_own_cluster(overlay: Path) -> None:
-    options = render_cluster(overlay)["spec"]["gcsFaultToleranceOptions"]
-    assert options == {"backend": "rocksdb", "storage": {"size": "1Gi"}}
 
 
 def test_the_image_holds_what_the_job_runs() -> None:
@@ -228,9 +221,9 @@ def test_the_services_are_valid_and_reached_from_inside_alone() -> None:
             pod = manifest["spec"]["template"]["spec"]
             assert pod["securityContext"]["runAsNonRoot"]
             assert {"readinessProbe", "livenessProbe"} <= pod["containers"][0].keys()
-    manifest["spec"]["template"]["spec"]["contianers"] = []
+    wrong = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spce": {}}
     with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
 
 
 def test_the_services_have_every_board_and_rule_and_what_these_ask_for() -> None:
