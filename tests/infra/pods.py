@@ -61,7 +61,9 @@ class Pod:
         self.start()
 
     def start(self) -> None:
-        """Start the pod's container; also once more after `kill`."""
+        """Start the pod's processes; after `kill`, those of the pod that replaces it, with nothing
+        but its volume."""
+        shutil.rmtree(self._folder / "ray", ignore_errors=True)
         with self.log.open("w") as stream:
             self.process = psutil.Popen(
                 ["bash", "-c", f"ulimit -n 65536; {self._command}"],
