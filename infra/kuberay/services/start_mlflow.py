@@ -13,7 +13,8 @@ import botocore.session
 
 
 def read_password(secret: str) -> str:
-    client = botocore.session.get_session().create_client("secretsmanager")
+    region = secret.split(":")[3]  # of its ARN
+    client = botocore.session.get_session().create_client("secretsmanager", region_name=region)
     return json.loads(client.get_secret_value(SecretId=secret)["SecretString"])["password"]
 
 
