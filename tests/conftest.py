@@ -286,12 +286,17 @@ def write_recipe(path: Path, recipe: dict[str, Any]) -> Path:
     return path
 
 
-@pytest.fixture
-def unused_port() -> int:
+def find_port() -> int:
     """A port of loopback that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port of loopback that nothing listens on."""
+    return find_port()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from rungwise.training.ray.resume_proof import kill_with_children
-from tests.conftest import unused_port
+from tests.conftest import find_port
 from tests.waiting import wait_until
 
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -46,14 +46,14 @@ class Raylets:
         command += ["--object-store-memory", "100000000", "--temp-dir", str(place)]
         command += ["--disable-usage-stats"]
         for option in _FREE_PORTS:
-            command += [option, str(unused_port())]
+            command += [option, str(find_port())]
         if self.address:
             command += ["--address", self.address]
         else:
-            self.address = f"{address}:{unused_port()}"
+            self.address = f"{address}:{find_port()}"
             command += ["--head", "--port", self.address.rpartition(":")[2]]
             command += ["--include-dashboard", "false"]
-            command += ["--ray-client-server-port", str(unused_port())]
+            command += ["--ray-client-server-port", str(find_port())]
             self.environment["RAY_ADDRESS"] = self.address
         # Without the address: this one makes the cluster that it names.
         variables = {k: v for k, v in self.environment.items() if k != "RAY_ADDRESS"}

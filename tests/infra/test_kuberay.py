@@ -1,4 +1,4 @@
-"""The manifests for KubeRay: valid by its schemas, and of one piece with the rest of the project.
+"""The manifests: valid by the schemas of KubeRay and Kubernetes, and of one piece with the rest.
 
 RUNGWISE_KUBERAY, or else ../shared/kuberay, holds the Helm chart of the KubeRay operator, whose
 schemas are too large to keep here.
@@ -7,12 +7,19 @@ schemas are too large to keep here.
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
+import kubernetes_validate
+import psutil
 import pytest
 import yaml
 
@@ -20,9 +27,12 @@ from rungwise.cluster import drain
 from rungwise.submission.job import load_job
 from rungwise.submission.kubernetes import make_rayjob, render_cluster
 from tests.conftest import REPOSITORY
+from tests.waiting import wait_until
 
 INFRA = REPOSITORY / "infra"
-OVERLAY = INFRA / "kuberay" / "overlays" / "cpu"
+KUBERAY = INFRA / "kuberay"
+OVERLAYS = KUBERAY / "overlays"
+KUBERNETES = "1.32"
 CHART = Path(os.environ.get("RUNGWISE_KUBERAY", REPOSITORY.parent / "shared" / "kuberay"))
 SCHEMAS = CHART / "helm-chart" / "kuberay-operator" / "crds"
 
@@ -31,13 +41,49 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def manifest(kind: str, overlay: str = "cpu") -> dict[str, Any]:
-    cluster = render_cluster(OVERLAY.parent / overlay)
-    if kind == "raycluster":
-        return cluster
+def render_rayjob(overlay: Path) -> dict[str, Any]:
     overrides = ["root=s3://BUCKET/rungwise"]
     job = load_job(str(REPOSITORY), "pretrain", "quickstart", overrides)
-    return make_rayjob(job, cluster)
+    return make_rayjob(job, render_cluster(overlay))
+
+
+def render_services() -> list[dict[str, Any]]:
+    command = ["kubectl", "kustomize", str(KUBERAY / "services")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def find_container(name: str) -> dict[str, Any]:
+    """The container of a service's pod."""
+    [container] = [
+        container
+        for each in render_services()
+        if each["kind"] == "Deployment" and each["metadata"]["name"] == name
+        for container in each["spec"]["template"]["spec"]["containers"]
+    ]
+    return container
+
+
+def list_groups(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    """The head's group and those of workers."""
+    return [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+
+
+@pytest.fixture
+def overlay(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """An overlay of the repository, or `own`: that of a user who adds every component to `spot`."""
+    if request.param != "own":
+        return OVERLAYS / request.param
+    components = [KUBERAY / "components" / name for name in ("queue", "durable-head")]
+    overlay = {
+        "resources": [os.path.relpath(OVERLAYS / "spot", tmp_path)],
+        "components": [os.path.relpath(each, tmp_path) for each in components],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    return tmp_path
+
+
+every_overlay = pytest.mark.parametrize("overlay", ["cpu", "spot", "gpu-efa", "own"], indirect=True)
 
 
 def strict(schema: Any) -> Any:
@@ -52,10 +98,12 @@ def strict(schema: Any) -> Any:
     return inner | ({} if is_open or not is_block else {"additionalProperties": False})
 
 
-@pytest.mark.parametrize("kind", ["raycluster", "rayjob"])
-@pytest.mark.parametrize("overlay", ["cpu", "spot", "gpu-efa"])
+@every_overlay
+@pytest.mark.parametrize(
+    ("kind", "render"), [("raycluster", render_cluster), ("rayjob", render_rayjob)]
+)
 def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(
-    kind: str, overlay: str
+    kind: str, render: Callable[[Path], dict[str, Any]], overlay: Path
 ) -> None:
     file = SCHEMAS / f"ray.io_{kind}s.yaml"
     if not file.is_file():
@@ -64,25 +112,50 @@ def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(
     [schema] = [each["schema"]["openAPIV3Schema"] for each in versions if each["name"] == "v1"]
     schema["properties"]["spec"] = strict(schema["properties"]["spec"])
     check = jsonschema.Draft202012Validator(schema)
-    assert [error.message for error in check.iter_errors(manifest(kind, overlay))] == []
-    wrong = manifest(kind, overlay)
-    wrong["spec"]["rayVersoin"] = "2.60.0"
-    assert not check.is_valid(wrong)
+    manifest = render(overlay)
+    assert [error.message for error in check.iter_errors(manifest)] == []
+    manifest["spec"]["rayVersoin"] = "2.60.0"
+    assert not check.is_valid(manifest)
 
 
-def test_the_cluster_has_the_ray_of_the_project_and_one_image() -> None:
-    spec = manifest("raycluster")["spec"]
-    assert f"ray=={spec['rayVersion']}\n" in (REPOSITORY / "constraints.txt").read_text()
-    groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
-    containers = [each["template"]["spec"]["containers"][0] for each in groups]
-    assert len({container["image"] for container in containers}) == 1
-    for container in containers:
+@every_overlay
+def test_the_pods_are_valid_by_the_schema_of_kubernetes(overlay: Path) -> None:
+    for group in list_groups(render_cluster(overlay)):
+        pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "of-a-group"}}
+        kubernetes_validate.validate(pod | {"template": group["template"]}, KUBERNETES, strict=True)
+
+
+@every_overlay
+def test_the_cluster_has_the_ray_of_the_project_one_image_one_root_and_one_pair_of_probes(
+    overlay: Path,
+) -> None:
+    cluster = render_cluster(overlay)
+    version = cluster["spec"]["rayVersion"]
+    assert f"ray=={version}\n" in (REPOSITORY / "constraints.txt").read_text()
+    head, *workers = [each["template"]["spec"]["containers"][0] for each in list_groups(cluster)]
+    for container in (head, *workers):
         assert container["resources"]["limits"] == container["resources"]["requests"]
-        assert [each["name"] for each in container["env"]] == ["RUNGWISE_ROOT"]
+        assert [each["name"] for each in head["env"]] == ["RUNGWISE_ROOT", "MLFLOW_TRACKING_URI"]
+        assert container["env"][:2] == head["env"]
+        for key in ("image", "readinessProbe", "livenessProbe"):
+            assert container[key] == head[key]
+
+
+@pytest.mark.parametrize("overlay", ["own"], indirect=True)
+def test_a_queue_is_named_once_and_counts_all_pods_beforehand(overlay: Path) -> None:
+    """By Kueue's rules: a label, no autoscaler, and a RayJob that ends its cluster."""
+    cluster, rayjob = render_cluster(overlay), render_rayjob(overlay)
+    label = {"kueue.x-k8s.io/queue-name": "QUEUE"}
+    assert cluster["metadata"]["labels"] == rayjob["metadata"]["labels"] == label
+    assert rayjob["spec"]["shutdownAfterJobFinishes"]
+    assert not cluster["spec"]["enableInTreeAutoscaling"]
+    assert sum(each["replicas"] for each in cluster["spec"]["workerGroupSpecs"]) > 0
 
 
 def test_the_image_holds_what_the_job_runs() -> None:
-    assert manifest("rayjob")["spec"]["entrypoint"].endswith("root=s3://BUCKET/rungwise")
+    assert render_rayjob(OVERLAYS / "cpu")["spec"]["entrypoint"].endswith(
+        "root=s3://BUCKET/rungwise"
+    )
     image = (INFRA / "Dockerfile").read_text()
     copied = re.findall(r"^COPY (?:--\S+ )?(.*) \S+$", image, re.M)
     assert all((REPOSITORY / name).exists() for names in copied for name in names.split())
@@ -93,34 +166,35 @@ def test_the_image_holds_what_the_job_runs() -> None:
 
 
 def test_a_spot_pod_drains_before_it_ends() -> None:
-    cluster = render_cluster(OVERLAY.parent / "spot")
+    cluster = render_cluster(OVERLAYS / "spot")
     [spot] = [each for each in cluster["spec"]["workerGroupSpecs"] if each["groupName"] == "spot"]
     pod = spot["template"]["spec"]
     [container] = pod["containers"]
     command = container["lifecycle"]["preStop"]["exec"]["command"]
-    assert command == ["python", "-m", drain.__spec__.name]
+    *program, seconds = command
+    assert program == ["python", "-m", drain.__spec__.name]
     assert drain.POD_VARIABLE in {each["name"] for each in container["env"]}
-    assert pod["terminationGracePeriodSeconds"] > drain._NOTICE_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > float(seconds)
 
 
-@pytest.mark.parametrize(("overlay", "example"), [("spot", "cpu-smoke"), ("gpu-efa", "gpu-efa")])
-def test_pods_go_to_the_nodes_that_terraform_makes(overlay: str, example: str) -> None:
+@pytest.mark.parametrize(("name", "example"), [("spot", "cpu-smoke"), ("gpu-efa", "gpu-efa")])
+def test_pods_go_to_the_nodes_that_terraform_makes(name: str, example: str) -> None:
     """By the label and the taints of the node groups, with the account that may read the bucket."""
-    cluster = render_cluster(OVERLAY.parent / overlay)
-    [group] = [one for one in cluster["spec"]["workerGroupSpecs"] if one["groupName"] == overlay]
+    cluster = render_cluster(OVERLAYS / name)
+    [group] = [each for each in cluster["spec"]["workerGroupSpecs"] if each["groupName"] == name]
     pod = group["template"]["spec"]
-    assert pod["nodeSelector"] == {"rungwise/group": overlay}
+    assert pod["nodeSelector"] == {"rungwise/group": name}
     modules = INFRA / "terraform" / "modules" / "platform"
     groups = (modules / "node_groups.tf").read_text()
     assert 'labels = { "rungwise/group" = each.key }' in groups
     assert re.search(
-        rf"^ +{overlay} += ", (INFRA / f"terraform/examples/{example}/main.tf").read_text(), re.M
+        rf"^ +{name} += ", (INFRA / f"terraform/examples/{example}/main.tf").read_text(), re.M
     )
     [toleration] = pod["tolerations"]
     assert f'{{ "{toleration["key"]}" = "{toleration["value"]}" }}' in groups
     assert toleration["effect"] == "NoSchedule"
-    every = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
-    assert {each["template"]["spec"]["serviceAccountName"] for each in every} == {"rungwise"}
+    pods = [each["template"]["spec"] for each in list_groups(cluster)]
+    assert {pod["serviceAccountName"] for pod in pods} == {"rungwise"}
 
 
 def test_a_drain_is_of_this_pods_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,5 +208,127 @@ def test_a_drain_is_of_this_pods_nodes_alone(monkeypatch: pytest.MonkeyPatch) ->
 
     client = SimpleNamespace(get_all_node_info=lambda **_: nodes, drain_node=drain_node)
     monkeypatch.setattr(drain, "GcsClient", lambda address: client)
-    drain.drain("10.0.0.9:6379", "10.0.0.1")
+    drain.drain("10.0.0.9:6379", "10.0.0.1", 100)
     assert drained == ["01"]
+
+
+def test_the_services_are_valid_and_reached_from_inside_alone() -> None:
+    for manifest in render_services():
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+        if manifest["kind"] == "Service":
+            assert manifest["spec"].get("type", "ClusterIP") == "ClusterIP"
+        if manifest["kind"] == "Deployment":
+            pod = manifest["spec"]["template"]["spec"]
+            assert pod["securityContext"]["runAsNonRoot"]
+            assert {"readinessProbe", "livenessProbe"} <= pod["containers"][0].keys()
+    wrong = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spce": {}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+def test_the_services_have_every_board_and_rule_and_what_these_ask_for() -> None:
+    data = {
+        re.sub(r"-[0-9a-z]{10}$", "", each["metadata"]["name"]): each["data"]
+        for each in render_services()
+        if each["kind"] == "ConfigMap"
+    }
+    for folder in ("prometheus/rules", "grafana/boards"):
+        files = (REPOSITORY / "dashboards" / folder).iterdir()
+        assert data[folder.replace("/", "-")] == {path.name: path.read_text() for path in files}
+    container = find_container("grafana")
+    settings = "".join([*data["grafana-datasources"].values(), *data["grafana-providers"].values()])
+    wanted = set(re.findall(r"\$\{(\w+)\}", settings))
+    assert wanted <= {each["name"] for each in container["env"]}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
+def test_prometheus_takes_its_settings(tmp_path: Path) -> None:
+    """But for how it finds pods, which Debian's promtool was built without."""
+    settings = yaml.safe_load((KUBERAY / "services" / "prometheus.yml").read_text())
+    del settings["scrape_configs"][0]["kubernetes_sd_configs"]
+    settings["rule_files"] = [str(REPOSITORY / "dashboards" / "prometheus" / "rules" / "*.yml")]
+    file = tmp_path / "prometheus.yml"
+    file.write_text(yaml.safe_dump(settings))
+    subprocess.run(["promtool", "check", "config", str(file)], capture_output=True, check=True)
+
+
+@pytest.mark.parametrize("secret", [None, "arn:aws:secretsmanager:eu-west-1:1:secret:rds"])
+def test_mlflow_gets_the_password_of_the_database_by_a_variable(
+    secret: str | None, tmp_path: Path
+) -> None:
+    """The pod's own program and arguments, with a server that prints what it was given."""
+    container = find_container("mlflow")
+    (tmp_path / "mlflow").write_text('#!/bin/sh\necho "$@"\necho "$MLFLOW_BACKEND_STORE_URI"\n')
+    (tmp_path / "mlflow").chmod(0o700)
+    # A stand-in of botocore, which the program finds first.
+    (tmp_path / "botocore").mkdir()
+    (tmp_path / "botocore" / "__init__.py").touch()
+    (tmp_path / "botocore" / "session.py").write_text(_BOTOCORE)
+    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    environment |= {"PYTHONPATH": str(tmp_path), "DATABASE": "postgresql://mlflow@host:5432/mlflow"}
+    environment |= {"DATABASE_SECRET": secret} if secret else {}
+    command = [sys.executable, str(KUBERAY / "services" / "start_mlflow.py"), *container["args"]]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    arguments, uri = done.stdout.splitlines()
+    assert arguments == " ".join(["server", *container["args"]])
+    password = ":p%40ss%2Fw%C3%B6rd" if secret else ""
+    assert uri == f"postgresql://mlflow{password}@host:5432/mlflow"
+
+
+@pytest.mark.slow
+def test_mlflow_answers_its_probes_until_its_database_fails(
+    tmp_path: Path, unused_port: int
+) -> None:
+    """The server with the manifest's arguments, but for its port, disk and database."""
+    container = find_container("mlflow")
+    arguments = [each for each in container["args"] if not each.startswith(("--art", "--port"))]
+    arguments += [f"--port={unused_port}", f"--artifacts-destination={tmp_path / 'files'}"]
+    program = [sys.executable, str(KUBERAY / "services" / "start_mlflow.py"), *arguments]
+    binaries = Path(sys.executable).parent
+    environment = {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path)}
+    database = tmp_path / "mlflow.db"
+
+    def answer(probe: str) -> int:
+        question = container[probe]["httpGet"]
+        request = urllib.request.Request(f"http://127.0.0.1:{unused_port}{question['path']}")
+        for header in question.get("httpHeaders", []):
+            request.add_header(header["name"], header["value"])
+        try:
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return response.status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    with (tmp_path / "log").open("w") as log:
+        server = psutil.Popen(
+            program,
+            env=environment | {"DATABASE": f"sqlite:///{database}"},
+            cwd=tmp_path,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait_until((tmp_path / "log").read_text, lambda: answer("startupProbe") == 200, 120)
+        assert answer("readinessProbe") == answer("livenessProbe") == 200
+        database.write_bytes(b"no database")
+        assert answer("livenessProbe") >= 400
+    finally:
+        for process in [*server.children(recursive=True), server]:
+            process.kill()
+        server.wait(30)
+
+
+_BOTOCORE = """
+import json
+class Client:
+    def get_secret_value(self, SecretId):
+        assert SecretId.startswith("arn:")
+        return {"SecretString": json.dumps({"username": "mlflow", "password": "p@ss/w\u00f6rd"})}
+class Session:
+    def create_client(self, name, region_name):
+        assert (name, region_name) == ("secretsmanager", "eu-west-1")
+        return Client()
+get_session = Session
+"""

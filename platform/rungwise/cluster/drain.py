@@ -1,4 +1,6 @@
-"""The `preStop` of a spot pod on Kubernetes: tell Ray that this node is about to go away.
+"""The `preStop` of a spot pod on Kubernetes: tell Ray that this node goes away in so many seconds.
+
+    python -m rungwise.cluster.drain 100
 
 Ray Train then gives its workers notice, and they save a checkpoint (training/ray/gradient.py).
 This waits, because Kubernetes ends the pod when `preStop` returns.
@@ -6,24 +8,24 @@ This waits, because Kubernetes ends the pod when `preStop` returns.
 
 import os
 import socket
+import sys
 import time
 
 from rungwise.ray_private import DrainNodeReason, GcsClient, GcsNodeInfo
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"  # of the head; KubeRay sets it
 POD_VARIABLE = "POD_IP"
-_NOTICE_SECONDS = 100.0  # within infra/kuberay's terminationGracePeriodSeconds
 _CALL_SECONDS = 10.0
 _POLL_SECONDS = 1.0
 
 
-def drain(head: str, address: str) -> None:
-    """Drain the nodes at `address` and wait for their end, or else for the end of the notice.
-    Raises RuntimeError if Ray refuses."""
+def drain(head: str, address: str, seconds: float) -> None:
+    """Drain the nodes at `address` and wait until they have ended, or for so many seconds. Raises
+    RuntimeError if Ray refuses."""
     # Ray 2.60 does not resolve every name that the machine resolves.
     host, _, port = head.rpartition(":")
     client = GcsClient(address=f"{socket.gethostbyname(host)}:{port}")
-    deadline = time.time() + _NOTICE_SECONDS
+    deadline = time.time() + seconds
 
     def list_nodes() -> list[str]:
         nodes = client.get_all_node_info(
@@ -46,4 +48,4 @@ def drain(head: str, address: str) -> None:
 
 
 if __name__ == "__main__":
-    drain(os.environ[ADDRESS_VARIABLE], os.environ[POD_VARIABLE])
+    drain(os.environ[ADDRESS_VARIABLE], os.environ[POD_VARIABLE], float(sys.argv[1]))

@@ -4,6 +4,7 @@ After a failure KubeRay makes a new cluster, and the run goes on from what is be
 image has to hold the workflow and the recipe, since nothing is uploaded.
 """
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -35,13 +36,7 @@ def submit_rayjob(job: SubmittedJob, overlay: Path, *, apply: bool) -> None:
 def make_rayjob(job: SubmittedJob, cluster: dict[str, Any]) -> dict[str, Any]:
     """The RayJob that runs `job` on a cluster with the specification of `cluster`."""
     spec = cluster["spec"]
-    [head] = spec["headGroupSpec"]["template"]["spec"]["containers"]
-    variables = {each["name"] for each in head["env"]}
-    if not is_remote(job.recipe.root) and _ROOT_VARIABLE not in variables:
-        raise UserError(
-            f"root: {job.recipe.root} is a folder, and each pod would have its own; give "
-            f"root=s3://BUCKET/PREFIX, or set {_ROOT_VARIABLE} in the overlay"
-        )
+    run = ["rungwise", "run", job.workflow, job.config, *_list_overrides(job, spec)]
     labels = cluster["metadata"].get("labels", {})
     metadata: dict[str, Any] = {"generateName": f"{_make_name(job.recipe.name)}-"}
     if "namespace" in cluster["metadata"]:
@@ -53,12 +48,29 @@ def make_rayjob(job: SubmittedJob, cluster: dict[str, Any]) -> dict[str, Any]:
         "kind": "RayJob",
         "metadata": metadata,
         "spec": {
-            "entrypoint": shlex.join(["rungwise", "run", job.workflow, job.config, *job.overrides]),
+            "entrypoint": shlex.join(run),
             "backoffLimit": _RETRIES,
             "shutdownAfterJobFinishes": True,
             "rayClusterSpec": spec,
         },
     }
+
+
+def _list_overrides(job: SubmittedJob, spec: dict[str, Any]) -> list[str]:
+    """The overrides, with a relative root below the pods' RUNGWISE_ROOT, which a run itself reads
+    only in an uploaded folder. Raises UserError without that variable."""
+    root = job.recipe.root
+    if is_remote(root) or Path(root).is_absolute():
+        return [*job.overrides]
+    overrides = [each for each in job.overrides if not each.startswith("root=")]
+    [head] = spec["headGroupSpec"]["template"]["spec"]["containers"]
+    for variable in head["env"]:
+        if variable["name"] == _ROOT_VARIABLE and "value" in variable:
+            return [*overrides, f"root={variable['value']}/{root}"]
+    raise UserError(
+        f"root: {root} is a folder, and each pod would have its own; give "
+        f"root=s3://BUCKET/PREFIX, or set {_ROOT_VARIABLE} in the overlay"
+    )
 
 
 def render_cluster(overlay: Path) -> dict[str, Any]:
@@ -74,7 +86,7 @@ def render_cluster(overlay: Path) -> dict[str, Any]:
 
 def _make_name(name: str) -> str:
     """A recipe's name as Kubernetes takes it: lower case, digits and dashes."""
-    return "".join(each if each.isalnum() else "-" for each in name.lower())[:40].strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-") or "job"
 
 
 def _run_kubectl(arguments: list[str], text: str | None = None) -> str:

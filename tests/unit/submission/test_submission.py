@@ -524,11 +524,12 @@ def test_a_rayjob_has_the_cluster_of_its_overlay(
         pytest.skip("needs kubectl (Debian: apt-get install kubernetes-client)")
     monkeypatch.chdir(project)
     overlay = REPOSITORY / "infra" / "kuberay" / "overlays" / "cpu"
-    assert _submit("name=my_run", "--kubernetes", str(overlay)) == 0
+    assert _submit("name=my_run", "root=runs", "--kubernetes", str(overlay)) == 0
     printed = yaml.safe_load(capfd.readouterr().out)
     assert printed["metadata"]["generateName"] == "my-run-"
     spec = printed["spec"]
-    assert spec["entrypoint"] == "rungwise run workflows/pretrain.py small.yaml name=my_run"
+    run = "rungwise run workflows/pretrain.py small.yaml name=my_run"
+    assert spec["entrypoint"] == f"{run} root=s3://BUCKET/rungwise/runs"
     assert spec["backoffLimit"] == 2
     assert spec["rayClusterSpec"] == kubernetes.render_cluster(overlay)["spec"]
     assert _submit("--apply") == 2

@@ -34,6 +34,6 @@ output "install" {
     ["helm upgrade --install cluster-autoscaler cluster-autoscaler --repo https://kubernetes.github.io/autoscaler --namespace kube-system --set autoDiscovery.clusterName=${var.name} --set awsRegion=${var.region} --set rbac.serviceAccount.name=${local.service_accounts.autoscaler}"],
     anytrue(values(local.node_groups)[*].gpu) ? ["helm upgrade --install nvidia-device-plugin nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin --namespace kube-system"] : [],
     anytrue([for group in values(local.node_groups) : group.efa_cards > 0]) ? ["helm upgrade --install aws-efa-k8s-device-plugin aws-efa-k8s-device-plugin --repo https://aws.github.io/eks-charts --namespace kube-system"] : [],
-    ["kubectl apply -k infra/kuberay/overlays/${var.overlay}"],
+    ["kubectl apply -k infra/kuberay/services", "kubectl apply -k infra/kuberay/overlays/${var.overlay}"],
   )
 }
