@@ -1,10 +1,9 @@
-"""`ray start` for one node, local or in the cloud: its arguments and environment.
+"""`ray start` for one node of this machine: its arguments and environment.
 
 Ray reads the token from a file. It never appears in arguments or variables, which other users of
 the machine could read.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -27,18 +26,16 @@ ROOT_VARIABLE = "RUNGWISE_ROOT"
 @dataclass(frozen=True)
 class NodeOptions:
     """One Ray node. `head` is the address to join, None for the head itself. Ray chooses ports that
-    are 0. `resources` may hold CPU and GPU; {} lets Ray count them."""
+    are 0. `resources` are CPU and GPU; {} lets Ray count them."""
 
     address: str
     temp_dir: Path
     head: str | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
     gcs_port: int = GCS_PORT
     dashboard_port: int = DASHBOARD_PORT
     metrics_port: int = METRICS_PORT
     object_store_bytes: int | None = None
-    autoscaling_config: Path | None = None
     more: tuple[str, ...] = ()  # more options, such as ports of a second node on a machine
 
 
@@ -50,19 +47,11 @@ def start_command(node: NodeOptions) -> list[str]:
     if node.head is None:
         arguments += ["--head", "--port", str(node.gcs_port), "--dashboard-host", "127.0.0.1"]
         arguments += ["--dashboard-port", str(node.dashboard_port), "--include-dashboard", "true"]
-        if node.autoscaling_config is not None:
-            arguments += ["--autoscaling-config", str(node.autoscaling_config)]
     else:
         arguments += ["--address", node.head]
-    resources = dict(node.resources)
     for name, option in (("CPU", "--num-cpus"), ("GPU", "--num-gpus")):
-        if name in resources:
-            arguments += [option, f"{resources.pop(name):g}"]
-    if resources:
-        arguments += ["--resources", json.dumps(resources, sort_keys=True)]
-    if node.labels:
-        labels = ",".join(f"{name}={value}" for name, value in sorted(node.labels.items()))
-        arguments += ["--labels", labels]
+        if name in node.resources:
+            arguments += [option, f"{node.resources[name]:g}"]
     if node.object_store_bytes is not None:
         arguments += ["--object-store-memory", str(node.object_store_bytes)]
     return [*arguments, *node.more]

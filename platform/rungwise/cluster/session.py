@@ -18,7 +18,6 @@ from pathlib import Path
 import psutil
 
 from rungwise import ray_private
-from rungwise.cluster import nodes
 from rungwise.cluster.environment import ENVIRONMENT
 from rungwise.cluster.head import Head
 from rungwise.core.configuration.overrides import ComputeConfig
@@ -53,7 +52,6 @@ def session(
         stack.enter_context(terminate_as_interrupt())
         if address := os.environ.get("RAY_ADDRESS"):
             variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path()
-            variables |= nodes.scaling_variables()
             runtime_env = {"env_vars": variables}
         else:
             address, runtime_env = _start_local(head or _make_head(compute, num_cpus), stack), None

@@ -32,11 +32,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import ray
 from ray import tune
 from ray.tune import Callback, Stopper
 from ray.tune.search import Searcher
 
-from rungwise.cluster import nodes as expected_nodes
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
@@ -205,7 +205,8 @@ def run_sweep(
     # Tune's files from a killed attempt are of no use.
     (output / ".ray-tune").remove()
     with shared_scratch(output, "ray-tune") as scratch:
-        run_trials(job, context.compute, expected_nodes.list_nodes(), scratch)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        run_trials(job, context.compute, nodes, scratch)
     (output / STATES).remove()
     summary = summarise(job, upstream)
     output.remove(DECISIONS)

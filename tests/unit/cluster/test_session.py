@@ -3,15 +3,12 @@ again.
 """
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -20,12 +17,10 @@ from ray.runtime_env import RuntimeEnv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rungwise.cluster import head as heads
-from rungwise.cluster import nodes as expected_nodes
 from rungwise.cluster import session as sessions
 from rungwise.cluster.session import local_head, session
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.tuning.running import count_concurrent
 
 
 def test_the_raylet_s_count_of_processes_stays_off_the_console_and_its_other_lines_do_not() -> None:
@@ -211,59 +206,3 @@ def test_sigterm_while_ray_starts_ends_a_run_as_ctrl_c_does(
         session(ComputeConfig()).__enter__()
     assert heads == [*BEGINS, "shutdown", "stop"]
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-GPU = {"CPU": 8, "GPU": 4}
-
-
-def head(tmp_path: Path, **changes: Any) -> Path:
-    machine = {
-        "role": "head",
-        "cluster": "test",
-        "region": "eu-central-1",
-        "token_secret": "arn:aws:secretsmanager:eu-central-1:0:secret:token",
-        "scaling": {
-            "groups": {"gpu": {"autoscaling_group": "test-gpu", "maximum": 3, "resources": GPU}}
-        },
-    }
-    path = tmp_path / "machine.json"
-    path.write_text(json.dumps(machine | changes))
-    return path
-
-
-def alive(*groups: str) -> list[dict[str, Any]]:
-    nodes = [{"Alive": True, "Labels": {}, "Resources": {"CPU": 2.0}}]
-    for group in groups:
-        nodes.append(
-            {"Alive": True, "Labels": {"ray.io/node-group": group}, "Resources": dict(GPU)}
-        )
-    nodes.append({"Alive": False, "Labels": {"ray.io/node-group": "gpu"}, "Resources": dict(GPU)})
-    return nodes
-
-
-@pytest.mark.parametrize("running", [0, 1, 3])
-def test_a_machine_counts_once_whether_it_is_there_or_still_to_come(
-    running: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(expected_nodes.MACHINE_VARIABLE, str(head(tmp_path)))
-    for name, value in expected_nodes.scaling_variables().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(ray, "nodes", lambda: alive(*["gpu"] * running))
-    nodes = expected_nodes.list_nodes()
-    assert nodes == [{"CPU": 2.0}, *[GPU] * 3]
-    # Three machines of four GPUs and eight CPUs: twelve trials of a GPU each.
-    compute = ComputeConfig(max_concurrent_trials=100, cpus_per_trial=1, gpus_per_trial=1)
-    assert count_concurrent(compute, nodes) == 12
-
-
-def test_where_nothing_scales_only_living_nodes_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = head(tmp_path, role="worker", scaling=None, head_address="head.test.internal")
-    for file in (worker, tmp_path / "absent.json"):
-        monkeypatch.setenv(expected_nodes.MACHINE_VARIABLE, str(file))
-        assert expected_nodes.scaling_variables() == {}
-    monkeypatch.setattr(ray, "nodes", alive)
-    assert expected_nodes.list_nodes() == [{"CPU": 2.0}]
-    with pytest.raises(UserError, match="lower compute"):
-        count_concurrent(ComputeConfig(gpus_per_trial=1), expected_nodes.list_nodes())
