@@ -30,6 +30,7 @@ from rungwise.instances.masking import MaskingConfig, Vocabulary, expected_predi
 from rungwise.instances.shards import PaddedRows, Shard, pad_rows
 from rungwise.tokenizer.mask_units import MaskUnitsConfig
 from rungwise.tokenizer.token_stage import TokensConfig
+from rungwise.tokenizer.token_text import document_hash
 
 _ROWS_AT_ONCE = 1024
 _TOKENS_MASKED = 1 << 19
@@ -292,7 +293,8 @@ class MaskedKind(Kind):
         return WholeRow(ids, segments, length, end, hides=True)
 
     def _count_masks(self, shard: Shard, facts: Facts) -> dict[str, int]:
-        """Draw the masks of epoch 0, and count what became of which tokens."""
+        """Draw the masks of epoch 0, and count what became of which tokens. Rows are numbered from
+        a place of the shard's own: small shards that shared draws would share their luck too."""
         names = ("candidates", "selected", "to_mask", "to_random", "kept", "most_predictions")
         counts: dict[str, int] = dict.fromkeys(names, 0)
         expected = 0.0
@@ -300,6 +302,7 @@ class MaskedKind(Kind):
         ordinary = np.ones(facts.vocab_size, dtype=bool)
         ordinary[list(facts.special.ids)] = False
         sample = np.arange(0, len(shard), max(1, len(shard.ids) // _TOKENS_MASKED))
+        first_number = document_hash(facts.name) >> 2
         for begin in range(0, len(sample), _ROWS_AT_ONCE):
             local = sample[begin : begin + _ROWS_AT_ONCE]
             rows = pad_rows(shard, local, local, self.length, vocabulary.pad)
@@ -307,7 +310,7 @@ class MaskedKind(Kind):
                 rows.ids.astype(np.int64),
                 rows.lengths,
                 rows.unit_starts,
-                local,
+                first_number + local,
                 np.zeros_like(local),
                 facts.seed,
                 vocabulary,

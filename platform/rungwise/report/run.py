@@ -16,7 +16,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.report.page import Page, Section, write_page
 from rungwise.report.sections import budgets, errors, findings, origin, table, tuning
 from rungwise.report.sections.comparison import (
-    Board,
+    BoardRow,
     count_pretrainings,
     judge_tasks,
     selections,
@@ -106,7 +106,7 @@ def _write_result(
     pretrain: PretrainSummary,
     baseline: Baseline | None,
     comparison: VariantComparison | None,
-    board: Board | None,
+    board: BoardRow | None,
 ) -> Section:
     objective = pretrain.model.objective(pretrain.objective)
     tasks = comparison.tasks if comparison else ()

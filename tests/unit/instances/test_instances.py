@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -255,6 +256,21 @@ def good_shard() -> shards.Shard:
 def examine(shard: shards.Shard) -> dict:
     config = MaskedPairsConfig(sequence_length=64)
     return config.check(shard, Facts("s", VOCAB, SPECIAL, 0))
+
+
+def test_small_shards_do_not_share_the_luck_of_their_masks() -> None:
+    """Shards of three rows are checked by their sums, which must scatter as so many draws do."""
+    config, kind = MaskedPairsConfig(sequence_length=64), "pairs"
+    shard = make(kind, words_of([[9, 12, 7, 15]] * 4), 64).shard
+    sums: Counter[str] = Counter()
+    drawn = set()
+    for number in range(300):
+        counts = config.check(shard, Facts(f"shard-{number}", VOCAB, SPECIAL, 0))
+        sums.update(counts)
+        drawn.add((counts["to_mask"], counts["to_random"]))
+    assert len(drawn) > 5
+    shares = [share for share in config.shares(sums) if "selected" in share.figure]
+    assert check_shares("all shards", shares) == []
 
 
 def test_the_contract_accepts_what_the_builder_makes() -> None:

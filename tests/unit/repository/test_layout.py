@@ -50,6 +50,15 @@ def test_the_loop_and_the_models_import_neither_ray_nor_mlflow() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "training").glob("*.py")), ids=lambda p: p.name)
+def test_of_training_only_its_folder_ray_imports_ray(path: Path) -> None:
+    for node in list_imports(path):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        assert not [name for name in modules if name.split(".")[0] == "ray"], path
+        assert not [name for name in modules if name.startswith("rungwise.training.ray")], path
+
+
 def test_building_shards_needs_no_pytorch() -> None:
     code = (
         "import sys, rungwise.instances.building, rungwise.instances.kinds; "

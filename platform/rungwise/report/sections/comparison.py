@@ -57,7 +57,7 @@ def count_pretrainings(comparison: VariantComparison) -> int:
 
 
 @dataclass(frozen=True)
-class Board:
+class BoardRow:
     """The result at a glance: a verdict per task with two variants or more, and one sentence for
     all. Empty if no task has two."""
 
@@ -67,7 +67,7 @@ class Board:
     pair: tuple[str, str] | None  # the two variants; None if tasks have other ones
 
 
-def judge_tasks(comparison: VariantComparison) -> Board:
+def judge_tasks(comparison: VariantComparison) -> BoardRow:
     """Judge the first variant of every task against its second."""
     verdicts: dict[str, Verdict] = {}
     by_pair: dict[tuple[str, str], list[Verdict]] = {}
@@ -80,7 +80,7 @@ def judge_tasks(comparison: VariantComparison) -> Board:
     else:
         sentence = " ".join(sum_up(each, *pair) for pair, each in by_pair.items())
     names = {each.name for each in verdicts.values()}
-    return Board(
+    return BoardRow(
         verdicts,
         sentence,
         names.pop() if len(names) == 1 else "",

@@ -64,7 +64,7 @@ def write_speed(pretrain: PretrainSummary) -> Section | None:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptRow:
     """One start of the training workers; `steps` counts those that are part of the result."""
 
     number: int
@@ -73,11 +73,11 @@ class Attempt:
     steps: int
 
 
-def attempts(run: GradientRun) -> list[Attempt]:
+def attempts(run: GradientRun) -> list[AttemptRow]:
     """Every start recorded in a checkpoint, in order."""
     begins = [row.step for row in run.attempts] + [run.steps]
     return [
-        Attempt(place + 1, row.step, row.workers, begins[place + 1] - row.step)
+        AttemptRow(place + 1, row.step, row.workers, begins[place + 1] - row.step)
         for place, row in enumerate(run.attempts)
     ]
 
