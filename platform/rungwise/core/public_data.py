@@ -1,6 +1,6 @@
-"""The list of public data sets (sets.yaml), and which of them provides a file.
+"""Public data that recipes name: the list of sets (public_sets.yaml), and their download.
 
-Download public data: resumed where it broke off, checked, and put in place whole.
+A download goes on where it broke off, is checked, and is put in place whole.
 
 data/.downloads/NAME-HASH     what has arrived of a download; a run that stops goes on from there
 data/tasks/...                the file, written beside its place and moved there when complete
@@ -37,7 +37,7 @@ from rungwise.core.storage.bounded_file import BoundedFile
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.storage.store_errors import explain_store_errors
 
-_FILE = "sets.yaml"
+_FILE = "public_sets.yaml"
 FOLDER = "data"  # where recipes look for public data, below the working folder
 Rule = Literal[
     "abstracts", "brown", "imdb_test", "imdb_train", "imdb_unsup", "member", "msra", "reuters"
@@ -82,7 +82,7 @@ class PublicSet(Config):
 @functools.cache
 def public_sets() -> dict[str, PublicSet]:
     """Return the sets by name."""
-    entries = yaml.safe_load((resources.files("rungwise.core.public") / _FILE).read_text("utf-8"))
+    entries = yaml.safe_load((resources.files("rungwise.core") / _FILE).read_text("utf-8"))
     return {
         name: validate(PublicSet, _with_parts(entry), f"{_FILE}: {name}")
         for name, entry in entries.items()

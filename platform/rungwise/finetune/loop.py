@@ -1,5 +1,5 @@
 """Fine-tune one model on one task with one seed (Devlin et al. 2019, arXiv:1810.04805, section
-4.1): AdamW, linear warm-up and decay, one process with one or more devices (batches.py). The same
+4.1): AdamW, linear warm-up and decay, one process with one or more devices (scoring.py). The same
 seed gives the same bits.
 
 The loss is that of the kind of task (`loss_sums`); class weights multiply it. The sum is divided by

@@ -6,7 +6,7 @@
 The driver works through the stages in one loop. It starts every stage whose inputs are finished, up
 to `compute.max_concurrent_stages`, as a Ray task that begins when the cluster has room. A stage is
 built under a lease (core/stages/lease.py), so that concurrent drivers build each artifact once.
-Finished stages may decide which stages come next (growth.py).
+Finished stages may decide which stages come next (stages.py).
 """
 
 import contextlib

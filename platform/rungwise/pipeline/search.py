@@ -4,7 +4,7 @@
                                                                                  │
     recipe with the best values  <── best, with other seeds  <── all scores  <───┘
 
-A search is a function of finished stages (growth.py): whoever has the same scores takes the same
+A search is a function of finished stages (stages.py): whoever has the same scores takes the same
 next step. So it is resumed by looking at the records again, and every trial is an ordinary chain of
 stages: cached, leased and built side by side with others as any stage is.
 

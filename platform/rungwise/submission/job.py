@@ -1,7 +1,7 @@
 """A job and its checks on the submitting machine, which may not have the job's data.
 
 The files uploaded with a job, by Ray's own rules; refused if they are too large or look like
-secrets. tests/unit/test_submission.py compares with packages made by Ray.
+secrets. tests/unit/submission/test_submission.py compares with packages made by Ray.
 """
 
 import contextlib

@@ -11,7 +11,7 @@ optimization.py): betas 0.9 and 0.999, epsilon 1e-6, decay 0.01 except on biases
 gradients clipped to a global norm of 1. Unlike google-research/bert, Adam's bias correction is
 kept: without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
 
-Muon (muon.py) takes the matrices of the layers; embeddings, heads, norms and biases stay with
+Muon (below) takes the matrices of the layers; embeddings, heads, norms and biases stay with
 AdamW. Its updates are as large as AdamW's, so one learning rate and decay serve both; embeddings
 and heads may have their own rates.
 

@@ -31,7 +31,7 @@ class Attempt(SummaryPart):
 
 
 class Prolonged(SummaryPart):
-    """The finished run from whose checkpoint this one continued, and its step (prolonging.py)."""
+    """The finished run from whose checkpoint this one continued, and its step (stage.py)."""
 
     fingerprint: str
     label: str

@@ -4,7 +4,7 @@
                                                                    └──> held-out documents
     held-out documents ── passages ──> what stands in training ── write ──> validation files
 
-Each range (ranges.py) is read, and later written, by one task; a task takes several ranges. Text
+Each range (range_builder.py) is read, and later written, by one task; a task takes several ranges. Text
 stays where it was read to. The driver holds a report per range, a filter of bits for passages of at
 most 256 MiB (overlap.py), and nothing else that grows with documents.
 

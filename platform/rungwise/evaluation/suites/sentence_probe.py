@@ -7,7 +7,7 @@ The protocol is SentEval's (Conneau and Kiela 2018, arXiv:1803.05449): train and
 folds of one set, each tested once by a classifier trained on the others. `logistic` chooses its
 penalty on folds within the training part, and reads scores off shares of whole scores (two-hot);
 `ridge` is a closed form with a fixed penalty, a hundred times as fast. Beside the model's vectors
-stand those of floors.py, and the most frequent class.
+stand those of sentences.py, and the most frequent class.
 
 `sentence_properties` needs only the corpus (after Conneau et al. 2018, arXiv:1805.01070). Of
 held-out sentences: how long is it, in six classes of equal size; which one of some words of middle

@@ -8,7 +8,7 @@ model's own:
     layer 0, layer 1 ...    rungs with layers; 0 are the embeddings
     words                   rungs with a table of static word vectors
     own vector              rungs that pool or infer in their own way
-    random words ...        what any of them must beat (floors.py)
+    random words ...        what any of them must beat (`floor_vectors`)
 
 Nothing is trained on the scores. Reads the STS benchmark (Cer et al. 2017, arXiv:1708.00055), STS
 2012 to 2016, SICK, and any table of pairs with scores. Of several files, such as the sets of a

@@ -2,8 +2,8 @@
 
     documents ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
 
-Counting is in ngram_tables.py, smoothing in kneser_ney.py, the model in ngram_model.py. Each
-document starts a new context, like a line in kenlm; n-grams inside it may cross sentence ends.
+Counting and the model are in ngram_model.py, smoothing in kneser_ney.py. Each document starts a
+new context, like a line in kenlm; n-grams inside it may cross sentence ends.
 
 N n-grams, O order
 """

@@ -2,7 +2,7 @@
 
 A micro-batch of 65,536 tokens and 50,304 classes has 3.3e9 logits, 13 GB in float32, and backward
 needs as much again. Above `most_logits`, tokens are therefore processed in chunks, and gradients
-are computed in the forward pass (fused_loss.py). On a CPU without the compiler all logits are, in
+are computed in the forward pass (`FusedLoss`). On a CPU without the compiler all logits are, in
 chunks that fit the cache.
 
 Shapes: X tokens, D hidden, V vocabulary, P rows of the output matrix.

@@ -5,7 +5,7 @@ BERT: why not both?", arXiv:2410.24159).
     masked row   attention both ways        the state BEFORE a masked token predicts it
 
 So both ask a state for the token that follows it, with one head. Which rows of a batch are causal
-is a property of the instances (causal_and_masked.py); the loss is the mean over predicted tokens. A
+is a property of the instances (causal.py); the loss is the mean over predicted tokens. A
 micro-batch runs its causal rows as `left_to_right` does and its masked rows as `mlm`, shifted by
 one: with rows of one sort its sums are theirs bit for bit.
 

@@ -1,6 +1,6 @@
 """One word per line, in columns, with blank lines between sentences: CoNLL files and CoNLL-U.
 
-Span tags of any scheme (schemes.py) are converted to IOB2 by default, so that a tag means the same
+Span tags of any scheme (tagged.py) are converted to IOB2 by default, so that a tag means the same
 in all data sets. CoNLL-U follows universaldependencies.org/format.html.
 
 Parse trees of sentences, to be written from the words: the bracketed files of the Penn Treebank.

@@ -7,7 +7,7 @@ a run's name, and the loop must also run without Ray. So restarted workers and a
 the same: they look for the newest sound checkpoint.
 
 A run that differs from a finished one only in its length starts from what they have in common
-(prolonging.py). The optional input `initial` is a finished pretrain stage or imported weights,
+(stage.py). The optional input `initial` is a finished pretrain stage or imported weights,
 which replace the random draw (initial.py).
 
 A validation in a Ray task beside training, with the resources of one more worker.
