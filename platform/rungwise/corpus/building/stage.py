@@ -4,9 +4,9 @@
                                                                    └──> held-out documents
     held-out documents ── passages ──> what stands in training ── write ──> validation files
 
-Each range (range_builder.py) is read, and later written, by one task; a task takes several ranges. Text
-stays where it was read to. The driver holds a report per range, a filter of bits for passages of at
-most 256 MiB (overlap.py), and nothing else that grows with documents.
+Each range (range_builder.py) is read, and later written, by one task; a task takes several ranges.
+Text stays where it was read to. The driver holds a report per range, a filter of bits for passages
+of at most 256 MiB (overlap.py), and nothing else that grows with documents.
 
 The result depends on the ranges, which follow from the config and the files, not on tasks or
 workers. A killed stage resumes with the remaining ranges (range_task.py).

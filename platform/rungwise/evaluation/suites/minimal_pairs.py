@@ -182,7 +182,7 @@ _PHENOMENA = {"s-selection": "argument_structure"}
 
 class MinimalPairsSuite(Suite):
     """Pairs of acceptable and unacceptable sentences, JSON Lines as in BLiMP.zip, its supplement
-    and ZhoBLiMP.tar.gz; without `path`, sentences of the held-out split and altered copies of them."""
+    and ZhoBLiMP.tar.gz; without `path`, sentences of the held-out split and altered copies."""
 
     needs: ClassVar[str] = "the probability of a text"
     capability: ClassVar[type] = LanguageModel
