@@ -147,7 +147,7 @@ class ShardStore:
                     # It was correct when written, so the disk has changed it since.
                     self._cache.remove(path)
             if not path.exists():
-                with self._cache.claimed(digest, size) as part:
+                with self._cache.claim(digest, size) as part:
                     self._download(name, digest, part)
                 with self._lock:  # close evicted shards, so that their disk space is freed
                     for other in list(self._open):
@@ -198,7 +198,7 @@ class CacheFolder:
             yield
 
     @contextlib.contextmanager
-    def claimed(self, digest: str, size: int) -> Iterator[Path]:
+    def claim(self, digest: str, size: int) -> Iterator[Path]:
         """Yield the path of a file of `size` bytes to write. On a clean exit it becomes the file of
         `digest`, otherwise it is removed."""
         part = self._folder / f"{digest}.{size}.part"

@@ -276,12 +276,12 @@ class ReadOrder(Order):
         """How many positions of the step belong to lanes below `lane`."""
         whole = int(self._lane_begin(lane))
 
-        def up_to(position: int) -> int:
+        def count_positions(position: int) -> int:
             epoch, place = position // self.count, position % self.count
             turns, rest = place // self._lanes, place % self._lanes
             return epoch * whole + turns * lane + min(lane, rest)
 
-        return up_to((step + 1) * size) - up_to(step * size)
+        return count_positions((step + 1) * size) - count_positions(step * size)
 
 
 def evenly(total: int, count: int) -> NDArray[np.int64]:

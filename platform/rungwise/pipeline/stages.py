@@ -335,7 +335,7 @@ def measure_stage(recipe: Recipe, trained: Sequence[TrainedStep]) -> Stage:
 
 
 def measure_inputs(trained: Sequence[TrainedStep]) -> dict[str, Stage]:
-    """What a suite reads: the last pretraining, and the text of the first step of its model."""
+    """The inputs of suites: the last pretraining, and the text of the first step of its model."""
     last = trained[-1]
     first = next(each for each in trained if each.step.model == last.step.model)
     text = {name: first.stages[name] for name in ("corpus", "tokenizer", "tokens")}

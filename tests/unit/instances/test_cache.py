@@ -296,11 +296,11 @@ def test_prefetched_shards_are_there_when_they_are_wanted(
 
 def test_a_download_takes_all_its_room_before_its_first_byte(tmp_path: Path) -> None:
     folder = CacheFolder(tmp_path, 1000)
-    with folder.claimed("a", 900) as part:
+    with folder.claim("a", 900) as part:
         assert folder._claim(tmp_path / "b.200.part", 200) is None
         part.write_bytes(b"x" * 900)
     assert cached(tmp_path) == {"a": 900}
-    with folder.claimed("b", 200) as part:
+    with folder.claim("b", 200) as part:
         part.write_bytes(b"x" * 200)
     assert cached(tmp_path) == {"b": 200}
 

@@ -122,7 +122,7 @@ def _fetch(place: HfUri, file: _File, blob: Path) -> None:
     url = hf_hub_url(place.id, place.path_in_repo, repo_type=place.type, revision=place.revision)
     if constants.HF_HUB_OFFLINE:
         raise OfflineModeIsEnabled(url)
-    with _write_beside(blob) as aside:
+    with _stage_file(blob) as aside:
         with BoundedFile(aside, "w+b", file.size, url) as target:
             http_get(url, target, headers=build_hf_headers(), expected_size=file.size)
         # SHA-256 for LFS, and Git's own for other files.
@@ -186,13 +186,13 @@ def _list_files(place: HfUri) -> dict[str, _File]:
                 found = f"{path!r:.80} with {file.digest!r:.70}"
                 expected = "paths below the repository with digests"
                 raise DataError.at(f"{SCHEME}{place.id}", expected, found, _CHECK)
-        with _write_beside(listing) as aside:
+        with _stage_file(listing) as aside:
             aside.write_text(json.dumps(files), "utf-8")
     return {path: _File(*file) for path, file in json.loads(listing.read_text("utf-8")).items()}
 
 
 @contextlib.contextmanager
-def _write_beside(path: Path) -> Iterator[Path]:
+def _stage_file(path: Path) -> Iterator[Path]:
     """Give a file beside `path` that takes its name when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{uuid.uuid4().hex}.tmp")

@@ -18,7 +18,7 @@ MoreFlops = Callable[[Any, int, int, float], float]  # of the family, V, T and M
 
 @dataclass(frozen=True, kw_only=True)
 class ModelHead:
-    """What a model has above its body for an objective."""
+    """The layers of a model above its body, for one objective."""
 
     gives_sentences: ClassVar[bool] = False  # whether the model gives one vector per text
     dropout: float = 0.0  # used if the model's dropout is 0

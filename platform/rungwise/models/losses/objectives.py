@@ -168,7 +168,7 @@ class Losses(NamedTuple):
 
 
 class Meaning(Enum):
-    """What the loss in nats measures; only code lengths compare between any two models."""
+    """The measure of a loss in nats; only code lengths compare between any two models."""
 
     CODE_LENGTH = "minus the log of the text's probability"
     TOKENS = "minus the log-probability of tokens, given more than those before them"
@@ -176,7 +176,7 @@ class Meaning(Enum):
 
 
 class BatchShapes(Enum):
-    """What torch.compile knows of a step: which sizes change from batch to batch."""
+    """The sizes of a step, as torch.compile has to know them: which change from batch to batch."""
 
     FIXED = "none"
     ROWS_VARY = "the number of rows of each sort, of which a batch has two"

@@ -190,7 +190,7 @@ _NEAR, _OWN = (-1, 1), (0,)
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceHead(ModelHead):
-    """What an objective of the vector of a sentence needs besides the encoder."""
+    """The parts beside the encoder that an objective of sentence vectors needs."""
 
     gives_sentences: ClassVar[bool] = True
     page_name: str = "sentence encoder"
