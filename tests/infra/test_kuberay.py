@@ -24,8 +24,12 @@ import pytest
 import yaml
 
 from rungwise.cluster import drain
+from rungwise.pipeline.stages import pretrain_config
+from rungwise.pipeline.workflow import load_recipe
 from rungwise.submission.job import load_job
 from rungwise.submission.kubernetes import make_rayjob, render_cluster
+from rungwise.training.estimate import Measures, estimate_run
+from rungwise.training.fit_config import require_gradient
 from tests.conftest import REPOSITORY
 from tests.waiting import wait_until
 
@@ -33,6 +37,7 @@ INFRA = REPOSITORY / "infra"
 KUBERAY = INFRA / "kuberay"
 OVERLAYS = KUBERAY / "overlays"
 KUBERNETES = "1.32"
+H100 = 80e9  # bytes
 CHART = Path(os.environ.get("RUNGWISE_KUBERAY", REPOSITORY.parent / "shared" / "kuberay"))
 SCHEMAS = CHART / "helm-chart" / "kuberay-operator" / "crds"
 
@@ -123,6 +128,43 @@ def test_the_pods_are_valid_by_the_schema_of_kubernetes(overlay: Path) -> None:
     for group in list_groups(render_cluster(overlay)):
         pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "of-a-group"}}
         kubernetes_validate.validate(pod | {"template": group["template"]}, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("overlay", "name"),
+    [("cpu", "quickstart"), ("gpu-efa", "gpt2"), ("gpu-efa", "bert-large-batch")],
+    indirect=["overlay"],
+)
+def test_what_dry_run_says_that_a_worker_needs_fits_into_the_last_group(
+    overlay: Path, name: str
+) -> None:
+    group = render_cluster(overlay)["spec"]["workerGroupSpecs"][-1]
+    requests = group["template"]["spec"]["containers"][0]["resources"]["requests"]
+    memory = int(requests["memory"].removesuffix("Gi")) * 2**30
+    recipe = load_recipe(name)
+    config, compute = require_gradient(pretrain_config(recipe), "steps"), recipe.compute
+    assert recipe.instances is not None
+    planned = Measures.planned(recipe.instances, recipe.planned_vocab_size())
+    needs = estimate_run(config, [planned], compute, 1.0).memory_bytes_a_device
+    assert needs < (H100 if compute.gpus_per_worker else memory / compute.num_workers)
+    workers = compute.num_workers / group["maxReplicas"]
+    assert workers * compute.cpus_per_worker <= float(requests["cpu"])
+    assert workers * compute.gpus_per_worker <= float(requests.get("nvidia.com/gpu", 0))
+
+
+def test_a_durable_head_claims_a_volume_of_the_class_that_it_brings() -> None:
+    folder = KUBERAY / "components" / "durable-head"
+    component, volume = (
+        yaml.safe_load((folder / name).read_text())
+        for name in ("kustomization.yaml", "storageclass.yaml")
+    )
+    kubernetes_validate.validate(volume, KUBERNETES, strict=True)
+    assert component["resources"] == ["storageclass.yaml"]
+    [change] = yaml.safe_load(component["patches"][0]["patch"])
+    assert change["value"]["storage"]["storageClassName"] == volume["metadata"]["name"]
+    addons = (INFRA / "terraform" / "modules" / "platform" / "eks.tf").read_text()
+    assert volume["provisioner"] == "ebs.csi.aws.com"
+    assert '"aws-ebs-csi-driver"' in addons
 
 
 @every_overlay

@@ -35,6 +35,7 @@ VARIABLES: dict[str, dict[str, Any]] = {
 SECRETS = {"PGPASSWORD": "planted-database-a94c", "TF_VAR_db_password": "planted-variable-58ae"}
 # AWS's own policies, of its services' roles alone.
 MANAGED = {
+    "AmazonEBSCSIDriverPolicy",
     "AmazonEC2ContainerRegistryPullOnly",
     "AmazonEKSClusterPolicy",
     "AmazonEKSWorkerNodePolicy",
@@ -141,7 +142,7 @@ def test_everything_is_encrypted_by_the_key(applied: Applied) -> None:
     default = bucket.values["rule"][0]["apply_server_side_encryption_by_default"][0]
     assert default["kms_master_key_id"] == arn
     logs = applied.select("aws_cloudwatch_log_group")
-    assert len(logs) == 2
+    assert len(logs) == 1
     assert {each.values["kms_key_id"] for each in logs} == {arn}
     for template in applied.select("aws_launch_template"):
         assert template.values["block_device_mappings"][0]["ebs"][0]["encrypted"] == "true"
@@ -151,7 +152,7 @@ def test_everything_is_encrypted_by_the_key(applied: Applied) -> None:
 
 def test_policies_name_whole_actions_and_the_resources_they_are_for(applied: Applied) -> None:
     assert policies.faults(applied.resources) == []
-    assert len(policies.documents(applied.select("aws_iam_role_policy"))) == 5
+    assert len(policies.documents(applied.select("aws_iam_role_policy"))) == 4
     attached = applied.select("aws_iam_role_policy_attachment")
     names = {each.values["policy_arn"].rpartition("/")[2] for each in attached}
     assert names == MANAGED

@@ -1,15 +1,4 @@
 # The smallest cluster that runs a job: two nodes that stay, and spot nodes of four cores on demand.
-terraform {
-  required_version = ">= 1.9"
-
-  required_providers {
-    aws = {
-      source  = "hashicorp/aws"
-      version = ">= 6.25, < 7.0"
-    }
-  }
-}
-
 locals {
   tags = { cluster = var.name }
 }

@@ -1,15 +1,4 @@
 # Machines of eight H100 in one placement group, joined by EFA, in a reservation or a Capacity Block.
-terraform {
-  required_version = ">= 1.9"
-
-  required_providers {
-    aws = {
-      source  = "hashicorp/aws"
-      version = ">= 6.25, < 7.0"
-    }
-  }
-}
-
 locals {
   tags = { cluster = var.name }
 }

@@ -7,9 +7,9 @@ locals {
 
 # Made before EKS would make it, so that it is encrypted and ends some day.
 resource "aws_cloudwatch_log_group" "eks" {
-  #checkov:skip=CKV_AWS_338:how long records are kept is local.log_days; a year of them is a cost that many do not want
+  #checkov:skip=CKV_AWS_338:a year of records is a cost that many do not want
   name              = "/aws/eks/${var.name}/cluster"
-  retention_in_days = local.log_days
+  retention_in_days = 30
   kms_key_id        = aws_kms_key.this.arn
 }
 
@@ -81,12 +81,12 @@ resource "aws_eks_addon" "node" {
 
 # These need a node to run on.
 resource "aws_eks_addon" "pod" {
-  for_each = toset(["coredns", "metrics-server"])
+  for_each = toset(["aws-ebs-csi-driver", "coredns", "metrics-server"])
 
   cluster_name                = aws_eks_cluster.this.name
   addon_name                  = each.key
   resolve_conflicts_on_create = "OVERWRITE"
   resolve_conflicts_on_update = "OVERWRITE"
 
-  depends_on = [aws_eks_node_group.this]
+  depends_on = [aws_eks_node_group.this, aws_eks_pod_identity_association.this]
 }

@@ -2,8 +2,7 @@
 # Identity. No pod has an access key.
 locals {
   services = {
-    cluster   = { principal = "eks.amazonaws.com", policies = ["AmazonEKSClusterPolicy"] }
-    flow-logs = { principal = "vpc-flow-logs.amazonaws.com", policies = [] }
+    cluster = { principal = "eks.amazonaws.com", policies = ["AmazonEKSClusterPolicy"] }
     node = {
       principal = "ec2.amazonaws.com"
       policies = [
@@ -23,8 +22,14 @@ locals {
     ray        = { namespace = var.namespace, statements = concat(local.artifacts, local.data) }
     mlflow     = { namespace = var.namespace, statements = concat(local.artifacts, local.password) }
     autoscaler = { namespace = "kube-system", statements = local.scaling }
+    volumes    = { namespace = "kube-system", statements = [] } # has AWS's own policy
   }
-  service_accounts = { ray = "rungwise", mlflow = "mlflow", autoscaler = "cluster-autoscaler" }
+  service_accounts = {
+    ray        = "rungwise"
+    mlflow     = "mlflow"
+    autoscaler = "cluster-autoscaler"
+    volumes    = "ebs-csi-controller-sa"
+  }
 
   # Credentials of a pod are good for objects only through the endpoint of this VPC.
   through_endpoint = { StringEquals = { "aws:SourceVpce" = aws_vpc_endpoint.s3.id } }
@@ -160,11 +165,17 @@ resource "aws_iam_role" "pod" {
 }
 
 resource "aws_iam_role_policy" "pod" {
-  for_each = local.pods
+  for_each = { for name, pod in local.pods : name => pod if length(pod.statements) > 0 }
 
   name   = "pod"
   role   = aws_iam_role.pod[each.key].id
   policy = jsonencode({ Version = "2012-10-17", Statement = each.value.statements })
+}
+
+# Volumes of claims, such as a durable head's; the driver touches those that it has tagged itself.
+resource "aws_iam_role_policy_attachment" "volumes" {
+  role       = aws_iam_role.pod["volumes"].name
+  policy_arn = "${local.arn}:iam::aws:policy/service-role/AmazonEBSCSIDriverPolicy"
 }
 
 resource "aws_eks_pod_identity_association" "this" {

