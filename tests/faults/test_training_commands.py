@@ -2,9 +2,12 @@
 
 import json
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,7 +117,7 @@ def test_a_run_that_is_stopped_leaves_what_was_done_and_no_process(
     finally:
         kill_with_children(process.pid)
     assert process.returncode == 130, output
-    assert "the same command goes on from the last checkpoint" in output
+    assert "what is finished or saved is kept, and the same command goes on" in output
     assert "Traceback" not in output
     for stage in ("corpus", "tokenizer", "instances"):
         assert record_of(tmp_path / "root", stage)["stage"] == stage
@@ -124,6 +127,40 @@ def test_a_run_that_is_stopped_leaves_what_was_done_and_no_process(
         record_of(tmp_path / "root", "pretrain")["summary"]["gradient"]["attempts"][-1]["step"]
         >= 20
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_is_stopped_at_any_moment_keeps_its_steps_and_says_so(
+    config: Path, tmp_path: Path, workers: int
+) -> None:
+    """Without checkpoints on a schedule; a line of progress comes every ten seconds."""
+    rarely = {"compute.checkpoint_every_steps": 100_000, "compute.num_workers": workers}
+    stopped = changes(LONG | rarely | {"pretrain.steps": 900})
+    moments = random.Random(0)
+    before = 0
+    for _ in range(2):
+        process = start(config, *stopped)
+        try:
+            assert process.stdout
+            lines = iter(process.stdout.readline, "")
+            assert any("loss" in line and "running" in line for line in lines)
+            time.sleep(moments.uniform(0, 1.5))
+            os.killpg(process.pid, signal.SIGINT)
+            output = "".join(lines)
+        finally:
+            kill_with_children(process.pid)
+        assert process.wait() == 130, output
+        saved = re.search(r"note +saved at step (\d+)", output)
+        assert saved, output
+        assert int(saved[1]) > before
+        before = int(saved[1])
+    run(config, *stopped)
+    attempts = record_of(tmp_path / "root", "pretrain")["summary"]["gradient"]["attempts"]
+    assert attempts[-1]["step"] == before
+    run(config, f"root={tmp_path / 'undisturbed'}", *stopped)
+    one, other = (record_of(tmp_path / name, "pretrain") for name in ("root", "undisturbed"))
+    assert_same_run(one, other)
 
 
 @pytest.mark.slow

@@ -52,4 +52,4 @@ def test_nothing_is_left(moment: str, number: signal.Signals, tmp_path: Path) ->
     if number != signal.SIGKILL:
         # Python ends by SIGINT, which a shell shows as 130 too, if an `exec` was interrupted.
         assert process.returncode in (130, -signal.SIGINT)
-        assert "the same command goes on from the last checkpoint" in log.read_text()
+        assert "what is finished or saved is kept, and the same command goes on" in log.read_text()

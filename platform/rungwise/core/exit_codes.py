@@ -54,7 +54,9 @@ def run_command(command: Callable[[], int | None]) -> int:
         errors.print("Finished stages are kept; run the same command again to go on.")
         return FAILED
     except KeyboardInterrupt:
-        errors.print("interrupted; the same command goes on from the last checkpoint:")
+        errors.print(
+            "interrupted; what is finished or saved is kept, and the same command goes on:"
+        )
         errors.print(f"  {redact(_command_as_typed(sys.argv))}", markup=False, highlight=False)
         return INTERRUPTED
 

@@ -84,6 +84,7 @@ class Fitting(Config):
     reads_tokens: ClassVar[bool] = False  # and not instances; the model is then made of arrays
     # whether its loss is on held-out text, and not on what it learns from
     holds_out: ClassVar[bool] = True
+    saves_on_request: ClassVar[bool] = False  # between any two steps
 
     @property
     def reads_longer(self) -> bool:

@@ -32,6 +32,8 @@ from rungwise.report.sections import findings
 from rungwise.report.stage import LADDER, REPORT, REPORT_PAGE
 from rungwise.serving.card import link_page
 from rungwise.tasks.stage import TASK
+from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.save_request import SCRATCH
 from rungwise.training.stage import PRETRAIN
 from rungwise.training.summary import PretrainSummary
 
@@ -147,6 +149,7 @@ class StageJob:
         self._clock = time.monotonic()
         self._waits_since: float | None = self._clock  # for a process; None while it works
         self._waited = 0.0
+        self._steps = 0.0  # or other units of work, as last reported
 
     def open(self) -> None:
         """Start the stage's MLflow run and display line; empty its folder unless it resumes."""
@@ -241,6 +244,7 @@ class StageJob:
         self._note_waiting(event)
         match event["kind"]:
             case "progress":
+                self._steps = event["done"]
                 build.display.progress(name, event["done"], event["total"], event["shown"])
             case "metrics":
                 target = f"{self._key}/{event['run']}" if event["run"] else self._key
@@ -257,6 +261,14 @@ class StageJob:
             case "note":
                 build.display.note(name, event["message"])
                 build.tracker.tags(self._key, {"rungwise.note": event["message"]})
+
+    @property
+    def scratch(self) -> Folder | None:
+        """Where a training by gradient is asked to save; None before its first step, and for other
+        stages."""
+        config = self.row.stage.config
+        learns = isinstance(config, PretrainStageConfig) and config.pretrain.saves_on_request
+        return self._folder / f".{SCRATCH}" if learns and self._steps else None
 
     @property
     def worked(self) -> tuple[float, float]:

@@ -26,6 +26,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.job import Build, StageJob
 from rungwise.pipeline.stages import Growth
+from rungwise.training.save_request import request_saves
 
 _POLL_SECONDS = 0.2
 _RETRY_SECONDS = 2.0  # between attempts to take a lease that another driver holds
@@ -37,6 +38,7 @@ _KILLED = {
     "compute.micro_batch_size or compute.num_workers",
     "NodeDiedError": "its machine was lost, also when it was started again",
 }
+_SAVE_SECONDS = 30.0  # for a step and a save, when a run is interrupted
 _ENDED = "ended"  # in place of the number of a board that does not start again
 
 
@@ -84,9 +86,19 @@ class Schedule:
                     self._start(name, board)
                 self._poll(board)
                 self._grow()
+        except KeyboardInterrupt:
+            self._save()
+            raise
         finally:
             self._show_reports(board, last=True)
             ray.kill(board)
+
+    def _save(self) -> None:
+        """Let the trainings at work save what they have learnt."""
+        scratches = [each for job in self._running.values() if (each := job.scratch)]
+        if scratches:
+            self._build.display.announce("interrupted: saving")
+            request_saves(scratches, _SAVE_SECONDS)
 
     def check(self) -> None:
         """Raise the first failure, if any; its message also names the stages not built."""

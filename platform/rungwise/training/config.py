@@ -85,6 +85,7 @@ class GradientConfig(Fitting):
     """
 
     fitter: ClassVar = LazyFunction("rungwise.training.ray.gradient:pretrain_by_gradient")
+    saves_on_request: ClassVar[bool] = True
 
     kind: Literal["gradient"] = "gradient"
     # folder of a transformers model to start from, or one of the hub (ORG/NAME), whose model and

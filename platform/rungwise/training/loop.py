@@ -187,6 +187,8 @@ def train(
             if save or must_leave or ends:
                 wait = ends or must_leave
                 clock.stalled += checkpoints.save(state, progress, wait, must=ends)
+                if must_leave and not ends and not checkpoints.settled[-1].error:
+                    report.note(f"saved at step {done:,}")
                 log_saves(progress, checkpoints.settled, report)
     finally:
         feed.close()

@@ -5,14 +5,13 @@ import threading
 from pathlib import Path
 
 import psutil
-import pytest
 from ray.train.v2._internal.execution.controller.state import ResizingState, RunningState
 from ray.train.v2._internal.execution.scaling_policy import ResizeDecision
 
 from rungwise.cluster.interface import find_interface
 from rungwise.core.storage.folder import Folder
-from rungwise.training.ray import gradient as notices
-from rungwise.training.ray.gradient import PreemptionWatch, SaveBeforeResize
+from rungwise.training.ray.gradient import SaveBeforeResize
+from rungwise.training.save_request import SaveRequests, request_saves
 from tests.waiting import wait_until
 
 RESIZING = ResizingState(scaling_decision=ResizeDecision(2, {"CPU": 1}))
@@ -33,29 +32,26 @@ def test_gloo_gets_the_interface_that_has_the_address_of_the_node() -> None:
 
 def test_the_controller_waits_until_all_have_saved(tmp_path: Path) -> None:
     scratch = Folder.at(tmp_path)
-    notice, other = PreemptionWatch(scratch, leads=True), PreemptionWatch(scratch, leads=False)
-    assert not notice._is_to_resize()
+    requests, other = SaveRequests(scratch, leads=True), SaveRequests(scratch, leads=False)
+    assert not requests()
     held = threading.Thread(
         target=SaveBeforeResize(scratch).after_controller_state_update,
         args=(RunningState(), RESIZING),
     )
     held.start()
-    wait_until("the mark", lambda: scratch.exists(notices._MARK), 10)
-    assert notice._is_to_resize()  # and now the loop saves, and asks again when that is done
-    assert not other._is_to_resize()
+    wait_until("the mark", scratch.names, 10)
+    assert requests()  # and now the loop saves, and asks again when that is done
+    assert not other()
     assert held.is_alive()
-    assert not notice._is_to_resize()
+    assert not requests()
     held.join(10)
     assert not held.is_alive()
-    assert not notice._is_to_resize()
+    assert not requests()
     assert scratch.names() == []
 
 
-def test_a_run_that_does_not_save_is_not_waited_for_without_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notices, "_PATIENCE_SECONDS", 0.1)
-    SaveBeforeResize(Folder.at(tmp_path)).after_controller_state_update(RunningState(), RESIZING)
+def test_a_run_that_does_not_save_is_not_waited_for_without_an_end(tmp_path: Path) -> None:
+    request_saves([Folder.at(tmp_path)], 0.1)
     assert Folder.at(tmp_path).names() == []
 
 

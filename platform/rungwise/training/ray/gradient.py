@@ -17,13 +17,13 @@ returns results through its snapshot, neither of which is used here (gradient.py
 plain task. Its placement group is made or refused at once: the task never queues for resources that
 the run which waits for it may hold.
 
-Saves outside the schedule: when a machine is about to go away, or one has come back.
+Saves outside the schedule: when a machine is about to go away, when one has come back, and when the
+driver is interrupted.
 
 Ray announces that a node will be drained (which is how a cloud's notice arrives), and workers go on
 until then. When a node returns to an elastic run, Ray Train ends all workers without notice and
-starts more, which would lose the steps since the last checkpoint. So its controller is delayed: it
-writes a mark, the leading worker sees it within a second, all workers save, and the leader removes
-the mark.
+starts more, which would lose the steps since the last checkpoint. So its controller is delayed
+until the workers have saved (save_request.py).
 """
 
 import contextlib
@@ -63,6 +63,7 @@ from rungwise.training.initial import INITIAL, check_initial, fixes_vectors, sta
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Work, Worker, WorkerTask
 from rungwise.training.run_summary import RunOutcome, summarise
+from rungwise.training.save_request import SCRATCH, SaveRequests, drop_requests, request_saves
 from rungwise.training.stage import find_earlier, list_finished_runs
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.throughput import Costs, Progress, device_name
@@ -115,19 +116,13 @@ def submit(name: str, compute: ComputeConfig, work: Work) -> ValidationTask | No
     return ValidationTask(task.remote(work, device), group)
 
 
-_MARK = "resize"
-_POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 120.0  # for a step and a save; after that the last checkpoint must do
-
-
 class PreemptionWatch:
-    """Returns True once per reason to save. All workers ask at the same steps, between saves."""
+    """Returns True once per notice that a machine goes away, and per request to save. All workers
+    ask at the same steps, between saves."""
 
-    def __init__(self, scratch: Folder, leads: bool) -> None:
-        self._scratch = scratch
-        self._leads = leads
+    def __init__(self, requests: SaveRequests) -> None:
+        self._requests = requests
         self._going: set[str] = set()
-        self._saved = False
 
     def __call__(self) -> bool:
         from ray.train import get_preemption_info
@@ -136,21 +131,7 @@ class PreemptionWatch:
         nodes = set(info.preempted_node_to_ranks) if info else set()
         new = nodes - self._going
         self._going |= nodes
-        return bool(new) or self._is_to_resize()
-
-    def _is_to_resize(self) -> bool:
-        # One worker's answer counts for all (loop.py).
-        if not self._leads:
-            return False
-        # If the store is unavailable, only the steps since the last checkpoint are lost.
-        with contextlib.suppress(UserError, OSError):
-            if self._scratch.exists(_MARK) and not self._saved:
-                self._saved = True
-                return True
-            if self._saved:
-                self._scratch.remove(_MARK)
-        self._saved = False
-        return False
+        return bool(new) or self._requests()
 
 
 class SaveBeforeResize(ControllerCallback):
@@ -160,14 +141,8 @@ class SaveBeforeResize(ControllerCallback):
         self._scratch = scratch
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        if not isinstance(current_state, ResizingState):
-            return
-        with contextlib.suppress(UserError, OSError):
-            self._scratch.write_bytes(_MARK, b"")
-            deadline = time.monotonic() + _PATIENCE_SECONDS
-            while self._scratch.exists(_MARK) and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
-            self._scratch.remove(_MARK)
+        if isinstance(current_state, ResizingState):
+            request_saves([self._scratch])
 
 
 _USER_ERROR = "user-error.txt"
@@ -284,9 +259,10 @@ def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     resources = {"CPU": compute.cpus_per_worker}
     if compute.gpus_per_worker:
         resources["GPU"] = compute.gpus_per_worker
-    with shared_scratch(run.output, "ray-train") as path:
+    with shared_scratch(run.output, SCRATCH) as path:
         scratch = Folder.at(path)
         scratch.remove(_USER_ERROR)
+        drop_requests([scratch])
         result = TorchTrainer(
             lambda: _work(config, run, context, scratch),
             torch_config=NodeAddressTorchConfig(),
@@ -318,19 +294,23 @@ def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    trainer = TorchTrainer(
-        lambda: _train(config, run, context), scaling_config=ScalingConfig(num_workers=0)
-    )
-    for failures in itertools.count(1):
-        try:
-            return cast(RunOutcome, trainer.fit().return_value)
-        except UserError:
-            raise
-        except Exception:
-            if failures > context.compute.max_failures:
+    with shared_scratch(run.output, SCRATCH) as path:
+        scratch = Folder.at(path)
+        drop_requests([scratch])
+        trainer = TorchTrainer(
+            lambda: _train(config, run, context, lambda group: SaveRequests(scratch, group.leads)),
+            scaling_config=ScalingConfig(num_workers=0),
+        )
+        for failures in itertools.count(1):
+            try:
+                return cast(RunOutcome, trainer.fit().return_value)
+            except UserError:
                 raise
-        finally:
-            return_freed_memory()  # Ray keeps this process
+            except Exception:
+                if failures > context.compute.max_failures:
+                    raise
+            finally:
+                return_freed_memory()  # Ray keeps this process
     raise AssertionError
 
 
@@ -342,7 +322,9 @@ def _work(
     if scratch.exists(_USER_ERROR):
         return UserError(scratch.read_bytes(_USER_ERROR).decode())
     try:
-        return _train(config, run, context, lambda group: PreemptionWatch(scratch, group.leads))
+        return _train(
+            config, run, context, lambda group: PreemptionWatch(SaveRequests(scratch, group.leads))
+        )
     except UserError as error:
         # Other workers may wait for this one, so it must fail; and after a restart it must not
         # retry what only the user can fix.
@@ -351,10 +333,7 @@ def _work(
 
 
 def _train(
-    config: GradientFit,
-    run: Run,
-    context: Context,
-    watch: Callable[[Group], Callable[[], bool]] | None = None,
+    config: GradientFit, run: Run, context: Context, watch: Callable[[Group], Callable[[], bool]]
 ) -> RunOutcome:
     import ray.train.torch
 
@@ -362,9 +341,7 @@ def _train(
     group = Group.current(ray.train.torch.get_device())
     name = f"validation {run.output.uri}"
     beside = functools.partial(submit, name, context.compute)
-    worker = Worker(group, context.compute, context.report, submit=beside)
-    if watch is not None:
-        worker = replace(worker, notice=watch(group))
+    worker = Worker(group, context.compute, context.report, notice=watch(group), submit=beside)
     try:
         progress, costs = pretrain(config, run, worker)
     finally:
