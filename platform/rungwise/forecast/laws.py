@@ -35,6 +35,7 @@ LEVEL: Normal = (0.0, 20.0)  # nothing is known about the level of a corpus
 MILLION = 1e6
 HUBER = 1.5  # residuals beyond so many standard deviations count by their size, not its square
 ROUNDS = 3  # of weights for Huber's loss
+STEP = 1e-5  # of numerical slopes
 STARTS, DRAWS = 40, 10  # steps from a grid of starts, and from the fit that draws lie around
 
 
@@ -105,14 +106,12 @@ def log_loss(parameters: Array, tokens: Array, unique: Array) -> Array:
 
 def differentiate(parameters: Array, law: Law, tokens: Array, unique: Array) -> Array:
     """Return slopes of log L by each free parameter: curves, points, parameters."""
-    step = 1e-5
-    slopes = []
-    for column in law.columns:
-        moved = np.zeros(len(PARAMETERS))
-        moved[column] = step
-        above = log_loss(parameters + moved, tokens, unique)
-        slopes.append((above - log_loss(parameters - moved, tokens, unique)) / (2 * step))
-    return np.stack(slopes, axis=-1)
+    moves = np.zeros((len(law.free), 1, len(PARAMETERS)))
+    moves[np.arange(len(law.free)), 0, law.columns] = STEP
+    moved = np.concatenate([parameters + moves, parameters - moves])
+    logs = log_loss(moved.reshape(-1, len(PARAMETERS)), tokens, unique)
+    above, below = logs.reshape(2, len(law.free), len(parameters), len(tokens))
+    return np.moveaxis((above - below) / (2 * STEP), 0, -1)
 
 
 def fit_law(law: Law, points: Sequence[Point], prior: Mapping[str, Normal], noise: float) -> Fit:
