@@ -57,7 +57,10 @@ def test_a_backtest_of_exact_curves_beats_its_rivals() -> None:
     def bends(tokens: float, distinct: float) -> float:
         return 1.4 + 0.4 * (tokens / 1e6) ** -0.5
 
-    points = list_points(bends, "one") + list_points(slow, "two")
+    def bends_late(tokens: float, distinct: float) -> float:
+        return 1.0 + 0.8 * (tokens / 1e6) ** -0.3
+
+    points = list_points(bends, "one") + list_points(bends_late, "two")
     result = backtest(points, vague_priors(0.003))
     # Two to four budgets are seen: three, two and one are hidden, of two rungs.
     assert len(result.cells) == 12
