@@ -1,0 +1,100 @@
+"""Crossings: at what cost of training one rung passes another.
+
+Curves are compared at equal core-seconds, in each draw. A rung that learns by gradient reads as
+many tokens as its seconds allow; one that counts has its text counted by a moment, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from rungwise.forecast.forecast import FARTHEST, RungForecast
+from rungwise.forecast.intervals import Curves, Interval
+from rungwise.forecast.laws import Array
+
+STEPS = 240  # places of the grid of seconds, evenly spaced in logarithms
+LIKELY = 0.5  # a crossing whose median lies within the limit is one that is foretold
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where `passing` becomes better than `passed`, in core-seconds of each.
+
+    `chance` is the share of draws that cross within the limit; bounds beyond it are infinite. A
+    draw in which `passing` leads from the first comparable budget on crosses there.
+    """
+
+    passing: str
+    passed: str
+    seconds: Interval
+    chance: float
+
+    @property
+    def foretold(self) -> bool:
+        return self.chance > LIKELY
+
+
+def predict_at_seconds(curves: Curves, seconds: Array, text: float = 1.0) -> Array:
+    """Return draws of bits after so many core-seconds, on `text` times the training text."""
+    last = curves.last
+    distinct = last.distinct * text
+    tokens = last.tokens * seconds / last.seconds
+    if last.fitted == "counts":
+        tokens = np.minimum(tokens, distinct)
+    return curves.predict(tokens, np.minimum(tokens, distinct))
+
+
+def find_crossings(
+    forecasts: Sequence[RungForecast], text: float = 1.0, limit: float = FARTHEST
+) -> list[Crossing]:
+    """Return a crossing for each pair of rungs that are measured alike and can be forecast.
+
+    They are in the order of their medians, pairs that do not cross within `limit` times the larger
+    of their budgets last.
+    """
+    rungs = [one for one in forecasts if not one.refusal]
+    crossings = [
+        _cross(one.curves, other.curves, text, limit)
+        for one, other in combinations(rungs, 2)
+        if one.last.measure == other.last.measure
+    ]
+    return sorted(crossings, key=lambda crossing: (crossing.seconds.median, -crossing.chance))
+
+
+def _cross(one: Curves, other: Curves, text: float, limit: float) -> Crossing:
+    first = max(one.first_seconds, other.first_seconds)
+    last = limit * max(one.last.seconds, other.last.seconds)
+    seconds = np.geomspace(first, last, STEPS)
+    # Positive where `other` is better.
+    gaps = np.log(predict_at_seconds(one, seconds, text) / predict_at_seconds(other, seconds, text))
+    if np.mean(gaps[:, 0] > 0) > 0.5:
+        one, other, gaps = other, one, -gaps
+    places = interpolate(np.log(seconds), gaps)
+    return Crossing(
+        passing=other.last.rung,
+        passed=one.last.rung,
+        seconds=Interval(*np.exp(_rank(places)).tolist()),
+        chance=float(np.isfinite(places).mean()),
+    )
+
+
+def interpolate(places: Array, gaps: Array) -> Array:
+    """Return where each row of gaps first becomes positive, infinite where it does not."""
+    positive = gaps > 0
+    index = np.argmax(positive, axis=1)
+    rows = np.arange(len(gaps))
+    before = np.maximum(index - 1, 0)
+    low, high = gaps[rows, before], gaps[rows, index]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = np.where(index > 0, -low / (high - low), 0.0)
+    met = places[before] + part * (places[index] - places[before])
+    return np.where(positive.any(axis=1), met, np.inf)
+
+
+def _rank(places: Array) -> Array:
+    """Median, low and high, each a draw's own: infinite draws cannot be interpolated."""
+    return np.quantile(places, [0.5, 0.025, 0.975], method="inverted_cdf")

@@ -1,0 +1,154 @@
+"""Joint draws of the curves of a ladder's rungs, from which intervals and comparisons come.
+
+A draw of a rung is one law, chosen by how well each foretold the largest budget from the others;
+its parameters, fitted to points moved by the noise of seeds and documents and to priors moved
+likewise; a misfit that grows with every doubling beyond the last point; and the luck of the run
+that is foretold. All but documents is widened by the factor of earlier backtests. Documents are
+drawn once for all rungs, which are measured on the same ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rungwise.forecast.laws import LAWS, Array, draw_fits, fit_law, log_loss
+from rungwise.forecast.points import Point, group_by_rung
+from rungwise.forecast.priors import Noise, Priors, estimate_noise
+
+DRAWS = 500
+TAIL = 4.0  # degrees of freedom of the error by which laws are weighed
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median with its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, draws: Array) -> Interval:
+        low, median, high = np.quantile(draws, [0.025, 0.5, 0.975])
+        return cls(float(median), float(low), float(high))
+
+    def covers(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Draws of one rung's curve, a row each, and where its measured points begin and end."""
+
+    first_seconds: float
+    last: Point
+    laws: dict[str, float]  # weights
+    parameters: Array  # draws, parameters
+    luck: Array  # draws, of log L: of the run
+    misfit: Array  # of log L for each doubling
+    documents: Array  # of log L
+    factor: float
+
+    def predict(self, tokens: Array, unique: Array) -> Array:
+        """Return draws of bits at each place: draws, places."""
+        octaves = np.log2(np.maximum(tokens / self.last.tokens, unique / self.last.unique))
+        logs = log_loss(self.parameters, tokens, unique)
+        logs = logs + self.luck[:, None] + self.misfit[:, None] * np.maximum(octaves, 0)
+        middle = np.median(logs, axis=0)
+        return np.exp(middle + self.factor * (logs - middle) + self.documents[:, None])
+
+    def predict_point(self, point: Point) -> Array:
+        """Return draws of bits at a point."""
+        return self.predict(np.array([point.tokens]), np.array([point.unique]))[:, 0]
+
+
+def draw_curves(
+    points: Sequence[Point], priors: Priors, draws: int = DRAWS, seed: int = 0
+) -> dict[str, Curves]:
+    """Return draws of the curve of every rung; the same for any order of points."""
+    noise = estimate_noise(points, priors)
+    rungs = group_by_rung(points)
+    weights = _draw_documents(points, draws, np.random.default_rng((seed, 0)))
+    return {
+        rung: _draw_rung(
+            rows, noise, priors, weights, np.random.default_rng((seed, zlib.crc32(rung.encode())))
+        )
+        for rung, rows in rungs.items()
+    }
+
+
+def _draw_documents(points: Sequence[Point], draws: int, generator: np.random.Generator) -> Array:
+    """Return how often each draw has each document: draws, documents (none if none were kept)."""
+    number = max((len(point.documents or ()) for point in points), default=0)
+    if number < 2:
+        return np.ones((draws, 0))
+    return generator.multinomial(number, np.full(number, 1 / number), size=draws).astype(float)
+
+
+def _move_by_documents(rows: Sequence[Point], weights: Array) -> Array:
+    """Return by how much each draw of documents moves log L of a rung's last point."""
+    documents = rows[-1].documents
+    if documents is None or len(documents) != weights.shape[1]:
+        return np.zeros(len(weights))
+    values = np.array(documents)
+    return np.log(weights @ values / weights.sum(1) / values.mean())
+
+
+def _draw_rung(
+    rows: Sequence[Point],
+    noise: Noise,
+    priors: Priors,
+    weights: Array,
+    generator: np.random.Generator,
+) -> Curves:
+    draws = len(weights)
+    laws = weigh_laws(rows, noise, priors)
+    # One scale of the noise a draw: its size is known from few seeds.
+    scales = np.sqrt(noise.freedom / generator.chisquare(noise.freedom, draws))
+    luck, misfit = generator.standard_normal((2, draws))
+    counts = generator.multinomial(draws, list(laws.values()))
+    shares = np.split(scales, np.cumsum(counts)[:-1])
+    parameters = []
+    for law, share in zip(LAWS[rows[-1].fitted], shares, strict=True):
+        fit = fit_law(law, rows, priors.choose(rows[-1], law), noise.size)
+        parameters.append(draw_fits(fit, generator, share))
+    return Curves(
+        first_seconds=min(row.seconds for row in rows),
+        last=rows[-1],
+        laws=laws,
+        parameters=np.concatenate(parameters),
+        luck=noise.size * scales * luck,
+        misfit=priors.misfit * misfit,
+        documents=_move_by_documents(rows, weights),
+        factor=priors.factor,
+    )
+
+
+def weigh_laws(rows: Sequence[Point], noise: Noise, priors: Priors) -> dict[str, float]:
+    """Return weights of the laws, by how each foretells the largest budget from the smaller ones.
+
+    The density of a t distribution around what a law foretold, as wide as its own error; equal
+    weights where leaving out the largest budget leaves fewer than two.
+    """
+    largest = max(row.tokens for row in rows)
+    hidden = [row for row in rows if row.tokens == largest]
+    seen = [row for row in rows if row.tokens < largest]
+    laws = LAWS[rows[-1].fitted]
+    if len({row.tokens for row in seen}) < 2:
+        return {law.name: 1 / len(laws) for law in laws}
+    actual = float(np.mean(np.log([row.bits for row in hidden])))
+    octaves = np.log2(largest / max(row.tokens for row in seen))
+    densities = []
+    for law in laws:
+        fit = fit_law(law, seen, priors.choose(rows[-1], law), noise.size)
+        foretold = fit.predict([largest], [hidden[0].unique])[0]
+        own = fit.predict_error(largest, hidden[0].unique)[0]
+        error = np.sqrt(own**2 + noise.size**2 + (priors.misfit * octaves) ** 2)
+        distance = (actual - foretold) / error
+        densities.append((1 + distance**2 / TAIL) ** (-(TAIL + 1) / 2) / error)
+    total = sum(densities)
+    return {law.name: float(d / total) for law, d in zip(laws, densities, strict=True)}

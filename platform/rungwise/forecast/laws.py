@@ -1,0 +1,224 @@
+"""Laws of a rung's loss, and their robust fits.
+
+All laws are one curve with some parameters fixed. With x the effective data in millions of tokens:
+
+    L = exp(level) (1 - share + share ((x + shift) / (1 + shift))^-exponent + rise R)
+    x = U + U worth (1 - exp(-R / worth))      U: distinct tokens read, R: repeats of them
+
+so exp(level) is the loss after a million new tokens and 1 - share is the floor's share of it, which
+keeps the floor at zero or above. Effective data is from Muennighoff et al. 2023 (arXiv:2305.16264),
+power laws over data from Hestness et al. 2017 (1712.00409) and Hoffmann et al. 2022 (2203.15556).
+What is counted or solved reads its text once, so that the same curve is a law of the text alone.
+
+Parameters are fitted as logarithms (share as its logit), with a normal prior each, on residuals of
+log L with Huber's loss. Every fit is a batch of problems: a grid of starts, or draws of the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.forecast.points import Fitted, Point
+
+Array = NDArray[np.float64]
+Normal = tuple[float, float]  # mean, standard deviation
+
+PARAMETERS = ("level", "share", "exponent", "worth", "shift", "rise")
+# Logarithms and a logit at which a term has no effect; fifteen passes are the paper's worth.
+FIXED = {"share": 20.0, "worth": float(np.log(15)), "shift": -20.0, "rise": -20.0}
+LEVEL: Normal = (0.0, 20.0)  # nothing is known about the level of a corpus
+MILLION = 1e6
+HUBER = 1.5  # residuals beyond so many standard deviations count by their size, not its square
+ROUNDS = 3  # of weights for Huber's loss
+STEP = 1e-5  # of numerical slopes
+STARTS, DRAWS = 40, 10  # steps from a grid of starts, and from the fit that draws lie around
+
+
+@dataclass(frozen=True)
+class Law:
+    """Names the free parameters of a law, and how fast earlier points lose weight."""
+
+    name: str
+    free: tuple[str, ...]
+    fades: float = 0.0  # the error of a point doubles with every so many octaves before the last
+
+    @property
+    def columns(self) -> list[int]:
+        return [PARAMETERS.index(name) for name in self.free]
+
+
+LAWS: dict[Fitted, tuple[Law, ...]] = {
+    "gradient": (
+        Law("floor", ("level", "share", "exponent", "worth")),
+        Law("shifted", ("level", "share", "exponent", "worth", "shift")),
+        Law("rising", ("level", "share", "exponent", "worth", "rise")),
+        Law("line", ("level", "exponent", "worth"), fades=1.0),
+    ),
+    "counts": (
+        Law("floor", ("level", "share", "exponent")),
+        Law("shifted", ("level", "share", "exponent", "shift")),
+        Law("line", ("level", "exponent"), fades=1.0),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law through points: the likeliest parameters, and what draws around them need."""
+
+    law: Law
+    tokens: Array  # n
+    unique: Array
+    logs: Array  # of the measured bits
+    errors: Array  # standard deviations of logs, Huber's weights included
+    prior: Array  # mean and standard deviation of each free parameter: 2, p
+    best: Array  # all parameters
+    covariance: Array  # p, p
+
+    def predict(self, tokens: Any, unique: Any) -> Array:
+        """Return log L of the likeliest curve."""
+        return log_loss(self.best[None], np.asarray(tokens), np.asarray(unique))[0]
+
+    def predict_error(self, tokens: Any, unique: Any) -> Array:
+        """Return standard deviations of `predict`, by the curvature at the likeliest curve."""
+        tokens, unique = np.atleast_1d(tokens), np.atleast_1d(unique)
+        slopes = differentiate(self.best[None], self.law, tokens, unique)[0]
+        return np.sqrt(np.einsum("np,pq,nq->n", slopes, self.covariance, slopes))
+
+
+def log_loss(parameters: Array, tokens: Array, unique: Array) -> Array:
+    """Return log L: a row of parameters a curve, a column a point."""
+    level, share, exponent, worth, shift, rise = (parameters[:, [i]] for i in range(6))
+    repeats = tokens / unique - 1
+    worth, shift = np.exp(worth), np.exp(shift)
+    effective = unique / MILLION * (1 - worth * np.expm1(-repeats / worth))
+    logs = np.log((effective + shift) / (1 + shift))
+    reducible = 1 / (1 + np.exp(-share))
+    # expm1 keeps a small share exact; far below the first point a power would overflow.
+    power = np.expm1(np.clip(-np.exp(exponent) * logs, -700, 50))
+    return level + np.log1p(reducible * power + np.exp(rise) * repeats)
+
+
+def differentiate(parameters: Array, law: Law, tokens: Array, unique: Array) -> Array:
+    """Return slopes of log L by each free parameter: curves, points, parameters."""
+    moves = np.zeros((len(law.free), 1, len(PARAMETERS)))
+    moves[np.arange(len(law.free)), 0, law.columns] = STEP
+    moved = np.concatenate([parameters + moves, parameters - moves])
+    logs = log_loss(moved.reshape(-1, len(PARAMETERS)), tokens, unique)
+    above, below = logs.reshape(2, len(law.free), len(parameters), len(tokens))
+    return np.moveaxis((above - below) / (2 * STEP), 0, -1)
+
+
+def fit_law(law: Law, points: Sequence[Point], prior: Mapping[str, Normal], noise: float) -> Fit:
+    """Fit a law to points of one rung, whose logs have errors of `noise`."""
+    tokens = np.array([point.tokens for point in points])
+    unique = np.array([point.unique for point in points])
+    logs = np.log([point.bits for point in points])
+    normals = np.array([LEVEL if name == "level" else prior[name] for name in law.free]).T
+    errors = np.full(len(points), noise)
+    if law.fades:
+        errors = errors * 2 ** (np.log2(tokens.max() / tokens) / law.fades)
+    starts = _list_starts(law, normals, tokens, unique, logs)
+    fits, costs = minimise(law, tokens, unique, logs, errors, normals, starts, STARTS)
+    best = fits[[np.argmin(costs)]]
+    weighted = errors
+    for _ in range(ROUNDS):
+        residuals = np.abs(logs - log_loss(best, tokens, unique)[0]) / errors
+        weighted = errors * np.sqrt(np.maximum(residuals / HUBER, 1))
+        best = minimise(law, tokens, unique, logs, weighted, normals, best, DRAWS)[0]
+    errors = weighted
+    slopes = differentiate(best, law, tokens, unique)[0] / errors[:, None]
+    precision = slopes.T @ slopes + np.diag(normals[1] ** -2)
+    return Fit(law, tokens, unique, logs, errors, normals, best[0], np.linalg.inv(precision))
+
+
+def draw_fits(fit: Fit, generator: np.random.Generator, scales: Array) -> Array:
+    """Return parameters of one curve a draw.
+
+    Each draw moves the points by their errors, times its scale, and the means of the priors by
+    theirs, and fits anew: a sample of the posterior where the law is nearly linear (randomise, then
+    optimise).
+    """
+    draws = len(scales)
+    errors = fit.errors * scales[:, None]
+    logs = fit.logs + errors * generator.standard_normal((draws, len(fit.logs)))
+    mean, sd = fit.prior
+    means = mean + sd * generator.standard_normal((draws, len(mean)))
+    means[:, 0] = fit.best[0]  # the level has no prior to speak of
+    starts = np.repeat(fit.best[None], draws, axis=0)
+    return minimise(
+        fit.law,
+        fit.tokens,
+        fit.unique,
+        logs,
+        errors,
+        np.stack([means, sd + 0 * means]),
+        starts,
+        DRAWS,
+    )[0]
+
+
+def _list_starts(law: Law, normals: Array, tokens: Array, unique: Array, logs: Array) -> Array:
+    """A grid over what the prior allows, each start level with the last point."""
+    grids = []
+    for name, mean, sd in zip(law.free, *normals, strict=True):
+        wide = name in ("share", "exponent", "shift")
+        grids.append([mean - 1.5 * sd, mean, mean + 1.5 * sd] if wide else [mean])
+    rows = np.array(np.meshgrid(*grids)).reshape(len(grids), -1).T
+    starts = np.tile([FIXED.get(name, 0.0) for name in PARAMETERS], (len(rows), 1))
+    starts[:, law.columns] = rows
+    last = int(np.argmax(tokens))
+    starts[:, 0] += logs[last] - log_loss(starts, tokens, unique)[:, last]
+    return starts
+
+
+def minimise(
+    law: Law,
+    tokens: Array,
+    unique: Array,
+    logs: Array,
+    errors: Array,
+    prior: Array,
+    starts: Array,
+    steps: int,
+) -> tuple[Array, Array]:
+    """Return the parameters and costs that Levenberg and Marquardt's steps reach from each start.
+
+    `logs`, `errors` and `prior` are the same for all starts or have a row for each.
+    """
+    columns, (mean, sd) = law.columns, prior
+
+    def measure(parameters: Array) -> tuple[Array, Array, Array]:
+        residuals = (log_loss(parameters, tokens, unique) - logs) / errors
+        strains = (parameters[:, columns] - mean) / sd
+        return residuals, strains, (residuals**2).sum(1) + (strains**2).sum(1)
+
+    current = starts.copy()
+    residuals, strains, costs = measure(current)
+    damping = np.full(len(starts), 1e-2)
+    diagonal = np.arange(len(columns))
+    for _ in range(steps):
+        slopes = (
+            differentiate(current, law, tokens, unique)
+            / np.broadcast_to(errors, residuals.shape)[..., None]
+        )
+        matrix = np.einsum("bnp,bnq->bpq", slopes, slopes)
+        gradient = np.einsum("bnp,bn->bp", slopes, residuals) + strains / sd
+        matrix[:, diagonal, diagonal] += sd**-2.0
+        matrix[:, diagonal, diagonal] *= 1 + damping[:, None]
+        change = np.linalg.solve(matrix, gradient[..., None])[..., 0]
+        trial = current.copy()
+        trial[:, columns] -= np.clip(change, -2, 2)
+        trial_residuals, trial_strains, trial_costs = measure(trial)
+        better = trial_costs < costs
+        damping = np.clip(np.where(better, damping / 5, damping * 5), 1e-8, 1e8)
+        current = np.where(better[:, None], trial, current)
+        residuals = np.where(better[:, None], trial_residuals, residuals)
+        strains = np.where(better[:, None], trial_strains, strains)
+        costs = np.where(better, trial_costs, costs)
+    return current, costs

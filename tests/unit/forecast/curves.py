@@ -1,0 +1,40 @@
+"""Exact curves for tests, and priors that say next to nothing."""
+
+from collections.abc import Callable, Sequence
+
+from rungwise.forecast.points import Fitted, Point
+from rungwise.forecast.priors import Priors
+
+BUDGETS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+LARGEST = 8e6  # tokens of budget 1
+_WIDE = {"share": (0.0, 3.0), "exponent": (-1.0, 1.5), "worth": (2.0, 2.0)}
+_MORE = {"shift": (-4.0, 2.0), "rise": (-4.0, 2.0)}
+_LAWS = {"floor": _WIDE, "shifted": _WIDE | _MORE, "rising": _WIDE | _MORE, "line": _WIDE}
+
+
+def vague_priors(noise: float = 1e-4) -> Priors:
+    return Priors(noise, misfit=0.0, factor=1.0, parameters={"gradient": _LAWS, "counts": _LAWS})
+
+
+def list_points(
+    law: Callable[[float, float], float],
+    rung: str = "gpt",
+    budgets: Sequence[float] = BUDGETS,
+    distinct: float = 1e12,
+    seconds: float = 600.0,
+    fitted: Fitted = "gradient",
+) -> list[Point]:
+    """Points on the curve law(tokens, distinct)."""
+    return [
+        Point(
+            rung=rung,
+            budget=budget,
+            seed=0,
+            tokens=budget * LARGEST,
+            distinct=distinct,
+            seconds=budget * seconds,
+            bits=law(budget * LARGEST, distinct),
+            fitted=fitted,
+        )
+        for budget in budgets
+    ]

@@ -1,0 +1,125 @@
+"""Intervals: order-free, never narrower than the noise, wider with more of it."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rungwise.forecast.forecast import count_wins, forecast
+from rungwise.forecast.intervals import Interval, draw_curves, weigh_laws
+from rungwise.forecast.points import Growth, Point, grow
+from rungwise.forecast.priors import Noise, estimate_noise, read_priors
+from tests.unit.forecast.curves import list_points, vague_priors
+from tests.unit.forecast.test_laws import line_law, passes_law, power_law
+
+PRIORS = read_priors()
+
+
+def interval_at(points: list[Point], times: float, noise: float) -> Interval:
+    curves = draw_curves(points, replace(PRIORS, noise=noise))
+    return Interval.of(curves["gpt"].predict_point(grow(points[-1], Growth(times, times))))
+
+
+def test_a_permutation_of_points_changes_nothing() -> None:
+    points = list_points(power_law) + list_points(line_law, rung="lstm")
+    shuffled = random.Random(0).sample(points, len(points))
+    first = {one.rung: one for one in forecast(points, Growth(4, 4), PRIORS)}
+    for other in forecast(shuffled, Growth(4, 4), PRIORS):
+        assert other.later == first[other.rung].later
+        assert other.best == first[other.rung].best
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.01, 0.03])
+def test_two_points_give_no_interval_narrower_than_the_noise(noise: float) -> None:
+    points = list_points(power_law, budgets=(1 / 2, 1))
+    for times in (1, 2, 8):
+        interval = interval_at(points, times, noise)
+        # 500 draws know the width to about 5 %.
+        assert np.log(interval.high / interval.low) > 2 * 1.96 * noise * 0.85
+
+
+@pytest.mark.parametrize("times", [1, 4, 16])
+def test_intervals_widen_with_the_noise(times: float) -> None:
+    points = list_points(power_law)
+    widths = []
+    for noise in (0.001, 0.004, 0.016, 0.064):
+        interval = interval_at(points, times, noise)
+        widths.append(interval.high - interval.low)
+    assert widths == sorted(widths)
+
+
+def test_intervals_widen_with_distance() -> None:
+    widths = []
+    for times in (1, 2, 4, 8, 16):
+        interval = interval_at(list_points(power_law), times, 0.004)
+        widths.append(np.log(interval.high / interval.low))
+    assert widths == sorted(widths)
+
+
+@pytest.mark.parametrize("law", [power_law, passes_law])
+def test_a_forecast_with_new_text_is_no_worse_than_with_repeated_text(law) -> None:
+    (repeated,) = forecast(list_points(law, distinct=2e6), Growth(compute=8), PRIORS)
+    (new,) = forecast(list_points(law, distinct=2e6), Growth(compute=8, text=32), PRIORS)
+    assert repeated.later
+    assert new.later
+    assert new.later.median <= repeated.later.median
+
+
+def test_seeds_say_how_much_noise_there_is() -> None:
+    generator = np.random.default_rng(0)
+    (point,) = list_points(power_law, budgets=[1])
+    seeds = [
+        replace(point, seed=seed, bits=point.bits * np.exp(generator.normal(0, 0.02)))
+        for seed in range(200)
+    ]
+    # A standard deviation of 200 values is known to 5 %; three times that.
+    assert estimate_noise(seeds, vague_priors()).size == pytest.approx(0.02, rel=0.15)
+    assert estimate_noise([point], PRIORS).size == PRIORS.noise
+
+
+def test_the_law_that_foretold_the_largest_budget_weighs_most() -> None:
+    weights = weigh_laws(
+        list_points(line_law, fitted="counts"), Noise(0.002, 10), vague_priors(0.002)
+    )
+    assert sum(weights.values()) == pytest.approx(1)
+    assert max(weights, key=weights.__getitem__) == "line"
+
+
+def test_documents_move_all_rungs_alike() -> None:
+    generator = np.random.default_rng(0)
+    luck = generator.normal(1, 0.5, 50).clip(0.2)
+    points = [
+        replace(point, documents=tuple(point.bits * luck))
+        for rung, law in (("gpt", power_law), ("lstm", line_law))
+        for point in list_points(law, rung=rung)
+    ]
+    gpt, lstm = forecast(points, Growth(), vague_priors())
+    alone = [replace(point, documents=None) for point in points]
+    without = forecast(alone, Growth(), vague_priors())[0]
+    assert gpt.now.high - gpt.now.low > 5 * (without.now.high - without.now.low)
+    moved = [one.curves.documents for one in (gpt, lstm)]
+    assert moved[0] == pytest.approx(moved[1])
+
+
+def test_wins_are_counted_among_rungs_that_are_measured_alike() -> None:
+    bits = {"a": np.array([1.0, 2, 3, 4]), "b": np.array([2.0, 1, 4, 5]), "c": np.zeros(4)}
+    measures = {"a": "bits_per_byte", "b": "bits_per_byte", "c": "bits_per_masked_token"}
+    assert count_wins(bits, measures) == {"a": 0.75, "b": 0.25, "c": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("points", "growth", "says"),
+    [
+        (list_points(power_law, budgets=(0.5, 1)), Growth(4), "needs 3 budgets"),
+        (list_points(lambda t, d: 2 + (t > 5e6)), Growth(4), "for the largest, which has 3.000"),
+        (list_points(power_law), Growth(1000), "1000 times the largest budget is too far"),
+    ],
+)
+def test_a_rung_that_cannot_be_forecast_says_so(
+    points: list[Point], growth: Growth, says: str
+) -> None:
+    (result,) = forecast(points, growth, PRIORS)
+    assert says in result.refusal
+    assert result.later is None
+    assert result.best is None
