@@ -78,6 +78,7 @@ LAYERS = (
     "instances",
     "models",
     "training",
+    "forecast",
     "tasks",
     "finetune",
     "tuning",
