@@ -3,7 +3,7 @@
     python -m benchmarks.forecast_points --root /tmp/curves           an hour of a core
     python -m benchmarks.forecast_points --root /tmp/curves --corpora novel --rungs gpt,lstm
 
-Budgets go from 1/64 of a run of half a million tokens to the whole, with a second seed at the
+Budgets go from 1/64 of a run of a million tokens to the whole, with a second seed at the
 smallest two: by steps for networks, by documents for counts. Two texts are longer than what a
 network reads; the novels are read several times, and `docs_text` has runs of all steps on parts of
 a text, so that repeats are in the data. The learning rate is the same at every budget.
@@ -65,11 +65,11 @@ CORPORA: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]] 
     "docs_text": ([{"kind": "pydocs"}], ENGLISH, TEXT_CURVE),
 }
 
-SCHEDULE = {"kind": "warmup_stable_decay", "warmup_steps": 10}
+SCHEDULE = {"kind": "warmup_stable_decay", "warmup_steps": 16}
 STEPS = {
-    "steps": 1024,
+    "steps": 2048,
     "global_batch_size": 8,
-    "validation_every_steps": 512,
+    "validation_every_steps": 1024,
     "optimizer": {"kind": "muon", "learning_rate": 4e-3, "schedule": SCHEDULE},
 }
 MASKED = {"kind": "masked_blocks", "sequence_length": 64, "masking": {"rate": 0.3}}
