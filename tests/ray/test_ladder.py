@@ -10,10 +10,15 @@ from rich.console import Console
 from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary
+from rungwise.evaluation.curve import CurveSummary, read_points
 from rungwise.evaluation.suites.scores import MeasureSummary
+from rungwise.forecast.points import group_by_rung
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.workflow import load_recipe, run
+from rungwise.training.summary import PretrainSummary
 from tests.conftest import small_recipe, write_corpus, write_recipe
+
+SCHEDULE = {"kind": "warmup_stable_decay", "warmup_steps": 2}
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -33,8 +38,14 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
                 "model": {"kind": "word2vec", "size": 16},
                 "pretrain": {"kind": "asynchronous"},
             },
+            "gpt": {
+                "model": {"kind": "gpt", "num_layers": 1, "num_heads": 2, "hidden_size": 32},
+                "pretrain": {"steps": 40, "optimizer": {"schedule": SCHEDULE}},
+                "instances": {"kind": "causal", "sequence_length": 32},
+            },
         },
         measure={"perplexity": {"kind": "perplexity"}, "polysemy": {"kind": "polysemy"}},
+        curve={"budgets": [0.25, 0.5, 1.0], "seeds": 1},
     )
     path = write_recipe(tmp_path / "ladder.yaml", recipe)
     loaded = load_recipe(path)
@@ -58,6 +69,21 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
         csv.DictReader(finished["claims"].folder.read_bytes("claims.csv").decode().splitlines())
     )
     assert {row["claim"] for row in rows} == judged.keys()
+    points = group_by_rung(read_points(finished["curve"]))
+    assert [(row.budget, row.seed) for row in points["gpt"]] == [(0.25, 0), (0.5, 0), (1.0, 0)]
+    gpt = PretrainSummary.of(finished["pretrain"])  # the first by name
+    assert points["gpt"][-1].tokens == gpt.tokens
+    assert gpt.gradient
+    assert [each.step for each in gpt.gradient.prolonged] == [8, 16]  # 0.8 of 10 and of 20 steps
+    (ngram,) = [row for row in points["ngram2"] if row.budget == 1]
+    assert ngram.documents
+    assert ngram.bits == pytest.approx(measured.value("perplexity", "bits_per_byte").value)  # pyright: ignore[reportOptionalMemberAccess]
+    assert [row.distinct for row in points["ngram2"]] == sorted(
+        {row.distinct for row in points["ngram2"]}
+    )
+    cost = CurveSummary.of(finished["curve"]).costs["gpt"]
+    assert cost.largest < cost.budgets == cost.runs
+
     page = finished["ladder"].folder.read_bytes("ladder.html").decode()
     assert "ngram3" in page
 

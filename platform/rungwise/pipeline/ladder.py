@@ -1,12 +1,14 @@
 """A ladder as stages: the experiment of its rungs, the claims tested on them, and its page.
 
-experiment.py ──> measure of each rung, evaluate of each task ──> claims ──> ladder
+experiment.py ──> measure of each rung, evaluate of each task ──> claims ──┬──> ladder
+curve.py ──> pretrainings at shares of the budgets, if asked ──> curve ────┘
 """
 
 from dataclasses import replace
 
 from rungwise.core.stages.stage import Stage, Title
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
+from rungwise.pipeline.curve import plan_curve
 from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph, measure_stage, train_steps
@@ -20,7 +22,8 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     """Every stage from the corpus to the page of the ladder, by title. Raises ConfigError if a
     block is missing or a rung does not fit."""
     recipe.require("compares rungs", "measure")
-    experiment = plan_experiment(recipe, resolve_variants(recipe))
+    variants = resolve_variants(recipe)
+    experiment = plan_experiment(recipe, variants)
     measured = {
         rung: tuple(stage.display_name for stage in stages)
         for rung, stages in experiment.measured.items()
@@ -35,6 +38,9 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     graph = Graph.of(stages.values())
     for search in recipe.searches.values():
         graph.include(search)
+    if recipe.curve:
+        curve = plan_curve(graph, recipe, variants, experiment.measured)
+        stages |= {curve.display_name: curve}
     after = _judge_fewer_trials(recipe, graph) if recipe.searches else {}
     config = LadderConfig(
         title=recipe.report.title,

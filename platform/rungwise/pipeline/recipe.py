@@ -34,6 +34,7 @@ from rungwise.core.storage.hub import SCHEME, is_hub, pin, pin_all
 from rungwise.core.tracking.sender import TrackingConfig
 from rungwise.corpus.config import CorpusConfig
 from rungwise.evaluation.comparison.config import EvaluateConfig
+from rungwise.evaluation.curve import CurveConfig
 from rungwise.evaluation.search.record import SearchConfig
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.finetune import FinetuneConfig
@@ -89,6 +90,9 @@ class Recipe(Config):
     root: str = "artifacts"  # folder or s3://bucket/prefix for everything that is built
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
+    # of the documents of the training text that models read, drawn by their ids; a smaller share is
+    # a part of a larger one. The tokenizer and the held-out text stay those of the whole corpus
+    text_share: float = Field(default=1.0, gt=0, le=1)
     # how the text becomes training rows; models that are fitted by counts need none
     instances: InstancesConfig | None = None
     # rows for the last steps of training, by `pretrain.longer_share`
@@ -112,6 +116,8 @@ class Recipe(Config):
     # flops: give each variant the steps that cost as much compute as the first one's
     match_pretraining: Literal["steps", "flops"] = "steps"
     finetune: FinetuneConfig | None = None
+    # train every rung of a ladder at shares of its budget, too; null: do not
+    curve: CurveConfig | None = None
     search: SearchConfig | None = None  # search for pretraining settings; null: none
     sweep: SweepConfig | None = None  # search for fine-tuning settings; null: none
     evaluate: EvaluateConfig | None = None  # how variants are compared

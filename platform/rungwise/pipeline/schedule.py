@@ -159,6 +159,9 @@ class Schedule:
             return
         if any(source not in self.finished for source in inputs.values()):
             return
+        unfinished = [*self._pending.values(), *(job.row for job in self._running.values())]
+        if any(row.stage.continues(other.stage) for other in unfinished):
+            return
         if time.monotonic() < self._retry_at.get(name, 0.0):
             return
         with self._catch_failure(name):

@@ -116,7 +116,7 @@ def train_steps(
         if common and step.reads_each_task:
             break
         if config.pretrain.reads_tokens:
-            stages = _tokens_stages(tokenizer, step, TokensConfig(), examples)
+            stages = _tokens_stages(recipe, tokenizer, step, TokensConfig(), examples)
             inputs = {"tokens": stages["tokens"]}
         else:
             stages = _instances_stages(recipe, tokenizer, step, examples)
@@ -166,7 +166,7 @@ def _instances_stages(
     if step.instances is None:
         recipe.require("builds instances", "instances")
     assert step.instances
-    stages = _tokens_stages(tokenizer, step, step.instances.tokens, examples)
+    stages = _tokens_stages(recipe, tokenizer, step, step.instances.tokens, examples)
     inputs, name = {"tokens": stages["tokens"]}, step.name
     stages["instances"] = INSTANCES.stage(step.instances, inputs, Title("instances", step=name))
     longer = recipe.longer_instances
@@ -186,7 +186,7 @@ def _instances_stages(
 
 
 def _tokens_stages(
-    tokenizer: Stage, step: StepConfig, config: TokensConfig, examples: Stage | None
+    recipe: Recipe, tokenizer: Stage, step: StepConfig, config: TokensConfig, examples: Stage | None
 ) -> dict[str, Stage]:
     """Corpus, tokenizer and tokens, and the task that they are of; inputs come first."""
     general = tokenizer.inputs["corpus"]
@@ -196,6 +196,7 @@ def _tokens_stages(
         return {"corpus": general, "tokenizer": tokenizer, **pairs}
     text = {"corpus": general} if step.corpus == general.config else _own_text(step, examples)
     inputs = {"corpus": text["corpus"], "tokenizer": tokenizer}
+    config = config.model_copy(update={"share": recipe.text_share})
     tokens = TOKENS.stage(config, inputs, Title("tokens", step=step.name))
     return {**text, "tokenizer": tokenizer, "tokens": tokens}
 

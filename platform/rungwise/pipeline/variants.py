@@ -18,6 +18,7 @@ from rungwise.tuning import SweepStageConfig, check_space, check_values, list_up
 # Blocks that a variant may change; the rest is common to all variants.
 _BLOCKS = (
     "corpus",
+    "text_share",
     "tokenizer",
     "instances",
     "longer_instances",
@@ -59,7 +60,7 @@ def resolve_variants(recipe: Recipe) -> list[ExperimentVariant]:
     recipes = {name: change_recipe(recipe, name) for name in recipe.variants}
     configs: dict[str, PretrainStageConfig] = {}
     for name, each in recipes.items():
-        with _name_variant(recipe, name):
+        with name_variant(recipe, name):
             configs[name] = pretrain_config(each)
     encoders = [name for name, config in configs.items() if isinstance(config.model, LayeredFamily)]
     finetune: dict[str, dict[str, FinetuneConfig]] = {name: {} for name in recipes}
@@ -67,7 +68,7 @@ def resolve_variants(recipe: Recipe) -> list[ExperimentVariant]:
         names = entry.variants or encoders or list(recipes)
         for name in names:
             changes = recipe.variants[name]
-            with _name_variant(recipe, name):
+            with name_variant(recipe, name):
                 settings = _finetune_config(
                     recipes[name], changes, task, entry, configs[name], name
                 )
@@ -145,7 +146,7 @@ def change_recipe(recipe: Recipe, name: str) -> Recipe:
                 f"variants.{name}.{key}: a variant may change {', '.join(_BLOCKS)}; what is "
                 "compared has the rest in common"
             )
-    with _name_variant(recipe, name):
+    with name_variant(recipe, name):
         return recipe.with_changes(changes, f"variants.{name}") if changes else recipe
 
 
@@ -163,7 +164,7 @@ def list_replaced_settings(recipe: Recipe) -> list[str]:
 
 
 @contextmanager
-def _name_variant(recipe: Recipe, name: str) -> Iterator[None]:
+def name_variant(recipe: Recipe, name: str) -> Iterator[None]:
     """Let an error ask for a change of the variant where it has set the key or a part of it."""
     try:
         yield

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 
 from rungwise.cluster.tasks import MARKERS, FileRow, build_files
 from rungwise.core.errors import DataError
+from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
@@ -41,6 +42,7 @@ from rungwise.tokenizer.memo import int32_values
 from rungwise.tokenizer.token_stage import TokensConfig, TokensRow, TokensSummary
 from rungwise.tokenizer.token_text import document_hash, join_texts, write_tokens
 
+_SHARE = 0x5A7E  # separates the draw of documents from other random numbers
 _BATCH_BYTES = 8e6
 _MOST_ROWS = 2048
 
@@ -52,13 +54,16 @@ def encode_file(
     encoder: TextEncoder,
     config: TokensConfig,
 ) -> TokenisedText:
-    """Encode the documents of a corpus file in order, without empty sentences and documents.
+    """Encode the documents of a corpus file in order, without empty sentences and documents; of a
+    training file, the share that the config asks for.
 
     `encoder` belongs to `tokenizer`. Raises DataError if the file is corrupt.
     """
     blank = " " if blank_is_text(tokenizer) else ""
     parts = []
+    share = config.share if file.split == "train" else 1.0
     for batch in _batches(corpus, file, config.spans):
+        batch = draw_documents(batch, file.source, share)
         sentences = batch.column("sentences")
         counts = int32_values(sentences.value_lengths()).astype(np.int64)
         opens = np.zeros(int(counts.sum()), dtype=np.bool_)
@@ -72,8 +77,7 @@ def encode_file(
             encoded = mask_units.encode_units(texts, encoder, tokenizer, config.mask_units, spans)
         else:
             encoded = encoder.encode(texts)
-        names = [f"{file.source}\0{name}" for name in batch.column("id").to_pylist()]
-        parts.append(_text(names, counts, encoded))
+        parts.append(_text(_hash_documents(batch, file.source), counts, encoded))
     return join_texts(parts)
 
 
@@ -89,6 +93,20 @@ def _batches(corpus: Folder, file: CorpusFile, spans: bool) -> Iterator[pa.Recor
         rows = parquet.metadata.num_rows
         at_once = int(max(1, min(_MOST_ROWS, rows * _BATCH_BYTES / max(file.bytes, 1))))
         yield from parquet.iter_batches(at_once, columns=columns, use_threads=False)
+
+
+def draw_documents(batch: pa.RecordBatch, source: str, share: float) -> pa.RecordBatch:
+    """Return a share of the documents, drawn by their ids: a smaller share is a part of a larger
+    one, whatever share of its documents the corpus has drawn."""
+    if share == 1:
+        return batch
+    places = uniform(_SHARE, _hash_documents(batch, source))
+    return batch.filter(pa.array(places < share))
+
+
+def _hash_documents(batch: pa.RecordBatch, source: str) -> NDArray[np.uint64]:
+    names = batch.column("id").to_pylist()
+    return np.array([document_hash(f"{source}\0{name}") for name in names], dtype=np.uint64)
 
 
 def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
@@ -112,11 +130,10 @@ def _shift(spans: pa.ListArray, has_blank: NDArray[np.bool_]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
 
 
-def _text(names: list[str], counts: NDArray[np.int64], encoded: Encoded) -> TokenisedText:
+def _text(hashes: NDArray[np.uint64], counts: NDArray[np.int64], encoded: Encoded) -> TokenisedText:
     is_filled = encoded.lengths > 0
     first = np.append(0, np.cumsum(is_filled))[np.append(0, np.cumsum(counts))]
     has_text = np.diff(first) > 0
-    hashes = np.array([document_hash(name) for name in names], dtype=np.uint64)
     return TokenisedText(
         ids=encoded.ids,
         starts=np.append(0, np.cumsum(encoded.lengths[is_filled])),
@@ -169,7 +186,9 @@ class EncodeTask:
             "documents": len(text.documents),
             "sentences": len(text.starts) - 1,
             "tokens": len(text.ids),
-            "text_bytes": source.bytes,
+            "text_bytes": round(source.bytes * len(text.documents) / source.documents)
+            if self.config.share < 1
+            else source.bytes,
             "token_counts": base64.b64encode(counts.tobytes()).decode(),
         }
 

@@ -17,16 +17,20 @@ _LISTS = {"word_list", "phrases"}
 
 class TokensConfig(Config):
     """Whether to mark where mask units begin, and which there are besides words; with `spans`
-    those of the corpus are units too."""
+    those of the corpus are units too. `share` is that of the training documents to encode."""
 
     units: bool = False
     mask_units: MaskUnitsConfig = MaskUnitsConfig()
     spans: bool = False
+    share: float = 1.0
 
 
 def identity(config: TokensConfig) -> dict[str, Any]:
     """Return the part of the config that decides the result: all but the paths of lists."""
-    return config.model_dump(mode="json", exclude={"mask_units": _LISTS})
+    plain = config.model_dump(mode="json", exclude={"mask_units": _LISTS})
+    if config.share == 1:
+        del plain["share"]  # recipes from before it have the same tokens
+    return plain
 
 
 def input_digests(config: TokensConfig) -> dict[str, Any]:
@@ -36,7 +40,8 @@ def input_digests(config: TokensConfig) -> dict[str, Any]:
 
 
 class TokensRow(SummaryPart):
-    """One file of tokens, made of one file of the corpus. `text_bytes` are in UTF-8."""
+    """One file of tokens, made of one file of the corpus. `text_bytes` are in UTF-8, estimated by
+    documents where only a share of these was drawn."""
 
     file: str
     split: str

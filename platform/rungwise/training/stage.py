@@ -24,7 +24,7 @@ from rungwise.core.configuration.canonical import canonical_json, plain
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import ContinuableRun, StageType
+from rungwise.core.stages.stage import ContinuableRun, StageType, Trunk
 from rungwise.core.storage.folder import Folder
 from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules, EarlierRun
 from rungwise.training.config import GradientFit
@@ -72,6 +72,15 @@ def plan_earlier(
     return ContinuableRun(name, f"goes on from step {earlier.steps} of {label}-{name}")
 
 
+def find_trunk(config: PretrainStageConfig, inputs: Mapping[str, str]) -> Trunk | None:
+    """The settings of the steps that a run shares with longer ones, and their number; None if it
+    shares none."""
+    if not config.pretrain.shared_steps:
+        return None
+    facts = _shared_facts(require_gradient(config, "steps"), inputs)
+    return canonical_json(facts), config.pretrain.shared_steps
+
+
 def list_finished_runs(output: Folder) -> list[Artifact]:
     """The finished runs in the folder that holds `output`."""
     root, stage, _ = output.uri.rsplit("/", 2)
@@ -106,6 +115,7 @@ PRETRAIN = StageType(
     PretrainSummary,
     identity=PretrainStageConfig.identity,
     goes_on_from=plan_earlier,
+    trunk=find_trunk,
     resumes=True,
     trains_alone=lambda config, compute: config.pretrain.trains_alone(compute),
 )

@@ -23,7 +23,7 @@ from rungwise.tokenizer import (
     special_ids,
 )
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary
+from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary, identity
 from rungwise.tokenizer.token_text import TokenisedText, TokensFile, write_tokens
 from tests.corpora import made_up_documents, text_and_tokenizer
 from tests.summaries import tokens_of
@@ -55,6 +55,34 @@ def test_the_ids_of_a_document_are_those_of_its_text_as_a_whole(
         for number, document in enumerate(documents):
             whole = reference.encode(" ".join(document.sentences), add_special_tokens=False)
             assert text.ids[bounds[number] : bounds[number + 1]].tolist() == whole.ids
+
+
+def test_shares_of_the_text_are_nested_and_leave_what_is_held_out(tmp_path: Path) -> None:
+    corpus, tokenizer = text_and_tokenizer(tmp_path, [made_up_documents(400)], WordConfig())
+    drawn: dict[float, dict[str, dict[int, list[int]]]] = {}
+    for share in (1.0, 0.5, 0.25, 0.125):
+        tokens = tokens_of(tmp_path / str(share), corpus, tokenizer, TokensConfig(share=share))
+        drawn[share] = {"train": {}, "validation": {}}
+        for row in TokensSummary.of(tokens).files:
+            text = TokensFile(tokens.folder.local(row.file)).text()
+            bounds = text.starts[text.first_sentence].tolist()
+            drawn[share][row.split] |= {
+                document: text.ids[begin:end].tolist()
+                for document, begin, end in zip(
+                    text.documents.tolist(), bounds, bounds[1:], strict=False
+                )
+            }
+    whole = drawn[1.0]
+    for share, larger in ((0.125, 0.25), (0.25, 0.5), (0.5, 1.0)):
+        assert drawn[share]["validation"] == whole["validation"]
+        assert drawn[share]["train"].items() < drawn[larger]["train"].items()
+        count, expected = len(drawn[share]["train"]), share * len(whole["train"])
+        assert abs(count - expected) < 4 * (expected * (1 - share)) ** 0.5
+
+
+def test_the_whole_text_is_what_it_was_before_there_were_shares() -> None:
+    assert "share" not in identity(TokensConfig())
+    assert identity(TokensConfig(share=0.5))["share"] == 0.5
 
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=8)

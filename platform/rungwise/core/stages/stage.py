@@ -74,6 +74,7 @@ GOES_ON = "goes on where it was stopped"
 StageConfigT = TypeVar("StageConfigT", bound=Config)
 SummaryT = TypeVar("SummaryT", bound=Summary)
 Place = Literal["task", "driver"]
+Trunk = tuple[str, int]  # what the work of several stages begins with, and how much of it one does
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class StageType(Generic[StageConfigT, SummaryT]):
     `identity` gives the part of the config that determines the output (default: all of it),
     `outside` digests of data read from elsewhere. `resumes` keeps the files of a killed attempt
     for the next one. `goes_on_from`, given the config, the fingerprints of the inputs and the
-    finished artifacts, finds the artifact whose work the stage would continue. `place` is
+    finished artifacts, finds the artifact whose work the stage would continue; `trunk`, given the
+    first two, says what work it shares with others, so that it waits for one that does less of it.
+    `place` is
     "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must talk to
     the tracking server themselves. `trains_alone` says whether the training of a config takes one
     worker without a GPU, which the stage's own task can be on a machine alone. `refuse` raises
@@ -110,6 +113,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
         Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], ContinuableRun | None]
         | None
     ) = None
+    trunk: Callable[[StageConfigT, Mapping[str, str]], Trunk | None] | None = None
     trains_alone: Callable[[StageConfigT, ComputeConfig], bool] | None = None
     refuse: Callable[[StageConfigT], None] | None = None
 
@@ -161,12 +165,29 @@ class Stage:
             if isinstance(identity, Config)
             else identity,
             "outside": self.outside,
-            "inputs": {name: stage.fingerprint for name, stage in self.inputs.items()},
+            "inputs": self.input_fingerprints,
         }
+
+    @property
+    def input_fingerprints(self) -> dict[str, str]:
+        return {name: stage.fingerprint for name, stage in self.inputs.items()}
 
     @cached_property
     def fingerprint(self) -> str:
         return fingerprint(self.facts)
+
+    @cached_property
+    def trunk(self) -> Trunk | None:
+        """The work that it shares with other stages, and how much of it; None if it shares none."""
+        find = self.type.trunk
+        return None if find is None else find(self.config, self.input_fingerprints)
+
+    def continues(self, other: "Stage") -> bool:
+        """Whether it could go on from where the work that it shares with `other` ends there."""
+        if self.trunk is None or other.trunk is None:
+            return False
+        (shared, length), (of_other, shorter) = self.trunk, other.trunk
+        return shared == of_other and shorter < length
 
 
 @dataclass(frozen=True)
@@ -191,8 +212,7 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
         finished = artifacts.list_artifacts(root, stage.name)
         earlier = None
         if stage.type.goes_on_from is not None:
-            inputs = {name: source.fingerprint for name, source in stage.inputs.items()}
-            earlier = stage.type.goes_on_from(stage.config, inputs, finished)
+            earlier = stage.type.goes_on_from(stage.config, stage.input_fingerprints, finished)
         if stage.type.resumes and folder.names():
             reason = GOES_ON
         else:

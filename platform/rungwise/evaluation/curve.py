@@ -1,0 +1,184 @@
+"""Curve stage: what each rung was worth at each share of its budget, and what that took.
+
+    pretrainings of a rung by budget and seed ──┬──> points.json (forecast/points.py)
+    what was measured of each ──────────────────┘
+
+Nothing is trained or measured here. A rung whose objective has a code length has the bits per byte
+of the suite `perplexity`, by document too; another one that predicts tokens has the loss of its
+last validation; the others have no points.
+
+The `curve` block: at which budgets, and of what.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import Summary, SummaryPart
+from rungwise.core.storage.folder import Folder
+from rungwise.core.wording import format_count
+from rungwise.evaluation.search.record import count_cost
+from rungwise.evaluation.suites.scores import read_items
+from rungwise.forecast.points import Point
+from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.training.summary import PretrainSummary
+
+POINTS = "points.json"
+Of = Literal["steps", "text", "both"]
+
+
+class CurveConfig(Config):
+    """At which shares of its budget each rung is trained and measured, besides the whole.
+
+    Runs by gradient that differ in their steps alone share a trunk: the longer ones go on from the
+    plateau of the shorter ones, so their schedule must be warmup_stable_decay with warmup_steps.
+    """
+
+    # shares of the budget; 1 is the rung itself, which is trained once
+    budgets: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
+    # what there is less of: steps (passes, where a model is trained by those), documents of the
+    # training text, or both; null: steps, and text for what is counted
+    of: Of | None = None
+    # pretrainings with consecutive seeds at each of the smallest two budgets; their spread is the
+    # noise of a forecast
+    seeds: int = Field(default=3, ge=1)
+
+    @field_validator("budgets", mode="after")
+    @classmethod
+    def _rise_to_the_whole(cls, budgets: tuple[float, ...]) -> tuple[float, ...]:
+        rise = all(a < b for a, b in zip((0.0, *budgets), budgets, strict=False))
+        if not rise or len(budgets) < 2 or budgets[-1] != 1:
+            raise ValueError(
+                "expected two shares or more that rise from above 0 to 1, the rung itself, such as "
+                f"[0.25, 0.5, 1]; found {[*budgets]}"
+            )
+        return budgets
+
+    def count_seeds(self, budget: float) -> int:
+        return self.seeds if budget in self.budgets[:2] and budget < 1 else 1
+
+
+class CurveRun(Config):
+    """A pretraining of a rung at a budget: the titles of its stages, `measure` null where the loss
+    of its validation is what is measured."""
+
+    rung: str
+    budget: float
+    seed: int
+    tokens: str
+    pretrain: str
+    measure: str | None
+
+
+class CurveStageConfig(Config):
+    """The runs, the name of the suite that measures them, and why other rungs have none."""
+
+    runs: tuple[CurveRun, ...]
+    suite: str
+    passed_over: dict[str, str]
+
+
+class RungCost(SummaryPart):
+    """Core-seconds of the largest budget of a rung alone, of all its budgets once, and of all its
+    runs, each without the steps that it took over from a shorter one."""
+
+    largest: float
+    budgets: float
+    runs: float
+
+
+class CurveSummary(Summary):
+    """The number of points, what those of each rung cost, and why other rungs have none."""
+
+    points: int
+    costs: dict[str, RungCost]
+    passed_over: dict[str, str]
+
+
+def read_points(artifact: Artifact) -> list[Point]:
+    """The points of a finished curve, by rung, budget and seed."""
+    rows = json.loads(artifact.folder.read_bytes(POINTS))
+    return [
+        Point(**row | {"documents": row["documents"] and tuple(row["documents"])}) for row in rows
+    ]
+
+
+def gather_points(
+    config: CurveStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> CurveSummary:
+    """Write the points. Inputs: the stages of the runs, by title."""
+    points = [_read_point(config.suite, run, inputs) for run in config.runs]
+    rows = json.dumps([asdict(point) for point in points], indent=1)
+    output.write_bytes(POINTS, rows.encode())
+    costs = _count_costs(config.runs, inputs)
+    ratios = [cost.budgets / cost.largest for cost in costs.values() if cost.largest]
+    price = f"  budgets once cost {max(ratios):.2f} times the largest, at most" if ratios else ""
+    return CurveSummary(
+        points=len(points),
+        costs=costs,
+        passed_over=config.passed_over,
+        show=(POINTS,),
+        headline=f"{format_count(len(points), 'point')} of {format_count(len(costs), 'rung')}"
+        f"{price}",
+    )
+
+
+CURVE = StageType("curve", 1, gather_points, CurveSummary)
+
+
+def _read_point(suite: str, run: CurveRun, inputs: Mapping[str, Artifact]) -> Point:
+    pretrain = PretrainSummary.of(inputs[run.pretrain])
+    point: dict[str, Any] = {
+        "rung": run.rung,
+        "budget": run.budget,
+        "seed": run.seed,
+        "tokens": float(pretrain.tokens),
+        "distinct": float(TokensSummary.of(inputs[run.tokens]).tokens.train),
+        "seconds": pretrain.seconds * _count_cores(inputs[run.pretrain]),
+        "fitted": "gradient" if pretrain.gradient else "counts",
+    }
+    if run.measure is None:
+        objective = pretrain.model.objective(pretrain.objective)
+        bits = pretrain.final[objective.tokens.loss_key] / math.log(2)
+        return Point(**point, bits=bits, measure="bits_per_masked_token")
+    nats, sizes = read_items(inputs[run.measure])[suite, "", "bits_per_byte"].numbers.T
+    bits = nats / math.log(2)
+    return Point(**point, bits=bits.sum() / sizes.sum(), documents=tuple((bits / sizes).tolist()))
+
+
+def _count_cores(pretrain: Artifact) -> float:
+    """The cores that trained: those of the workers, and one for what is counted."""
+    if PretrainSummary.of(pretrain).gradient is None:
+        return 1.0
+    compute = validate(ComputeConfig, pretrain.record["recipe"].get("compute", {}))
+    return compute.num_workers * compute.cpus_per_worker
+
+
+def _count_costs(runs: Sequence[CurveRun], inputs: Mapping[str, Artifact]) -> dict[str, RungCost]:
+    by_fingerprint = {each.fingerprint: each for each in inputs.values()}
+    costs: dict[str, RungCost] = {}
+    for run in runs:
+        artifact = inputs[run.pretrain]
+        summary, cores = PretrainSummary.of(artifact), _count_cores(artifact)
+        prolonged = summary.gradient.prolonged if summary.gradient else ()
+        before = by_fingerprint.get(prolonged[-1].fingerprint) if prolonged else None
+        own, whole = (count_cost(artifact, each)[0] * cores for each in (before, None))
+        cost = costs.get(run.rung, RungCost(largest=0.0, budgets=0.0, runs=0.0))
+        first = run.seed == min(each.seed for each in runs if each.rung == run.rung)
+        costs[run.rung] = RungCost(
+            largest=whole if first and run.budget == 1 else cost.largest,
+            budgets=cost.budgets + own * first,
+            runs=cost.runs + own,
+        )
+    return costs

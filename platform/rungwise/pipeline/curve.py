@@ -1,0 +1,177 @@
+"""The curve of each rung as stages: pretrainings at shares of its budget, each measured alike.
+
+    rung ──> shares of its steps or text, with seeds ──> pretrain ──> measure ──┐
+    rung itself, the whole budget ─────────────────────────────────────────────┴──> curve
+
+Runs that differ in their steps alone have a trunk in common (training/stage.py), so the schedule
+builds them in the order of their length, and each goes on from the plateau of the one before.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rungwise.core.errors import ConfigError
+from rungwise.core.stages.stage import Stage, Title
+from rungwise.evaluation.curve import CURVE, CurveConfig, CurveRun, CurveStageConfig
+from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
+from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import Graph, TrainedStep, measure_inputs, train_steps
+from rungwise.pipeline.variants import ExperimentVariant, name_variant
+from rungwise.training.fit_config import PretrainStageConfig
+
+_SOURCE = "curve"
+
+
+def plan_curve(
+    graph: Graph,
+    recipe: Recipe,
+    variants: Sequence[ExperimentVariant],
+    measured: Mapping[str, Sequence[Stage]],
+) -> Stage:
+    """Add the pretrainings of every rung at every budget, and the stage that gathers their points.
+    `measured` are the measurements of the rungs themselves, one for each seed of pretraining.
+    Raises ConfigError if a rung cannot be trained at a share of its budget."""
+    assert recipe.curve
+    suite = _find_suite(recipe)
+    runs: dict[str, CurveRun] = {}  # by the fingerprint of the pretraining
+    passed_over: dict[str, str] = {}
+    inputs: dict[str, Stage] = {}
+    for variant in variants:
+        if reason := _explain_no_curve(variant.recipe, measured[variant.name][0]):
+            passed_over[variant.name] = reason
+            continue
+        own = {stage.inputs["pretrain"].fingerprint for stage in measured[variant.name]}
+        if own & runs.keys():
+            continue  # it differs from a rung before it in fine-tuning alone
+        with name_variant(recipe, variant.name):
+            shorter = _list_shares(recipe.curve, variant.recipe)
+        for (budget, number), changed in shorter.items():
+            title = Title("", variant=variant.name, part=f"{budget:g}", seed=number or None)
+            trained = graph.add_steps(train_steps(changed), title, variant.name)
+            measure = _measure(graph, suite, trained, title)
+            seed = getattr(changed.pretrain, "seed", 0)
+            _add_run(runs, inputs, variant.name, (budget, seed), trained[-1].stages, measure)
+        for number, stage in enumerate(measured[variant.name]):
+            seed = getattr(variant.recipe.pretrain, "seed", 0) + number
+            measure = stage if _has_code_length(stage) else None
+            _add_run(runs, inputs, variant.name, (1.0, seed), stage.inputs, measure)
+    config = CurveStageConfig(
+        runs=tuple(runs.values()), suite=next(iter(suite)), passed_over=passed_over
+    )
+    return graph.add(CURVE.stage(config, inputs), Title("curve"))
+
+
+def _find_suite(recipe: Recipe) -> dict[str, PerplexitySuite]:
+    """The recipe's suite of perplexity by name. Raises ConfigError if it has none."""
+    for name, suite in recipe.measure.items():
+        if isinstance(suite, PerplexitySuite):
+            return {name: suite}
+    raise ConfigError(
+        "curve needs the bits per byte of held-out text; add measure.perplexity",
+        {"measure.perplexity": {"kind": "perplexity"}},
+    )
+
+
+def _explain_no_curve(recipe: Recipe, measure: Stage) -> str:
+    """Why a rung has no points; "" if it has."""
+    config = _pretrain_config(measure)
+    if not config.pretrain.holds_out or not config.objective.predicts_text:
+        return "its loss is not that of tokens of held-out text"
+    return "it is trained in several steps" if recipe.steps else ""
+
+
+def _pretrain_config(measure: Stage) -> PretrainStageConfig:
+    config = measure.inputs["pretrain"].config
+    assert isinstance(config, PretrainStageConfig)
+    return config
+
+
+def _has_code_length(measure: Stage) -> bool:
+    return _pretrain_config(measure).objective.is_code_length
+
+
+def _list_shares(curve: CurveConfig, recipe: Recipe) -> dict[tuple[float, int], Recipe]:
+    """The recipe of a rung at each budget below the whole, by budget and number of the seed, but
+    for budgets that come to the settings of a smaller one."""
+    assert recipe.model
+    assert recipe.pretrain
+    length_key = recipe.pretrain.length_key(recipe.model)
+    of = "text" if length_key is None else curve.of or "steps"
+    seed = getattr(recipe.pretrain, "seed", None)
+    whole = 0 if length_key is None else getattr(recipe.pretrain, length_key)
+    settings: dict[float, dict[str, Any]] = {}
+    for budget in curve.budgets[:-1]:
+        changes: dict[str, Any] = {}
+        if of != "text":
+            changes[f"pretrain.{length_key}"] = max(1, round(whole * budget))
+        if of != "steps":
+            changes["text_share"] = recipe.text_share * budget
+        if changes not in settings.values() and changes != {f"pretrain.{length_key}": whole}:
+            settings[budget] = changes
+    if of == "steps" and length_key == "steps":
+        _require_trunk(recipe, min(each["pretrain.steps"] for each in settings.values()))
+    shares = {
+        (budget, 0): recipe.with_changes(changes, _SOURCE) for budget, changes in settings.items()
+    }
+    if seed is not None:
+        shares |= {
+            (budget, number): recipe.with_changes(
+                changes | {"pretrain.seed": seed + number}, _SOURCE
+            )
+            for budget, changes in settings.items()
+            for number in range(1, curve.count_seeds(budget))
+        }
+    return shares
+
+
+def _require_trunk(recipe: Recipe, fewest: int) -> None:
+    """Raise ConfigError unless runs of other lengths share their first steps with this one."""
+    pretrain: Any = recipe.pretrain
+    if pretrain.shared_steps:
+        return
+    schedule = pretrain.optimizer.schedule
+    stable = {
+        "kind": "warmup_stable_decay",
+        "warmup_steps": min(schedule.warmup(pretrain.steps), max(1, fewest // 4)),
+    }
+    line = ", ".join(f"{key}: {value}" for key, value in stable.items())
+    raise ConfigError(
+        "curve lets longer runs go on from shorter ones, but their first steps depend on how many "
+        f"follow; set pretrain.optimizer.schedule: {{{line}}}, without a budget or early stop, or "
+        "set curve.of: text",
+        {"pretrain.optimizer.schedule": stable},
+    )
+
+
+def _measure(
+    graph: Graph, suite: dict[str, PerplexitySuite], trained: list[TrainedStep], title: Title
+) -> Stage | None:
+    """The stage that measures a code length; None where the last validation has the loss."""
+    stage = MEASURE.stage(MeasureConfig(suites=dict(suite)), measure_inputs(trained))
+    if not _has_code_length(stage):
+        return None
+    return graph.add(
+        stage, Title("measure", variant=title.variant, part=title.part, seed=title.seed)
+    )
+
+
+def _add_run(
+    runs: dict[str, CurveRun],
+    inputs: dict[str, Stage],
+    rung: str,
+    budget_and_seed: tuple[float, int],
+    stages: Mapping[str, Stage],
+    measure: Stage | None,
+) -> None:
+    (budget, seed), (tokens, pretrain) = budget_and_seed, (stages["tokens"], stages["pretrain"])
+    runs[pretrain.fingerprint] = CurveRun(
+        rung=rung,
+        budget=budget,
+        seed=seed,
+        tokens=tokens.display_name,
+        pretrain=pretrain.display_name,
+        measure=None if measure is None else measure.display_name,
+    )
+    read = (tokens, pretrain) if measure is None else (tokens, pretrain, measure)
+    inputs |= {stage.display_name: stage for stage in read}
