@@ -147,6 +147,7 @@ def _read_point(suite: str, run: CurveRun, inputs: Mapping[str, Artifact]) -> Po
         "distinct": float(TokensSummary.of(inputs[run.tokens]).tokens.train),
         "seconds": pretrain.seconds * _count_cores(inputs[run.pretrain]),
         "fitted": "gradient" if pretrain.gradient else "counts",
+        "family": pretrain.model.kind,
     }
     if run.measure is None:
         objective = pretrain.model.objective(pretrain.objective)
