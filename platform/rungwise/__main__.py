@@ -14,7 +14,16 @@ from rungwise.core.garbage import spare_collections
 
 # The verbs, in the groups that the help shows.
 VERBS = {
-    "from text to a page": ("init", "data", "tasks", "plan", "dry_run", "run", "doctor"),
+    "from text to a page": (
+        "init",
+        "data",
+        "tasks",
+        "plan",
+        "dry_run",
+        "run",
+        "forecast",
+        "doctor",
+    ),
     "what was built": (
         *("try", "inspect", "predict", "export", "promote", "why", "verify", "rebuild"),
         *("prove_resume", "gc"),

@@ -59,10 +59,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Growth:
-    """Factors over budget 1 that a forecast is for: of core-seconds, and of training text."""
+    """Factors over budget 1 that a forecast is for: of core-seconds, and of training text. With
+    `seconds`, each rung that learns by gradient has so many core-seconds instead."""
 
     compute: float = 1.0
     text: float = 1.0
+    seconds: float | None = None
 
 
 def grow(point: Point, growth: Growth) -> Point:
@@ -71,7 +73,8 @@ def grow(point: Point, growth: Growth) -> Point:
     A rung that learns by gradient reads more tokens with more compute; one that counts reads its
     text once, so that its compute follows its text.
     """
-    factor = growth.text if point.fitted == "counts" else growth.compute
+    compute = growth.compute if growth.seconds is None else growth.seconds / point.seconds
+    factor = growth.text if point.fitted == "counts" else compute
     return replace(
         point,
         budget=point.budget * factor,

@@ -97,8 +97,8 @@ def metric_name(metric: str) -> str:
 
 
 def with_article(name: str) -> str:
-    """`A BERT`, `An LSTM` (spelled out), `A Llama` (a word)."""
-    by_letter = name[0] in "FHLMNRSX" and not name[1].islower()
+    """`A BERT`, `An LSTM` (spelled out), `A Llama`, `A SENNA` (words)."""
+    by_letter = name[0] in "FHLMNRSX" and not name[1].islower() and name[1] not in "AEIOU"
     return f"{'An' if by_letter or name[0] in 'AEIO8' else 'A'} {name}"
 
 

@@ -37,7 +37,7 @@ class BrownConfig(Family):
     year: ClassVar[int] = 1992
     paper: ClassVar[str] = "Brown et al."
     idea: ClassVar[str] = "groups words that are used alike, and counts which group follows which"
-    page: ClassVar[str] = "class n-gram model"
+    page: ClassVar[str] = "Brown class model"
     objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
 
     kind: Literal["brown"] = "brown"

@@ -93,7 +93,7 @@ class NnlmConfig(ContextFamily):
     year: ClassVar[int] = 2003
     paper: ClassVar[str] = "Bengio et al."
     idea: ClassVar[str] = "a network that guesses the next word from the few before it"
-    page: ClassVar[str] = "neural n-gram model"
+    page: ClassVar[str] = "NNLM"
 
     kind: Literal["nnlm"] = "nnlm"
     hidden_size: int = Field(default=50, ge=1)

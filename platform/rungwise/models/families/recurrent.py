@@ -152,7 +152,7 @@ class RnnConfig(RecurrentFamily):
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Mikolov et al."
     idea: ClassVar[str] = "reads word by word with a short memory"
-    page: ClassVar[str] = "recurrent network"
+    page: ClassVar[str] = "RNN"
 
     kind: Literal["rnn"] = "rnn"
     num_layers: int = Field(default=1, ge=1)

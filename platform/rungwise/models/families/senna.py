@@ -56,7 +56,7 @@ class SennaConfig(LayeredFamily):
     year: ClassVar[int] = 2008
     paper: ClassVar[str] = "Collobert & Weston"
     idea: ClassVar[str] = "tells real stretches of text from ones with a wrong word in the middle"
-    page: ClassVar[str] = "ranking model"
+    page: ClassVar[str] = "SENNA"
 
     kind: Literal["senna"] = "senna"
     window: int = Field(default=11, ge=1)  # words it reads, the middle one included; odd

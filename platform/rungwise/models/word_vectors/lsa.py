@@ -75,7 +75,7 @@ class LsaConfig(VectorFamily):
         return f"{weighting[self.weighting]} of {contexts}, vectors of {self.size}"
 
     def page_name(self, objective: Objective) -> str:
-        return "PPMI-SVD model" if self.weighting == "ppmi" else "latent semantic model"
+        return "PPMI-SVD model" if self.weighting == "ppmi" else "LSA model"
 
     def suggest(self, size: Size) -> dict[str, Any]:
         """Few documents give few vectors."""

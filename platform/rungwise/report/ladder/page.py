@@ -27,6 +27,7 @@ from rungwise.evaluation.suites.section import (
 from rungwise.report import formats, style
 from rungwise.report.ladder import claims
 from rungwise.report.ladder.claims import rank_rungs
+from rungwise.report.ladder.forecast import write_forecast
 from rungwise.report.ladder.picture import draw_ladder, picture_columns
 from rungwise.report.ladder.rungs import (
     gather_blocks,
@@ -35,6 +36,7 @@ from rungwise.report.ladder.rungs import (
     gather_suites,
     history_rows,
     list_skipped_suites,
+    name_rungs,
     score_rows,
 )
 from rungwise.report.page import Page, Section, write_page
@@ -81,6 +83,7 @@ def write_ladder(
         budget=_describe_budget(inputs, rungs),
         sections=[
             _write_picture(rungs, columns, looks),
+            write_forecast(inputs, name_rungs(rungs), looks),
             claims_section if tested else None,
             _write_history(rungs, columns, looks, ladder_table is not None),
             tuning.write_tuning(

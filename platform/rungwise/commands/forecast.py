@@ -1,0 +1,209 @@
+"""`rungwise forecast CONFIG`: what each rung of a finished ladder would be worth with more."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rungwise.commands.arguments import (
+    Commands,
+    add_json,
+    add_recipe,
+    add_verb,
+    positive_number,
+    print_json,
+)
+from rungwise.core.console import plain_console
+from rungwise.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from rungwise.forecast.backtest import Backtest
+    from rungwise.forecast.crossings import Crossing
+    from rungwise.forecast.forecast import RungForecast
+    from rungwise.forecast.points import Growth
+    from rungwise.pipeline.recipe import Recipe
+
+_MOST_CROSSINGS = 12
+# Blocks of a ladder that the recipe of one rung does without.
+_OF_A_LADDER = ("variants", "tasks", "finetune", "evaluate", "curve", "search", "sweep", "registry")
+
+
+def add(commands: Commands) -> None:
+    help_text = "say what each rung of a ladder with a curve would be worth with more time or text"
+    parser = add_verb(commands, forecast, help_text)
+    add_recipe(parser, help="the recipe of a ladder that has been run, with a block curve")
+    time = parser.add_mutually_exclusive_group()
+    time.add_argument(
+        "--compute", type=_factor, default=1.0, metavar="10x", help="of the training of each rung"
+    )
+    time.add_argument(
+        "--seconds", type=positive_number, help="of a core, for each rung trained by gradient"
+    )
+    text = parser.add_mutually_exclusive_group()
+    text.add_argument("--text", type=_factor, default=1.0, metavar="10x", help="of training text")
+    text.add_argument("--words", type=positive_number, help="of training text, in all")
+    parser.add_argument(
+        "--plan", type=Path, metavar="FILE", help="write the recipe of one rung at that budget"
+    )
+    parser.add_argument("--rung", help="the variant for --plan; by default the likeliest best")
+    add_json(parser)
+
+
+def _factor(text: str) -> float:
+    return positive_number(text.removesuffix("x"))
+
+
+def forecast(options: argparse.Namespace) -> None:
+    """Print each rung now and then, the crossings, and how far such forecasts can be trusted; or
+    write the recipe of one rung."""
+    from rungwise.forecast.backtest import backtest
+    from rungwise.forecast.crossings import find_crossings
+    from rungwise.forecast.forecast import forecast as forecast_rungs
+    from rungwise.forecast.points import Growth
+    from rungwise.pipeline.curve import load_curve
+    from rungwise.pipeline.workflow import load_recipe
+
+    recipe = load_recipe(options.config, options.overrides)
+    curve = load_curve(recipe, options.config)
+    text = options.text if options.words is None else options.words / curve.words
+    growth = Growth(options.compute, text, options.seconds)
+    rungs = forecast_rungs(curve.points, growth)
+    if options.plan is not None:
+        _write_plan(recipe, rungs, growth, options)
+        return
+    crossings = [each for each in find_crossings(rungs, text) if each.foretold]
+    tested = backtest(curve.points)
+    if options.json:
+        print_json(
+            {
+                "rungs": [_as_row(each) for each in rungs],
+                "crossings": [dataclasses.asdict(each) for each in crossings],
+                "backtest": _as_numbers(tested),
+                "passed_over": curve.passed_over,
+            }
+        )
+        return
+    console = plain_console()
+    _print_rungs(rungs, curve.names, recipe, console)
+    _print_lines(rungs, crossings, tested, curve.names, curve.passed_over, console)
+
+
+def _as_row(rung: RungForecast) -> dict[str, Any]:
+    later = rung.later and dataclasses.asdict(rung.later)
+    return {
+        "rung": rung.rung,
+        "measure": rung.last.measure,
+        "now": dataclasses.asdict(rung.now),
+        "later": later,
+        "best": rung.best,
+        "core_seconds": rung.target.seconds,
+        "refusal": rung.refusal,
+    }
+
+
+def _as_numbers(tested: Backtest) -> dict[str, float | int | None]:
+    names = ("error", "coverage", "order", "last_error", "line_error", "last_order")
+    numbers = {name: getattr(tested, name) for name in names}
+    finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
+    return {"cells": len(tested.cells), **finite}
+
+
+def _print_rungs(
+    rungs: Sequence[RungForecast], names: Mapping[str, str], recipe: Recipe, console: Console
+) -> None:
+    from rich.table import Table
+
+    from rungwise.report import formats
+
+    price = recipe.compute.price_per_hour
+    cores = recipe.compute.num_workers * recipe.compute.cpus_per_worker
+    for measure in dict.fromkeys(rung.last.measure for rung in rungs):
+        table = Table(box=None, pad_edge=False)
+        table.add_column(formats.metric_name(measure), no_wrap=True)
+        for column in ("now", "then, with 95 % interval", "best by", "core-time"):
+            table.add_column(column, justify="right", no_wrap=True)
+        if price is not None:
+            table.add_column("price", justify="right")
+        alike = [rung for rung in rungs if rung.last.measure == measure]
+        for rung in sorted(alike, key=lambda rung: (rung.later or rung.now).median):
+            later = rung.later
+            row = [
+                names[rung.rung],
+                f"{rung.last.bits:.3f}",
+                "no forecast"
+                if later is None
+                else f"{later.median:.3f} [{later.low:.3f}, {later.high:.3f}]",
+                "" if rung.best is None else formats.small_percent(rung.best),
+                formats.duration(rung.target.seconds, 0),
+            ]
+            if price is not None:
+                row.append(formats.money(rung.target.seconds / cores / 3600 * price))
+            table.add_row(*row)
+        console.print(table)
+        console.print()
+
+
+def _print_lines(
+    rungs: Sequence[RungForecast],
+    crossings: Sequence[Crossing],
+    tested: Backtest,
+    names: Mapping[str, str],
+    passed_over: Mapping[str, str],
+    console: Console,
+) -> None:
+    from rungwise.forecast.wording import describe_backtest, describe_crossing
+
+    for crossing in crossings[:_MOST_CROSSINGS]:
+        console.print(describe_crossing(crossing, names))
+    if len(crossings) > _MOST_CROSSINGS:
+        console.print(f"and {len(crossings) - _MOST_CROSSINGS} crossings more: --json")
+    if not crossings:
+        console.print("no rung passes another within 100 times the budget")
+    console.print()
+    reasons = {rung.rung: rung.refusal for rung in rungs if rung.refusal} | dict(passed_over)
+    for rung, reason in reasons.items():
+        console.print(f"no forecast of {names[rung]}: {reason}")
+    console.print(describe_backtest(tested))
+
+
+def _write_plan(
+    recipe: Recipe, rungs: Sequence[RungForecast], growth: Growth, options: argparse.Namespace
+) -> None:
+    """Write the recipe of a rung with the steps, or passes, of that budget."""
+    import yaml
+
+    from rungwise.pipeline.variants import change_recipe
+
+    if options.plan.exists():
+        raise UserError(f"{options.plan} exists; give --plan another file")
+    known = {rung.rung: rung for rung in rungs if rung.later is not None}
+    name = options.rung or max(known, key=lambda rung: known[rung].best or 0.0, default=None)
+    if name not in known:
+        expected = ", ".join(known) or "none, since no rung can be forecast"
+        raise UserError(f"--rung: expected a rung with a forecast ({expected}), found {name}")
+    rung, changed = known[name], change_recipe(recipe, name)
+    assert changed.model
+    assert changed.pretrain
+    data = {key: value for key, value in changed.raw.items() if key not in _OF_A_LADDER}
+    data["name"] = f"{recipe.name}-{name}"
+    key, factor = changed.pretrain.length_key(changed.model), rung.target.tokens / rung.last.tokens
+    if key is not None:
+        data["pretrain"] = data["pretrain"] | {key: round(getattr(changed.pretrain, key) * factor)}
+    assert rung.later
+    lines = [
+        f"# {name} of {options.config}: {rung.later.median:.3f} [{rung.later.low:.3f}, "
+        f"{rung.later.high:.3f}] {rung.last.measure.replace('_', ' ')} foretold"
+    ]
+    if growth.text != 1:
+        lines.append(f"# for {growth.text:g} times the text: add it to corpus.sources")
+    text = "\n".join(lines) + "\n" + yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    type(recipe).model_validate(yaml.safe_load(text))
+    options.plan.write_text(text, encoding="utf-8")
+    plain_console().print(f"{options.plan}: rungwise run pretrain {options.plan}")

@@ -1,0 +1,207 @@
+"""What each rung would be worth with more: its curve over the cost of training, and what it
+foretells.
+
+The points are those of the curve stage; the laws through them are drawn anew (forecast/), which
+takes a few seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.curve import read_points
+from rungwise.forecast.backtest import backtest
+from rungwise.forecast.crossings import Crossing, find_crossings, predict_at_seconds
+from rungwise.forecast.forecast import RungForecast, forecast
+from rungwise.forecast.points import Growth, Point
+from rungwise.forecast.wording import describe_backtest, describe_crossing
+from rungwise.report import palette, style
+from rungwise.report.formats import metric_name, small_percent
+from rungwise.report.page import Section
+from rungwise.report.palette import Series
+from rungwise.report.sections.variants import select_stage
+
+TIMES = 10.0  # what is foretold on the page; `rungwise forecast` takes any factor
+_DRAWN, _CROSSINGS = 6, 6  # at most
+_PLACES = 60  # of a curve
+_NARROW = 3.7  # inches: the width of a telephone
+_HEIGHT = 3.9
+_BITS = "bits_per_byte"
+_GROWTHS = {
+    "ten times the time, the same text": Growth(TIMES, 1.0),
+    "ten times the time and the text": Growth(TIMES, TIMES),
+}
+
+
+def write_forecast(
+    inputs: Mapping[str, Artifact], names: Mapping[str, str], looks: Mapping[str, Series]
+) -> Section | None:
+    """The section; None without a curve. `names` are those that people use."""
+    curves = [*select_stage(inputs, "curve").values()]
+    if not curves:
+        return None
+    points = read_points(curves[0])
+    tables = {title: forecast(points, growth) for title, growth in _GROWTHS.items()}
+    same_text = next(iter(tables.values()))
+    crossings = {
+        title: [each for each in find_crossings(rungs, _GROWTHS[title].text) if each.foretold]
+        for title, rungs in tables.items()
+    }
+    tested = backtest(points)
+    fields = {
+        "ledes": [_describe_best(title, rungs, names) for title, rungs in tables.items()],
+        "tables": {
+            title: [_make_row(rung, names) for rung in _order(rungs)]
+            for title, rungs in tables.items()
+        },
+        "crossings": {
+            title: [describe_crossing(each, names) for each in some[:_CROSSINGS]]
+            for title, some in crossings.items()
+        },
+        "refusals": {names[rung.rung]: rung.refusal for rung in same_text if rung.refusal},
+        "backtest": describe_backtest(tested),
+        "looks": {names[rung]: looks[rung] for rung in names if rung in looks},
+    }
+    plots = {
+        "forecast": _draw(points, tables, crossings, names, looks, narrow=False),
+        "forecast-narrow": _draw(points, tables, crossings, names, looks, narrow=True),
+    }
+    rows = [_make_csv_row(title, rung) for title, rungs in tables.items() for rung in rungs]
+    return Section("forecast", "With more time or text", fields, plots, {"forecast": rows})
+
+
+def _order(rungs: Sequence[RungForecast]) -> list[RungForecast]:
+    """By measure, and the best first as far as can be told."""
+    return sorted(rungs, key=lambda each: (each.last.measure, (each.later or each.now).median))
+
+
+def _describe_best(title: str, rungs: Sequence[RungForecast], names: Mapping[str, str]) -> str:
+    known = [each for each in rungs if each.later and each.last.measure == _BITS]
+    if not known:
+        return f"With {title}: no rung can be foretold."
+    best = max(known, key=lambda each: each.best or 0.0)
+    first = min((each for each in rungs if each.last.measure == _BITS), key=lambda e: e.last.bits)
+    assert best.later
+    later = f"{best.later.median:.2f} [{best.later.low:.2f}, {best.later.high:.2f}]"
+    today = (
+        "as it is now"
+        if best.rung == first.rung
+        else f"where now {names[first.rung]} is, with {first.last.bits:.2f}"
+    )
+    return (
+        f"With {title}, {names[best.rung]} would be best with a chance of "
+        f"{small_percent(best.best or 0.0)}, {today}: {later} bits per byte instead of "
+        f"{best.last.bits:.2f}."
+    )
+
+
+def _make_row(rung: RungForecast, names: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "name": names[rung.rung],
+        "measure": metric_name(rung.last.measure),
+        "now": rung.last.bits,
+        "later": rung.later,
+        "best": rung.best,
+        "seconds": rung.target.seconds,
+    }
+
+
+def _make_csv_row(title: str, rung: RungForecast) -> dict[str, Any]:
+    later = rung.later
+    return {
+        "with": title,
+        "rung": rung.rung,
+        "measure": rung.last.measure,
+        "now": rung.last.bits,
+        "then": later and later.median,
+        "then_low": later and later.low,
+        "then_high": later and later.high,
+        "chance_of_best": rung.best,
+        "core_seconds": rung.target.seconds,
+        "no_forecast": rung.refusal,
+    }
+
+
+def _draw(
+    points: Sequence[Point],
+    tables: Mapping[str, Sequence[RungForecast]],
+    crossings: Mapping[str, Sequence[Crossing]],
+    names: Mapping[str, str],
+    looks: Mapping[str, Series],
+    *,
+    narrow: bool,
+) -> bytes | None:
+    """Bits per byte over core-seconds, a panel for each growth: points as measured, a line through
+    them, dashed with a band where it is foretold, a ring at each crossing."""
+    some = [each for each in _order(next(iter(tables.values()))) if each.last.measure == _BITS]
+    drawn = [each.rung for each in some[:_DRAWN]]
+    if not drawn:
+        return None
+    if narrow:
+        figure = style.new_figure((_NARROW, _HEIGHT * len(tables)))
+        panels = [*figure.subplots(len(tables), 1, squeeze=False).flat]
+    else:
+        figure = style.new_figure((style.WIDE[0], _HEIGHT + 0.4))
+        panels = [*figure.subplots(1, len(tables), squeeze=False, sharey=True).flat]
+    for axes, (title, rungs) in zip(panels, tables.items(), strict=True):
+        for rung in rungs:
+            if rung.rung in drawn:
+                own = [point for point in points if point.rung == rung.rung]
+                _draw_rung(axes, rung, own, _GROWTHS[title], names[rung.rung], looks[rung.rung])
+        _mark_crossings(axes, rungs, crossings[title], drawn, _GROWTHS[title])
+        axes.set_xscale("log")
+        style.dress(axes, title, "core-seconds of training", "bits per byte of held-out text")
+    style.add_legend_below(figure, panels, last=[names[rung] for rung in drawn])
+    return style.png(figure)
+
+
+def _draw_rung(
+    axes: Axes, rung: RungForecast, points: Sequence[Point], growth: Growth, name: str, look: Series
+) -> None:
+    axes.plot(
+        [point.seconds for point in points],
+        [point.bits for point in points],
+        color=look.colour,
+        marker=look.marker,
+        markersize=5,
+        linestyle="none",
+    )
+    first, last = rung.curves.first_seconds, rung.last.seconds
+    end = rung.target.seconds if rung.later else last
+    for begin, stop, line in ((first, last, "-"), (last, end, style.DASHED)):
+        if stop <= begin:
+            continue
+        seconds = np.geomspace(begin, stop, _PLACES)
+        draws = predict_at_seconds(rung.curves, seconds, growth.text)
+        low, median, high = np.quantile(draws, [0.025, 0.5, 0.975], axis=0)
+        label = name if line == "-" else None
+        axes.plot(seconds, median, color=look.colour, linestyle=line, linewidth=1.6, label=label)
+        if line != "-":
+            axes.fill_between(seconds, low, high, color=look.colour, alpha=0.12, linewidth=0)
+
+
+def _mark_crossings(
+    axes: Axes,
+    rungs: Sequence[RungForecast],
+    crossings: Sequence[Crossing],
+    drawn: Sequence[str],
+    growth: Growth,
+) -> None:
+    by_name = {each.rung: each for each in rungs}
+    for crossing in crossings:
+        seconds = crossing.seconds.median
+        passing = by_name[crossing.passing]
+        if {crossing.passing, crossing.passed} <= {*drawn} and seconds < passing.target.seconds:
+            draws = predict_at_seconds(passing.curves, np.array([seconds]), growth.text)
+            axes.plot(
+                seconds,
+                float(np.median(draws)),
+                marker="o",
+                markersize=11,
+                markerfacecolor="none",
+                markeredgecolor=palette.INK,
+                linestyle="none",
+            )
