@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rungwise.core.stages.stage import Stage, Title
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
+from rungwise.evaluation.curve import CurveStageConfig
 from rungwise.pipeline.curve import plan_curve
 from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe
@@ -38,18 +39,41 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     graph = Graph.of(stages.values())
     for search in recipe.searches.values():
         graph.include(search)
+    at: dict[str, Stage] = {}
     if recipe.curve:
         curve = plan_curve(graph, recipe, variants, experiment.measured)
-        stages |= {curve.display_name: curve}
+        at = _judge_budgets(curve, graph, counted)
+        stages |= {each.display_name: each for each in (curve, *at.values())}
     after = _judge_fewer_trials(recipe, graph) if recipe.searches else {}
     config = LadderConfig(
         title=recipe.report.title,
         measured=measured,
         claims_after={part: stage.display_name for part, stage in after.items()},
+        claims_at={budget: stage.display_name for budget, stage in at.items()},
     )
     stages |= {stage.display_name: stage for stage in after.values()}
     ladder = LADDER.stage(config, {**stages, **recipe.searches})
     return graph.stages | {ladder.display_name: ladder}
+
+
+def _judge_budgets(curve: Stage, graph: Graph, counted: tuple[str, ...]) -> dict[str, Stage]:
+    """The claims on what the rungs were at each smaller budget, by perplexity alone."""
+    config = curve.config
+    assert isinstance(config, CurveStageConfig)
+    budgets: dict[float, dict[str, list[str]]] = {}
+    for run in config.runs:
+        if run.measure is not None and run.budget < 1:
+            budgets.setdefault(run.budget, {}).setdefault(run.rung, []).append(run.measure)
+    at: dict[str, Stage] = {}
+    for budget, titles in sorted(budgets.items()):
+        measured = {rung: tuple(each) for rung, each in titles.items()}
+        config = ClaimsConfig(
+            measured=measured, counted=tuple(rung for rung in measured if rung in counted)
+        )
+        inputs = {title: graph.stages[title] for each in measured.values() for title in each}
+        label = f"{budget:g}"
+        at[label] = graph.add(CLAIMS.stage(config, inputs), Title("claims", part=label))
+    return at
 
 
 def _judge_fewer_trials(recipe: Recipe, graph: Graph) -> dict[str, Stage]:

@@ -20,11 +20,13 @@ class ReportConfig(Config):
 
 class LadderConfig(Config):
     """The title of the page, and each rung by name with the titles of its measure stages, one per
-    seed of pretraining; `claims_after` are the titles of the claims after so many trials."""
+    seed of pretraining; `claims_after` are the titles of the claims after so many trials,
+    `claims_at` those at shares of the budget."""
 
     title: str | None  # the label of the run if unset
     measured: dict[str, tuple[str, ...]]
     claims_after: dict[str, str] = Field(default_factory=dict)
+    claims_at: dict[str, str] = Field(default_factory=dict)
 
 
 class ReportSummary(Summary):
@@ -36,5 +38,5 @@ class ReportSummary(Summary):
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
 REPORT = StageType("report", 8, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
 LADDER = StageType(
-    "ladder", 5, LazyFunction("rungwise.report.ladder.page:write_ladder"), ReportSummary
+    "ladder", 6, LazyFunction("rungwise.report.ladder.page:write_ladder"), ReportSummary
 )

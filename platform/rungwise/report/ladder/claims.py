@@ -10,11 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.wording import format_count, list_first
 from rungwise.evaluation.comparison.claims import (
     TASKS,
     VERDICTS,
     ClaimResult,
+    ClaimsSummary,
     ComparisonResult,
     Verdict,
 )
@@ -160,6 +162,18 @@ def select_tested(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
     """The claims of which anything was compared, by verdict: decided ones first."""
     tested = [claim for claim in claims if claim.verdict != "not tested"]
     return sorted(tested, key=lambda claim: VERDICTS.index(claim.verdict))
+
+
+def list_verdicts_at(
+    inputs: Mapping[str, Artifact], claims_at: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """The verdicts of each claim at the shares of the budget at which it was tested."""
+    verdicts: dict[str, dict[str, str]] = {}
+    for budget, title in claims_at.items():
+        for claim in ClaimsSummary.of(inputs[title]).claims:
+            if claim.verdict != "not tested":
+                verdicts.setdefault(claim.id, {})[budget] = claim.verdict
+    return verdicts
 
 
 def count_verdicts(claims: Sequence[ClaimResult]) -> str:

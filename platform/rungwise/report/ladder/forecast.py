@@ -6,12 +6,14 @@ takes a few seconds.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison.claims import ClaimResult
 from rungwise.evaluation.curve import read_points
 from rungwise.forecast.backtest import backtest
 from rungwise.forecast.crossings import Crossing, find_crossings, predict_at_seconds
@@ -36,15 +38,54 @@ _GROWTHS = {
 }
 
 
-def write_forecast(
-    inputs: Mapping[str, Artifact], names: Mapping[str, str], looks: Mapping[str, Series]
-) -> Section | None:
-    """The section; None without a curve. `names` are those that people use."""
+@dataclass(frozen=True)
+class LadderForecast:
+    """The points of a ladder's curve, and what they foretell for each growth."""
+
+    points: list[Point]
+    tables: dict[str, list[RungForecast]]
+
+    def chances(self, claims: Sequence[ClaimResult]) -> dict[str, float]:
+        """The chance that each claim about bits per byte, of rungs that can be foretold, holds with
+        more time on the same text."""
+        rungs = next(iter(self.tables.values()))
+        draws = {
+            each.rung: each.curves.predict_point(each.target)
+            for each in rungs
+            if each.later and each.last.measure == _BITS
+        }
+        chances: dict[str, float] = {}
+        for claim in claims:
+            rows = claim.comparisons
+            if all(
+                row.scale == "log" and not row.threshold and row.terms.keys() <= draws.keys()
+                for row in rows
+            ):
+                # Perplexity's logarithm is bits per byte times the bytes of a token.
+                holds = [
+                    np.sum([weight * draws[rung] for rung, weight in row.terms.items()], axis=0) > 0
+                    for row in rows
+                ]
+                chances[claim.id] = float(np.mean(np.all(holds, axis=0)))
+        return chances
+
+
+def gather_forecast(inputs: Mapping[str, Artifact]) -> LadderForecast | None:
+    """What the curve of a ladder foretells; None without a curve."""
     curves = [*select_stage(inputs, "curve").values()]
     if not curves:
         return None
     points = read_points(curves[0])
-    tables = {title: forecast(points, growth) for title, growth in _GROWTHS.items()}
+    return LadderForecast(
+        points, {title: forecast(points, growth) for title, growth in _GROWTHS.items()}
+    )
+
+
+def write_forecast(
+    ladder: LadderForecast, names: Mapping[str, str], looks: Mapping[str, Series]
+) -> Section:
+    """The section. `names` are those that people use."""
+    points, tables = ladder.points, ladder.tables
     same_text = next(iter(tables.values()))
     crossings = {
         title: [each for each in find_crossings(rungs, _GROWTHS[title].text) if each.foretold]

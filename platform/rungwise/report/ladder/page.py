@@ -27,7 +27,7 @@ from rungwise.evaluation.suites.section import (
 from rungwise.report import formats, style
 from rungwise.report.ladder import claims
 from rungwise.report.ladder.claims import rank_rungs
-from rungwise.report.ladder.forecast import write_forecast
+from rungwise.report.ladder.forecast import gather_forecast, write_forecast
 from rungwise.report.ladder.picture import draw_ladder, picture_columns
 from rungwise.report.ladder.rungs import (
     gather_blocks,
@@ -69,7 +69,14 @@ def write_ladder(
     after = tuning.list_changed_verdicts(inputs, config.claims_after)
     ladder_table = table.write_table(inputs, comparison, is_ladder=True)
     tested = claims.select_tested(judged.claims)
-    claims_section = _write_claims(judged, after, tuning.list_untuned(searches, judged))
+    more = gather_forecast(inputs)
+    claims_section = _write_claims(
+        judged,
+        after,
+        tuning.list_untuned(searches, judged),
+        claims.list_verdicts_at(inputs, config.claims_at),
+        more.chances(judged.claims) if more else {},
+    )
     recipe = origin.recipe_text(context.recipe)
     verdicts = claims.count_verdicts(judged.claims) if tested else ""
     page = Page(
@@ -83,7 +90,7 @@ def write_ladder(
         budget=_describe_budget(inputs, rungs),
         sections=[
             _write_picture(rungs, columns, looks),
-            write_forecast(inputs, name_rungs(rungs), looks),
+            write_forecast(more, name_rungs(rungs), looks) if more else None,
             claims_section if tested else None,
             _write_history(rungs, columns, looks, ladder_table is not None),
             tuning.write_tuning(
@@ -115,6 +122,8 @@ def _write_claims(
     judged: ClaimsSummary,
     after: Mapping[str, Mapping[str, str]],
     untuned: Mapping[str, Sequence[str]],
+    verdicts_at: Mapping[str, Mapping[str, str]],
+    chances: Mapping[str, float],
 ) -> Section:
     tested = claims.select_tested(judged.claims)
     once = any(claim.pretrainings == 1 for claim in judged.claims)
@@ -125,6 +134,8 @@ def _write_claims(
         "luck": findings.describe_luck(judged.seeds) if judged.seeds and once else "",
         "verdicts_after": after,
         "untuned_in": untuned,
+        "verdicts_at": verdicts_at,
+        "chances": chances,
     }
     title = "What was found" if tested else "Claims"
     return Section("claims", title, fields, csv={"claims": claim_rows(judged.claims)})

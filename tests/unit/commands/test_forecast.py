@@ -1,0 +1,141 @@
+"""`rungwise forecast`: rungs on exact laws, which cross where algebra says; recipes of one rung."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rungwise.__main__ import main
+from rungwise.forecast.points import Point
+from rungwise.pipeline import curve
+from rungwise.pipeline.curve import LoadedCurve
+from rungwise.pipeline.workflow import load_recipe
+from tests.conftest import small_recipe, write_corpus, write_recipe
+
+STABLE = {"kind": "warmup_stable_decay", "warmup_steps": 2}
+LAYERED = {"num_layers": 1, "num_heads": 2, "hidden_size": 32, "intermediate_size": 64}
+GPT = {
+    "model": {"kind": "gpt", "max_position_embeddings": 32, **LAYERED},
+    "pretrain": {"steps": 80, "optimizer": {"kind": "muon", "schedule": STABLE}},
+    "instances": {"kind": "causal", "sequence_length": 32},
+}
+BUDGETS = (0.125, 0.25, 0.5, 1.0)
+SECONDS, TOKENS = 100.0, 1e6  # of a whole budget
+
+
+def bits(rung: str, seconds: float) -> float:
+    """GPT passes the 3-gram, which has 2 bits from the start, where 1 + (s / 200)^-0.5 = 2."""
+    return 2.0 if rung == "ngram3" else 1.0 + (seconds / 200) ** -0.5
+
+
+@pytest.fixture
+def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe of a 3-gram and a GPT, with points in place of a curve that was trained."""
+    recipe = small_recipe(
+        tmp_path / "root",
+        write_corpus(tmp_path / "text", documents=3),
+        model={"kind": "ngram", "order": 3},
+        pretrain={"kind": "counts"},
+        variants={"ngram3": {}, "gpt": GPT},
+        measure={"perplexity": {"kind": "perplexity"}},
+        curve={"budgets": [*BUDGETS]},
+        compute={"num_workers": 2, "price_per_hour": 3.6},
+    )
+    points = [
+        Point(
+            rung=rung,
+            budget=budget,
+            seed=seed,
+            tokens=TOKENS * budget,
+            distinct=(1e9 if rung == "gpt" else TOKENS * budget),
+            seconds=SECONDS * budget,
+            bits=bits(rung, SECONDS * budget) * (1 + 0.001 * seed),
+            fitted="gradient" if rung == "gpt" else "counts",
+        )
+        for rung in ("ngram3", "gpt")
+        for budget in BUDGETS
+        for seed in (range(2) if rung == "gpt" and budget < 0.5 else [0])
+    ]
+    names = {"ngram3": "3-gram", "gpt": "GPT"}
+    made = LoadedCurve(points, names, {"lsa": "its loss is none of tokens"}, words=5e5)
+    made.names["lsa"] = "LSA"
+    monkeypatch.setattr(curve, "load_curve", lambda *_: made)
+    return write_recipe(tmp_path / "ladder.yaml", recipe)
+
+
+def forecast(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    capsys.readouterr()
+    assert main(["forecast", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_crossing_is_where_the_laws_meet_and_the_better_rung_is_the_likelier(
+    ladder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = forecast(capsys, str(ladder), "--compute", "10x")
+    rungs = {row["rung"]: row for row in result["rungs"]}
+    gpt = rungs["gpt"]["later"]
+    assert gpt["low"] <= bits("gpt", 10 * SECONDS) <= gpt["high"]
+    assert rungs["gpt"]["best"] > 0.9
+    assert rungs["ngram3"]["core_seconds"] == SECONDS  # its text has not grown
+    [crossing] = result["crossings"]
+    assert (crossing["passing"], crossing["passed"]) == ("gpt", "ngram3")
+    assert crossing["seconds"]["low"] <= 200 <= crossing["seconds"]["high"]
+
+
+def test_seconds_and_words_are_other_ways_to_say_how_much_more(
+    ladder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_factor = forecast(capsys, str(ladder), "--compute", "10", "--text", "4x")
+    assert forecast(capsys, str(ladder), "--seconds", "1000", "--words", "2000000") == by_factor
+
+
+def test_the_terminal_shows_names_prices_crossings_and_who_has_none(
+    ladder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["forecast", str(ladder), "--compute", "10x"]) == 0
+    output = capsys.readouterr().out
+    assert "GPT passes 3-gram at" in output
+    assert "no forecast of LSA: its loss is none of tokens" in output
+    [gpt] = [line for line in output.splitlines() if line.startswith("GPT  ")]
+    assert gpt.split()[-1] == "0.5"  # 1,000 core-seconds on two cores at 3.60 an hour
+
+
+def test_the_plan_is_a_recipe_with_that_many_steps(
+    ladder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gpt.yaml"
+    command = ["forecast", str(ladder), "--compute", "10x", "--text", "2x", "--plan", str(file)]
+    assert main(command) == 0
+    assert f"rungwise run pretrain {file}" in capsys.readouterr().out
+    recipe = load_recipe(file)
+    assert recipe.model
+    assert recipe.model.kind == "gpt"
+    assert recipe.pretrain
+    assert getattr(recipe.pretrain, "steps", None) == 800
+    assert not recipe.curve
+    assert "2 times the text" in file.read_text()
+    assert main(command) == 2
+    assert "exists" in capsys.readouterr().err
+    assert main([*command[:-1], str(tmp_path / "other.yaml"), "--rung", "bert"]) == 2
+    assert "expected a rung with a forecast (ngram3, gpt), found bert" in capsys.readouterr().err
+
+
+def test_a_ladder_without_a_curve_or_not_yet_run_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = small_recipe(
+        tmp_path / "root",
+        write_corpus(tmp_path / "text", documents=3),
+        model={"kind": "ngram", "order": 3},
+        pretrain={"kind": "counts"},
+        measure={"perplexity": {"kind": "perplexity"}},
+    )
+    file = write_recipe(tmp_path / "plain.yaml", recipe)
+    assert main(["forecast", str(file)]) == 2
+    assert "has no block curve" in capsys.readouterr().err
+    file.write_text(yaml.safe_dump(recipe | {"curve": {"budgets": [0.25, 1]}}))
+    assert main(["forecast", str(file)]) == 2
+    assert f"run it first: rungwise run ladder {file}" in capsys.readouterr().err
