@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from rungwise.forecast.backtest import Backtest
 from rungwise.forecast.crossings import Crossing
@@ -10,9 +11,10 @@ _UNITS = (("core-hours", 3600.0), ("core-minutes", 60.0), ("core-seconds", 1.0))
 _ROUND = 2.0  # of a unit, from which on it is used
 
 
-def describe_crossing(crossing: Crossing, names: Mapping[str, str]) -> str:
+def describe_crossing(crossing: Crossing, names: Mapping[str, str] = MappingProxyType({})) -> str:
     """`GPT passes 3-gram at 9 [6, 15] core-minutes`."""
-    passing, passed = names[crossing.passing], names[crossing.passed]
+    passing = names.get(crossing.passing, crossing.passing)
+    passed = names.get(crossing.passed, crossing.passed)
     unit, seconds = next(
         (unit for unit in _UNITS if crossing.seconds.median >= _ROUND * unit[1]), _UNITS[-1]
     )

@@ -76,7 +76,7 @@ def write_report(
             budgets.write_budgets(comparison, were_swept=bool(selected)),
             budgets.write_mix(comparison),
             tuning.write_tuning(
-                tuning.gather_searches(inputs, looks),
+                tuning.gather_searches(inputs, looks, {}),
                 gather_sweeps(inputs, looks) if comparison else (),
                 names=names,
                 lost=[row["lost"] for row in selected],

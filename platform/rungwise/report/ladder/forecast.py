@@ -6,7 +6,7 @@ takes a few seconds.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,21 +70,22 @@ class LadderForecast:
         return chances
 
 
-def gather_forecast(inputs: Mapping[str, Artifact]) -> LadderForecast | None:
-    """What the curve of a ladder foretells; None without a curve."""
+def gather_forecast(
+    inputs: Mapping[str, Artifact], names: Mapping[str, str]
+) -> LadderForecast | None:
+    """What the curve of a ladder foretells, with the names of rungs on the page; None without a
+    curve."""
     curves = [*select_stage(inputs, "curve").values()]
     if not curves:
         return None
-    points = read_points(curves[0])
+    points = [replace(each, rung=names[each.rung]) for each in read_points(curves[0])]
     return LadderForecast(
         points, {title: forecast(points, growth) for title, growth in _GROWTHS.items()}
     )
 
 
-def write_forecast(
-    ladder: LadderForecast, names: Mapping[str, str], looks: Mapping[str, Series]
-) -> Section:
-    """The section. `names` are those that people use."""
+def write_forecast(ladder: LadderForecast, looks: Mapping[str, Series]) -> Section:
+    """The section, with pictures for wide and for narrow screens."""
     points, tables = ladder.points, ladder.tables
     same_text = next(iter(tables.values()))
     crossings = {
@@ -93,22 +94,20 @@ def write_forecast(
     }
     tested = backtest(points)
     fields = {
-        "ledes": [_describe_best(title, rungs, names) for title, rungs in tables.items()],
+        "ledes": [_describe_best(title, rungs) for title, rungs in tables.items()],
         "tables": {
-            title: [_make_row(rung, names) for rung in _order(rungs)]
-            for title, rungs in tables.items()
+            title: [_make_row(rung) for rung in _order(rungs)] for title, rungs in tables.items()
         },
         "crossings": {
-            title: [describe_crossing(each, names) for each in some[:_CROSSINGS]]
+            title: [describe_crossing(each) for each in some[:_CROSSINGS]]
             for title, some in crossings.items()
         },
-        "refusals": {names[rung.rung]: rung.refusal for rung in same_text if rung.refusal},
+        "refusals": {rung.rung: rung.refusal for rung in same_text if rung.refusal},
         "backtest": describe_backtest(tested),
-        "looks": {names[rung]: looks[rung] for rung in names if rung in looks},
     }
     plots = {
-        "forecast": _draw(points, tables, crossings, names, looks, narrow=False),
-        "forecast-narrow": _draw(points, tables, crossings, names, looks, narrow=True),
+        "forecast": _draw(points, tables, crossings, looks, narrow=False),
+        "forecast-narrow": _draw(points, tables, crossings, looks, narrow=True),
     }
     rows = [_make_csv_row(title, rung) for title, rungs in tables.items() for rung in rungs]
     return Section("forecast", "With more time or text", fields, plots, {"forecast": rows})
@@ -119,7 +118,7 @@ def _order(rungs: Sequence[RungForecast]) -> list[RungForecast]:
     return sorted(rungs, key=lambda each: (each.last.measure, (each.later or each.now).median))
 
 
-def _describe_best(title: str, rungs: Sequence[RungForecast], names: Mapping[str, str]) -> str:
+def _describe_best(title: str, rungs: Sequence[RungForecast]) -> str:
     known = [each for each in rungs if each.later and each.last.measure == _BITS]
     if not known:
         return f"With {title}: no rung can be foretold."
@@ -130,18 +129,18 @@ def _describe_best(title: str, rungs: Sequence[RungForecast], names: Mapping[str
     today = (
         "as it is now"
         if best.rung == first.rung
-        else f"where now {names[first.rung]} is, with {first.last.bits:.2f}"
+        else f"where now {first.rung} is, with {first.last.bits:.2f}"
     )
     return (
-        f"With {title}, {names[best.rung]} would be best with a chance of "
+        f"With {title}, {best.rung} would be best with a chance of "
         f"{small_percent(best.best or 0.0)}, {today}: {later} bits per byte instead of "
         f"{best.last.bits:.2f}."
     )
 
 
-def _make_row(rung: RungForecast, names: Mapping[str, str]) -> dict[str, Any]:
+def _make_row(rung: RungForecast) -> dict[str, Any]:
     return {
-        "name": names[rung.rung],
+        "name": rung.rung,
         "measure": metric_name(rung.last.measure),
         "now": rung.last.bits,
         "later": rung.later,
@@ -170,7 +169,6 @@ def _draw(
     points: Sequence[Point],
     tables: Mapping[str, Sequence[RungForecast]],
     crossings: Mapping[str, Sequence[Crossing]],
-    names: Mapping[str, str],
     looks: Mapping[str, Series],
     *,
     narrow: bool,
@@ -191,16 +189,16 @@ def _draw(
         for rung in rungs:
             if rung.rung in drawn:
                 own = [point for point in points if point.rung == rung.rung]
-                _draw_rung(axes, rung, own, _GROWTHS[title], names[rung.rung], looks[rung.rung])
+                _draw_rung(axes, rung, own, _GROWTHS[title], looks[rung.rung])
         _mark_crossings(axes, rungs, crossings[title], drawn, _GROWTHS[title])
         axes.set_xscale("log")
         style.dress(axes, title, "core-seconds of training", "bits per byte of held-out text")
-    style.add_legend_below(figure, panels, last=[names[rung] for rung in drawn])
+    style.add_legend_below(figure, panels, last=drawn)
     return style.png(figure)
 
 
 def _draw_rung(
-    axes: Axes, rung: RungForecast, points: Sequence[Point], growth: Growth, name: str, look: Series
+    axes: Axes, rung: RungForecast, points: Sequence[Point], growth: Growth, look: Series
 ) -> None:
     axes.plot(
         [point.seconds for point in points],
@@ -218,7 +216,7 @@ def _draw_rung(
         seconds = np.geomspace(begin, stop, _PLACES)
         draws = predict_at_seconds(rung.curves, seconds, growth.text)
         low, median, high = np.quantile(draws, [0.025, 0.5, 0.975], axis=0)
-        label = name if line == "-" else None
+        label = rung.rung if line == "-" else None
         axes.plot(seconds, median, color=look.colour, linestyle=line, linewidth=1.6, label=label)
         if line != "-":
             axes.fill_between(seconds, low, high, color=look.colour, alpha=0.12, linewidth=0)

@@ -36,12 +36,17 @@ from rungwise.report.ladder.rungs import (
     gather_suites,
     history_rows,
     list_skipped_suites,
-    name_rungs,
     score_rows,
 )
 from rungwise.report.page import Page, Section, write_page
 from rungwise.report.palette import Series, series
 from rungwise.report.sections import budgets, findings, origin, table, tuning
+from rungwise.report.sections.names import (
+    name_rungs,
+    rename_claims,
+    rename_comparison,
+    rename_rungs,
+)
 from rungwise.report.sections.variants import gather_comparison
 from rungwise.report.stage import LADDER_PAGE, LadderConfig, ReportSummary
 from rungwise.tokenizer import TokenizerSummary
@@ -57,19 +62,25 @@ def write_ladder(
     Inputs: every stage of the experiment by its title, and claims.
     """
     rungs, comparison = gather_rungs(inputs, config.measured), gather_comparison(inputs)
-    names = [rung.name for rung in rungs] + list(comparison.variants if comparison else ())
-    looks = {name: series(place) for place, name in enumerate(dict.fromkeys(names))}
+    names = name_rungs(rungs)
+    rungs = rename_rungs(rungs, names)
+    shown = [rung.name for rung in rungs]
+    if comparison:
+        comparison = rename_comparison(comparison, names)
+        shown += comparison.variants
+    looks = {name: series(place) for place, name in enumerate(dict.fromkeys(shown))}
     if comparison:
         comparison = replace(comparison, looks=looks)
-    judged, answered = ClaimsSummary.of(inputs["claims"]), gather_suites(rungs)
+    judged = rename_claims(ClaimsSummary.of(inputs["claims"]), names)
+    answered = gather_suites(rungs)
     tasks = len(comparison.tasks) if comparison else 0
     columns = gather_columns(answered, judged.averages, tasks)
     ranking = rank_rungs(rungs, columns, judged.averages)
-    searches = tuning.gather_searches(inputs, looks)
+    searches = tuning.gather_searches(inputs, looks, names)
     after = tuning.list_changed_verdicts(inputs, config.claims_after)
-    ladder_table = table.write_table(inputs, comparison, is_ladder=True)
+    ladder_table = table.write_table(inputs, comparison, names=names, is_ladder=True)
     tested = claims.select_tested(judged.claims)
-    more = gather_forecast(inputs)
+    more = gather_forecast(inputs, names)
     claims_section = _write_claims(
         judged,
         after,
@@ -90,7 +101,7 @@ def write_ladder(
         budget=_describe_budget(inputs, rungs),
         sections=[
             _write_picture(rungs, columns, looks),
-            write_forecast(more, name_rungs(rungs), looks) if more else None,
+            write_forecast(more, looks) if more else None,
             claims_section if tested else None,
             _write_history(rungs, columns, looks, ladder_table is not None),
             tuning.write_tuning(

@@ -10,7 +10,6 @@ from rungwise.evaluation.suites.base import Suite
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.evaluation.suites.scores import merge_seeds
 from rungwise.evaluation.suites.section import Cell, Column, MeasuredRung, SuiteBlock, find_best
-from rungwise.models.naming import name_models
 from rungwise.report.sections.variants import input_artifact
 from rungwise.training.summary import PretrainSummary
 
@@ -38,17 +37,6 @@ def gather_rungs(
         summaries = PretrainSummary.of(pretrain), seeds, merge_seeds(seeds), tokenizer
         rungs.append(MeasuredRung(name, tuple(also), *summaries))
     return sorted(rungs, key=lambda rung: rung.pretrain.origin.year)
-
-
-def name_rungs(rungs: Sequence[MeasuredRung]) -> dict[str, str]:
-    """The names of all rungs as people write them, those that share weights too."""
-    models = {
-        name: (trained.model, trained.model.objective(trained.objective))
-        for rung in rungs
-        for trained in [rung.pretrain]
-        for name in (rung.name, *rung.also)
-    }
-    return name_models(models)
 
 
 Answered = dict[str, tuple[Suite, list[MeasuredRung]]]  # suites by name, with who answered

@@ -58,12 +58,15 @@ class Tuned:
         return sum(trial.score is None for trial in self.summary.trials)
 
 
-def gather_searches(inputs: Mapping[str, Artifact], looks: Mapping[str, Series]) -> list[Tuned]:
-    """Every search of a run."""
+def gather_searches(
+    inputs: Mapping[str, Artifact], looks: Mapping[str, Series], names: Mapping[str, str]
+) -> list[Tuned]:
+    """Every search of a run; `names` are those of variants on the page, where they differ."""
     summaries = [SearchSummary.of(each) for each in select_stage(inputs, "search").values()]
+    rungs = [names.get(each.variant, each.variant) for each in summaries]
     return [
-        Tuned(each.variant, looks.get(each.variant) or palette.series(place), each)
-        for place, each in enumerate(summaries)
+        Tuned(rung, looks.get(rung) or palette.series(place), summary)
+        for place, (rung, summary) in enumerate(zip(rungs, summaries, strict=True))
     ]
 
 
