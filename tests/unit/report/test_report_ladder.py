@@ -58,8 +58,8 @@ PLOTS = (
 
 
 RANKING = (
-    "perplexity: lstm 121.5 [115.2, 128.2], gpt 134.3 [127.3, 141.6], ngram3 164.0 [155.5, 173.0], "
-    "ngram2 200.3 [189.9, 211.3]; gpt 1.11 times [1.11, 1.11]"
+    "perplexity: LSTM 121.5 [115.2, 128.2], GPT 134.3 [127.3, 141.6], 3-gram 164.0 [155.5, 173.0], "
+    "2-gram 200.3 [189.9, 211.3]; GPT 1.11 times [1.11, 1.11]"
 )
 TITLES = {name: (f"measure/{name}",) for name in MODELS}
 
@@ -88,17 +88,17 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
     assert summary.headline == (f"{RANKING}; o{verdicts}")
     for words in (
         f"O{verdicts}.",
-        "lstm has the lowest perplexity, 121.5",
+        "LSTM has the lowest perplexity, 121.5",
         "10 documents (10 words) for training, 10 held out; vocabulary 300; 5 rungs",
         "published, Warstadt et al. 2020",
         "Missing: rnn",
         "factor 1.65 [1.49, 1.82]",
         f"{MINUS}3.0 points [{MINUS}5.0, {MINUS}1.0]",
-        f"perplexity: gpt {MINUS} lstm",
+        f"perplexity: GPT {MINUS} LSTM",
         "rungwise run ladder recipe.yaml",
-        "ngram3, ngram2: not evaluated on my_similarity, my_senses",
+        "3-gram, 2-gram: not evaluated on my_similarity, my_senses",
         "(requires word vectors).",
-        "bert_frozen: same weights as bert, used in another way",
+        "BERT (frozen): same weights as BERT, used in another way",
     ):
         assert words in page.words, words
 
@@ -134,15 +134,15 @@ def test_what_depends_on_tuning_or_lacks_it_is_marked(tmp_path: Path) -> None:
         "K1: contradicted after one trial, confirmed after half of the trials, "
         "confirmed after all trials."
     ) in page.words
-    assert "Not tuned: ngram3, ngram2, lstm, bert." in page.words
+    assert "Not tuned: 3-gram, 2-gram, LSTM, BERT." in page.words
     tested = [name for name, verdict in VERDICTS.items() if verdict != "not tested"]
-    assert all("not tuned: lstm" in _claim_summary(text, name) for name in tested)
+    assert all("not tuned: LSTM" in _claim_summary(text, name) for name in tested)
     judged = ClaimsSummary.of(made.made["claims"])
     row = judged.claims[0].comparisons[0]
     row = row.model_copy(update={"terms": {"gpt/layer 1": 1.0, "bert@40": -1.0}})
     claim = judged.claims[0].model_copy(update={"comparisons": (row,)})
     judged = judged.model_copy(update={"claims": (claim,)})
-    assert list_untuned(gather_searches(made.made, {}), judged) == {"K1": ["bert"]}
+    assert list_untuned(gather_searches(made.made, {}, {}), judged) == {"K1": ["bert"]}
     # Where both were tuned, or none, there is nothing to say.
     ladders.search(made, "lstm", [4.0, 3.0])
     for _ in range(2):
@@ -202,7 +202,7 @@ def test_a_suite_is_one_file_and_brings_what_the_page_shows(
     assert "toys" in page.ids
     assert "Even or odd?" in page.words
     assert {"suite-toys.png", "toys-words.csv"} <= {*summary.show}
-    (column,) = [row for row in csv_rows(tmp_path / "page" / "ladder.csv") if row["rung"] == "gpt"]
+    (column,) = [row for row in csv_rows(tmp_path / "page" / "ladder.csv") if row["rung"] == "GPT"]
     assert float(column["even_words"]) == 4 / 8
 
 
@@ -212,15 +212,15 @@ def test_rungs_stand_in_order_of_history_and_pseudo_likelihoods_are_not_ranked(
     """bert has the fewest nats, but they bound nothing."""
     page, _, path = written
     ladder = csv_rows(path / "ladder.csv")
-    assert [row["rung"] for row in ladder] == ["ngram3", "ngram2", "lstm", "bert", "gpt"]
-    for row in ladder:
-        nats = NATS[row["rung"]] + 10  # six documents, 4 nats apart
-        key = "pseudo_bits_per_byte" if row["rung"] == "bert" else "bits_per_byte"
+    assert [row["rung"] for row in ladder] == ["3-gram", "2-gram", "LSTM", "BERT", "GPT"]
+    for variant, row in zip(("ngram3", "ngram2", "lstm", "bert", "gpt"), ladder, strict=True):
+        nats = NATS[variant] + 10  # six documents, 4 nats apart
+        key = "pseudo_bits_per_byte" if row["rung"] == "BERT" else "bits_per_byte"
         assert float(row[key]) == pytest.approx(nats / math.log(2) / 400)
         assert f"{float(row[key]):.3f}" in page.words
     best = f"{480 / math.log(2) / 400:.3f} ★"
     assert best in page.words
-    assert not any(row["pseudo_bits_per_byte"] for row in ladder if row["rung"] != "bert")
+    assert not any(row["pseudo_bits_per_byte"] for row in ladder if row["rung"] != "BERT")
 
 
 def test_tables_are_those_of_the_page(written: tuple[Page, ReportSummary, Path]) -> None:
@@ -230,7 +230,7 @@ def test_tables_are_those_of_the_page(written: tuple[Page, ReportSummary, Path])
         if row["suite"] == "my_similarity" or in_groups:
             assert f"{100 * float(row['value']):.1f}".replace("-", MINUS) in page.words
     shares = csv_rows(path / "my_probe-mix.csv")
-    assert [row["share"] for row in shares if row["rung"] == "gpt"] == ["0.2", "0.3", "0.5"]
+    assert [row["share"] for row in shares if row["rung"] == "GPT"] == ["0.2", "0.3", "0.5"]
     # The nearest of each sentence; the third is the only one of its sense.
     assert f"the *bank* {EVIL}bank 1, river" in page.words
     assert "\N{CHECK MARK} 20.90" in page.words
