@@ -101,7 +101,11 @@ def backtest(
 
 
 def compare(
-    seen: Sequence[Point], hidden: Sequence[Point], priors: Priors, draws: int, seed: int
+    seen: Sequence[Point],
+    hidden: Sequence[Point],
+    priors: Priors,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> list[Cell]:
     """Forecast hidden points, means over seeds, from those seen of the same rungs."""
     curves = draw_curves(seen, priors, draws, seed)

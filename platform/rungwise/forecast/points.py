@@ -71,12 +71,13 @@ def grow(point: Point, growth: Growth) -> Point:
     A rung that learns by gradient reads more tokens with more compute; one that counts reads its
     text once, so that its compute follows its text.
     """
-    factor = growth.text if point.fitted == "counts" else growth.compute
+    share = growth.text if point.fitted == "counts" else growth.compute
+    factor = share / point.budget
     return replace(
         point,
-        budget=point.budget * factor,
+        budget=share,
         tokens=point.tokens * factor,
-        distinct=point.distinct * growth.text,
+        distinct=point.distinct * (factor if point.fitted == "counts" else growth.text),
         seconds=point.seconds * factor,
         bits=math.nan,
         documents=None,
