@@ -1,7 +1,7 @@
 """How well forecasts of rungs hold: hidden budgets, four and eight times the largest seen.
 
     python -m benchmarks.forecast             a few minutes of a core
-    python -m benchmarks.forecast --write     and writes priors.yaml of the package, from all corpora
+    python -m benchmarks.forecast --write     writes priors.yaml of the package, from all corpora
 
 The points are of real runs (results/2026-11-28-forecast-points.json): rungs of several corpora at
 budgets from 1/64 of their recipe's. Each corpus is foretold with priors, noise and a factor of the
@@ -72,12 +72,12 @@ def learn_priors(corpora: Corpora) -> Priors:
     families: dict[str, dict[str, Any]] = {}
     for fitted, laws in LAWS.items():
         mine = [rows for rows in curves if rows[-1].fitted == fitted]
-        parameters[fitted] = {}
+        of_kind = {}
         for law in laws:
-            kind, of_family = learn_law(law, mine, priors.noise)
-            parameters[fitted] |= {law.name: kind}
+            of_kind[law.name], of_family = learn_law(law, mine, priors.noise)
             for family, normals in of_family.items():
                 families.setdefault(family, {})[law.name] = normals
+        parameters[fitted] = of_kind
     return replace(priors, parameters=parameters, families=families)
 
 
@@ -93,6 +93,7 @@ def learn_law(
     mean, sd = np.array([VAGUE[name] for name in names]).T
     wide = sd
     owners = np.array([rows[-1].family for rows in curves])
+    best = spread = np.zeros((0, len(names)))
     for _ in range(ROUNDS if curves else 0):
         normals = dict(zip(names, zip(mean, sd, strict=True), strict=True))
         fits = [fit_law(law, rows, normals, noise) for rows in curves]
