@@ -38,8 +38,8 @@ OWN = 3.0  # a family's prior counts that of its kind as so many curves
 NARROWEST = 0.15  # standard deviation of a logarithm that a few corpora can teach
 # Before any curve: what the laws' papers and a few runs say, with wide bounds.
 VAGUE: dict[str, tuple[float, float]] = {
-    "share": (-0.5, 1.0),
-    "exponent": (-1.0, 0.6),
+    "slope": (-2.6, 0.6),
+    "bend": (-1.5, 1.0),
     "worth": (2.0, 0.8),
     "shift": (-2.5, 1.0),
     "rise": (-4.0, 1.5),
@@ -66,7 +66,7 @@ def learn_priors(corpora: Corpora) -> Priors:
         rows
         for points in corpora.values()
         for rows in group_by_rung(points).values()
-        if len({row.tokens for row in rows}) > BUDGETS
+        if len({row.budget for row in rows}) > BUDGETS
     ]
     parameters: dict[Fitted, LawPriors] = {}
     families: dict[str, dict[str, Any]] = {}
@@ -196,9 +196,9 @@ def measure_crossing(rungs: Mapping[str, Sequence[Point]], crossing: Crossing, e
 
 def _interpolate(rows: Sequence[Point], seconds: Array) -> Array:
     """Measured bits over log seconds; flat after the largest budget."""
-    tokens, bits = zip(*mean_bits(rows), strict=True)
-    rate = rows[-1].seconds / rows[-1].tokens
-    return np.interp(np.log(seconds), np.log(np.array(tokens) * rate), bits)
+    budgets, bits = zip(*mean_bits(rows), strict=True)
+    places = np.array(budgets) / rows[-1].budget * rows[-1].seconds
+    return np.interp(np.log(seconds), np.log(places), bits)
 
 
 def describe(told: Sequence[Cell], refused: Sequence[Cell]) -> dict[str, Any]:

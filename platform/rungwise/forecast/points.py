@@ -90,6 +90,6 @@ def group_by_rung(points: Iterable[Point]) -> dict[str, list[Point]]:
     for point in points:
         rungs.setdefault(point.rung, []).append(point)
     return {
-        rung: sorted(rows, key=lambda row: (row.tokens, row.distinct, row.seed))
+        rung: sorted(rows, key=lambda row: (row.budget, row.tokens, row.distinct, row.seed))
         for rung, rows in rungs.items()
     }
