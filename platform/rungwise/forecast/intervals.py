@@ -2,9 +2,9 @@
 
 A draw of a rung is one law, chosen by how well each foretold the largest budget from the others;
 its parameters, fitted to points moved by the noise of seeds and documents and to priors moved
-likewise; a misfit that grows with every doubling beyond the last point; and the luck of the run
-that is foretold. All but documents is widened by the factor of earlier backtests. Documents are
-drawn once for all rungs, which are measured on the same ones.
+likewise; and a misfit that grows with every doubling beyond the last point. These are widened by
+the factor of earlier backtests. To them come the luck of the run that is foretold and that of the
+held-out documents, which are drawn once for all rungs.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Curves:
     def predict(self, tokens: Array, unique: Array) -> Array:
         """Return draws of bits at each place: draws, places."""
         octaves = count_octaves(self.last, tokens, unique)
-        logs = log_loss(self.parameters, tokens, unique)
-        logs = logs + self.luck[:, None] + self.misfit[:, None] * octaves
+        logs = log_loss(self.parameters, tokens, unique) + self.misfit[:, None] * octaves
         middle = np.median(logs, axis=0)
-        return np.exp(middle + self.factor * (logs - middle) + self.documents[:, None])
+        logs = middle + self.factor * (logs - middle)
+        return np.exp(logs + (self.luck + self.documents)[:, None])
 
     def predict_point(self, point: Point) -> Array:
         """Return draws of bits at a point."""

@@ -59,10 +59,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Growth:
-    """Factors over budget 1 that a forecast is for: of core-seconds, and of training text."""
+    """Factors over budget 1 that a forecast is for: of core-seconds, and of training text. With
+    `seconds`, each rung that learns by gradient has so many core-seconds instead."""
 
     compute: float = 1.0
     text: float = 1.0
+    seconds: float | None = None
 
 
 def grow(point: Point, growth: Growth) -> Point:
@@ -71,11 +73,15 @@ def grow(point: Point, growth: Growth) -> Point:
     A rung that learns by gradient reads more tokens with more compute; one that counts reads its
     text once, so that its compute follows its text.
     """
-    share = growth.text if point.fitted == "counts" else growth.compute
-    factor = share / point.budget
+    if point.fitted == "counts":
+        factor = growth.text / point.budget
+    elif growth.seconds is None:
+        factor = growth.compute / point.budget
+    else:
+        factor = growth.seconds / point.seconds
     return replace(
         point,
-        budget=share,
+        budget=point.budget * factor,
         tokens=point.tokens * factor,
         distinct=point.distinct * (factor if point.fitted == "counts" else growth.text),
         seconds=point.seconds * factor,
