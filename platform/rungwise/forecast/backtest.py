@@ -101,7 +101,11 @@ def backtest(
 
 
 def compare(
-    seen: Sequence[Point], hidden: Sequence[Point], priors: Priors, draws: int, seed: int
+    seen: Sequence[Point],
+    hidden: Sequence[Point],
+    priors: Priors,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> list[Cell]:
     """Forecast hidden points, means over seeds, from those seen of the same rungs."""
     curves = draw_curves(seen, priors, draws, seed)
@@ -111,7 +115,7 @@ def compare(
         if len({row.budget for row in rungs.get(rung, [])}) < FEWEST:
             continue
         line = extend_line(rungs[rung])
-        for _, runs in groupby(rows, key=lambda row: (row.tokens, row.distinct)):
+        for _, runs in groupby(rows, key=lambda row: row.budget):
             first, *others = runs
             actual = fmean(row.bits for row in [first, *others])
             last = rungs[rung][-1]
@@ -133,18 +137,18 @@ def compare(
 
 
 def mean_bits(rows: Sequence[Point]) -> list[tuple[float, float]]:
-    """Return tokens and bits of each budget, means over seeds."""
+    """Return the budgets of a rung and their bits, means over seeds."""
     return [
-        (tokens, fmean(row.bits for row in runs))
-        for tokens, runs in groupby(rows, key=lambda row: row.tokens)
+        (budget, fmean(row.bits for row in runs))
+        for budget, runs in groupby(rows, key=lambda row: row.budget)
     ]
 
 
 def extend_line(rows: Sequence[Point]) -> Callable[[Point], float]:
-    """Return the rival that goes on along log bits over log tokens of the two largest budgets."""
+    """Return the rival that goes on along log bits over log budget of the two largest budgets."""
     (x0, y0), (x1, y1) = mean_bits(rows)[-2:]
     slope = np.log(y1 / y0) / np.log(x1 / x0)
-    return lambda point: float(y1 * (point.tokens / x1) ** slope)
+    return lambda point: float(y1 * (point.budget / x1) ** slope)
 
 
 def share_ordered(cells: Sequence[Cell], value: Callable[[Cell], float]) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 from rungwise.forecast.forecast import FARTHEST, RungForecast
 from rungwise.forecast.intervals import Curves, Interval
 from rungwise.forecast.laws import Array
+from rungwise.forecast.points import Growth, grow
 
 STEPS = 240  # places of the grid of seconds, evenly spaced in logarithms
 LIKELY = 0.5  # a crossing whose median lies within the limit is one that is foretold
@@ -41,7 +42,7 @@ class Crossing:
 def predict_at_seconds(curves: Curves, seconds: Array, text: float = 1.0) -> Array:
     """Return draws of bits after so many core-seconds, on `text` times the training text."""
     last = curves.last
-    distinct = last.distinct * text
+    distinct = grow(last, Growth(text=text)).distinct
     tokens = last.tokens * seconds / last.seconds
     if last.fitted == "counts":
         tokens = np.minimum(tokens, distinct)

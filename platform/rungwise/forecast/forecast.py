@@ -73,16 +73,16 @@ def explain_refusals(
 ) -> dict[str, str]:
     """Say of each rung why it cannot be forecast from its points; "" if it can."""
     rungs = group_by_rung(points)
-    seen = [p for p in points if p.tokens < rungs[p.rung][-1].tokens]
+    seen = [point for point in points if point.budget < rungs[point.rung][-1].budget]
     curves = draw_curves(seen, priors, draws, seed)
     return {rung: _refuse_rung(rows, curves.get(rung)) for rung, rows in rungs.items()}
 
 
 def _refuse_rung(rows: Sequence[Point], curves: Curves | None) -> str:
-    budgets = len({row.tokens for row in rows})
+    budgets = len({row.budget for row in rows})
     if budgets < BUDGETS or curves is None:
         return f"a forecast needs {BUDGETS} budgets, and there are {budgets}"
-    largest = [row for row in rows if row.tokens == rows[-1].tokens]
+    largest = [row for row in rows if row.budget == rows[-1].budget]
     actual = float(np.mean([row.bits for row in largest]))
     foretold = Interval.of(curves.predict_point(rows[-1]))
     side = foretold.high if actual > foretold.median else foretold.low

@@ -2,9 +2,9 @@
 
 A draw of a rung is one law, chosen by how well each foretold the largest budget from the others;
 its parameters, fitted to points moved by the noise of seeds and documents and to priors moved
-likewise; a misfit that grows with every doubling beyond the last point; and the luck of the run
-that is foretold. All but documents is widened by the factor of earlier backtests. Documents are
-drawn once for all rungs, which are measured on the same ones.
+likewise; and a misfit that grows with every doubling beyond the last point. These are widened by
+the factor of earlier backtests. To them come the luck of the run that is foretold and that of the
+held-out documents, which are drawn once for all rungs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,15 +56,20 @@ class Curves:
 
     def predict(self, tokens: Array, unique: Array) -> Array:
         """Return draws of bits at each place: draws, places."""
-        octaves = np.log2(np.maximum(tokens / self.last.tokens, unique / self.last.unique))
-        logs = log_loss(self.parameters, tokens, unique)
-        logs = logs + self.luck[:, None] + self.misfit[:, None] * np.maximum(octaves, 0)
+        octaves = count_octaves(self.last, tokens, unique)
+        logs = log_loss(self.parameters, tokens, unique) + self.misfit[:, None] * octaves
         middle = np.median(logs, axis=0)
-        return np.exp(middle + self.factor * (logs - middle) + self.documents[:, None])
+        logs = middle + self.factor * (logs - middle)
+        return np.exp(logs + (self.luck + self.documents)[:, None])
 
     def predict_point(self, point: Point) -> Array:
         """Return draws of bits at a point."""
         return self.predict(np.array([point.tokens]), np.array([point.unique]))[:, 0]
+
+
+def count_octaves(last: Point, tokens: Any, unique: Any) -> Array:
+    """Return how often the tokens or the distinct ones of the last point have doubled."""
+    return np.log2(np.maximum(np.maximum(tokens / last.tokens, unique / last.unique), 1))
 
 
 def draw_curves(
@@ -134,19 +140,19 @@ def weigh_laws(rows: Sequence[Point], noise: Noise, priors: Priors) -> dict[str,
     The density of a t distribution around what a law foretold, as wide as its own error; equal
     weights where leaving out the largest budget leaves fewer than two.
     """
-    largest = max(row.tokens for row in rows)
-    hidden = [row for row in rows if row.tokens == largest]
-    seen = [row for row in rows if row.tokens < largest]
-    laws = LAWS[rows[-1].fitted]
-    if len({row.tokens for row in seen}) < 2:
+    last = rows[-1]
+    hidden = [row for row in rows if row.budget == last.budget]
+    seen = [row for row in rows if row.budget < last.budget]
+    laws = LAWS[last.fitted]
+    if len({row.budget for row in seen}) < 2:
         return {law.name: 1 / len(laws) for law in laws}
     actual = float(np.mean(np.log([row.bits for row in hidden])))
-    octaves = np.log2(largest / max(row.tokens for row in seen))
+    octaves = count_octaves(seen[-1], last.tokens, last.unique)
     densities = []
     for law in laws:
-        fit = fit_law(law, seen, priors.choose(rows[-1], law), noise.size)
-        foretold = fit.predict([largest], [hidden[0].unique])[0]
-        own = fit.predict_error(largest, hidden[0].unique)[0]
+        fit = fit_law(law, seen, priors.choose(last, law), noise.size)
+        foretold = fit.predict(last.tokens, last.unique)[0]
+        own = fit.predict_error(last.tokens, last.unique)[0]
         error = np.sqrt(own**2 + noise.size**2 + (priors.misfit * octaves) ** 2)
         distance = (actual - foretold) / error
         densities.append((1 + distance**2 / TAIL) ** (-(TAIL + 1) / 2) / error)

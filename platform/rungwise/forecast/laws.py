@@ -1,17 +1,21 @@
 """Laws of a rung's loss, and their robust fits.
 
-All laws are one curve with some parameters fixed. With x the effective data in millions of tokens:
+All laws are one curve with some parameters fixed. With x the effective data in millions of tokens,
+for U distinct tokens and R repeats of them:
 
     L = exp(level) (1 - share + share ((x + shift) / (1 + shift))^-exponent + rise R)
-    x = U + U worth (1 - exp(-R / worth))      U: distinct tokens read, R: repeats of them
+    x = U + U worth (1 - exp(-R / worth))
+    exponent = slope (1 + shift) + bend,  share = slope (1 + shift) / exponent
 
-so exp(level) is the loss after a million new tokens and 1 - share is the floor's share of it, which
-keeps the floor at zero or above. Effective data is from Muennighoff et al. 2023 (arXiv:2305.16264),
-power laws over data from Hestness et al. 2017 (1712.00409) and Hoffmann et al. 2022 (2203.15556).
-What is counted or solved reads its text once, so that the same curve is a law of the text alone.
+exp(level) is the loss after a million new tokens, and slope how fast log L falls there with log x.
+Bend says how much of that is lost further on: none at 0, where the floor, a share 1 - share of the
+loss, is 0 as well; the floor is never below. Shift is for the first steps, which learn little.
+Effective data is from Muennighoff et al. 2023 (arXiv:2305.16264), power laws with a floor from
+Hestness et al. 2017 (1712.00409) and Hoffmann et al. 2022 (2203.15556). What is counted or solved
+reads its text once, so that the same curve is a law of the text alone.
 
-Parameters are fitted as logarithms (share as its logit), with a normal prior each, on residuals of
-log L with Huber's loss. Every fit is a batch of problems: a grid of starts, or draws of the noise.
+Parameters are fitted as logarithms, with a normal prior each, on residuals of log L with Huber's
+loss. Every fit is a batch of problems: a grid of starts, or draws of the noise.
 """
 
 from __future__ import annotations
@@ -28,9 +32,9 @@ from rungwise.forecast.points import Fitted, Point
 Array = NDArray[np.float64]
 Normal = tuple[float, float]  # mean, standard deviation
 
-PARAMETERS = ("level", "share", "exponent", "worth", "shift", "rise")
-# Logarithms and a logit at which a term has no effect; fifteen passes are the paper's worth.
-FIXED = {"share": 20.0, "worth": float(np.log(15)), "shift": -20.0, "rise": -20.0}
+PARAMETERS = ("level", "slope", "bend", "worth", "shift", "rise")
+# Logarithms at which a term has no effect; fifteen passes are the paper's worth.
+FIXED = {"bend": -20.0, "worth": float(np.log(15)), "shift": -20.0, "rise": -20.0}
 LEVEL: Normal = (0.0, 20.0)  # nothing is known about the level of a corpus
 MILLION = 1e6
 HUBER = 1.5  # residuals beyond so many standard deviations count by their size, not its square
@@ -54,15 +58,15 @@ class Law:
 
 LAWS: dict[Fitted, tuple[Law, ...]] = {
     "gradient": (
-        Law("floor", ("level", "share", "exponent", "worth")),
-        Law("shifted", ("level", "share", "exponent", "worth", "shift")),
-        Law("rising", ("level", "share", "exponent", "worth", "rise")),
-        Law("line", ("level", "exponent", "worth"), fades=1.0),
+        Law("floor", ("level", "slope", "bend", "worth")),
+        Law("shifted", ("level", "slope", "bend", "worth", "shift")),
+        Law("rising", ("level", "slope", "bend", "worth", "shift", "rise")),
+        Law("line", ("level", "slope", "worth"), fades=1.0),
     ),
     "counts": (
-        Law("floor", ("level", "share", "exponent")),
-        Law("shifted", ("level", "share", "exponent", "shift")),
-        Law("line", ("level", "exponent"), fades=1.0),
+        Law("floor", ("level", "slope", "bend")),
+        Law("shifted", ("level", "slope", "bend", "shift")),
+        Law("line", ("level", "slope"), fades=1.0),
     ),
 }
 
@@ -93,15 +97,16 @@ class Fit:
 
 def log_loss(parameters: Array, tokens: Array, unique: Array) -> Array:
     """Return log L: a row of parameters a curve, a column a point."""
-    level, share, exponent, worth, shift, rise = (parameters[:, [i]] for i in range(6))
+    level, slope, bend, worth, shift, rise = (parameters[:, [i]] for i in range(6))
     repeats = tokens / unique - 1
-    worth, shift = np.exp(worth), np.exp(shift)
+    slope, bend, worth, shift = np.exp(slope), np.exp(bend), np.exp(worth), np.exp(shift)
     effective = unique / MILLION * (1 - worth * np.expm1(-repeats / worth))
     logs = np.log((effective + shift) / (1 + shift))
-    reducible = 1 / (1 + np.exp(-share))
+    steep = slope * (1 + shift)
+    exponent = steep + bend
     # expm1 keeps a small share exact; far below the first point a power would overflow.
-    power = np.expm1(np.clip(-np.exp(exponent) * logs, -700, 50))
-    return level + np.log1p(reducible * power + np.exp(rise) * repeats)
+    power = np.expm1(np.clip(-exponent * logs, -700, 50))
+    return level + np.log1p(steep / exponent * power + np.exp(rise) * repeats)
 
 
 def differentiate(parameters: Array, law: Law, tokens: Array, unique: Array) -> Array:
@@ -167,7 +172,7 @@ def _list_starts(law: Law, normals: Array, tokens: Array, unique: Array, logs: A
     """A grid over what the prior allows, each start level with the last point."""
     grids = []
     for name, mean, sd in zip(law.free, *normals, strict=True):
-        wide = name in ("share", "exponent", "shift")
+        wide = name in ("slope", "bend", "shift")
         grids.append([mean - 1.5 * sd, mean, mean + 1.5 * sd] if wide else [mean])
     rows = np.array(np.meshgrid(*grids)).reshape(len(grids), -1).T
     starts = np.tile([FIXED.get(name, 0.0) for name in PARAMETERS], (len(rows), 1))

@@ -73,13 +73,17 @@ def grow(point: Point, growth: Growth) -> Point:
     A rung that learns by gradient reads more tokens with more compute; one that counts reads its
     text once, so that its compute follows its text.
     """
-    compute = growth.compute if growth.seconds is None else growth.seconds / point.seconds
-    factor = growth.text if point.fitted == "counts" else compute
+    if point.fitted == "counts":
+        factor = growth.text / point.budget
+    elif growth.seconds is None:
+        factor = growth.compute / point.budget
+    else:
+        factor = growth.seconds / point.seconds
     return replace(
         point,
         budget=point.budget * factor,
         tokens=point.tokens * factor,
-        distinct=point.distinct * growth.text,
+        distinct=point.distinct * (factor if point.fitted == "counts" else growth.text),
         seconds=point.seconds * factor,
         bits=math.nan,
         documents=None,
@@ -92,6 +96,6 @@ def group_by_rung(points: Iterable[Point]) -> dict[str, list[Point]]:
     for point in points:
         rungs.setdefault(point.rung, []).append(point)
     return {
-        rung: sorted(rows, key=lambda row: (row.tokens, row.distinct, row.seed))
+        rung: sorted(rows, key=lambda row: (row.budget, row.tokens, row.distinct, row.seed))
         for rung, rows in rungs.items()
     }

@@ -7,7 +7,7 @@ from rungwise.forecast.priors import Priors
 
 BUDGETS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 LARGEST = 8e6  # tokens of budget 1
-_WIDE = {"share": (0.0, 3.0), "exponent": (-1.0, 1.5), "worth": (2.0, 2.0)}
+_WIDE = {"slope": (-2.0, 2.0), "bend": (-2.0, 3.0), "worth": (2.0, 2.0)}
 _MORE = {"shift": (-4.0, 2.0), "rise": (-4.0, 2.0)}
 _LAWS = {"floor": _WIDE, "shifted": _WIDE | _MORE, "rising": _WIDE | _MORE, "line": _WIDE}
 

@@ -1,0 +1,282 @@
+"""How well forecasts of rungs hold: hidden budgets, four and eight times the largest seen.
+
+    python -m benchmarks.forecast             a few minutes of a core
+    python -m benchmarks.forecast --write     writes priors.yaml of the package, from all corpora
+
+The points are of real runs (results/2026-11-28-forecast-points.json): rungs of several corpora at
+budgets from 1/64 of their recipe's. Each corpus is foretold with priors, noise and a factor of the
+intervals from the other corpora alone: parameters of laws are fitted to their whole curves, and the
+factor is what their own cells need, foretold with the priors of the corpora that are then left.
+A rung that its own smaller budgets do not foretell is refused, as the command `forecast` does.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks.common import REPOSITORY, RESULTS, add_results, print_rows
+from rungwise.forecast.backtest import Backtest, Cell, compare, mean_bits
+from rungwise.forecast.crossings import Crossing, find_crossings
+from rungwise.forecast.forecast import BUDGETS, explain_refusals, forecast
+from rungwise.forecast.laws import LAWS, Array, Law, fit_law
+from rungwise.forecast.points import Fitted, Growth, Point, group_by_rung
+from rungwise.forecast.priors import LawPriors, Priors, estimate_noise, read_priors
+
+POINTS = RESULTS / "2026-11-28-forecast-points.json"
+PRIORS = REPOSITORY / "platform" / "rungwise" / "forecast" / "priors.yaml"
+TIMES = (4.0, 8.0)
+ROUNDS = 8  # of fitting curves with priors, and priors to fits
+OWN = 3.0  # a family's prior counts that of its kind as so many curves
+NORMAL = 1.96  # half of a 95 % interval, in standard deviations
+NARROWEST = 0.15  # standard deviation of a logarithm that a few corpora can teach
+# Before any curve: what the laws' papers and a few runs say, with wide bounds.
+VAGUE: dict[str, tuple[float, float]] = {
+    "slope": (-2.6, 0.6),
+    "bend": (-1.5, 1.0),
+    "worth": (2.0, 0.8),
+    "shift": (-2.5, 1.0),
+    "rise": (-4.0, 1.5),
+}
+
+Corpora = Mapping[str, Sequence[Point]]
+
+
+def read_points(file: Path) -> dict[str, list[Point]]:
+    """The points of each corpus; documents are left out, since cells are of the same ones."""
+    corpora: dict[str, list[Point]] = {}
+    for row in json.loads(file.read_text("utf-8")):
+        corpus = row.pop("corpus")
+        corpora.setdefault(corpus, []).append(Point(**row | {"documents": None}))
+    return corpora
+
+
+def learn_priors(corpora: Corpora) -> Priors:
+    """Learn the noise and the priors of laws from whole curves; intervals are not widened yet."""
+    start = replace(read_priors(), factor=1.0)
+    squares = [estimate_noise(points, start).size ** 2 for _, points in sorted(corpora.items())]
+    priors = replace(start, noise=float(np.sqrt(np.mean(squares))), families={})
+    curves = [
+        rows
+        for points in corpora.values()
+        for rows in group_by_rung(points).values()
+        if len({row.budget for row in rows}) > BUDGETS
+    ]
+    parameters: dict[Fitted, LawPriors] = {}
+    families: dict[str, dict[str, Any]] = {}
+    for fitted, laws in LAWS.items():
+        mine = [rows for rows in curves if rows[-1].fitted == fitted]
+        of_kind = {}
+        for law in laws:
+            of_kind[law.name], of_family = learn_law(law, mine, priors.noise)
+            for family, normals in of_family.items():
+                families.setdefault(family, {})[law.name] = normals
+        parameters[fitted] = of_kind
+    return replace(priors, parameters=parameters, families=families)
+
+
+def learn_law(
+    law: Law, curves: Sequence[Sequence[Point]], noise: float
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Learn the priors of a law's parameters, of all curves and of each family.
+
+    Expectation maximisation: curves are fitted with the priors, and the priors take the mean and
+    the spread of the fits, the uncertainty of each fit included.
+    """
+    names = law.free[1:]
+    mean, sd = np.array([VAGUE[name] for name in names]).T
+    wide = sd
+    owners = np.array([rows[-1].family for rows in curves])
+    best = spread = np.zeros((0, len(names)))
+    for _ in range(ROUNDS if curves else 0):
+        normals = dict(zip(names, zip(mean, sd, strict=True), strict=True))
+        fits = [fit_law(law, rows, normals, noise) for rows in curves]
+        best = np.array([fit.best[law.columns][1:] for fit in fits])
+        spread = np.array([np.diag(fit.covariance)[1:] for fit in fits])
+        mean = best.mean(0)
+        sd = np.sqrt(((best - mean) ** 2 + spread).mean(0)).clip(NARROWEST, wide)
+    families = {}
+    for family in sorted(set(owners) - {""}):
+        mine = owners == family
+        number = mine.sum()
+        own = (best[mine].sum(0) + OWN * mean) / (number + OWN)
+        squares = ((best[mine] - own) ** 2 + spread[mine]).sum(0) + OWN * sd**2
+        families[str(family)] = _name(names, own, np.sqrt(squares / (number + OWN)))
+    return _name(names, mean, sd), families
+
+
+def _name(names: Sequence[str], mean: Array, sd: Array) -> dict[str, list[float]]:
+    rows = np.round(np.stack([mean, sd], axis=1), 3).tolist()
+    return dict(zip(names, rows, strict=True))
+
+
+def list_levels(points: Sequence[Point]) -> list[float]:
+    """Largest budgets that may be seen: enough below them, and a target above."""
+    budgets = sorted({point.budget for point in points})
+    return [level for level in budgets[BUDGETS - 1 :] if level * TIMES[0] <= budgets[-1]]
+
+
+def forecast_cells(points: Sequence[Point], priors: Priors) -> tuple[list[Cell], list[Cell]]:
+    """Forecast the cells of a corpus; return them and those that a forecast refuses."""
+    told: list[Cell] = []
+    refused: list[Cell] = []
+    for level in list_levels(points):
+        seen = [point for point in points if point.budget <= level]
+        hidden = [point for point in points if point.budget / level in TIMES]
+        refusals = explain_refusals(seen, priors)
+        for cell in compare(seen, hidden, priors):
+            (refused if refusals[cell.rung] else told).append(cell)
+    return told, refused
+
+
+def choose_factor(cells: Sequence[Cell], noise: float) -> float:
+    """Return the factor with which 95 % of cells lie in their intervals (split conformal).
+
+    Intervals were made without one; the luck of a run, a part of them, is not widened.
+    """
+    luck = NORMAL * noise
+    needed = []
+    for cell in cells:
+        side = cell.foretold.high if cell.actual > cell.foretold.median else cell.foretold.low
+        distance, half = np.log([cell.actual, side]) - np.log(cell.foretold.median)
+        spread = max(half**2 - luck**2, (0.1 * half) ** 2)
+        needed.append(np.sqrt(max(distance**2 - luck**2, 0.0) / spread))
+    share = min(1.0, 0.95 * (1 + 1 / len(needed)))
+    return float(np.quantile(needed, share, method="higher"))
+
+
+def calibrate(corpora: Corpora) -> Priors:
+    """Learn priors, and the factor from cells of each corpus foretold by the others' priors."""
+    cells = [
+        cell
+        for held_out, points in corpora.items()
+        for cell in forecast_cells(points, learn_priors(leave_out(corpora, held_out)))[0]
+    ]
+    priors = learn_priors(corpora)
+    return replace(priors, factor=round(choose_factor(cells, priors.noise), 2))
+
+
+def leave_out(corpora: Corpora, name: str) -> dict[str, Sequence[Point]]:
+    """The other corpora; `docs_text` is a curve of the same text as `docs`."""
+    text = name.partition("_")[0]
+    return {other: rows for other, rows in corpora.items() if other.partition("_")[0] != text}
+
+
+def forecast_crossings(points: Sequence[Point], priors: Priors) -> list[dict[str, Any]]:
+    """Forecast crossings from each level, and find those that were measured.
+
+    Kept are those whose median lies beyond what was seen of either rung and where both were tested.
+    """
+    rows = []
+    rungs = group_by_rung(points)
+    for level in list_levels(points):
+        seen = [point for point in points if point.budget <= level]
+        largest = {rung: points[-1].seconds for rung, points in group_by_rung(seen).items()}
+        for crossing in find_crossings(forecast(seen, Growth(), priors)):
+            pair = (crossing.passing, crossing.passed)
+            moving = [rung for rung in pair if rungs[rung][-1].fitted == "gradient"] or pair
+            begin = min(largest[rung] for rung in moving)
+            end = min(rungs[rung][-1].seconds for rung in moving)
+            if begin < crossing.seconds.median <= end:
+                actual = measure_crossing(rungs, crossing, end)
+                inside = crossing.seconds.covers(actual) or (
+                    actual > end and crossing.seconds.high >= end
+                )
+                rows.append(
+                    {"seen": level, **asdict(crossing), "actual": actual, "inside": bool(inside)}
+                )
+    return rows
+
+
+def measure_crossing(rungs: Mapping[str, Sequence[Point]], crossing: Crossing, end: float) -> float:
+    """Return when `passing` became better by the measured points, infinite if not until `end`."""
+    pair = [rungs[crossing.passing], rungs[crossing.passed]]
+    seconds = np.geomspace(max(rows[0].seconds for rows in pair), end, 1000)
+    better, worse = (_interpolate(rows, seconds) for rows in pair)
+    return float(seconds[np.argmax(better < worse)]) if np.any(better < worse) else float("inf")
+
+
+def _interpolate(rows: Sequence[Point], seconds: Array) -> Array:
+    """Measured bits over log seconds; flat after the largest budget."""
+    budgets, bits = zip(*mean_bits(rows), strict=True)
+    places = np.array(budgets) / rows[-1].budget * rows[-1].seconds
+    return np.interp(np.log(seconds), np.log(places), bits)
+
+
+def describe(told: Sequence[Cell], refused: Sequence[Cell]) -> dict[str, Any]:
+    """The numbers of cells, and the rungs that were missed."""
+    result = Backtest(list(told))
+    missed = Counter(c.rung for c in told if not c.foretold.covers(c.actual))
+    width = [(cell.foretold.high - cell.foretold.low) / 2 for cell in told]
+    return {
+        "cells": len(told),
+        "refused": dict(Counter(cell.rung for cell in refused)),
+        "coverage": result.coverage,
+        "median error": result.error,
+        "mean half width": fmean(width) if width else None,
+        "median error of the last point": result.last_error,
+        "median error of the line": result.line_error,
+        "order": result.order,
+        "order of the small runs": result.last_order,
+        "misses": dict(missed),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--points", type=Path, default=POINTS)
+    parser.add_argument("--write", action="store_true", help="write priors.yaml")
+    options = parser.parse_args(arguments)
+    corpora = read_points(options.points)
+    results: dict[str, Any] = {}
+    told, refused, crossings = [], [], []
+    for name, points in corpora.items():
+        priors = calibrate(leave_out(corpora, name))
+        own_told, own_refused = forecast_cells(points, priors)
+        met = forecast_crossings(points, priors)
+        results[name] = {"factor": priors.factor, **describe(own_told, own_refused)}
+        results[name] |= {
+            "crossings foretold": len(met),
+            "crossings inside their interval": sum(row["inside"] for row in met),
+            "crossings": met,
+            "table": [asdict(cell) for cell in own_told],
+        }
+        told += own_told
+        refused += own_refused
+        crossings += met
+    results["all"] = describe(told, refused) | {
+        # Rungs are put in order within a corpus.
+        "order": fmean(result["order"] for result in results.values()),
+        "order of the small runs": fmean(
+            result["order of the small runs"] for result in results.values()
+        ),
+        "crossings foretold": len(crossings),
+        "crossings inside their interval": sum(row["inside"] for row in crossings),
+    }
+    for name, result in results.items():
+        shown = {key: value for key, value in result.items() if key not in ("table", "crossings")}
+        print_rows(name, [(key, _show(value)) for key, value in shown.items()])
+    add_results("forecast", {"points": options.points.name, "times": TIMES}, results)
+    if options.write:
+        write_priors(calibrate(corpora))
+
+
+def _show(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def write_priors(priors: Priors) -> None:
+    comment = [line for line in PRIORS.read_text("utf-8").splitlines() if line.startswith("#")]
+    body = yaml.safe_dump(asdict(priors), sort_keys=False, default_flow_style=None, width=120)
+    PRIORS.write_text("\n".join(comment) + "\n" + body, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
