@@ -16,16 +16,15 @@ from rungwise.models.device import shapes_only
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.encoders import LayeredEncoder, count_marks
-from rungwise.tasks.data.files import add_errors, noise_split
+from rungwise.tasks.data.files import read_splits
 from rungwise.tasks.interface import KINDS, task_kind
-from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, TaskSummary, read_examples
+from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
 from rungwise.tasks.kinds.items import Frame, Item
 from rungwise.tokenizer import load_reader, special_ids
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL, load_tensors
 
 _USUAL = FinetuneConfig()
-_NOISE_SEED = 0  # the same errors for every model
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,8 @@ def load_data(
     config: FinetuneConfig,
     noise: Sequence[float] = (),
 ) -> TaskData:
-    """Load the task, encoded for the model, and the model's weights. For each rate of `noise` there
-    is another test split with typing errors, `noise_split(rate)`.
+    """Load the task, encoded for the model, and the model's weights. The splits are those
+    of `read_splits`.
 
     Raises ConfigError if config, task and model do not fit together, DataError if the tokenizer is
     not of the size of the model's vocabulary.
@@ -84,13 +83,9 @@ def load_data(
     kind, rates = task_kind(info, config.reading), tuple(noise)
 
     def encode() -> dict[str, SplitData]:
-        examples = {name: read_examples(task, name) for name in SPLITS}
-        examples |= {
-            noise_split(rate): add_errors(examples["test"], rate, _NOISE_SEED) for rate in rates
-        }
         return {
             name: SplitData(each, kind.encode(each, splitter, frame))
-            for name, each in examples.items()
+            for name, each in read_splits(task, rates).items()
         }
 
     splits = _SPLITS.get((task_key, words_key, frame, config.reading, rates), encode)

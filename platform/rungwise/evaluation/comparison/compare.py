@@ -1,11 +1,12 @@
 """Evaluate stage: compare variants on the test split of one task, all with the same new seeds.
 
     variant, seed ──> fine-tune ──> scores and predictions ──┬──> means with 95 % intervals
-                                                             └──> differences of all pairs
+    rival ──> scikit-learn ──> scores and predictions ───────┴──> differences of all pairs
 
 A swept variant uses the settings of the sweep's winner, whose own score, a maximum over trials, is
 too high; new seeds and a test split that selected nothing avoid this bias. Variants share seeds so
-that differences can be paired.
+that differences can be paired. A rival (rivals.py) learns once from the same examples; it is paired
+with every seed of a variant, on the same test examples.
 
 Test examples that a model has met before: in the training split, or in the text it was
 pretrained on; and its score without them.
@@ -20,7 +21,6 @@ N test examples
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.corpus.summary import CORPORA, read_split
 from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
 from rungwise.evaluation.comparison.errors import prediction_rows, write_predictions
+from rungwise.evaluation.comparison.rivals import RivalRun, start_rivals
 from rungwise.evaluation.comparison.seeds import (
     SeedJob,
     SeedResult,
@@ -45,10 +46,13 @@ from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     Overlap,
     PairedDifference,
+    RivalResult,
     VariantResult,
     independent_scores,
 )
 from rungwise.evaluation.statistics import (
+    BootstrapDraws,
+    Estimate,
     draw_values,
     error_reduction,
     estimate,
@@ -56,7 +60,7 @@ from rungwise.evaluation.statistics import (
     paired_draws,
 )
 from rungwise.finetune import DESCRIPTION
-from rungwise.tasks.data.files import find_overlap
+from rungwise.tasks.data.files import find_overlap, noise_split
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.scoring.metrics import format_metric, metric_range
@@ -110,6 +114,8 @@ def compare_variants(
     Inputs: the task, and for each variant its tokenizer and pretraining (several if a sweep varied
     earlier blocks) and its sweep, if any; see `input_name`.
     """
+    import ray
+
     settings, scratch = config.evaluate, output / _SCRATCH
     task = TaskSummary.of(inputs["task"])
     metric = task.info.metric
@@ -133,7 +139,9 @@ def compare_variants(
         for variant in variants.values()
         if pretraining < len(variant.pretrains)
     ]
+    started = start_rivals(inputs["task"], settings.noise or []) if settings.rivals else []
     seeds = score_seeds(jobs, context, metric, notes_cut=config.budget is None)
+    rivals: dict[str, RivalRun] = {run.short: run for run in ray.get(started)}
     by_variant = {name: [seed for seed in seeds if seed.variant == name] for name in variants}
     results = {
         name: _summarise_variant(variants[name], each, task.info)
@@ -154,13 +162,19 @@ def compare_variants(
         sums_by_seed[seed.variant].append(kind.sums(predictions, examples))
     # (S, N, k): the contribution of each test example to the metric, per seed
     sums = {name: np.stack(each) for name, each in sums_by_seed.items()}
+    for name, run in rivals.items():
+        rows += prediction_rows(name, None, examples, run.predictions, kind.answer)
+        sums[name] = kind.sums(run.predictions, examples)[None]
     if config.budget is None:
         for name, (overlap, fresh) in find_met(variants, inputs["task"], examples).items():
             if fresh.any():
                 totals = sums[name][:, fresh].sum(axis=1)
                 overlap = overlap.model_copy(update={"score": float(kind.value(totals).mean())})
             results[name] = results[name].model_copy(update={"overlap": overlap})
-    differences = _pair_differences(by_variant, sums, task.info, settings)
+    seed, resamples = settings.first_seed, settings.bootstrap_resamples
+    values = draw_values([*sums.values()], kind.value, seed, resamples)
+    draws = dict(zip(sums, values, strict=True))
+    differences = _pair_differences(by_variant, rivals, draws, task.info, settings)
     write_predictions(rows, output)
     _keep_model(best, variants[best.variant].tokenizer, output)
     scratch.remove()
@@ -169,9 +183,9 @@ def compare_variants(
             context.report.note(_noise_note(name, result, metric))
     trivial = [scores[metric] for scores in task.baselines.values() if metric in scores]
     lowest = results[first].estimates[metric].low
-    means = ", ".join(
-        f"{n} {format_metric(r.estimates[metric].mean, metric)}" for n, r in results.items()
-    )
+    shown = {name: result.estimates[metric].mean for name, result in results.items()}
+    shown |= {name: run.scores["test"][metric] for name, run in rivals.items()}
+    means = ", ".join(f"{name} {format_metric(mean, metric)}" for name, mean in shown.items())
     return EvaluateSummary(
         task=config.task,
         budget=config.budget,
@@ -181,6 +195,10 @@ def compare_variants(
         examples=task.examples,
         rows=tuple(seed.row for seed in seeds),
         variants=results,
+        rivals={
+            name: _summarise_rival(run, draws[name], settings, metric)
+            for name, run in rivals.items()
+        },
         differences=differences,
         baselines=task.baselines,
         beats_baselines=lowest > max(trivial) if trivial else None,
@@ -215,30 +233,53 @@ def _summarise_variant(
     )
 
 
+def _summarise_rival(
+    run: RivalRun, draws: BootstrapDraws, settings: EvaluateConfig, metric: str
+) -> RivalResult:
+    low, high = np.quantile(draws.resampled, [0.025, 0.975])
+    test = run.scores["test"]
+    return RivalResult(
+        name=run.name,
+        strength=run.strength,
+        validation=run.scores["validation"],
+        test=test,
+        estimate=Estimate(test[metric], float(low), float(high), len(run.predictions)),
+        noise={f"{rate:g}": run.scores[noise_split(rate)][metric] for rate in settings.noise or []},
+        seconds=run.seconds,
+    )
+
+
 def _pair_differences(
     by_variant: SeedResults,
-    sums: Mapping[str, NDArray[np.floating[Any]]],
+    rivals: Mapping[str, RivalRun],
+    draws: Mapping[str, BootstrapDraws],
     info: TaskInfo,
     settings: EvaluateConfig,
 ) -> tuple[PairedDifference, ...]:
-    """First minus second variant for every pair.
+    """First minus second variant for every pair, then every variant minus every rival.
 
     Student's t interval covers the randomness of pretraining, or of fine-tuning alone if there is
     one pretraining; the bootstrap also resamples test examples and so covers the choice of the test
-    split. Pretrainings that only one of the two has are left out.
+    split. Pretrainings that only one of the two has are left out. A rival counts as one that has as
+    many runs as the variant, with the same score each time.
     """
-    bounds, kind = metric_range(info.metric), task_kind(info)
+    bounds = metric_range(info.metric)
     scores = {name: [seed.test[info.metric] for seed in each] for name, each in by_variant.items()}
-    seed, resamples = settings.first_seed, settings.bootstrap_resamples
-    values = draw_values([sums[name] for name in by_variant], kind.value, seed, resamples)
-    draws = dict(zip(by_variant, values, strict=True))
     differences = []
-    for first, second in itertools.combinations(by_variant, 2):
-        runs = min(len(by_variant[first]), len(by_variant[second]))
+    pairs = [*itertools.combinations(by_variant, 2), *itertools.product(by_variant, rivals)]
+    for first, second in pairs:
+        own, other, other_scores = draws[first], draws[second], scores.get(second)
+        if other_scores is None:
+            runs = len(by_variant[first])
+            other_scores = [rivals[second].scores["test"][info.metric]] * runs
+            other = BootstrapDraws(
+                np.repeat(other.observed, runs), np.repeat(other.resampled, runs, axis=1)
+            )
+        runs = min(len(scores[first]), len(other_scores))
         pretrainings = runs // settings.num_seeds
-        bootstrap = paired_draws(draws[first], draws[second], seed, bounds, pretrainings)
+        bootstrap = paired_draws(own, other, settings.first_seed, bounds, pretrainings)
         ours, others = (
-            independent_scores(scores[name][:runs], pretrainings) for name in (first, second)
+            independent_scores(each[:runs], pretrainings) for each in (scores[first], other_scores)
         )
         old, new = float(np.mean(others)), float(np.mean(ours))
         differences.append(

@@ -24,6 +24,8 @@ class EvaluateConfig(Config):
     # shares of the words (of four or more letters) to misspell in copies of the test split, which
     # are scored too; null: none
     noise: list[Annotated[float, Field(gt=0, le=1)]] | None = None
+    # show what scikit-learn reaches with the same examples, without any pretraining
+    rivals: bool = True
     # resamples behind a confidence interval
     bootstrap_resamples: int = Field(default=10_000, ge=100)
     published: PublishedConfig | None = None  # published results to show beside ours; null: none

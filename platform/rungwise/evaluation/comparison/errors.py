@@ -6,7 +6,7 @@ expected calibration error is the mean gap between confidence and accuracy, weig
 
 Predictions on the test split in `predictions.parquet`: one row per variant, seed and example.
 
-    variant, seed    which model
+    variant, seed    which model; a rival has no seed
     where            the example's file and line
     text, second / words / id, question, context / context, question, options     the input
     gold             label, labels, number, tags, list of answers, index of the option, or text
@@ -43,7 +43,7 @@ _DETAILS = ("probabilities", "start", "no_answer_score")
 
 def prediction_rows(
     variant: str,
-    seed: int,
+    seed: int | None,
     examples: Sequence[Example],
     predictions: Sequence[Mapping[str, Any]],
     answer: str,

@@ -72,10 +72,24 @@ class VariantResult(SummaryPart):
     overlap: Overlap | None = None
 
 
+class RivalResult(SummaryPart):
+    """A rival on a task, by its `name` in sentences. `strength` is the inverse of its
+    regularisation, chosen on validation; `estimate` is the judged test score with its interval over
+    test examples, since it has no seeds; `noise` is the score by rate of typing errors."""
+
+    name: str
+    strength: float
+    validation: dict[str, float]
+    test: dict[str, float]
+    estimate: Estimate
+    noise: dict[str, float]
+    seconds: float
+
+
 class PairedDifference(SummaryPart):
-    """First minus second variant in the judged metric. `seeds` is Student's t interval over paired
-    pretrainings, or over paired seeds of fine-tuning if there is one of each; `bootstrap` resamples
-    test examples too."""
+    """First minus second variant, or rival, in the judged metric. `seeds` is Student's t interval
+    over paired pretrainings, or over paired seeds of fine-tuning if there is one of each;
+    `bootstrap` resamples test examples too."""
 
     first: str
     second: str
@@ -93,8 +107,8 @@ def independent_scores(scores: Sequence[float], pretrainings: int) -> list[float
 
 
 class EvaluateSummary(Summary):
-    """All variants on one task at one label `budget` (None: all labels). `seeds` are those of
-    fine-tuning, for one pretraining."""
+    """All variants and rivals on one task at one label `budget` (None: all labels). `seeds` are
+    those of fine-tuning, for one pretraining."""
 
     task: str
     budget: int | None
@@ -104,6 +118,7 @@ class EvaluateSummary(Summary):
     examples: ExampleCounts
     rows: tuple[SeedRow, ...]
     variants: dict[str, VariantResult]
+    rivals: dict[str, RivalResult]  # by their short names
     differences: tuple[PairedDifference, ...]
     baselines: dict[str, dict[str, float]]
     beats_baselines: bool | None
@@ -125,7 +140,10 @@ class EvaluateSummary(Summary):
 
     def pair_scores(self, first: str, second: str) -> tuple[list[float], list[float]]:
         """The independent scores of two variants, one per pretraining that both have; one per seed
-        if they have one in common."""
+        if they have one in common. A rival has the same score beside each."""
+        if second in self.rivals:
+            own = independent_scores(self.scores(first), self.pretrainings(first))
+            return own, [self.rivals[second].estimate.mean] * len(own)
         ours, others = self.scores(first), self.scores(second)
         both = min(self.pretrainings(first), self.pretrainings(second))
         runs = min(len(ours), len(others))
@@ -141,19 +159,25 @@ class EvaluateSummary(Summary):
 
     @property
     def caution(self) -> str:
-        """The baselines that the kept model is not shown to be above: the best trivial one, and the
-        same model from random weights."""
+        """The baselines that the kept model is not shown to be above: the best trivial one, the
+        best rival, and the same model from random weights."""
         name = self.chosen.variant
         own = self.variants[name].estimates[self.metric]
         low = own.mean if own.count == 1 else own.low
         faults = []
         if (best := self.best_trivial()) and not low > best[1]:
             faults.append(f"the trivial baseline {best[0]} ({best[1]:.3f})")
+        if (rival := self.best_rival()) and not low > rival.estimate.mean:
+            faults.append(f"{rival.name} ({rival.estimate.mean:.3f}, without pretraining)")
         is_pretrained = self.variants[name].pretraining is not None
         for each in self.differences if is_pretrained else ():
             sign = 1 if each.first == name else -1
             other = each.second if sign == 1 else each.first
-            if name not in (each.first, each.second) or self.variants[other].pretraining:
+            if (
+                name not in (each.first, each.second)
+                or other in self.rivals
+                or self.variants[other].pretraining
+            ):
                 continue
             over = each.bootstrap if each.seeds.count == 1 else each.seeds
             if not min(sign * over.low, sign * over.high) > 0:
@@ -177,10 +201,14 @@ class EvaluateSummary(Summary):
     def best_trivial(self) -> tuple[str, float] | None:
         return max(self.trivial().items(), key=lambda item: item[1], default=None)
 
+    def best_rival(self) -> RivalResult | None:
+        """The rival with the best test score, which is a little too high for having been chosen."""
+        return max(self.rivals.values(), key=lambda each: each.estimate.mean, default=None)
+
 
 EVALUATE = StageType(
     "evaluate",
-    12,
+    13,
     LazyFunction("rungwise.evaluation.comparison.compare:compare_variants"),
     EvaluateSummary,
     resumes=True,

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import bits, uniform
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import explain_connection_errors
@@ -44,6 +45,7 @@ from rungwise.tasks.kinds.examples import (
     TaskInfo,
     Text,
     join_parts,
+    read_examples,
 )
 from rungwise.tokenizer.token_text import document_hash
 
@@ -53,6 +55,7 @@ _BESIDE = {
     key: row[max(0, n - 1) : n] + row[n + 1 : n + 2] for row in _ROWS for n, key in enumerate(row)
 }
 
+_NOISE_SEED = 0
 Edit = tuple[int, int, str]  # [begin, end) of a text, and its replacement
 
 
@@ -68,6 +71,14 @@ def add_errors(examples: Sequence[Any], rate: float, seed: int) -> list[Any]:
             "words those with four letters or more can be changed; leave it out, or raise it"
         )
     return copies
+
+
+def read_splits(task: Artifact, noise: Sequence[float] = ()) -> dict[str, list[Any]]:
+    """Read the examples by split. For each rate of `noise` there is another test split with typing
+    errors, `noise_split(rate)`, the same for every model."""
+    examples = {split: read_examples(task, split) for split in SPLITS}
+    copies = {noise_split(rate): add_errors(examples["test"], rate, _NOISE_SEED) for rate in noise}
+    return examples | copies
 
 
 def noise_split(rate: float) -> str:

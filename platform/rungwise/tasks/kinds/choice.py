@@ -36,6 +36,7 @@ from rungwise.tasks.kinds.kind import (
     commonest,
     decide_best,
 )
+from rungwise.tasks.kinds.rivals import Rival, option_rival
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means
 
 if TYPE_CHECKING:
@@ -138,6 +139,9 @@ class Choice(TaskKind):
             scipy.special.softmax(np.asarray(array, np.float64)).tolist()
             for array in outputs.arrays
         ]
+
+    def rivals(self) -> Sequence[Rival]:
+        return (option_rival(),)
 
     def rules(self, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]) -> Rules:
         option = commonest(example.target for example in train)

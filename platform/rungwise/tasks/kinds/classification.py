@@ -6,6 +6,7 @@ accuracy of a random guess.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from rungwise.tasks.kinds.kind import (
     commonest,
     decide_best,
 )
+from rungwise.tasks.kinds.rivals import LOGISTIC, Rival, fit_classes, text_rivals
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import (
     Numbers,
@@ -85,6 +87,10 @@ class Classification(SentenceKind):
 
     def target(self, example: Text) -> int:
         return self.label_number(example.target, example.where)
+
+    def rivals(self) -> Sequence[Rival]:
+        fit = partial(fit_classes, classes=len(self.info.labels))
+        return text_rivals(self.target, fit, LOGISTIC)
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [

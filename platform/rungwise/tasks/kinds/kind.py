@@ -28,6 +28,7 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import Example, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item, Pairs, Pooling
+from rungwise.tasks.kinds.rivals import Rival
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric
 
 if TYPE_CHECKING:  # reading a recipe needs no PyTorch
@@ -266,6 +267,11 @@ class TaskKind(ABC):
         arXiv:1803.02324, show how much half of the input reveals)."""
         rules = self.rules(train, test)
         return {name: self.score(predictions, test) for name, predictions in rules.items()}
+
+    def rivals(self) -> Sequence[Rival]:
+        """List what people use for this kind without any pretraining. By default there is none, as
+        for answers in a context and for texts to write."""
+        return ()
 
     def metric_names(self, examples: Sequence[Any]) -> Iterable[str]:
         """Return the metrics that the labels and examples of a split allow."""

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.kind import Calibration, Decision, Outputs, Prediction, Rules, commonest
+from rungwise.tasks.kinds.rivals import LOGISTIC, Rival, fit_labels, text_rivals
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import (
     Numbers,
@@ -125,6 +126,9 @@ class Multilabel(SentenceKind):
 
     def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
         return ", ".join(answer) or "no label"
+
+    def rivals(self) -> Sequence[Rival]:
+        return text_rivals(self.target, fit_labels, LOGISTIC)
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         threshold = calibration.get(THRESHOLD, 0.5)

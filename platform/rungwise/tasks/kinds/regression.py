@@ -15,6 +15,7 @@ from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules
+from rungwise.tasks.kinds.rivals import Rival, fit_numbers, text_rivals
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means, ratio
 
@@ -96,6 +97,9 @@ class Regression(SentenceKind):
 
     def example_score(self, row: Mapping[str, Any]) -> float:
         return abs(row["prediction"] - row["gold"])
+
+    def rivals(self) -> Sequence[Rival]:
+        return text_rivals(self.target, fit_numbers, "ridge regression")
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [{"score": float(score)} for score in mean_logits(outputs)]

@@ -45,6 +45,7 @@ from rungwise.tasks.kinds.kind import (
     TaskKind,
     commonest,
 )
+from rungwise.tasks.kinds.rivals import Rival, tag_rival
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, ratio
 from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokenizer.mask_units import HAN
@@ -240,6 +241,9 @@ class Tagging(TaskKind):
         """Return the words with their tags, O left out."""
         pairs = zip(row["words"], answer, strict=True)
         return " ".join(f"{word}/{tag}" for word, tag in pairs if tag != "O") or "nothing"
+
+    def rivals(self) -> Sequence[Rival]:
+        return (tag_rival(lambda example: self._targets(example) or (), len(self.info.labels)),)
 
     def rules(self, train: Sequence[Tagged], test: Sequence[Tagged]) -> Rules:
         tag_counts: dict[str, Counter[str]] = {}
