@@ -26,6 +26,7 @@ from rungwise.evaluation.suites.section import (
 )
 from rungwise.report import formats, style
 from rungwise.report.ladder import claims
+from rungwise.report.ladder.advice import gather_questions, write_advice
 from rungwise.report.ladder.claims import rank_rungs
 from rungwise.report.ladder.forecast import gather_forecast, write_forecast
 from rungwise.report.ladder.picture import draw_ladder, picture_columns
@@ -88,6 +89,7 @@ def write_ladder(
         claims.list_verdicts_at(inputs, config.claims_at),
         more.chances(judged.claims) if more else {},
     )
+    questions = gather_questions(rungs, columns, comparison)
     recipe = origin.recipe_text(context.recipe)
     verdicts = claims.count_verdicts(judged.claims) if tested else ""
     page = Page(
@@ -96,10 +98,12 @@ def write_ladder(
         workflow=origin.workflow(inputs),
         headline="; ".join(filter(None, (ranking and ranking.headline(), verdicts)))
         or "no rung has a score",
-        lede=([ranking.sentence()] if ranking else [])
+        lede=[each.sentence() for each in questions]
+        + ([ranking.sentence()] if ranking else [])
         + ([f"{verdicts[0].upper()}{verdicts[1:]}."] if verdicts else []),
         budget=_describe_budget(inputs, rungs),
         sections=[
+            write_advice(questions, looks),
             _write_picture(rungs, columns, looks),
             write_forecast(more, looks) if more else None,
             claims_section if tested else None,
