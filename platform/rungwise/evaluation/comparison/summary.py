@@ -128,6 +128,11 @@ class EvaluateSummary(Summary):
         """The judged scores of a variant, one per run: seed by seed of each pretraining."""
         return [getattr(row, split)[self.metric] for row in self.rows if row.variant == variant]
 
+    def estimates(self) -> dict[str, Estimate]:
+        """The judged score of every variant, then of every rival."""
+        variants = {name: each.estimates[self.metric] for name, each in self.variants.items()}
+        return variants | {name: each.estimate for name, each in self.rivals.items()}
+
     def met_before(self) -> dict[str, Overlap]:
         """The overlaps of the variants, if any variant has met a test example before."""
         overlaps = {name: each.overlap for name, each in self.variants.items() if each.overlap}

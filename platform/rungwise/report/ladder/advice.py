@@ -37,11 +37,11 @@ class Question:
         return advise(candidates, POINT if higher else BITS, "higher" if higher else "lower")
 
     def sentence(self) -> str:
-        """`To predict text take 3-gram: 1.41 bits per byte after 4 s of a core; ...`"""
+        """`To predict text: 3-gram, 1.41 bits per byte after 4 s of a core, the best of 7.`"""
         advice = self.advice
         choice, best = advice.choice, advice.best
         text = (
-            f"{self.words} take {choice.name}: {self.write_score(choice.score)} after "
+            f"{self.words}: {choice.name}, {self.write_score(choice.score)} after "
             f"{formats.duration(choice.seconds, 0)} of a core"
         )
         if best is choice:

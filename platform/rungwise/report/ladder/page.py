@@ -98,8 +98,7 @@ def write_ladder(
         workflow=origin.workflow(inputs),
         headline="; ".join(filter(None, (ranking and ranking.headline(), verdicts)))
         or "no rung has a score",
-        lede=[each.sentence() for each in questions]
-        + ([ranking.sentence()] if ranking else [])
+        lede=([each.sentence() for each in questions] or ([ranking.sentence()] if ranking else []))
         + ([f"{verdicts[0].upper()}{verdicts[1:]}."] if verdicts else []),
         budget=_describe_budget(inputs, rungs),
         sections=[
