@@ -31,6 +31,7 @@ class Point:
                  ladder; None where it was not kept
     `fitted`     "gradient": more steps help; "counts" (counted or solved): only more text does
     `measure`    bits per byte, or per masked token where a rung has no code length
+    `family`     `model.kind` of the variant ("gpt", "ngram"), by which priors are kept; "" if none
     """
 
     rung: str
@@ -43,6 +44,7 @@ class Point:
     documents: tuple[float, ...] | None = None
     fitted: Fitted = "gradient"
     measure: Measure = "bits_per_byte"
+    family: str = ""
 
     @property
     def unique(self) -> float:
@@ -69,15 +71,13 @@ def grow(point: Point, growth: Growth) -> Point:
     A rung that learns by gradient reads more tokens with more compute; one that counts reads its
     text once, so that its compute follows its text.
     """
-    if point.fitted == "counts":
-        factor, text = growth.text, growth.text
-    else:
-        factor, text = growth.compute, growth.text
+    share = growth.text if point.fitted == "counts" else growth.compute
+    factor = share / point.budget
     return replace(
         point,
-        budget=point.budget * factor,
+        budget=share,
         tokens=point.tokens * factor,
-        distinct=point.distinct * text,
+        distinct=point.distinct * (factor if point.fitted == "counts" else growth.text),
         seconds=point.seconds * factor,
         bits=math.nan,
         documents=None,
