@@ -93,7 +93,7 @@ def _network(kind: str, **model: Any) -> dict[str, Any]:
 
 RUNGS: dict[str, dict[str, Any]] = {
     "ngram3": {"model.order": 3},
-    "ngram5": {"model.order": 5},
+    "ngram5": {"model.order": 5, "model.fallback_discounts": [0.5, 1.0, 1.5]},  # little text
     "brown": {"model": {"kind": "brown", "classes": 128}},
     "nnlm": _network("nnlm", order=5, embedding_size=64, hidden_size=128),
     "log_bilinear": _network("log_bilinear", embedding_size=128),

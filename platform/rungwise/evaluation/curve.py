@@ -122,15 +122,15 @@ def gather_points(
     rows = json.dumps([asdict(point) for point in points], indent=1)
     output.write_bytes(POINTS, rows.encode())
     costs = _count_costs(config.runs, inputs)
-    ratios = [cost.budgets / cost.largest for cost in costs.values() if cost.largest]
-    price = f"  budgets once cost {max(ratios):.2f} times the largest, at most" if ratios else ""
+    cost = sum(cost.budgets for cost in costs.values())
+    ratio = cost / sum(cost.largest for cost in costs.values())
     return CurveSummary(
         points=len(points),
         costs=costs,
         passed_over=config.passed_over,
         show=(POINTS,),
-        headline=f"{format_count(len(points), 'point')} of {format_count(len(costs), 'rung')}"
-        f"{price}",
+        headline=f"{format_count(len(points), 'point')} of {format_count(len(costs), 'rung')}; "
+        f"all budgets once cost {ratio:.2f} times the largest",
     )
 
 

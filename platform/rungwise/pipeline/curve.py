@@ -73,6 +73,12 @@ def plan_curve(
             seed = getattr(variant.recipe.pretrain, "seed", 0) + number
             measure = stage if _has_code_length(stage) else None
             _add_run(runs, inputs, variant.name, (1.0, seed), stage.inputs, measure)
+    if not runs:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items())
+        raise ConfigError(
+            "curve: expected a rung that predicts tokens of held-out text, found none "
+            f"({reasons}); add one, or leave curve out"
+        )
     config = CurveStageConfig(
         runs=tuple(runs.values()), suite=next(iter(suite)), passed_over=passed_over
     )

@@ -150,6 +150,18 @@ def test_budgets_rise_to_the_whole(budgets: list[float]) -> None:
         validate(CurveConfig, {"budgets": budgets})
 
 
-def test_a_curve_needs_the_bits_of_held_out_text(plain: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"add measure\.perplexity"):
-        plan_ladder(plain | {"measure": {"ranks": {"kind": "ranks"}}})
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        ({"measure": {"ranks": {"kind": "ranks"}}}, r"add measure\.perplexity"),
+        (
+            {"variants": {"lsa": VARIANTS["lsa"]}},
+            r"found none \(lsa: its loss is not that of tokens",
+        ),
+    ],
+)
+def test_a_curve_needs_the_bits_of_held_out_text(
+    plain: dict[str, Any], blocks: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        plan_ladder(plain | blocks)
