@@ -14,7 +14,6 @@ those of a network are its tokens times the fewest seconds a token of its points
 """
 
 import argparse
-import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -116,7 +115,7 @@ RUNGS: dict[str, dict[str, Any]] = {
     },
 }
 # What one run of the workflow builds.
-GROUPS = (
+GROUPS: tuple[tuple[str, ...], ...] = (
     ("ngram3", "ngram5", "gpt"),
     ("brown", "lstm", "bert"),
     ("nnlm", "rnn", "bidirectional"),
@@ -176,10 +175,14 @@ def correct_seconds(points: Sequence[Point]) -> list[Point]:
     return corrected
 
 
-def to_row(corpus: str, point: Point) -> dict[str, Any]:
-    row = asdict(point)
-    documents = point.documents and [round(bits, 4) for bits in point.documents]
-    return {"corpus": corpus, **row, "documents": documents}
+def write_points(file: Path, corpus: str, rungs: Sequence[str], points: Sequence[Point]) -> None:
+    """Write the points of these rungs in the place of those before; a line each."""
+    rows = json.loads(file.read_text()) if file.exists() else []
+    rows = [row for row in rows if row["corpus"] != corpus or row["rung"] not in rungs]
+    for point in points:
+        documents = point.documents and [round(bits, 4) for bits in point.documents]
+        rows.append({"corpus": corpus, **asdict(point), "documents": documents})
+    file.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -190,18 +193,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=results_path("forecast-points"))
     options = parser.parse_args(arguments)
     asked = options.rungs.split(",")
-    for group, corpus in itertools.product(GROUPS, options.corpora.split(",")):
-        known = OF_TEXT if corpus == "docs_text" else RUNGS
-        rungs = [rung for rung in group if rung in asked and rung in known]
-        if not rungs:
-            continue
-        recipe = make_recipe(corpus, rungs, options.root)
-        points = read_points(run_workflow(list_stages, recipe).artifacts["curve"])
-        before = json.loads(options.results.read_text()) if options.results.exists() else []
-        rows = [row for row in before if row["corpus"] != corpus or row["rung"] not in rungs]
-        rows += [to_row(corpus, point) for point in correct_seconds(points)]
-        options.results.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-        print(f"{corpus}: {len(points)} points of {', '.join(rungs)}", flush=True)
+    for group in GROUPS:
+        for corpus in options.corpora.split(","):
+            known = OF_TEXT if corpus == "docs_text" else RUNGS
+            rungs = [rung for rung in group if rung in asked and rung in known]
+            if rungs:
+                recipe = make_recipe(corpus, rungs, options.root)
+                points = read_points(run_workflow(list_stages, recipe).artifacts["curve"])
+                write_points(options.results, corpus, rungs, correct_seconds(points))
+                print(f"{corpus}: {len(points)} points of {', '.join(rungs)}", flush=True)
 
 
 if __name__ == "__main__":
