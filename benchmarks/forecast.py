@@ -28,22 +28,23 @@ from rungwise.forecast.crossings import Crossing, find_crossings
 from rungwise.forecast.forecast import BUDGETS, explain_refusals, forecast
 from rungwise.forecast.laws import LAWS, Array, Law, fit_law
 from rungwise.forecast.points import Fitted, Growth, Point, group_by_rung
-from rungwise.forecast.priors import LawPriors, Priors, estimate_noise, read_priors
+from rungwise.forecast.priors import LawPriors, Priors, estimate_noise
 
 POINTS = RESULTS / "2026-11-28-forecast-points.json"
 PRIORS = REPOSITORY / "platform" / "rungwise" / "forecast" / "priors.yaml"
 TIMES = (4.0, 8.0)
 ROUNDS = 8  # of fitting curves with priors, and priors to fits
-OWN = 3.0  # a family's prior counts that of its kind as so many curves
+BEFORE = 2.0  # curves that a prior counts as: the vague one, and its kind's for a family
 NORMAL = 1.96  # half of a 95 % interval, in standard deviations
-NARROWEST = 0.15  # standard deviation of a logarithm that a few corpora can teach
+NOISE = 0.004  # of log L between seeds, before any are seen
+MISFIT = 0.01  # of log L, for each doubling
 # Before any curve: what the laws' papers and a few runs say, with wide bounds.
 VAGUE: dict[str, tuple[float, float]] = {
     "slope": (-2.6, 0.6),
     "bend": (-1.5, 1.0),
-    "worth": (2.0, 0.8),
+    "worth": (1.2, 0.8),
     "shift": (-2.5, 1.0),
-    "rise": (-4.0, 1.5),
+    "rise": (-3.5, 1.0),
 }
 
 Corpora = Mapping[str, Sequence[Point]]
@@ -54,15 +55,16 @@ def read_points(file: Path) -> dict[str, list[Point]]:
     corpora: dict[str, list[Point]] = {}
     for row in json.loads(file.read_text("utf-8")):
         corpus = row.pop("corpus")
-        corpora.setdefault(corpus, []).append(Point(**row | {"documents": None}))
+        row |= {"documents": None, "family": row.get("family") or row["rung"]}
+        corpora.setdefault(corpus, []).append(Point(**row))
     return corpora
 
 
 def learn_priors(corpora: Corpora) -> Priors:
     """Learn the noise and the priors of laws from whole curves; intervals are not widened yet."""
-    start = replace(read_priors(), factor=1.0)
-    squares = [estimate_noise(points, start).size ** 2 for _, points in sorted(corpora.items())]
-    priors = replace(start, noise=float(np.sqrt(np.mean(squares))), families={})
+    priors = Priors(noise=NOISE, misfit=MISFIT, factor=1.0, parameters={})
+    squares = [estimate_noise(points, priors).size ** 2 for points in corpora.values()]
+    priors = replace(priors, noise=float(np.sqrt(np.mean([NOISE**2, *squares]))))
     curves = [
         rows
         for points in corpora.values()
@@ -91,8 +93,8 @@ def learn_law(
     the spread of the fits, the uncertainty of each fit included.
     """
     names = law.free[1:]
-    mean, sd = np.array([VAGUE[name] for name in names]).T
-    wide = sd
+    vague, wide = np.array([VAGUE[name] for name in names]).T
+    mean, sd = vague, wide
     owners = np.array([rows[-1].family for rows in curves])
     best = spread = np.zeros((0, len(names)))
     for _ in range(ROUNDS if curves else 0):
@@ -100,16 +102,20 @@ def learn_law(
         fits = [fit_law(law, rows, normals, noise) for rows in curves]
         best = np.array([fit.best[law.columns][1:] for fit in fits])
         spread = np.array([np.diag(fit.covariance)[1:] for fit in fits])
-        mean = best.mean(0)
-        sd = np.sqrt(((best - mean) ** 2 + spread).mean(0)).clip(NARROWEST, wide)
+        mean, sd = _pool(best, spread, vague, wide)
     families = {}
     for family in sorted(set(owners) - {""}):
         mine = owners == family
-        number = mine.sum()
-        own = (best[mine].sum(0) + OWN * mean) / (number + OWN)
-        squares = ((best[mine] - own) ** 2 + spread[mine]).sum(0) + OWN * sd**2
-        families[str(family)] = _name(names, own, np.sqrt(squares / (number + OWN)))
+        families[str(family)] = _name(names, *_pool(best[mine], spread[mine], mean, sd))
     return _name(names, mean, sd), families
+
+
+def _pool(best: Array, spread: Array, mean: Array, sd: Array) -> tuple[Array, Array]:
+    """Return mean and standard deviation of fits, as if `BEFORE` others had `mean` and `sd`."""
+    number = len(best) + BEFORE
+    pooled = (best.sum(0) + BEFORE * mean) / number
+    squares = ((best - pooled) ** 2 + spread).sum(0) + BEFORE * ((mean - pooled) ** 2 + sd**2)
+    return pooled, np.sqrt(squares / number)
 
 
 def _name(names: Sequence[str], mean: Array, sd: Array) -> dict[str, list[float]]:
