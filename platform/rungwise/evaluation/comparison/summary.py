@@ -118,15 +118,20 @@ class EvaluateSummary(Summary):
     examples: ExampleCounts
     rows: tuple[SeedRow, ...]
     variants: dict[str, VariantResult]
-    rivals: dict[str, RivalResult]  # by their short names
     differences: tuple[PairedDifference, ...]
     baselines: dict[str, dict[str, float]]
     beats_baselines: bool | None
     chosen: SeedRow
+    rivals: dict[str, RivalResult] = Field(default_factory=dict)  # by their short names
 
     def scores(self, variant: str, split: str = "test") -> list[float]:
         """The judged scores of a variant, one per run: seed by seed of each pretraining."""
         return [getattr(row, split)[self.metric] for row in self.rows if row.variant == variant]
+
+    def estimates(self) -> dict[str, Estimate]:
+        """The judged score of every variant, then of every rival."""
+        variants = {name: each.estimates[self.metric] for name, each in self.variants.items()}
+        return variants | {name: each.estimate for name, each in self.rivals.items()}
 
     def met_before(self) -> dict[str, Overlap]:
         """The overlaps of the variants, if any variant has met a test example before."""

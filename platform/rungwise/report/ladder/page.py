@@ -55,13 +55,14 @@ def write_ladder(
     Inputs: every stage of the experiment by its title, and claims.
     """
     rungs, comparison = gather_rungs(inputs, config.measured), gather_comparison(inputs)
-    names = [rung.name for rung in rungs] + list(comparison.variants if comparison else ())
+    names = [rung.name for rung in rungs]
+    names += [*comparison.variants, *comparison.rivals] if comparison else []
     looks = {name: series(place) for place, name in enumerate(dict.fromkeys(names))}
     if comparison:
         comparison = replace(comparison, looks=looks)
     judged, answered = ClaimsSummary.of(inputs["claims"]), gather_suites(rungs)
-    tasks = len(comparison.tasks) if comparison else 0
-    columns = gather_columns(answered, judged.averages, tasks)
+    tasks = comparison.tasks if comparison else ()
+    columns = gather_columns(answered, judged.averages, [task.evaluation for task in tasks])
     ranking = rank_rungs(rungs, columns, judged.averages)
     searches = tuning.gather_searches(inputs, looks)
     after = tuning.list_changed_verdicts(inputs, config.claims_after)
@@ -74,9 +75,15 @@ def write_ladder(
         kind="ladder",
         file=LADDER_PAGE,
         workflow=origin.workflow(inputs),
-        headline="; ".join(filter(None, (ranking and ranking.headline(), verdicts)))
+        headline="; ".join(
+            filter(
+                None,
+                (*map(findings.rival_headline, tasks), ranking and ranking.headline(), verdicts),
+            )
+        )
         or "no rung has a score",
-        lede=([ranking.sentence()] if ranking else [])
+        lede=[*filter(None, map(findings.describe_rival, tasks))]
+        + ([ranking.sentence()] if ranking else [])
         + ([f"{verdicts[0].upper()}{verdicts[1:]}."] if verdicts else []),
         budget=_describe_budget(inputs, rungs),
         sections=[
