@@ -82,7 +82,7 @@ def write_ladder(
             )
         )
         or "no rung has a score",
-        lede=[*filter(None, map(findings.describe_rival, tasks))]
+        lede=[findings.describe_rival(task) for task in tasks if task.rival_wins]
         + ([ranking.sentence()] if ranking else [])
         + ([f"{verdicts[0].upper()}{verdicts[1:]}."] if verdicts else []),
         budget=_describe_budget(inputs, rungs),

@@ -128,10 +128,10 @@ def describe_luck(seeds: int) -> str:
 
 
 def describe_rival(task: TaskResult) -> str:
-    """Say that the best rival is ahead of the best variant of a task, or cannot be told from it
-    over seeds and test examples; "" if it is behind."""
+    """Compare the best rival with the best variant of a task, over seeds and test examples; "" if
+    there is none."""
     pair = task.against_rival
-    if pair is None or pair.bootstrap.low > 0:
+    if pair is None:
         return ""
     evaluation, metric = task.evaluation, task.metric
     ours = score(evaluation.variants[pair.first].estimates[metric].mean, metric)
@@ -141,15 +141,18 @@ def describe_rival(task: TaskResult) -> str:
         f"on {task.name}, {rival.name}, has a test {metric_name(metric)} of "
         f"{score(rival.estimate.mean, metric)}, and the best variant, {pair.first}, {ours}: {size}"
     )
+    if pair.bootstrap.low > 0:
+        return f"Worse without pretraining: {both}."
     if pair.bootstrap.high < 0:
         return f"Better without pretraining: {both}."
     return f"As good without pretraining, as far as can be told: {both}, which contains 0."
 
 
 def rival_headline(task: TaskResult) -> str:
-    """The same for a line of the terminal: `libraries: TF-IDF (chars) 43.8% beats bert 41.2%`."""
+    """Say in a line of the terminal that the best rival is not behind, as in `libraries: TF-IDF
+    (chars) 43.8% beats bert 41.2%`; "" if it is."""
     pair = task.against_rival
-    if pair is None or pair.bootstrap.low > 0:
+    if pair is None or not task.rival_wins:
         return ""
     evaluation, metric = task.evaluation, task.metric
     ours = score(evaluation.variants[pair.first].estimates[metric].mean, metric)

@@ -62,6 +62,11 @@ class TaskResult:
         pairs = {(pair.first, pair.second): pair for pair in self.evaluation.differences}
         return pairs[first, second]
 
+    @property
+    def rival_wins(self) -> bool:
+        """Whether no variant is above the best rival over seeds and test examples."""
+        return self.against_rival is not None and not self.against_rival.bootstrap.low > 0
+
 
 @dataclass(frozen=True)
 class VariantComparison:
