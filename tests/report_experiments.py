@@ -21,6 +21,7 @@ from rungwise.evaluation.comparison.summary import (
     Overlap,
     PairedDifference,
     PretrainingCost,
+    RivalResult,
     SeedRow,
     Selection,
     VariantResult,
@@ -62,6 +63,7 @@ class MadeTask:
     labels: tuple[str, ...] = ("no", "yes")
     baselines: tuple[str, ...] = ("majority",)
     mix: dict[str, int] = field(default_factory=dict)  # variant: layers that it mixes
+    rivals: dict[str, float] = field(default_factory=dict)  # by short name: the score
 
 
 class Experiment:
@@ -214,6 +216,17 @@ class Experiment:
             )
             for a, b in itertools.combinations(scores, 2)
         )
+        differences += tuple(
+            PairedDifference(
+                first=variant,
+                second=rival,
+                seeds=paired_difference(each, [value] * len(each)),
+                bootstrap=_wider(each, [value] * len(each)),
+                error_reduction=(fmean(each) - value) / (1 - value),
+            )
+            for variant, each in scores.items()
+            for rival, value in made.rivals.items()
+        )
         chosen = Selection(score=0.9, trial="trial-000", seed=0) if sweeps else None
         variants = {
             variant: VariantResult(
@@ -262,6 +275,18 @@ class Experiment:
                 baselines=task.baselines,
                 beats_baselines=True,
                 chosen=first[0],
+                rivals={
+                    rival: RivalResult(
+                        name=f"{rival} by its whole name",
+                        strength=10.0,
+                        validation=dict.fromkeys(metrics, value),
+                        test=dict.fromkeys(metrics, value),
+                        estimate=Estimate(value, value - 0.03, value + 0.03, 500),
+                        noise={},
+                        seconds=1.0,
+                    )
+                    for rival, value in made.rivals.items()
+                },
                 headline=f"test {metrics[0]}",
             ),
             {

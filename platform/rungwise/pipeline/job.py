@@ -57,7 +57,7 @@ def choose_folder(stage: str, name: str, page: str | None) -> str:
 
 
 def headline_metrics(finished: Mapping[str, Artifact]) -> dict[str, float]:
-    """The last validation of every pretraining, and the mean test score of every variant."""
+    """The last validation of every pretraining, and the test score of every variant and rival."""
     results: dict[str, float] = {}
     for title, artifact in finished.items():
         if artifact.stage == PRETRAIN.name:
@@ -65,10 +65,9 @@ def headline_metrics(finished: Mapping[str, Artifact]) -> dict[str, float]:
             results |= {f"{title}/{key}": float(final[key]) for key in final if key not in _WHERE}
         elif artifact.stage == EVALUATE.name:
             evaluated = EvaluateSummary.of(artifact)
-            for name, result in evaluated.variants.items():
+            for name, estimate in evaluated.estimates().items():
                 # The UI groups charts into rows by what precedes the last slash.
-                key = f"{title}/{evaluated.metric}/{name}"
-                results[key] = result.estimates[evaluated.metric].mean
+                results[f"{title}/{evaluated.metric}/{name}"] = estimate.mean
     return results
 
 

@@ -55,6 +55,9 @@ def write_report(
     learnt = findings.describe_learning(pretrain, objective)
     verdict = board.sentence if board else ""
     verdicts = [verdict] if verdict else findings.describe_scores(comparison)
+    tasks = comparison.tasks if comparison else ()
+    wins = [findings.describe_rival(task) for task in tasks if task.rival_wins]
+    losses = [findings.describe_rival(task) for task in tasks if len(tasks) == 1 and not wins]
     looks = comparison.looks if comparison else {}
     names = comparison.variants if comparison else ()
     selected = selections(*comparison.tasks) if comparison else []
@@ -66,7 +69,7 @@ def write_report(
         file=REPORT_PAGE,
         workflow=origin.workflow(inputs),
         headline=findings.headline(inputs, objective, comparison),
-        lede=verdicts or ([learnt] if learnt else []),
+        lede=[*wins, *verdicts, *filter(None, losses)] or ([learnt] if learnt else []),
         standing=board.name if board else "",
         sections=[
             _write_result(inputs, pretrain, examples.baseline, comparison, board),

@@ -28,7 +28,7 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     """The card of the model that an evaluation kept.
 
     Inputs: evaluate, its task, and the pretrain artifact that the model started from. 95 %
-    intervals are over test examples for this model, over seeds for a variant.
+    intervals are over test examples for this model and for rivals, over seeds for a variant.
     """
     evaluation, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
     model, metric, info = evaluation.chosen, evaluation.metric, task.info
@@ -45,6 +45,9 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
             metric
         ]
         for name, variant in evaluation.variants.items()
+    }
+    scores |= {
+        f"{rival.name}, without pretraining": rival.estimate for rival in evaluation.rivals.values()
     }
     trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluation.trivial().items()}
     examples = task.examples

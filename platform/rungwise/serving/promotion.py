@@ -1,9 +1,9 @@
 """Promotion of a registered version to an alias: the checks before it, and the way back.
 
 A version gets the alias if the artifacts behind it are unchanged, the served files are those that
-were evaluated or pretrained and give the same answers, it is better than guessing and random
-weights as far as they were compared, and it is not worse than the holder on the
-same test examples or held-out documents: the 95 % interval of the difference must reach 0 or
+were evaluated or pretrained and give the same answers, it is better than guessing, rivals without
+pretraining and random weights as far as they were compared, and it is not worse than the holder on
+the same test examples or held-out documents: the 95 % interval of the difference must reach 0 or
 above. A tag of the version names the previous holder.
 """
 

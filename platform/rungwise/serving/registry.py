@@ -4,7 +4,7 @@ A registered model is data (safetensors, the tokenizer, a JSON file) and this pa
 MLflow "model from code"); nothing is unpickled. Its tags have the fingerprint of every artifact it
 comes from. The new version gets the alias unless the holder scores better on the same task's
 validation split, or with the same objective on the same text, or its summary gives a caution: no
-better than guessing, or than random weights.
+better than guessing, than a rival without pretraining, or than random weights.
 """
 
 import contextlib

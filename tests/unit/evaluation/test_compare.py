@@ -20,12 +20,13 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.compare import compare_variants
 from rungwise.evaluation.comparison.config import CompareConfig
-from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.evaluation.comparison.summary import EvaluateSummary, independent_scores
 from rungwise.evaluation.comparison.table import read_runs
-from rungwise.evaluation.statistics import estimate
+from rungwise.evaluation.statistics import estimate, paired_bootstrap, paired_difference
 from rungwise.report import formats
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.files import add_errors
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (
     ExampleCounts,
     TaskInfo,
@@ -143,7 +144,7 @@ def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:
     )
     windows = {"sequence_length": 6, "windows": True, "stride": 2, "class_weights": "balanced"}
     second = {"learning_rate": 0.01, "epochs": 3, "best_epoch": True, "batch_size": 8, **windows}
-    settings = {"num_seeds": 2, "bootstrap_resamples": 100, "keep": "second"}
+    settings = {"num_seeds": 2, "bootstrap_resamples": 100, "keep": "second", "rivals": False}
     summary, task, events = compared(
         tmp_path, known, lambda n: labels[n % 3], {"first": ONE, "second": ONE | second}, settings
     )
@@ -215,12 +216,34 @@ def test_several_pretrainings_have_seeds_of_their_own_and_are_the_outer_level(
     ]
     assert [row.seed for row in of["once"]] == [1000, 1001]
     assert summary.headline.endswith("(3 pretrainings, 2 seeds each)")
+    # A rival has one run, beside each of a variant's and on the same examples.
+    table = pd.read_parquet(tmp_path / "out" / "predictions.parquet")
+    assert list(summary.rivals) == ["TF-IDF (words)", "TF-IDF (chars)"]
+    kind, examples = task_kind(known.info), read_examples(task, "test")
+    for name, rival in summary.rivals.items():
+        own = table[table.variant == name]
+        assert own.seed.isna().all()
+        assert rival.test["accuracy"] == accuracy_score(own.gold, own.prediction)
+        assert f"{name} {100 * rival.estimate.mean:.1f}%" in summary.headline
+        own_sums = kind.sums([{"label": each} for each in own.prediction], examples)
+        [pair] = [p for p in summary.differences if (p.first, p.second) == ("often", name)]
+        first_sums = [
+            kind.sums([{"label": each} for each in rows.prediction], examples)
+            for _, rows in table[table.variant == "often"].groupby("seed")
+        ]
+        assert pair.bootstrap == paired_bootstrap(
+            np.stack(first_sums), np.stack([own_sums] * 6), kind.value, 1000, 100, (0, 1), 3
+        )
+        often = independent_scores([row.test["accuracy"] for row in of["often"]], 3)
+        assert pair.seeds == paired_difference(often, [rival.estimate.mean] * 3, (0, 1))
+        assert summary.pair_scores("often", name)[1] == [rival.estimate.mean] * 3
     scores = {name: [row.test["accuracy"] for row in rows] for name, rows in of.items()}
     means = {name: np.reshape(each, (-1, 2)).mean(axis=1) for name, each in scores.items()}
     assert summary.variants["often"].estimates["accuracy"] == estimate(
         means["often"].tolist(), (0.0, 1.0)
     )
     pairs = {(pair.first, pair.second): pair.seeds for pair in summary.differences}
+    assert len(pairs) == 3 + 3 * 2
     # By pretraining where both have several, by seed of the first one otherwise.
     assert pairs["often", "too"].count == 2
     assert pairs["often", "too"].mean == pytest.approx((means["often"][:2] - means["too"]).mean())
@@ -240,7 +263,7 @@ def test_several_pretrainings_have_seeds_of_their_own_and_are_the_outer_level(
 
 def test_a_correlation_is_told_as_the_page_shows_it(tmp_path: Path) -> None:
     known = summarise(TaskInfo("regression", (), False, "spearman"), (16, 8, 12))
-    settings = {"num_seeds": 2, "bootstrap_resamples": 100, "noise": [0.1]}
+    settings = {"num_seeds": 2, "bootstrap_resamples": 100, "noise": [0.1], "rivals": False}
     summary, _, events = compared(tmp_path, known, float, {"first": ONE}, settings)
     mean = sum(row.test["spearman"] for row in summary.rows) / 2
     times_100 = f"{100 * mean:.1f}"

@@ -103,6 +103,43 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
     assert summary.headline.endswith("; 3 of 5 tasks resolved")
 
 
+@pytest.mark.parametrize(
+    ("rival", "sentence", "headline"),
+    [
+        (0.80, "Better without pretraining: on one, high by its whole name, has", "beats"),
+        (
+            0.71,
+            "As good without pretraining, as far as can be told: on one, ",
+            "cannot be told from",
+        ),
+        (0.50, "", ""),  # the sentence is the last, not the first
+    ],
+)
+def test_a_rival_that_wins_is_named_first_and_is_a_row_everywhere(
+    before: dict[str, Artifact], tmp_path: Path, rival: float, sentence: str, headline: str
+) -> None:
+    scores = {"pretrained": [0.70, 0.71, 0.72], "random": [0.60, 0.61, 0.63]}
+    few = {name: [score - 0.1 for score in each] for name, each in scores.items()}
+    made = Experiment(before)
+    made.variants([*scores], untrained=["random"])
+    rivals = {"low": 0.4, "high": rival}
+    made.task("one", MadeTask("classification", {None: scores, 20: few}, rivals=rivals))
+    made.table()
+    page, summary = written_page(made.made, tmp_path, fill_in_examples=0)
+    first = f"one: high {100 * rival:.1f}% {headline} pretrained 71.0%; one: pretrained above "
+    assert summary.headline.startswith(first if headline else "one: pretrained above random")
+    text = (tmp_path / "report.html").read_text("utf-8")
+    lede = text[text.index('<p class="verdict') : text.index("</header>")]
+    assert lede.index(sentence) < lede.index("Pretraining raised")
+    assert "Worse without pretraining: on one, high by its whole name, has" in lede or headline
+    assert f"Without pretraining: test accuracy {100 * rival:.1f}%" in page.words
+    for file, rows in (("table.csv", 1), ("budgets.csv", 2)):
+        means = [r["mean"] for r in csv_rows(tmp_path / file) if r["variant"] == "high"]
+        assert means == [str(rival)] * rows
+    pairs = [(r["first"], r["second"]) for r in csv_rows(tmp_path / "differences.csv")]
+    assert pairs.count(("random", "high")) == 2
+
+
 def test_a_variant_that_is_not_tried_with_few_labels_has_no_line(
     before: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:

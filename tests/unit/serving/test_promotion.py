@@ -24,6 +24,7 @@ from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,
     PretrainingCost,
+    RivalResult,
     SeedRow,
     VariantResult,
 )
@@ -110,10 +111,16 @@ class Models:
         return done
 
     def evaluated(
-        self, turned: bool, validation: float, trivial: float = -1.0, random: float | None = None
+        self,
+        turned: bool,
+        validation: float,
+        trivial: float = -1.0,
+        random: float | None = None,
+        rival: float = 0.0,
     ) -> Artifact:
         """An evaluation that kept a model, which says the opposite of the first one if `turned`,
-        with the score of a trivial baseline, and with random weights that are lower by `random`."""
+        with the scores of a trivial baseline and of a rival, and with random weights that are lower
+        by `random`."""
         made = self.root.parent / "right"
         weights = load_file(made / "model.safetensors")
         if turned:
@@ -168,9 +175,20 @@ class Models:
             baselines={"majority": {"accuracy": trivial}},
             beats_baselines=None,
             chosen=row,
+            rivals={
+                "TF-IDF": RivalResult(
+                    name="TF-IDF of words",
+                    strength=1.0,
+                    validation={"accuracy": rival},
+                    test={"accuracy": rival},
+                    estimate=estimate([rival, rival]),
+                    noise={},
+                    seconds=1.0,
+                )
+            },
             headline="evaluate",
         )
-        keys = {"validation": validation, "trivial": trivial, "random": random}
+        keys = {"validation": validation, "trivial": trivial, "random": random, "rival": rival}
         artifact = self._recorder.add("evaluate", keys, summary)
         for name in FILES:
             artifact.folder.copy_file(made / name, name)
@@ -275,17 +293,18 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert "no version had the alias champion before" in told
     assert promote(f"models:/{NAME}/2", "--to", "trial")[0] == 0, "nobody holds it"
     baselines = {
-        "4": (1.0, None, "the trivial baseline majority (1.000)"),
-        "5": (0.5, 0.0, "random weights (random)"),
-        "6": (0.5, 0.5, ""),
+        "4": (1.0, None, 0.5, "the trivial baseline majority (1.000)"),
+        "5": (0.5, 0.0, 0.5, "random weights (random)"),
+        "6": (0.5, 0.5, 1.0, "TF-IDF of words (1.000, without pretraining)"),
+        "7": (0.5, 0.5, 0.5, ""),
     }
-    for number, (trivial, random, fault) in baselines.items():
-        made = models.registered(models.evaluated(False, 0.95, trivial, random))
+    for number, (trivial, random, rival, fault) in baselines.items():
+        made = models.registered(models.evaluated(False, 0.95, trivial, random, rival))
         pages[number] = models.page
         assert (made.version, made.alias) == (number, None if fault else "champion")
         assert f"is not shown to be above {fault}" in made.headline or not fault
         status, told, champion = promote(f"models:/{NAME}/{number}")
-        assert (status, champion) == ((2, "1") if fault else (0, "6"))
+        assert (status, champion) == ((2, "1") if fault else (0, "7"))
         assert f"is not shown to be above {fault}" in told or not fault
     assert promote(f"models:/{NAME}", "--back")[::2] == (0, "1")
 

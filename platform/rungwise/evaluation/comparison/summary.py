@@ -118,11 +118,11 @@ class EvaluateSummary(Summary):
     examples: ExampleCounts
     rows: tuple[SeedRow, ...]
     variants: dict[str, VariantResult]
-    rivals: dict[str, RivalResult]  # by their short names
     differences: tuple[PairedDifference, ...]
     baselines: dict[str, dict[str, float]]
     beats_baselines: bool | None
     chosen: SeedRow
+    rivals: dict[str, RivalResult] = Field(default_factory=dict)  # by their short names
 
     def scores(self, variant: str, split: str = "test") -> list[float]:
         """The judged scores of a variant, one per run: seed by seed of each pretraining."""

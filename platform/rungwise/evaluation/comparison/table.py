@@ -1,6 +1,7 @@
 """Table stage: all variants on all tasks, with differences and the published results.
 
     variant      mean [95 % interval] over seeds for each task, as shares
+    rival        score [95 % interval] over test examples
     difference   from the row above, seed by seed, as in Devlin et al. 2019, table 5
     published    the same difference in the published table, and whether the signs agree
 
@@ -232,7 +233,7 @@ class TableConfig(Config):
 
 
 class TaskScore(SummaryPart):
-    """The judged test score of a variant on a task, and the best trivial baseline."""
+    """The judged test score of a variant or a rival on a task, and the best trivial baseline."""
 
     task: str
     variant: str
@@ -306,7 +307,7 @@ def build_table(
     agree = signs.count("agrees")
     resolved = agree + signs.count("disagrees")
     agreement = f"; of {len(signs)} published differences {resolved} resolved here, {agree} agree"
-    variants = {score.variant for score in scores}
+    variants = {name for each in whole for name in each.variants}
     reference = None
     if config.published is not None:
         table = config.published.table
@@ -322,7 +323,7 @@ def build_table(
     )
 
 
-TABLE = StageType("table", 4, build_table, TableSummary)
+TABLE = StageType("table", 5, build_table, TableSummary)
 
 
 def _check_columns(config: TableConfig) -> None:
@@ -344,11 +345,11 @@ def _task_scores(evaluation: EvaluateSummary) -> list[TaskScore]:
             task=evaluation.task,
             variant=name,
             metric=evaluation.metric,
-            **asdict(variant.estimates[evaluation.metric]),
+            **asdict(estimate),
             baseline=baseline,
             baseline_score=value,
         )
-        for name, variant in evaluation.variants.items()
+        for name, estimate in evaluation.estimates().items()
     ]
 
 
@@ -407,7 +408,8 @@ def markdown(
         for each in scores
     }
     lines = [
-        "Ours: mean [95 % interval] over seeds, in percent, correlations times 100.",
+        "Ours: mean [95 % interval] over seeds, in percent, correlations times 100. The interval "
+        "of a rival, which has no pretraining and no seeds, is over test examples.",
         "",
         *_grid(heads, tasks, cells),
         _line("best trivial baseline", *trivial),

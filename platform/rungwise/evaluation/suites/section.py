@@ -61,7 +61,7 @@ class Cell:
 class Column:
     """A score that rungs are compared by, of a part of a `suite` ("": of tasks). `best` are the
     rungs with the best exact value; empty if the values do not compare. `floors` are values that
-    take no training, by their name; `published` those of other models on the same questions, of
+    take no pretraining, by their name; `published` those of other models on the same questions, of
     this `source`; `meaning` is in plain words."""
 
     name: str

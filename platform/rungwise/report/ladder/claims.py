@@ -73,7 +73,7 @@ class Ranking:
         )
 
     def _floor(self) -> str:
-        """How many rungs pass the highest of the values that take no training; "" without one."""
+        """How many rungs pass the highest value that takes no pretraining; "" without one."""
         floors = self.column.floors
         if not floors:
             return ""

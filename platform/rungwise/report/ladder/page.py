@@ -68,14 +68,14 @@ def write_ladder(
     shown = [rung.name for rung in rungs]
     if comparison:
         comparison = rename_comparison(comparison, names)
-        shown += comparison.variants
+        shown += [*comparison.variants, *comparison.rivals]
     looks = {name: series(place) for place, name in enumerate(dict.fromkeys(shown))}
     if comparison:
         comparison = replace(comparison, looks=looks)
     judged = rename_claims(ClaimsSummary.of(inputs["claims"]), names)
     answered = gather_suites(rungs)
-    tasks = len(comparison.tasks) if comparison else 0
-    columns = gather_columns(answered, judged.averages, tasks)
+    tasks = comparison.tasks if comparison else ()
+    columns = gather_columns(answered, judged.averages, [task.evaluation for task in tasks])
     ranking = rank_rungs(rungs, columns, judged.averages)
     searches = tuning.gather_searches(inputs, looks, names)
     after = tuning.list_changed_verdicts(inputs, config.claims_after)
@@ -96,9 +96,15 @@ def write_ladder(
         kind="ladder",
         file=LADDER_PAGE,
         workflow=origin.workflow(inputs),
-        headline="; ".join(filter(None, (ranking and ranking.headline(), verdicts)))
+        headline="; ".join(
+            filter(
+                None,
+                (*map(findings.rival_headline, tasks), ranking and ranking.headline(), verdicts),
+            )
+        )
         or "no rung has a score",
-        lede=([each.sentence() for each in questions] or ([ranking.sentence()] if ranking else []))
+        lede=[findings.describe_rival(task) for task in tasks if task.rival_wins]
+        + ([each.sentence() for each in questions] or ([ranking.sentence()] if ranking else []))
         + ([f"{verdicts[0].upper()}{verdicts[1:]}."] if verdicts else []),
         budget=_describe_budget(inputs, rungs),
         sections=[

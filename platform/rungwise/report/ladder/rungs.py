@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TaskMean
 from rungwise.evaluation.suites.base import Suite
 from rungwise.evaluation.suites.measure import MeasureConfig
@@ -66,9 +68,10 @@ def list_skipped_suites(rungs: Sequence[MeasuredRung]) -> dict[tuple[str, str], 
 
 
 def gather_columns(
-    answered: Answered, averages: Mapping[str, TaskMean], tasks: int
+    answered: Answered, averages: Mapping[str, TaskMean], tasks: Sequence[EvaluateSummary]
 ) -> list[Column]:
-    """Every score that at least one rung has; of those with one name, each says its suite."""
+    """Every score that at least one rung has; of those with one name, each says its suite. The
+    means of the rivals over all `tasks` take no pretraining."""
     columns = [
         column
         for name, (suite, rungs) in answered.items()
@@ -82,13 +85,18 @@ def gather_columns(
     ]
     if averages:
         means = {name: Cell(each.mean) for name, each in averages.items()}
-        under = f"of {tasks}"
+        under = f"of {len(tasks)}"
         meaning = (
             "how well the model does after learning from labelled examples, "
-            f"{under} {'task' if tasks == 1 else 'tasks'}"
+            f"{under} {'task' if len(tasks) == 1 else 'tasks'}"
         )
-        best = find_best(means, "accuracy")
-        columns.append(Column(TASKS_MEAN, under, "accuracy", means, best, meaning=meaning))
+        rivals = {
+            name: fmean(task.rivals[name].estimate.mean for task in tasks)
+            for name in tasks[0].rivals
+            if all(name in task.rivals for task in tasks)
+        }
+        column = Column(TASKS_MEAN, under, "accuracy", means, find_best(means, "accuracy"))
+        columns.append(replace(column, floors=rivals, meaning=meaning))
     return columns
 
 

@@ -25,14 +25,9 @@ def write_budgets(
     panels = [_panel_of_task(task) for task in comparison.tasks if len(task.by_budget) > 1]
     looks = {**comparison.looks, _TRIVIAL: Series(MUTED, "", "--")}
     rows = [
-        {
-            **locate(evaluation),
-            "variant": name,
-            "metric": evaluation.metric,
-            **asdict(variant.estimates[evaluation.metric]),
-        }
+        {**locate(evaluation), "variant": name, "metric": evaluation.metric, **asdict(estimate)}
         for evaluation in comparison.evaluations
-        for name, variant in evaluation.variants.items()
+        for name, estimate in evaluation.estimates().items()
     ]
     plots = {"budgets": style.draw_panels(panels, looks)}
     return Section(
@@ -44,14 +39,14 @@ def _panel_of_task(task: TaskResult) -> Panel:
     counts = [each.examples.train for each in task.by_budget]
     names = [
         name
-        for name in task.evaluation.variants
-        if all(name in each.variants for each in task.by_budget)
+        for name in task.evaluation.estimates()
+        if all(name in each.estimates() for each in task.by_budget)
     ]
     lines: dict[str, list[Point]] = {}
     for place, name in enumerate(names):
         shift = (max(counts) / min(counts)) ** (_APART * (place - (len(names) - 1) / 2))
         for count, evaluation in zip(counts, task.by_budget, strict=True):
-            estimate = evaluation.variants[name].estimates[task.metric]
+            estimate = evaluation.estimates()[name]
             lines.setdefault(name, []).append(plot_estimate(count * shift, estimate, 100))
     for count, evaluation in zip(counts, task.by_budget, strict=True):
         if trivial := evaluation.best_trivial():

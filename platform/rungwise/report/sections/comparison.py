@@ -29,7 +29,7 @@ def write_comparison(comparison: VariantComparison | None) -> Section | None:
     plots: dict[str, bytes | None] = {}
     for task in comparison.tasks:
         plots[f"scores-{task.name}"] = draw_scores(task, comparison.looks)
-        if task.against_first:
+        if task.beside_first:
             plots[f"differences-{task.name}"] = draw_differences(task, comparison.looks)
     fields = {
         "comparison": comparison,
@@ -225,11 +225,12 @@ def _difference_rows(comparison: VariantComparison) -> list[Row]:
 
 
 def draw_scores(task: TaskResult, looks: Mapping[str, palette.Series]) -> bytes:
-    """The test score of every seed, with means, 95 % intervals and trivial baselines."""
-    variants, metric = task.evaluation.variants, task.metric
-    figure, axes = _new_rows(len(variants), 1.7)
-    for place, (name, variant) in enumerate(variants.items()):
-        estimate, look = variant.estimates[metric], looks[name]
+    """The test score of every seed, with means, 95 % intervals and trivial baselines; rivals have
+    no seeds."""
+    estimates, metric = task.evaluation.estimates(), task.metric
+    figure, axes = _new_rows(len(estimates), 1.7)
+    for place, (name, estimate) in enumerate(estimates.items()):
+        look = looks[name]
         _draw_seeds(axes, place, [100 * value for value in task.evaluation.scores(name)], look)
         _draw_mean(axes, place, estimate, score(estimate.mean, metric), look.colour)
     baselines = task.evaluation.trivial()
@@ -246,14 +247,14 @@ def draw_scores(task: TaskResult, looks: Mapping[str, palette.Series]) -> bytes:
         style.add_legend_below(figure, [axes], "trivial baselines")
     axes.margins(x=0.1)
     style.dress(axes, _scores_title(task), metric_axis(metric), grid="x")
-    _name_rows(axes, list(variants))
+    _name_rows(axes, list(estimates))
     return style.png(figure)
 
 
 def draw_differences(task: TaskResult, looks: Mapping[str, palette.Series]) -> bytes:
-    """The first variant minus each other one, seed by seed (pretraining by pretraining if both have
-    several), with both intervals."""
-    pairs = task.against_first
+    """The first variant minus each other one and each rival, seed by seed (pretraining by
+    pretraining if both have several), with both intervals."""
+    pairs = task.beside_first
     figure, axes = _new_rows(len(pairs), 1.9)
     axes.axvline(0, color=palette.INK, linewidth=1.2, zorder=1)
     for place, pair in enumerate(pairs):
@@ -281,8 +282,7 @@ def draw_differences(task: TaskResult, looks: Mapping[str, palette.Series]) -> b
 
 
 def _scores_title(task: TaskResult) -> str:
-    variants = task.evaluation.variants
-    means = {name: variant.estimates[task.metric].mean for name, variant in variants.items()}
+    means = {name: each.mean for name, each in task.evaluation.estimates().items()}
     if len(means) == 2:
         scores = ", ".join(f"{name} {score(mean, task.metric)}" for name, mean in means.items())
         return f"{task.name}: {scores}"
@@ -291,12 +291,12 @@ def _scores_title(task: TaskResult) -> str:
 
 
 def _differences_title(task: TaskResult) -> str:
-    pairs = task.against_first
+    pairs = task.beside_first
     first = pairs[0].first
     if len(pairs) == 1:
         return f"{first} minus {pairs[0].second}, seed by seed"
     resolved = sum(pair.seeds.low > 0 or pair.seeds.high < 0 for pair in pairs)
-    return f"{first} minus each other variant: {resolved} of {len(pairs)} intervals exclude 0"
+    return f"{first} minus each other: {resolved} of {len(pairs)} intervals exclude 0"
 
 
 def _new_rows(count: int, margin_inches: float) -> tuple[Figure, Axes]:

@@ -43,24 +43,46 @@ class TaskResult:
     @property
     def against_first(self) -> list[PairedDifference]:
         """The task's first variant minus each other one; empty if it has no other."""
+        return [pair for pair in self.beside_first if pair.second in self.evaluation.variants]
+
+    @property
+    def beside_first(self) -> list[PairedDifference]:
+        """The task's first variant minus each other one, then minus each rival."""
         first = next(iter(self.evaluation.variants))
         return [pair for pair in self.evaluation.differences if pair.first == first]
+
+    @property
+    def against_rival(self) -> PairedDifference | None:
+        """The best variant minus the best rival, by their test scores; None without a rival."""
+        variants, rivals = self.evaluation.variants, self.evaluation.rivals
+        if not rivals:
+            return None
+        first = max(variants, key=lambda name: variants[name].estimates[self.metric].mean)
+        second = max(rivals, key=lambda name: rivals[name].estimate.mean)
+        pairs = {(pair.first, pair.second): pair for pair in self.evaluation.differences}
+        return pairs[first, second]
+
+    @property
+    def rival_wins(self) -> bool:
+        """Whether no variant is above the best rival over seeds and test examples."""
+        return self.against_rival is not None and not self.against_rival.bootstrap.low > 0
 
 
 @dataclass(frozen=True)
 class VariantComparison:
-    """Everything that was evaluated. The first variant is the one in focus; `looks` has the colour,
-    marker and line of each."""
+    """Everything that was evaluated. The first variant is the one in focus; `rivals` are by their
+    short names, and `looks` has the colour, marker and line of each of both."""
 
     variants: tuple[str, ...]
+    rivals: tuple[str, ...]
     tasks: tuple[TaskResult, ...]
     looks: Mapping[str, Series]
 
     @property
     def p_holm(self) -> dict[str, dict[str, float]]:
-        """Bootstrap p-values of a task's first variant against each other, {task: {variant: p}},
-        Holm-corrected as one family over all tasks."""
-        pairs = [(task.name, pair) for task in self.tasks for pair in task.against_first]
+        """Bootstrap p-values of a task's first variant against each other and each rival, {task:
+        {name: p}}, Holm-corrected as one family over all tasks."""
+        pairs = [(task.name, pair) for task in self.tasks for pair in task.beside_first]
         adjusted = holm([pair.bootstrap.p for _, pair in pairs])
         ps: dict[str, dict[str, float]] = {}
         for (task, pair), p in zip(pairs, adjusted, strict=True):
@@ -108,8 +130,9 @@ def gather_comparison(inputs: Mapping[str, Artifact]) -> VariantComparison | Non
         tasks.append(TaskResult(whole.task, TaskSummary.of(data), whole, tuple(same)))
     # A task may use only some of the variants.
     variants = tuple(dict.fromkeys(name for task in tasks for name in task.evaluation.variants))
-    looks = {name: series(place) for place, name in enumerate(variants)}
-    return VariantComparison(variants, tuple(tasks), looks)
+    rivals = tuple(dict.fromkeys(name for task in tasks for name in task.evaluation.rivals))
+    looks = {name: series(place) for place, name in enumerate((*variants, *rivals))}
+    return VariantComparison(variants, rivals, tuple(tasks), looks)
 
 
 @dataclass(frozen=True)
