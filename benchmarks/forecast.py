@@ -43,7 +43,7 @@ VAGUE: dict[str, tuple[float, float]] = {
     "slope": (-2.6, 0.6),
     "bend": (-1.5, 1.0),
     "worth": (1.2, 0.8),
-    "shift": (-2.5, 1.0),
+    "onset": (-3.5, 1.0),
     "rise": (-3.5, 1.0),
 }
 
