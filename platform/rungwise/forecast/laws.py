@@ -36,7 +36,7 @@ Normal = tuple[float, float]  # mean, standard deviation
 PARAMETERS = ("level", "slope", "bend", "worth", "onset", "rise")
 # Logarithms at which a term has no effect; fifteen passes are the paper's worth.
 FIXED = {"bend": -20.0, "worth": float(np.log(15)), "onset": -20.0, "rise": -20.0}
-LEVEL: Normal = (0.0, 20.0)  # nothing is known about the level of a corpus
+LEVEL: Normal = (0.0, 20.0)  # without a tie, nothing is known about the level
 MILLION = 1e6
 HUBER = 1.5  # residuals beyond so many standard deviations count by their size, not its square
 ROUNDS = 3  # of weights for Huber's loss
@@ -125,7 +125,7 @@ def fit_law(law: Law, points: Sequence[Point], prior: Mapping[str, Normal], nois
     tokens = np.array([point.tokens for point in points])
     unique = np.array([point.unique for point in points])
     logs = np.log([point.bits for point in points])
-    normals = np.array([LEVEL if name == "level" else prior[name] for name in law.free]).T
+    normals = np.array([prior.get(name, LEVEL) for name in law.free]).T
     errors = np.full(len(points), noise)
     if law.fades:
         errors = errors * 2 ** (np.log2(tokens.max() / tokens) / law.fades)
@@ -155,7 +155,6 @@ def draw_fits(fit: Fit, generator: np.random.Generator, scales: Array) -> Array:
     logs = fit.logs + errors * generator.standard_normal((draws, len(fit.logs)))
     mean, sd = fit.prior
     means = mean + sd * generator.standard_normal((draws, len(mean)))
-    means[:, 0] = fit.best[0]  # the level has no prior to speak of
     starts = np.repeat(fit.best[None], draws, axis=0)
     return minimise(
         fit.law,

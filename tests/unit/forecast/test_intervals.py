@@ -79,9 +79,9 @@ def test_seeds_say_how_much_noise_there_is() -> None:
 
 
 def test_the_law_that_foretold_the_largest_budget_weighs_most() -> None:
-    weights = weigh_laws(
-        list_points(line_law, fitted="counts"), Noise(0.002, 10), vague_priors(0.002)
-    )
+    points = list_points(line_law, fitted="counts")
+    prior = vague_priors().parameters["counts"]
+    weights = weigh_laws(points, Noise(0.002, 10), misfit=0.0, prior=prior)
     assert sum(weights.values()) == pytest.approx(1)
     assert max(weights, key=weights.__getitem__) == "line"
 
