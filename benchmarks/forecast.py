@@ -26,9 +26,10 @@ from benchmarks.common import REPOSITORY, RESULTS, add_results, print_rows
 from rungwise.forecast.backtest import Backtest, Cell, compare, mean_bits
 from rungwise.forecast.crossings import Crossing, find_crossings
 from rungwise.forecast.forecast import BUDGETS, explain_refusals, forecast
-from rungwise.forecast.laws import LAWS, Array, Law, fit_law
+from rungwise.forecast.laws import LAWS, Array, Law, Normal, fit_law
 from rungwise.forecast.points import Fitted, Growth, Point, group_by_rung
 from rungwise.forecast.priors import LawPriors, Priors, estimate_noise
+from rungwise.forecast.ties import fit_level
 
 POINTS = RESULTS / "2026-11-28-forecast-points.json"
 PRIORS = REPOSITORY / "platform" / "rungwise" / "forecast" / "priors.yaml"
@@ -37,13 +38,14 @@ ROUNDS = 8  # of fitting curves with priors, and priors to fits
 BEFORE = 2.0  # curves that a prior counts as: the vague one, and its kind's for a family
 NORMAL = 1.96  # half of a 95 % interval, in standard deviations
 NOISE = 0.004  # of log L between seeds, before any are seen
+GAP = 0.08  # standard deviation of a family's level
 MISFIT = 0.01  # of log L, for each doubling
 # Before any curve: what the laws' papers and a few runs say, with wide bounds.
 VAGUE: dict[str, tuple[float, float]] = {
     "slope": (-2.6, 0.6),
     "bend": (-1.5, 1.0),
     "worth": (1.2, 0.8),
-    "shift": (-2.5, 1.0),
+    "onset": (-3.5, 1.0),
     "rise": (-3.5, 1.0),
 }
 
@@ -81,7 +83,45 @@ def learn_priors(corpora: Corpora) -> Priors:
             for family, normals in of_family.items():
                 families.setdefault(family, {})[law.name] = normals
         parameters[fitted] = of_kind
-    return replace(priors, parameters=parameters, families=families)
+    priors = replace(priors, parameters=parameters, families=families)
+    return replace(priors, gaps=learn_gaps(corpora, priors))
+
+
+def learn_gaps(corpora: Corpora, priors: Priors) -> dict[str, Normal]:
+    """Learn how far the level of a family is from that of its ladder.
+
+    Levels are sums of a corpus's and a family's, fitted in turns; the families' have a mean of 0.
+    """
+    rungs = [
+        (corpus, rows[-1].family, *fit_level(rows, priors.noise, priors))
+        for corpus, points in corpora.items()
+        for rows in group_by_rung(points).values()
+        if rows[-1].measure == "bits_per_byte" and rows[-1].distinct == rows[0].distinct
+    ]
+    if not rungs:
+        return {}
+    corpus, family, level, variance = (np.array(column) for column in zip(*rungs, strict=True))
+    weights = 1 / (variance + GAP**2)
+    gaps = np.zeros(len(rungs))
+    for _ in range(ROUNDS):
+        levels = _average(corpus, level - gaps, weights)
+        gaps = _average(family, level - levels, weights)
+    learnt = {}
+    for name in np.unique(family):
+        mine = family == name
+        squares = ((level - levels - gaps)[mine] ** 2).sum() + BEFORE * GAP**2
+        spread = (squares / (mine.sum() + BEFORE)) ** 0.5
+        learnt[str(name)] = (round(float(gaps[mine][0]), 3), round(float(spread), 3))
+    return learnt
+
+
+def _average(names: Any, values: Array, weights: Array) -> Array:
+    """Return for each value the weighted mean of those with its name."""
+    means = np.empty(len(values))
+    for name in np.unique(names):
+        mine = names == name
+        means[mine] = np.average(values[mine], weights=weights[mine])
+    return means
 
 
 def learn_law(

@@ -14,6 +14,7 @@ from rungwise.forecast.priors import Priors, read_priors
 BUDGETS = 3  # two to fit, and the third tells whether the fit foretells anything
 FARTHEST = 100.0  # times the largest budget; beyond, nothing is said
 OFF = 2.0  # a rung whose largest budget lies so many half-widths from its forecast is not foretold
+HARDLY = 0.04  # a network whose loss moves less over its budgets has not begun, or has ended
 WIDEST = 0.5  # an interval whose half is a larger share of its median is no forecast
 
 
@@ -82,6 +83,9 @@ def _refuse_rung(rows: Sequence[Point], curves: Curves | None) -> str:
     budgets = len({row.budget for row in rows})
     if budgets < BUDGETS or curves is None:
         return f"a forecast needs {BUDGETS} budgets, and there are {budgets}"
+    change = 1 - rows[-1].bits / rows[0].bits
+    if rows[-1].fitted == "gradient" and abs(change) < HARDLY:
+        return f"its loss fell by only {change:.1%} over its budgets; try larger ones"
     largest = [row for row in rows if row.budget == rows[-1].budget]
     actual = float(np.mean([row.bits for row in largest]))
     foretold = Interval.of(curves.predict_point(rows[-1]))

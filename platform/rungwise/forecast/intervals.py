@@ -18,7 +18,8 @@ import numpy as np
 
 from rungwise.forecast.laws import LAWS, Array, draw_fits, fit_law, log_loss
 from rungwise.forecast.points import Point, group_by_rung
-from rungwise.forecast.priors import Noise, Priors, estimate_noise
+from rungwise.forecast.priors import LawPriors, Noise, Priors, estimate_noise
+from rungwise.forecast.ties import tie_levels
 
 DRAWS = 500
 TAIL = 4.0  # degrees of freedom of the error by which laws are weighed
@@ -79,12 +80,16 @@ def draw_curves(
     noise = estimate_noise(points, priors)
     rungs = group_by_rung(points)
     weights = _draw_documents(points, draws, np.random.default_rng((seed, 0)))
-    return {
-        rung: _draw_rung(
-            rows, noise, priors, weights, np.random.default_rng((seed, zlib.crc32(rung.encode())))
-        )
-        for rung, rows in rungs.items()
-    }
+    ties = tie_levels(rungs, noise, priors)
+    curves = {}
+    for rung, rows in rungs.items():
+        prior = {
+            law.name: priors.choose(rows[-1], law) | ({"level": ties[rung]} if rung in ties else {})
+            for law in LAWS[rows[-1].fitted]
+        }
+        generator = np.random.default_rng((seed, zlib.crc32(rung.encode())))
+        curves[rung] = _draw_rung(rows, noise, priors, prior, weights, generator)
+    return curves
 
 
 def _draw_documents(points: Sequence[Point], draws: int, generator: np.random.Generator) -> Array:
@@ -108,11 +113,12 @@ def _draw_rung(
     rows: Sequence[Point],
     noise: Noise,
     priors: Priors,
+    prior: LawPriors,
     weights: Array,
     generator: np.random.Generator,
 ) -> Curves:
     draws = len(weights)
-    laws = weigh_laws(rows, noise, priors)
+    laws = weigh_laws(rows, noise, priors.misfit, prior)
     # One scale of the noise a draw: its size is known from few seeds.
     scales = np.sqrt(noise.freedom / generator.chisquare(noise.freedom, draws))
     luck, misfit = generator.standard_normal((2, draws))
@@ -120,7 +126,7 @@ def _draw_rung(
     shares = np.split(scales, np.cumsum(counts)[:-1])
     parameters = []
     for law, share in zip(LAWS[rows[-1].fitted], shares, strict=True):
-        fit = fit_law(law, rows, priors.choose(rows[-1], law), noise.size)
+        fit = fit_law(law, rows, prior[law.name], noise.size)
         parameters.append(draw_fits(fit, generator, share))
     return Curves(
         first_seconds=min(row.seconds for row in rows),
@@ -134,7 +140,9 @@ def _draw_rung(
     )
 
 
-def weigh_laws(rows: Sequence[Point], noise: Noise, priors: Priors) -> dict[str, float]:
+def weigh_laws(
+    rows: Sequence[Point], noise: Noise, misfit: float, prior: LawPriors
+) -> dict[str, float]:
     """Return weights of the laws, by how each foretells the largest budget from the smaller ones.
 
     The density of a t distribution around what a law foretold, as wide as its own error; equal
@@ -150,10 +158,10 @@ def weigh_laws(rows: Sequence[Point], noise: Noise, priors: Priors) -> dict[str,
     octaves = count_octaves(seen[-1], last.tokens, last.unique)
     densities = []
     for law in laws:
-        fit = fit_law(law, seen, priors.choose(last, law), noise.size)
+        fit = fit_law(law, seen, prior[law.name], noise.size)
         foretold = fit.predict(last.tokens, last.unique)[0]
         own = fit.predict_error(last.tokens, last.unique)[0]
-        error = np.sqrt(own**2 + noise.size**2 + (priors.misfit * octaves) ** 2)
+        error = np.sqrt(own**2 + noise.size**2 + (misfit * octaves) ** 2)
         distance = (actual - foretold) / error
         densities.append((1 + distance**2 / TAIL) ** (-(TAIL + 1) / 2) / error)
     total = sum(densities)

@@ -3,13 +3,14 @@
 All laws are one curve with some parameters fixed. With x the effective data in millions of tokens,
 for U distinct tokens and R repeats of them:
 
-    L = exp(level) (1 - share + share ((x + shift) / (1 + shift))^-exponent + rise R)
+    L = exp(level) (1 - share + share y^-exponent + rise R)
+    y = ((x^2 + onset^2) / (1 + onset^2))^(1/2)
     x = U + U worth (1 - exp(-R / worth))
-    exponent = slope (1 + shift) + bend,  share = slope (1 + shift) / exponent
+    exponent = slope (1 + onset^2) + bend,  share = slope (1 + onset^2) / exponent
 
 exp(level) is the loss after a million new tokens, and slope how fast log L falls there with log x.
 Bend says how much of that is lost further on: none at 0, where the floor, a share 1 - share of the
-loss, is 0 as well; the floor is never below. Shift is for the first steps, which learn little.
+loss, is 0 as well; the floor is never below. Before the onset little is learnt.
 Effective data is from Muennighoff et al. 2023 (arXiv:2305.16264), power laws with a floor from
 Hestness et al. 2017 (1712.00409) and Hoffmann et al. 2022 (2203.15556). What is counted or solved
 reads its text once, so that the same curve is a law of the text alone.
@@ -32,10 +33,10 @@ from rungwise.forecast.points import Fitted, Point
 Array = NDArray[np.float64]
 Normal = tuple[float, float]  # mean, standard deviation
 
-PARAMETERS = ("level", "slope", "bend", "worth", "shift", "rise")
+PARAMETERS = ("level", "slope", "bend", "worth", "onset", "rise")
 # Logarithms at which a term has no effect; fifteen passes are the paper's worth.
-FIXED = {"bend": -20.0, "worth": float(np.log(15)), "shift": -20.0, "rise": -20.0}
-LEVEL: Normal = (0.0, 20.0)  # nothing is known about the level of a corpus
+FIXED = {"bend": -20.0, "worth": float(np.log(15)), "onset": -20.0, "rise": -20.0}
+LEVEL: Normal = (0.0, 20.0)  # without a tie, nothing is known about the level
 MILLION = 1e6
 HUBER = 1.5  # residuals beyond so many standard deviations count by their size, not its square
 ROUNDS = 3  # of weights for Huber's loss
@@ -59,13 +60,13 @@ class Law:
 LAWS: dict[Fitted, tuple[Law, ...]] = {
     "gradient": (
         Law("floor", ("level", "slope", "bend", "worth")),
-        Law("shifted", ("level", "slope", "bend", "worth", "shift")),
-        Law("rising", ("level", "slope", "bend", "worth", "shift", "rise")),
+        Law("onset", ("level", "slope", "bend", "worth", "onset")),
+        Law("rising", ("level", "slope", "bend", "worth", "onset", "rise")),
         Law("line", ("level", "slope", "worth"), fades=1.0),
     ),
     "counts": (
         Law("floor", ("level", "slope", "bend")),
-        Law("shifted", ("level", "slope", "bend", "shift")),
+        Law("onset", ("level", "slope", "bend", "onset")),
         Law("line", ("level", "slope"), fades=1.0),
     ),
 }
@@ -97,12 +98,12 @@ class Fit:
 
 def log_loss(parameters: Array, tokens: Array, unique: Array) -> Array:
     """Return log L: a row of parameters a curve, a column a point."""
-    level, slope, bend, worth, shift, rise = (parameters[:, [i]] for i in range(6))
+    level, slope, bend, worth, onset, rise = (parameters[:, [i]] for i in range(6))
     repeats = tokens / unique - 1
-    slope, bend, worth, shift = np.exp(slope), np.exp(bend), np.exp(worth), np.exp(shift)
+    slope, bend, worth, ahead = np.exp(slope), np.exp(bend), np.exp(worth), np.exp(2 * onset)
     effective = unique / MILLION * (1 - worth * np.expm1(-repeats / worth))
-    logs = np.log((effective + shift) / (1 + shift))
-    steep = slope * (1 + shift)
+    logs = np.log((effective**2 + ahead) / (1 + ahead)) / 2
+    steep = slope * (1 + ahead)
     exponent = steep + bend
     # expm1 keeps a small share exact; far below the first point a power would overflow.
     power = np.expm1(np.clip(-exponent * logs, -700, 50))
@@ -124,7 +125,7 @@ def fit_law(law: Law, points: Sequence[Point], prior: Mapping[str, Normal], nois
     tokens = np.array([point.tokens for point in points])
     unique = np.array([point.unique for point in points])
     logs = np.log([point.bits for point in points])
-    normals = np.array([LEVEL if name == "level" else prior[name] for name in law.free]).T
+    normals = np.array([prior.get(name, LEVEL) for name in law.free]).T
     errors = np.full(len(points), noise)
     if law.fades:
         errors = errors * 2 ** (np.log2(tokens.max() / tokens) / law.fades)
@@ -154,7 +155,6 @@ def draw_fits(fit: Fit, generator: np.random.Generator, scales: Array) -> Array:
     logs = fit.logs + errors * generator.standard_normal((draws, len(fit.logs)))
     mean, sd = fit.prior
     means = mean + sd * generator.standard_normal((draws, len(mean)))
-    means[:, 0] = fit.best[0]  # the level has no prior to speak of
     starts = np.repeat(fit.best[None], draws, axis=0)
     return minimise(
         fit.law,
@@ -172,7 +172,7 @@ def _list_starts(law: Law, normals: Array, tokens: Array, unique: Array, logs: A
     """A grid over what the prior allows, each start level with the last point."""
     grids = []
     for name, mean, sd in zip(law.free, *normals, strict=True):
-        wide = name in ("slope", "bend", "shift")
+        wide = name in ("slope", "bend", "onset")
         grids.append([mean - 1.5 * sd, mean, mean + 1.5 * sd] if wide else [mean])
     rows = np.array(np.meshgrid(*grids)).reshape(len(grids), -1).T
     starts = np.tile([FIXED.get(name, 0.0) for name in PARAMETERS], (len(rows), 1))

@@ -28,6 +28,7 @@ class Priors:
     `noise`   standard deviation of log L between seeds
     `misfit`  standard deviation of log L from the best law, for each doubling beyond the last point
     `factor`  by which intervals are widened so that they cover what they say
+    `gaps`    between the level of a family and that of its ladder
     """
 
     noise: float
@@ -35,11 +36,12 @@ class Priors:
     factor: float
     parameters: Mapping[Fitted, LawPriors]
     families: Mapping[str, LawPriors] = field(default_factory=dict)
+    gaps: Mapping[str, Normal] = field(default_factory=dict)
 
-    def choose(self, point: Point, law: Law) -> Mapping[str, Normal]:
+    def choose(self, point: Point, law: Law) -> dict[str, Normal]:
         """Return the priors of a law's parameters for the rung of a point."""
         family = self.families.get(point.family, {})
-        return family.get(law.name) or self.parameters[point.fitted][law.name]
+        return dict(family.get(law.name) or self.parameters[point.fitted][law.name])
 
 
 def read_priors() -> Priors:

@@ -8,8 +8,8 @@ from rungwise.forecast.priors import Priors
 BUDGETS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 LARGEST = 8e6  # tokens of budget 1
 _WIDE = {"slope": (-2.0, 2.0), "bend": (-2.0, 3.0), "worth": (2.0, 2.0)}
-_MORE = {"shift": (-4.0, 2.0), "rise": (-4.0, 2.0)}
-_LAWS = {"floor": _WIDE, "shifted": _WIDE | _MORE, "rising": _WIDE | _MORE, "line": _WIDE}
+_MORE = {"onset": (-4.0, 2.0), "rise": (-4.0, 2.0)}
+_LAWS = {"floor": _WIDE, "onset": _WIDE | _MORE, "rising": _WIDE | _MORE, "line": _WIDE}
 
 
 def vague_priors(noise: float = 1e-4) -> Priors:

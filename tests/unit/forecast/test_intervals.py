@@ -79,9 +79,9 @@ def test_seeds_say_how_much_noise_there_is() -> None:
 
 
 def test_the_law_that_foretold_the_largest_budget_weighs_most() -> None:
-    weights = weigh_laws(
-        list_points(line_law, fitted="counts"), Noise(0.002, 10), vague_priors(0.002)
-    )
+    points = list_points(line_law, fitted="counts")
+    prior = vague_priors().parameters["counts"]
+    weights = weigh_laws(points, Noise(0.002, 10), misfit=0.0, prior=prior)
     assert sum(weights.values()) == pytest.approx(1)
     assert max(weights, key=weights.__getitem__) == "line"
 
@@ -113,6 +113,7 @@ def test_wins_are_counted_among_rungs_that_are_measured_alike() -> None:
     [
         (list_points(power_law, budgets=(0.5, 1)), Growth(4), "needs 3 budgets"),
         (list_points(lambda t, d: 2 + (t > 5e6)), Growth(4), "for the largest, which has 3.000"),
+        (list_points(lambda t, d: 2.5 - t / 1e8), Growth(4), "fell by only 3.0% over its budgets"),
         (list_points(power_law), Growth(1000), "1000 times the largest budget is too far"),
     ],
 )
