@@ -70,7 +70,7 @@ def write_report(
         workflow=origin.workflow(inputs),
         headline=findings.headline(inputs, objective, comparison),
         lede=[*wins, *verdicts, *filter(None, losses)] or ([learnt] if learnt else []),
-        standing=board.name if board else "",
+        standing=board.name if board and not wins else "",
         sections=[
             _write_result(inputs, pretrain, examples.baseline, comparison, board),
             write_comparison(comparison),
