@@ -36,5 +36,5 @@ class ReportSummary(Summary):
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
 REPORT = StageType("report", 8, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
 LADDER = StageType(
-    "ladder", 5, LazyFunction("rungwise.report.ladder.page:write_ladder"), ReportSummary
+    "ladder", 6, LazyFunction("rungwise.report.ladder.page:write_ladder"), ReportSummary
 )

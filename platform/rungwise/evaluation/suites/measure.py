@@ -86,5 +86,5 @@ def _identity(config: MeasureConfig) -> dict[str, Any]:
 
 
 MEASURE = StageType(
-    "measure", 8, measure, MeasureSummary, identity=_identity, outside=_input_digests
+    "measure", 9, measure, MeasureSummary, identity=_identity, outside=_input_digests
 )

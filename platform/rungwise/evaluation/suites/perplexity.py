@@ -71,6 +71,8 @@ class PerplexitySuite(Suite):
     kind: Literal["perplexity"] = "perplexity"
     # held-out documents to read, evenly spread; null: all
     documents: int | None = Field(default=None, ge=1)
+    # the same for two-sided models, which need a pass per token; null: as many as others
+    pseudo_documents: int | None = Field(default=None, ge=1)
     # files to read instead, a sentence per line; null: the held-out split
     path: Paths | None = None
     contiguous: bool = False  # read the lines of `path` as one text; false: each line begins anew
@@ -79,7 +81,7 @@ class PerplexitySuite(Suite):
     def _check_keys(self) -> Self:
         if self.path is None and self.contiguous:
             raise ValueError("contiguous is of lines; set path, or leave contiguous out")
-        if self.path is not None and self.documents is not None:
+        if self.path is not None and (self.documents or self.pseudo_documents):
             raise ValueError("documents are of the held-out split; leave out path or documents")
         return self
 
@@ -89,8 +91,11 @@ class PerplexitySuite(Suite):
             texts = _read_lines(rung, self.path, f"measure.{name}.path", end)
         else:
             texts = sorted(held_out_texts(rung, end), key=lambda text: text.name)
-            if self.documents is not None:
-                texts = [texts[index] for index in evenly(len(texts), self.documents)]
+            most = self.documents
+            if self.pseudo_documents is not None and not rung.model.is_exact:
+                most = self.pseudo_documents
+            if most is not None:
+                texts = [texts[index] for index in evenly(len(texts), most)]
         nats = -_sums(rung.model, [text.ids for text in texts], self.contiguous)
         tokens, sizes = [len(text.ids) for text in texts], [text.size for text in texts]
         names, groups = [text.name for text in texts], [""] * len(texts)

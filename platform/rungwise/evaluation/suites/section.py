@@ -97,8 +97,7 @@ def compare_rungs(
     for rung in rungs:
         for each in (part,) if pseudo is None else (part, pseudo):
             if score := rung.measure.value(suite, metric, each):
-                value = Estimate(score.value, score.low, score.high, score.count)
-                cells[rung.name] = Cell(value, each != pseudo)
+                cells[rung.name] = Cell(score.estimate, each != pseudo)
     best = find_best(cells, metric) if ranked else frozenset[str]()
     return Column(name or suite, part, metric, cells, best, suite, **more)
 
@@ -197,7 +196,7 @@ class SuiteBlock:
 
 
 def read_entry(score: SuiteScore) -> TableEntry:
-    return TableEntry(score.value, score.metric, score.low, score.high)
+    return TableEntry(score.value, score.metric, score.estimate.low, score.estimate.high)
 
 
 def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> ScoreTable:
@@ -225,8 +224,7 @@ def make_layer_panels(rungs: Sequence[MeasuredRung], suite: str, frequent: str) 
             if not layer.isdecimal():
                 others.setdefault(score.part, 100 * score.value)
                 continue
-            estimate = Estimate(score.value, score.low, score.high, score.count)
-            point = plot_estimate(float(layer), estimate, 100)
+            point = plot_estimate(float(layer), score.estimate, 100)
             lines.setdefault(rule.strip(), {}).setdefault(rung.name, []).append(point)
     panels = []
     for rule, by_rung in lines.items():
