@@ -1,14 +1,15 @@
 """How often two equally good models are called different by the perplexity of held-out documents.
 
-    python -m benchmarks.perplexity                          two minutes of a core
+    python -m benchmarks.perplexity                          three minutes of a core
     python -m benchmarks.perplexity artifacts/measure/*      reads the documents of a ladder anew
 
 The documents are those of the ladder on a bare machine (results/DATE-held-out-documents.json): the
 largest of 548 has 9 % of the tokens. Two models are equally good
 
-    signs    on its documents, evenly spread: the differences of two rungs, less their mean, have
-             random signs, since either model may be the better one on a document
-    drawn    on documents drawn from its own, where the differences keep their signs
+    signs    on its documents, evenly spread: the differences of two rungs have random signs, since
+             either model may be the better one on a document
+    centred  likewise, with the differences less their mean
+    drawn    on documents drawn from its own, where the differences less their mean keep their signs
     heavy    on documents whose tokens are log-normal, their differences a token normal
 
 A page judges every claim by perplexity, with each comparison at its threshold and Holm's
@@ -55,21 +56,27 @@ class Documents:
         self.tokens_N = np.array(tokens, np.float64)
         self.nats_RN = np.array(nats, np.float64)
 
-    def difference(self, rng: np.random.Generator, places: NDArray[np.int64]) -> Vector:
-        """The differences of two rungs in nats, less their mean a token over all documents."""
-        first, second = rng.choice(len(self.nats_RN), 2, replace=False)
-        nats_N = self.nats_RN[first] - self.nats_RN[second]
-        mean = nats_N.sum() / self.tokens_N.sum()
-        return (nats_N - mean * self.tokens_N)[places]
-
     def signs(self, count: int, rng: np.random.Generator) -> Pair:
-        places = evenly(len(self.tokens_N), count)
-        nats_N = self.difference(rng, places) * rng.choice([-1.0, 1.0], count)
-        return self._pair(places, nats_N)
+        return self._flip(self._difference(rng), count, rng)
+
+    def centred(self, count: int, rng: np.random.Generator) -> Pair:
+        return self._flip(self._centre(self._difference(rng)), count, rng)
 
     def drawn(self, count: int, rng: np.random.Generator) -> Pair:
         places = rng.integers(len(self.tokens_N), size=count)
-        return self._pair(places, self.difference(rng, places))
+        return self._pair(places, self._centre(self._difference(rng))[places])
+
+    def _difference(self, rng: np.random.Generator) -> Vector:
+        """The differences of two rungs in nats."""
+        first, second = rng.choice(len(self.nats_RN), 2, replace=False)
+        return self.nats_RN[first] - self.nats_RN[second]
+
+    def _centre(self, nats_N: Vector) -> Vector:
+        return nats_N - nats_N.sum() / self.tokens_N.sum() * self.tokens_N
+
+    def _flip(self, nats_N: Vector, count: int, rng: np.random.Generator) -> Pair:
+        places = evenly(len(self.tokens_N), count)
+        return self._pair(places, nats_N[places] * rng.choice([-1.0, 1.0], count))
 
     def _pair(self, places: NDArray[np.int64], more_N: Vector) -> Pair:
         tokens_N, nats_N = self.tokens_N[places], self.nats_RN[0, places]
@@ -162,7 +169,12 @@ def write_documents(measured: Sequence[Artifact]) -> None:
 def simulate(trials: int, pages: int) -> Iterator[tuple[str, Any]]:
     """Yield each table's row with its shares."""
     documents = read_documents()
-    nulls = {"signs": documents.signs, "drawn": documents.drawn, "heavy": draw_heavy}
+    nulls: dict[str, Null] = {
+        "signs": documents.signs,
+        "centred": documents.centred,
+        "drawn": documents.drawn,
+        "heavy": draw_heavy,
+    }
     for name, null in nulls.items():
         for count in NUMBERS:
             yield f"{name}, {count} documents", count_calls(null, count, trials)

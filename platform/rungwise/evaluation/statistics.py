@@ -147,19 +147,27 @@ def leave_one_out(
     """The error of a statistic over examples by the jackknife: each is left out in turn.
 
     `sums` (U, N, k) are of U runs on the same examples; `statistic` maps summed rows (R, U, k) to
-    the statistic (R,). Examples of unequal `weights` (N,), as documents by their tokens, are as
-    many as equal ones whose mean would vary as much (Kish 1965, "Survey Sampling", sec. 11.7), and
-    Student's t has that number less one. With fewer than two of them the error is unknown, and
-    infinite. benchmarks/perplexity.py has how often the interval leaves out the truth.
+    the statistic (R,). Of a mean with unequal `weights` (N,), as of documents by their tokens, few
+    examples may make up most of the variance: the degrees of freedom are those of Bell & McCaffrey
+    2002 ("Bias reduction in standard errors for linear regression with multi-stage samples", Survey
+    Methodology 28), N - 1 if all weigh the same. The error over one example is unknown: infinite.
+    benchmarks/perplexity.py has how often the interval leaves out the truth.
     """
     count = sums.shape[1]
-    shares = np.full(count, 1 / count) if weights is None else weights / weights.sum()
-    freedom = 1 / float(shares @ shares) - 1
-    if freedom < 1 - 1e-9:
+    if count == 1:
         return Error(math.inf, 1)
     totals = sums.astype(np.float64).sum(axis=1)
-    change = statistic(totals - np.moveaxis(sums, 1, 0)) - statistic(totals[None])
-    return Error(math.sqrt((count - 1) / count * float(change @ change)), freedom)
+    moves_N = statistic(totals - np.moveaxis(sums, 1, 0)) - statistic(totals[None])
+    size = math.sqrt((count - 1) / count * float(moves_N @ moves_N))
+    # Without example i a mean moves by its residual times its odds. If all vary alike, two moves
+    # have the covariance odds_i odds_j ([i = j] + excess_i + excess_j).
+    shares_N = np.full(count, 1 / count) if weights is None else weights / weights.sum()
+    squares_N = (shares_N / (1 - shares_N)) ** 2  # of the odds
+    excess_N = float(shares_N @ shares_N) / 2 - shares_N
+    trace = squares_N.sum() + 2 * squares_N @ excess_N
+    of_square = squares_N.sum() * (squares_N @ excess_N**2) + (squares_N @ excess_N) ** 2
+    of_square = 2 * of_square + squares_N**2 @ (1 + 4 * excess_N)
+    return Error(size, float(trace**2 / of_square))
 
 
 def false_verdicts(seeds: int, ratio: float) -> float:

@@ -340,7 +340,9 @@ def test_a_long_document_is_worth_as_many_as_its_share_of_the_text_allows() -> N
     # By hand: without a document the mean moves by its residual times its odds.
     moves = residuals * shares / (1 - shares)
     assert error.size == pytest.approx(math.sqrt(5 / 6 * (moves**2).sum()))
-    assert error.freedom == pytest.approx(1 / (0.5**2 + 5 * 0.1**2) - 1)
+    made = np.diag(shares / (1 - shares)) @ (np.eye(6) - shares)  # the moves of residuals
+    values = np.linalg.eigvalsh(made @ made.T)
+    assert error.freedom == pytest.approx(values.sum() ** 2 / (values**2).sum())
     alone = leave_one_out(documents[:, :1], lambda totals: share(totals)[:, 0], tokens[:1])
     unknown = combine(3.0, [], [alone], 1)
     assert math.isnan(unknown.estimate().low)

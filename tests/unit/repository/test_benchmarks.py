@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from scipy import stats
 from rich.console import Console
+from scipy import stats
 
 from benchmarks import gpu, learning, perplexity
 from benchmarks.learning import ARMS, report, steps_to, values_of

@@ -12,7 +12,7 @@
 
 The interval of a model or of a contrast adds the errors of items and of pretraining, so that it
 covers another test set and, with several seeds, another training (statistics.py). Items weigh as
-much as their second number: one long document is as many as it has tokens, and one all the same.
+much as their second number, as documents by their tokens.
 
 U runs (a model and seed), N items, R resamples
 """
