@@ -126,7 +126,8 @@ def test_what_depends_on_tuning_or_lacks_it_is_marked(tmp_path: Path) -> None:
         ladders.claims(made, each, part)
     ladders.search(made, "gpt", [4.0, 3.0])
     after = {part: f"claims/{part}" for part in verdicts}
-    page, _ = _written(made, tmp_path / "page", claims_after=after)
+    page, summary = _written(made, tmp_path / "page", claims_after=after)
+    assert summary.headline.count("(settings chosen on this text)") == 1
     text = (tmp_path / "page" / "ladder.html").read_text("utf-8")
     marked = [name for name in VERDICTS if "depends on" in _claim_summary(text, name)]
     assert marked == ["K1", "K4"]
@@ -134,6 +135,10 @@ def test_what_depends_on_tuning_or_lacks_it_is_marked(tmp_path: Path) -> None:
         "K1: contradicted after one trial, confirmed after half of the trials, "
         "confirmed after all trials."
     ) in page.words
+    assert "134.3 †" in page.words  # the perplexity of gpt
+    assert (
+        "† The settings of this rung are the best of several by a loss on this text" in page.words
+    )
     assert "Not tuned: ngram3, ngram2, lstm, bert." in page.words
     tested = [name for name, verdict in VERDICTS.items() if verdict != "not tested"]
     assert all("not tuned: lstm" in _claim_summary(text, name) for name in tested)

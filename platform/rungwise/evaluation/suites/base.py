@@ -124,6 +124,11 @@ class Suite(Config):
 
     kind: Any
 
+    @property
+    def on_held_out(self) -> bool:
+        """Whether its items are made of the held-out text."""
+        return False
+
     def serves(self, rung: Rung) -> bool:
         """Whether the rung has what the suite needs."""
         return isinstance(rung.model, self.capability)

@@ -196,6 +196,10 @@ class MinimalPairsSuite(Suite):
     # pairs per paradigm, the first of a fixed draw; null: all
     pairs_per_paradigm: int | None = Field(default=None, ge=1)
 
+    @property
+    def on_held_out(self) -> bool:
+        return self.path is None
+
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         if self.path is None:
             pairs = alter_sentences(held_out_sentences(rung.corpus), self.pairs_per_paradigm)

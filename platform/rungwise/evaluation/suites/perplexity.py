@@ -85,6 +85,10 @@ class PerplexitySuite(Suite):
             raise ValueError("documents are of the held-out split; leave out path or documents")
         return self
 
+    @property
+    def on_held_out(self) -> bool:
+        return self.path is None
+
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")
         if self.path is not None:
@@ -191,6 +195,10 @@ class RanksSuite(Suite):
 
     kind: Literal["ranks"] = "ranks"
     words: int = Field(default=1000, ge=1)  # held-out words to rank, evenly spread
+
+    @property
+    def on_held_out(self) -> bool:
+        return True
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")

@@ -60,7 +60,8 @@ class Cell:
 @dataclass(frozen=True)
 class Column:
     """A score that rungs are compared by, of a part of a `suite` ("": of tasks). `best` are the
-    rungs with the best exact value; empty if the values do not compare. `floors` are values that
+    rungs with the best exact value; empty if the values do not compare. `chosen` are rungs whose
+    settings this text has chosen, so that their values are too good. `floors` are values that
     take no training, by their name; `published` those of other models on the same questions, of
     this `source`; `meaning` is in plain words."""
 
@@ -74,6 +75,7 @@ class Column:
     published: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     meaning: str = ""
+    chosen: frozenset[str] = frozenset()
 
     @property
     def has_pseudo(self) -> bool:

@@ -220,6 +220,10 @@ class SentencePropertiesSuite(_ProbeOfVectors):
     sentences: int = Field(default=3000, ge=100)  # of each property, at most
     words: int = Field(default=100, ge=2, le=1000)  # of which one is to be told
 
+    @property
+    def on_held_out(self) -> bool:
+        return True
+
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         blank, sentences = _read_sentences(rung)
         items: list[Items] = []

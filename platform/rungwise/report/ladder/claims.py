@@ -91,7 +91,8 @@ class Ranking:
 
     def _value(self, each: Ranked) -> str:
         metric = self.column.metric
-        return f"{score(each.value.mean, metric)} {interval(each.value, metric)}"
+        mark = " (settings chosen on this text)" if each.name in self.column.chosen else ""
+        return f"{score(each.value.mean, metric)} {interval(each.value, metric)}{mark}"
 
     def _gap(self, each: Ranked) -> str:
         """How far behind the best, in words."""

@@ -61,9 +61,10 @@ def write_ladder(
         comparison = replace(comparison, looks=looks)
     judged, answered = ClaimsSummary.of(inputs["claims"]), gather_suites(rungs)
     tasks = len(comparison.tasks) if comparison else 0
-    columns = gather_columns(answered, judged.averages, tasks)
-    ranking = rank_rungs(rungs, columns, judged.averages)
     searches = tuning.gather_searches(inputs, looks)
+    chosen = frozenset(each.rung for each in searches if each.summary.on_held_out)
+    columns = gather_columns(answered, judged.averages, tasks, chosen)
+    ranking = rank_rungs(rungs, columns, judged.averages)
     after = tuning.list_changed_verdicts(inputs, config.claims_after)
     ladder_table = table.write_table(inputs, comparison, is_ladder=True)
     tested = claims.select_tested(judged.claims)

@@ -66,11 +66,12 @@ def list_skipped_suites(rungs: Sequence[MeasuredRung]) -> dict[tuple[str, str], 
 
 
 def gather_columns(
-    answered: Answered, averages: Mapping[str, TaskMean], tasks: int
+    answered: Answered, averages: Mapping[str, TaskMean], tasks: int, chosen: frozenset[str]
 ) -> list[Column]:
-    """Every score that at least one rung has; of those with one name, each says its suite."""
+    """Every score that at least one rung has; of those with one name, each says its suite. The
+    held-out text has `chosen` the settings of some rungs."""
     columns = [
-        column
+        replace(column, chosen=chosen & {*column.cells}) if suite.on_held_out else column
         for name, (suite, rungs) in answered.items()
         for column in suite.columns(name, rungs)
         if column.cells
