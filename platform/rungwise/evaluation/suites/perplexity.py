@@ -32,19 +32,16 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
-from rungwise.corpus.document import read_documents
-from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.comparison.table import RESULTS
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
+from rungwise.evaluation.suites.section import PSEUDO, Column, MeasuredRung, compare_rungs
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel, RanksWords
 from rungwise.tokenizer import CLEAN_UP
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile, close_documents, document_hash
 
-PSEUDO = "pseudo"  # the part of two-sided models
 _BITS = (
     "how many yes-or-no questions the model needs for each letter of new text. A model that knows "
     "nothing needs 8; fewer are better. Models that read both sides of a word, such as BERT, have "
@@ -156,12 +153,14 @@ def _sums(
 def held_out_texts(rung: Rung, end: int) -> Iterator[HeldOutText]:
     """Yield the documents of the held-out split, each closed by the end symbol."""
     sizes = {}
-    for row in CorpusSummary.of(rung.corpus).files:
-        if row.split != "validation":
-            continue
-        for document in read_documents(rung.corpus.folder, row.file):
-            text = " ".join(document.sentences)
-            sizes[document_hash(f"{row.source}\0{document.id}")] = len(text.encode("utf-8"))
+    for source, document in rung.held_out:
+        number, text = document_hash(f"{source}\0{document.id}"), " ".join(document.sentences)
+        sizes[number] = len(text.encode("utf-8"))
+        if rung.only_new:  # the tokens are of all sentences
+            ids = [*itertools.chain.from_iterable(rung.encode(document.sentences)), end]
+            yield HeldOutText(f"{number:016x}", ids, sizes[number])
+    if rung.only_new:
+        return
     for row in TokensSummary.of(rung.tokens).split_files("validation"):
         tokens = TokensFile(rung.tokens.folder.local(row.file)).text()
         ids, starts = close_documents(tokens, end)

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.evaluation.statistics import Estimate
@@ -31,11 +33,14 @@ class SuiteScore(SummaryPart):
 
 
 class MeasureSummary(Summary):
-    """All values; `passed_over`: for each skipped suite, what the rung lacks; seconds by suite."""
+    """All values; `passed_over`: for each skipped suite, what the rung lacks; seconds by suite.
+    `transductive`: for each suite, how many of its texts a model with vectors of documents has read
+    in training, without their labels."""
 
     scores: tuple[SuiteScore, ...]
     passed_over: dict[str, str]
     seconds: dict[str, float]
+    transductive: dict[str, int] = Field(default_factory=dict)
 
     def value(self, suite: str, metric: str, part: str = "") -> SuiteScore | None:
         key = (suite, part, metric, None)

@@ -19,6 +19,8 @@ from rungwise.evaluation.suites.scores import MeasureSummary, SuiteScore, read_i
 from rungwise.training.summary import PretrainSummary
 
 Row = dict[str, Any]
+PSEUDO = "pseudo"  # the part of two-sided models
+NEW = "new text"  # ends the part of what is not in training, where a corpus keeps what is
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,15 @@ def compare_rungs(
                 cells[rung.name] = Cell(score.estimate, each != pseudo)
     best = find_best(cells, metric) if ranked else frozenset[str]()
     return Column(name or suite, part, metric, cells, best, suite, **more)
+
+
+def compare_on_new(rungs: Sequence[MeasuredRung], column: Column) -> Column:
+    """The column of the same value on the held-out text that does not stand in training."""
+    part, pseudo = (f"{each} {NEW}".strip() for each in (column.under, PSEUDO))
+    name, ranked = f"{column.name}, {NEW}", bool(column.best)
+    return compare_rungs(
+        rungs, column.suite, column.metric, part, name=name, pseudo=pseudo, ranked=ranked
+    )
 
 
 def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:

@@ -138,7 +138,7 @@ class PseudoWordsSuite(_Senses):
         return True
 
     def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
-        sentences = [text for _, text in held_out_sentences(rung.corpus)]
+        sentences = [text for _, text in held_out_sentences(each for _, each in rung.held_out)]
         if words := make_pseudo_words(sentences, self.pairs, self.sentences_per_word):
             return words
         raise DataError(

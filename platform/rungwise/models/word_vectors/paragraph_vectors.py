@@ -42,6 +42,7 @@ class ParagraphVectorsConfig(WindowFamily):
     paper: ClassVar[str] = "Le & Mikolov"
     idea: ClassVar[str] = "a list of numbers for every paragraph, learnt from its words"
     page: ClassVar[str] = "paragraph-vector model"
+    learns_documents: ClassVar[bool] = True
 
     kind: Literal["paragraph_vectors"] = "paragraph_vectors"
     # predict a word from its document, or (dm) from its document and its window

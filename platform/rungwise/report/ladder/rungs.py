@@ -9,7 +9,14 @@ from rungwise.evaluation.comparison.table import TaskMean
 from rungwise.evaluation.suites.base import Suite
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.evaluation.suites.scores import merge_seeds
-from rungwise.evaluation.suites.section import Cell, Column, MeasuredRung, SuiteBlock, find_best
+from rungwise.evaluation.suites.section import (
+    Cell,
+    Column,
+    MeasuredRung,
+    SuiteBlock,
+    compare_on_new,
+    find_best,
+)
 from rungwise.report.sections.variants import input_artifact
 from rungwise.training.summary import PretrainSummary
 
@@ -73,7 +80,8 @@ def gather_columns(
     columns = [
         replace(column, chosen=chosen & {*column.cells}) if suite.on_held_out else column
         for name, (suite, rungs) in answered.items()
-        for column in suite.columns(name, rungs)
+        for whole in suite.columns(name, rungs)
+        for column in (whole, compare_on_new(rungs, whole))
         if column.cells
     ]
     names = [column.name for column in columns]
