@@ -28,8 +28,8 @@ class SuiteScore(SummaryPart):
 
     @property
     def estimate(self) -> Estimate:
-        bounds = (math.nan if bound is None else bound for bound in (self.low, self.high))
-        return Estimate(self.value, *bounds, self.count)
+        low, high = (math.nan if bound is None else bound for bound in (self.low, self.high))
+        return Estimate(self.value, low, high, self.count)
 
 
 class MeasureSummary(Summary):
