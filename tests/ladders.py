@@ -154,6 +154,7 @@ def search(made: Experiment, rung: str, losses: Sequence[float]) -> None:
         metric="loss",
         label="validation loss",
         higher_is_better=False,
+        on_held_out=True,
         exchangeable=True,
         trials=tuple(trials),
         best=trials[losses.index(min(losses))],

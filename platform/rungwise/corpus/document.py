@@ -8,9 +8,10 @@ arXiv:1904.09223).
 
 import contextlib
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,6 +53,16 @@ class Document:
         ends = (*self.paragraph_starts[1:], len(self.sentences))
         for start, end in zip(self.paragraph_starts, ends, strict=True):
             yield self.sentences[start:end]
+
+    def select(self, stays: Sequence[bool]) -> "Document":
+        """Return the document with only the sentences that stay."""
+        before = [0, *itertools.accumulate(stays)]
+        starts = {before[start] for start in self.paragraph_starts} - {before[-1]}
+        sentences = tuple(itertools.compress(self.sentences, stays))
+        spans = tuple(itertools.compress(self.spans, stays))
+        return replace(
+            self, sentences=sentences, paragraph_starts=tuple(sorted(starts)), spans=spans
+        )
 
     @property
     def digest(self) -> str:

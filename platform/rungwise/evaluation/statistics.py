@@ -83,7 +83,9 @@ class Contrast:
         return self.mean + self._bound(0.025)
 
     def estimate(self, lowest: float = -math.inf, highest: float = math.inf) -> Estimate:
-        """The interval, clipped to what is possible."""
+        """The interval, clipped to what is possible; NaN if its error is unknown."""
+        if math.isinf(self._bound(0.025)):
+            return Estimate(self.mean, math.nan, math.nan, self.count)
         return Estimate(self.mean, max(self.low, lowest), min(self.high, highest), self.count)
 
     def p_above(self, threshold: float = 0.0) -> float:
@@ -115,30 +117,57 @@ class Contrast:
 
 
 def combine(
-    mean: float, groups: Sequence[Sequence[float]], examples: Sequence[tuple[float, int]]
+    mean: float, groups: Sequence[Sequence[float]], examples: Sequence[Error], count: int
 ) -> Contrast:
     """A contrast with the errors of its independent sources.
 
     `groups` are independent groups of trainings, each with the values of its trainings; `mean` is
-    the sum of the groups' means. `examples` has the variance and the number of examples of each
-    test set. A group of one value adds nothing: its luck is unknown.
+    the sum of the groups' means. `examples` are the errors over `count` examples of the test sets.
+    A group of one value adds nothing: its luck is unknown.
     """
     trainings = [
-        (float(np.var(values, ddof=1)) / len(values), len(values))
+        Error(math.sqrt(np.var(values, ddof=1) / len(values)), len(values) - 1)
         for values in groups
         if len(values) > 1
     ]
-    count = sum(count for _, count in examples)
     return Contrast(mean, _add_errors(trainings), _add_errors(examples), count)
 
 
-def _add_errors(parts: Sequence[tuple[float, int]]) -> Error:
-    """The error of a sum of means, given the variance of each and over how many values it is.
-    Degrees of freedom by Satterthwaite 1946 ("An approximate distribution of estimates of variance
-    components", Biometrics Bulletin 2)."""
-    total = math.fsum(variance for variance, _ in parts)
-    squares = math.fsum(variance**2 / (count - 1) for variance, count in parts if variance)
-    return Error(math.sqrt(total), total**2 / squares if squares else math.inf)
+def _add_errors(errors: Sequence[Error]) -> Error:
+    """The error of a sum of means. Degrees of freedom by Satterthwaite 1946 ("An approximate
+    distribution of estimates of variance components", Biometrics Bulletin 2)."""
+    total = math.hypot(*(each.size for each in errors))
+    shares = [(each.size / total) ** 4 / each.freedom for each in errors if 0 < total < math.inf]
+    return Error(total, 1 / sum(shares) if shares else math.inf)
+
+
+def leave_one_out(
+    sums: Sums, statistic: Callable[[Sums], Sums], weights: NDArray[np.floating] | None = None
+) -> Error:
+    """The error of a statistic over examples by the jackknife: each is left out in turn.
+
+    `sums` (U, N, k) are of U runs on the same examples; `statistic` maps summed rows (R, U, k) to
+    the statistic (R,). Of a mean with unequal `weights` (N,), as of documents by their tokens, few
+    examples may make up most of the variance: the degrees of freedom are those of Bell & McCaffrey
+    2002 ("Bias reduction in standard errors for linear regression with multi-stage samples", Survey
+    Methodology 28), N - 1 if all weigh the same. The error over one example is unknown: infinite.
+    benchmarks/perplexity.py has how often the interval leaves out the truth.
+    """
+    count = sums.shape[1]
+    if count == 1:
+        return Error(math.inf, 1)
+    totals = sums.astype(np.float64).sum(axis=1)
+    moves_N = statistic(totals - np.moveaxis(sums, 1, 0)) - statistic(totals[None])
+    size = math.sqrt((count - 1) / count * float(moves_N @ moves_N))
+    # Without example i a mean moves by its residual times its odds. If all vary alike, two moves
+    # have the covariance odds_i odds_j ([i = j] + excess_i + excess_j).
+    shares_N = np.full(count, 1 / count) if weights is None else weights / weights.sum()
+    squares_N = (shares_N / (1 - shares_N)) ** 2  # of the odds
+    excess_N = float(shares_N @ shares_N) / 2 - shares_N
+    trace = squares_N.sum() + 2 * squares_N @ excess_N
+    of_square = squares_N.sum() * (squares_N @ excess_N**2) + (squares_N @ excess_N) ** 2
+    of_square = 2 * of_square + squares_N**2 @ (1 + 4 * excess_N)
+    return Error(size, float(trace**2 / of_square))
 
 
 def false_verdicts(seeds: int, ratio: float) -> float:
@@ -271,38 +300,6 @@ def paired_draws(
     tails = [(np.sum(draws <= 0) + 1), (np.sum(draws >= 0) + 1)]
     p = min(1.0, 2 * float(min(tails)) / (len(draws) + 1))
     return Difference(observed, float(low), float(high), p)
-
-
-def bootstrap(
-    sums: Sums, value: Callable[[Sums], Sums], seed: int, resamples: int = 10_000
-) -> Estimate:
-    """A statistic of several models on the same examples, with its interval.
-
-    `sums` (V, S, N, k) are per model; `value` maps summed rows (V, ..., k) to the statistic.
-    Examples and seeds are drawn as in `paired_bootstrap`; `count` is the number of examples.
-    """
-    variants, seeds, examples, k = sums.shape
-    example_rng, seed_rng = np.random.default_rng(seed).spawn(2)
-    by_seed = [
-        value(np.moveaxis(totals.reshape(len(totals), variants, seeds, -1), 1, 0))
-        for totals in _draw_totals(sums.reshape(-1, examples, k), example_rng, resamples)
-    ]
-    draws = _draw_trainings(np.concatenate(by_seed), seed_rng)
-    observed = float(np.mean(value(sums.astype(np.float64).sum(axis=2))))
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Estimate(observed, float(low), float(high), sums.shape[2])
-
-
-def example_variance(
-    sums: Sums, statistic: Callable[[Sums], Sums], seed: int, resamples: int = 2000
-) -> float:
-    """The variance of a statistic over draws of examples, the same for all runs.
-
-    `sums` (U, N, k) are of U runs; `statistic` maps summed rows (R, U, k) to the statistic (R,).
-    """
-    rng = np.random.default_rng(seed)
-    draws = [statistic(totals) for totals in _draw_totals(sums, rng, resamples)]
-    return float(np.var(np.concatenate(draws), ddof=1))
 
 
 def _draw_totals(

@@ -4,6 +4,7 @@ Every function here is a template filter.
 """
 
 import base64
+import math
 import re
 from collections.abc import Mapping
 
@@ -121,7 +122,9 @@ def scale(metric: str) -> int:
 
 
 def interval(estimate: Bounds, metric: str) -> str:
-    """`[76.1, 80.3]`, in the unit of `score`."""
+    """`[76.1, 80.3]`, in the unit of `score`; "" if it is unknown."""
+    if math.isnan(estimate.low):
+        return ""
     factor, digits = scale(metric), OWN_UNITS.get(metric, 1)
     low, high = (number(factor * bound, digits) for bound in (estimate.low, estimate.high))
     return f"[{low}, {high}]"

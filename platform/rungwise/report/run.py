@@ -60,6 +60,7 @@ def write_report(
     losses = [findings.describe_rival(task) for task in tasks if len(tasks) == 1 and not wins]
     looks = comparison.looks if comparison else {}
     names = comparison.variants if comparison else ()
+    searches = tuning.gather_searches(inputs, looks, {})
     selected = selections(*comparison.tasks) if comparison else []
     several = len(select_stage(inputs, "pretrain")) > 1
     registered, recipe = origin.list_registered(inputs), origin.recipe_text(context.recipe)
@@ -79,7 +80,7 @@ def write_report(
             budgets.write_budgets(comparison, were_swept=bool(selected)),
             budgets.write_mix(comparison),
             tuning.write_tuning(
-                tuning.gather_searches(inputs, looks, {}),
+                searches,
                 gather_sweeps(inputs, looks) if comparison else (),
                 names=names,
                 lost=[row["lost"] for row in selected],
@@ -89,6 +90,7 @@ def write_report(
                 examples.baseline,
                 first=names[0] if several and names else "",
                 from_weights=INITIAL in inputs["pretrain"].record["inputs"],
+                chosen=any(each.summary.on_held_out for each in searches),
             ),
             *write_examples(
                 examples,

@@ -10,13 +10,13 @@ from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.errors import sum_metric
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.statistics import Estimate, bootstrap
+from rungwise.evaluation.statistics import Estimate, combine, leave_one_out
 from rungwise.evaluation.suites.scores import MeasureSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
+from rungwise.tasks.scoring.metrics import metric_range
 from rungwise.training.summary import PretrainSummary
 
-_RESAMPLES = 2000
 _MOST_LETTERS = 5000  # of a description in MLflow's tables; PostgreSQL refuses more
 NAME = "card.md"
 
@@ -33,12 +33,10 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     evaluation, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
     model, metric, info = evaluation.chosen, evaluation.metric, task.info
     kind = task_kind(info)
-    estimate = bootstrap(
-        sum_metric(inputs["evaluate"], inputs["task"])[None],
-        lambda totals: kind.value(totals)[0],
-        seed=0,
-        resamples=_RESAMPLES,
-    )
+    sums = sum_metric(inputs["evaluate"], inputs["task"])
+    error = leave_one_out(sums, lambda totals: kind.value(totals)[:, 0])
+    value = float(kind.value(sums.sum(axis=1))[0])
+    estimate = combine(value, [], [error], sums.shape[1]).estimate(*metric_range(metric))
     scores = {f"**this model** ({model.variant}, seed {model.seed})": estimate}
     scores |= {
         f"{name}{', from random weights' * (variant.pretraining is None)}": variant.estimates[
@@ -105,7 +103,8 @@ def _join_card(
             "|---|---|---|---|",
             *(
                 f"| {' '.join(filter(None, (each.suite, each.part, each.metric)))} | "
-                f"{each.value:.4g} | {each.low:.4g} to {each.high:.4g} | {each.count:,} |"
+                f"{each.value:.4g} | {each.estimate.low:.4g} to {each.estimate.high:.4g} | "
+                f"{each.count:,} |"
                 for each in MeasureSummary.of(measure).scores
                 if each.group is None
             ),

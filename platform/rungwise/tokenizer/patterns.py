@@ -2,29 +2,32 @@
 
     (a+)+b   on n letters a: 2 to the power n ways to fail
 
-A search can take exponential time only where a group of changing length or of alternatives is
-itself repeated (Weideman et al. 2016, "Analyzing Matching Time Behavior of Backtracking Regular
-Expression Matchers by Using Ambiguity of NFA"). No published tokenizer has such a group, so every
-one is refused, also those that would end. What is left takes polynomial time, which the library
-cuts off with a panic: `refuse_panic`.
+Each pattern is tried on short texts in which what it may match is repeated, more often each time,
+and followed by what it may not. It is refused if one of them takes the library long. A trial finds
+exponential time in its usual forms, and cannot prove that there is none. The library itself cuts a
+search off with a panic after some ten million steps: `refuse_panic`.
 """
 
 import contextlib
+import functools
+import itertools
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
+from tokenizers import Regex, normalizers, pre_tokenizers
+
 from rungwise.core.errors import DataError
 
-_FEW = 3  # times that a group may repeat another repetition
-_TOKEN = re.compile(
-    r"""\\(?:[pPx]\{[^}]*\}|.)          # an escape: \p{L}, \s
-    | \[(?:\\.|\[(?:\\.|[^\]])*\]|(?<=\[)\^?\]|[^\]])*\]  # a class, which may hold another
-    | \((?:\?(?:<?[=!]|>|<\w+>|[\w-]*:|\#))?           # the beginning of a group
-    | \)
-    | \|
-    | (?P<quantifier>[*+?]|\{(?P<least>\d*)(?P<comma>,?)(?P<most>\d*)\})(?P<possessive>\+?)
-    | .""",
+_SECONDS = 0.02  # of the processor, for a text of at most a few hundred characters
+_COUNTS = (12, 20, 30, 50, 100)  # of repetitions: a slow one is found before the library gives up
+_MOST_ATOMS, _WIDEST = 60, 3
+_STOPS = ("!", "\n", "\0")
+_CHARACTERS = "aAzZ09 _-.,'\n\xe9\u0301\u4e2d"
+_ATOM = re.compile(
+    r"""\(\?\#[^)]*\) | \(\?(?:<?[=!]|>|<\w+>|[\w-]*:)? | \{\d*,?\d*\} | [()|*+?^$]  # no atom
+    | (?P<atom>\\[pP]\{[^}]*\} | \\. | \[(?:\\.|\[(?:\\.|[^\]])*\]|(?<=\[)\^?\]|[^\]])*\] | .)""",
     re.VERBOSE | re.DOTALL,
 )
 
@@ -33,11 +36,10 @@ def refuse_slow_patterns(tokenizer: Any, source: str) -> None:
     """Raise DataError for a tokenizer.json, parsed, with a pattern that may take for ever."""
     match tokenizer:
         case {"Regex": str(pattern)}:
-            if repeats_repetition(pattern):
+            if (text := find_slow_text(pattern)) is not None:
                 raise DataError(
-                    f"{source}: the pattern {pattern!r:.80} repeats a group that has several "
-                    "lengths or alternatives, and may take for ever on some text; write it "
-                    "without a repetition in a repetition"
+                    f"{source}: the pattern {pattern!r:.80} may take for ever, as on {text!r:.60}; "
+                    "write it so that a text can be matched in one way only"
                 )
         case dict():
             # Not the vocabulary, which has no patterns and millions of entries.
@@ -48,31 +50,53 @@ def refuse_slow_patterns(tokenizer: Any, source: str) -> None:
                 refuse_slow_patterns(each, source)
 
 
-def repeats_repetition(pattern: str) -> bool:
-    """Whether a group of several lengths or alternatives is repeated."""
-    # For each open group, whether it varies, and whether it is atomic: never taken back.
-    groups = [[False, False]]
-    last = [False, False]  # of what a quantifier repeats
-    for token in _TOKEN.finditer(pattern):
-        text = token[0]
-        if text[0] == "(":
-            groups.append([False, text == "(?>"])
-        elif text == ")" and len(groups) > 1:
-            last = groups.pop()
-            groups[-1][0] |= last[0] and not last[1]
-        elif text == "|":
-            groups[-1][0] = True
-        elif token["quantifier"]:
-            least, most = token["least"] or "0", token["most"]
-            is_fixed = token["least"] is not None and (not token["comma"] or least == most)
-            is_few = text == "?" or (bool(token["most"]) and int(most) <= _FEW)
-            is_few |= is_fixed and int(least) <= _FEW
-            if last[0] and not last[1] and not is_few and not token["possessive"]:
-                return True
-            groups[-1][0] |= not is_fixed and not token["possessive"]
-        else:
-            last = [False, False]
-    return False
+@functools.cache
+def find_slow_text(pattern: str) -> str | None:
+    """Return a text on which the pattern takes too long; None if none of those tried does."""
+    try:
+        splitter = pre_tokenizers.Split(Regex(pattern), "isolated")
+    except Exception:  # no pattern, which whoever builds the tokenizer says
+        return None
+    for text in _texts(pattern):
+        start = time.thread_time()
+        try:
+            with refuse_panic():
+                splitter.pre_tokenize_str(text)
+        except DataError:
+            return text
+        if time.thread_time() - start > _SECONDS:
+            return text
+    return None
+
+
+def _texts(pattern: str) -> Iterator[str]:
+    """Yield a few characters that atoms of the pattern match, repeated, behind those that the atoms
+    before match, or behind nothing. What all atoms match stands at the end: without it the library
+    may see that there is nothing to search."""
+    atoms = [match["atom"] for match in _ATOM.finditer(pattern) if match["atom"]][:_MOST_ATOMS]
+    samples = [_samples(atom, pattern) for atom in atoms] or [[""]]
+    texts = ["".join(each) for each in zip(*samples, strict=True)]
+    units = {
+        (before, text[place : place + width]): None
+        for text in texts
+        for place in range(len(atoms))
+        for width in range(1, _WIDEST + 1)
+        for before in ("", texts[0][:place])
+    }
+    ends = ["", *(stop + texts[0] for stop in _STOPS)]
+    for (before, unit), end, count in itertools.product(units, ends, _COUNTS):
+        yield before + unit * count + end
+
+
+def _samples(atom: str, pattern: str) -> list[str]:
+    """Three characters that an atom matches, not always different ones."""
+    try:
+        remover = normalizers.Replace(Regex(atom), "")
+    except Exception:  # a part of something else, such as a back reference
+        return [atom[-1:]]
+    letters = sorted({*pattern, *_CHARACTERS})
+    matches = [each for each in letters if not remover.normalize_str(each)] or [atom[-1:]]
+    return [matches[0], matches[len(matches) // 2], matches[-1]]
 
 
 @contextlib.contextmanager

@@ -126,6 +126,10 @@ class Exchange(Protocol):
         """Wait until gradients are summed over the workers."""
         ...
 
+    def has_gradient(self, parameter: nn.Parameter) -> bool:
+        """Whether a micro-batch of this step gave the parameter a gradient, on this worker."""
+        ...
+
     def zero(self) -> None:
         """Reset the gradients."""
         ...
@@ -163,6 +167,9 @@ class _Alone:
 
     def finish(self) -> None: ...
 
+    def has_gradient(self, parameter: nn.Parameter) -> bool:
+        return parameter.grad is not None
+
     def zero(self) -> None:
         self._model.zero_grad(set_to_none=True)
 
@@ -182,11 +189,12 @@ class _Buckets:
         self._last = False
         self._next = 0
         self._sums: list[dist.Work] = []
+        self._reached: set[nn.Parameter] = set()
         self._buckets = [_bucket(parameters) for parameters in _portions(model)]
         for number, bucket in enumerate(self._buckets):
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(
-                    lambda _, number=number: self._arrived(number)
+                    lambda each, number=number: self._arrived(each, number)
                 )
 
     @contextlib.contextmanager
@@ -205,11 +213,16 @@ class _Buckets:
             work.wait()
         self._sums.clear()
 
+    def has_gradient(self, parameter: nn.Parameter) -> bool:
+        return parameter in self._reached
+
     def zero(self) -> None:
+        self._reached.clear()
         for bucket in self._buckets:
             bucket.flat.zero_()
 
-    def _arrived(self, number: int) -> None:
+    def _arrived(self, parameter: nn.Parameter, number: int) -> None:
+        self._reached.add(parameter)
         if not self._last:
             return
         self._buckets[number].missing -= 1

@@ -65,6 +65,7 @@ class Step:
         # Host time in forward and backward of the last step, before waiting for other workers.
         self.computed_seconds = 0.0
         self._judge = judge
+        self._trained: dict[str, list[bool]] = {}  # of each parameter, by objective of a mixture
         self._compiled = _compile(objective, model, group) if compile else None
 
     def losses(self, part: Batch[Tensor]) -> LossSum:
@@ -131,12 +132,7 @@ class Step:
                 streams.leave(part, losses.state)
         self.computed_seconds = time.perf_counter() - began
         self._exchange.finish()
-        if self.objective.mixture:
-            # Momentum goes on moving the weights that this step's objective does not use. They
-            # need a gradient, of zeros, to move alike on every worker.
-            for parameter in self.model.parameters():
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
+        untrained = self._part_untrained() if self.objective.mixture else {}
         norm = clip_gradients(self.model, self._config)
         for optimizer in self._optimizers:
             set_learning_rate(optimizer, learning_rate)
@@ -146,8 +142,26 @@ class Step:
         update(self._optimizers, norm.isfinite() & ~outlier)
         if streams is not None:
             streams.settle(norm.isfinite())
+        for parameter, gradient in untrained.items():
+            parameter.grad = gradient
         self._exchange.zero()
         return sums_3P, norm, (loss, outlier)
+
+    def _part_untrained(self) -> dict[nn.Parameter, Tensor | None]:
+        """Take the gradients from the parameters that this objective of a mixture does not train on
+        any worker: without one they keep their weights and moments. Return what they had."""
+        name, parameters = self.objective.name, [*self.model.parameters()]
+        if name not in self._trained:  # does not change, so workers agree on it once
+            has = [float(self._exchange.has_gradient(each)) for each in parameters]
+            total = self.group.sum(torch.tensor(has, device=self.group.device))
+            self._trained[name] = [count > 0 for count in total.tolist()]
+        untrained: dict[nn.Parameter, Tensor | None] = {}
+        for parameter, is_trained in zip(parameters, self._trained[name], strict=True):
+            if not is_trained:
+                untrained[parameter], parameter.grad = parameter.grad, None
+            elif parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)  # moves as on the other workers
+        return untrained
 
 
 def _seed_dropout(parts: Sequence[Batch[Tensor]], seeds: Sequence[int]) -> Iterator[Batch[Tensor]]:

@@ -1,7 +1,9 @@
 """Held-out text is new text: passages that stand in training leave it, in documents of any form."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import read_documents
 from rungwise.corpus.building.in_memory import write_corpus
@@ -24,6 +27,10 @@ from rungwise.corpus.deduplication.overlap import (
 )
 from rungwise.corpus.document import Document, RawDocument
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
+from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.measure import MeasureConfig, measure
+from tests.summaries import standing
 
 
 def draw_words(rng: random.Random, count: int) -> list[str]:
@@ -105,6 +112,64 @@ def test_what_leaves_is_what_plain_loops_find(tmp_path: Path, seed: int) -> None
         left += len(" ".join(lines)) - len(" ".join(kept))
     if not any("#" in name for name in held_out):
         assert summary.repeated_bytes == left
+
+
+class Sentences(Suite):
+    """An item for each held-out sentence."""
+
+    needs: ClassVar[str] = "nothing"
+
+    kind: Any = "sentences"
+
+    @property
+    def on_held_out(self) -> bool:
+        return True
+
+    def serves(self, rung: Rung) -> bool:
+        return True
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        count = sum(len(document.sentences) for _, document in rung.held_out)
+        names = [str(number) for number in range(count)]
+        return SuiteResult([Items.of_credit(name, "", names, [""] * count, np.ones(count))])
+
+
+def test_of_held_out_text_that_was_kept_what_is_new_is_what_would_stay(tmp_path: Path) -> None:
+    """Suites read both: all that is held out, and what the default leaves of it."""
+    rng = random.Random(1)
+    shared = [draw_sentence(rng, 15) for _ in range(6)]
+    raw = []
+    for number in range(30):
+        paragraphs = [" ".join(draw_sentence(rng, 12) for _ in range(4)) for _ in range(3)]
+        paragraphs[1] += f" {rng.choice(shared)}"
+        paragraphs += [shared[0]] * (number % 3 == 0)  # a paragraph of nothing else
+        raw.append(RawDocument(f"d{number}", "x", paragraphs))
+    rules = {"held_out_fraction": 0.3, "minimum_characters": 1, "deduplicate": False}
+    default_summary, default = build(tmp_path / "default", raw, **rules)
+    summary, whole = build(tmp_path / "kept", raw, **rules, overlap="keep")
+    assert summary.repeats_stay
+    assert summary.repeated_bytes > 0
+    corpus = standing("corpus", Folder.at(tmp_path / "kept"), summary)
+    rung = Rung(corpus, corpus, corpus, corpus, SilentReporter())
+    assert [each for _, each in rung.held_out] == whole["validation"]
+    new = [each for _, each in replace(rung, only_new=True).held_out]
+    assert new == default["validation"] != whole["validation"]
+    for kept, folder in ((True, "kept"), (False, "default")):
+        own = standing("corpus", Folder.at(tmp_path / folder), summary if kept else default_summary)
+        inputs = dict.fromkeys(("pretrain", "tokens", "tokenizer", "corpus"), own)
+        suites: Any = {"sentences": Sentences()}
+        measured = measure(
+            MeasureConfig.model_construct(suites=suites),
+            inputs,
+            Folder.at(tmp_path / "m"),
+            Context(),
+        )
+        counts = {score.part: score.count for score in measured.scores}
+        everything, left = (
+            sum(len(each.sentences) for each in documents)
+            for documents in (whole["validation"], default["validation"])
+        )
+        assert counts == ({"": everything, "new text": left} if kept else {"": left})
 
 
 def test_a_paragraph_that_is_nearly_the_same_leaves_and_training_stays_whole(

@@ -21,7 +21,7 @@ from rungwise.evaluation.comparison.claims import (
     registered_claims,
 )
 from rungwise.evaluation.comparison.table import Runs, average_tasks
-from rungwise.evaluation.statistics import combine, false_verdicts
+from rungwise.evaluation.statistics import Error, combine, false_verdicts
 from rungwise.evaluation.suites.items import METRICS, Items
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo
@@ -161,7 +161,7 @@ def test_a_page_where_nothing_differs_has_a_verdict_in_five_of_a_hundred_cases()
     def nothing() -> ComparisonResult:
         first, second = rng.normal(size=(2, 3))
         mean = first.mean() - second.mean() + 0.5 * rng.normal()
-        value = combine(mean, [list(first), list(-second)], [(0.25, 500)])
+        value = combine(mean, [list(first), list(-second)], [Error(0.5, 499)], 500)
         return result(value.p_above(), value.p_below())
 
     pages = 200

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rungwise.evaluation.statistics import (
+    Error,
     Estimate,
     combine,
     draw_values,
     error_reduction,
     estimate,
     holm,
+    leave_one_out,
     paired_bootstrap,
     paired_difference,
     paired_draws,
@@ -223,7 +225,7 @@ def test_a_paired_difference_is_the_t_test_on_pairs() -> None:
 def test_two_groups_of_trainings_are_compared_as_by_welch() -> None:
     rng = np.random.default_rng(9)
     first, second = rng.normal(1, 1, 4), rng.normal(0, 3, 6)
-    ours = combine(first.mean() - second.mean(), [list(first), list(-second)], [])
+    ours = combine(first.mean() - second.mean(), [list(first), list(-second)], [], 0)
     theirs: Any = stats.ttest_ind(first, second, equal_var=False)
     bounds = theirs.confidence_interval()
     assert (ours.low, ours.high) == pytest.approx((bounds.low, bounds.high))
@@ -242,7 +244,9 @@ def test_a_p_is_too_small_no_more_often_than_it_says(trainings: int, of_examples
     for _ in range(2000):
         first, second = rng.normal(size=(2, trainings))
         mean = 1 + first.mean() - second.mean() + of_examples * rng.normal()
-        contrasts.append(combine(mean, [list(first), list(-second)], [(of_examples**2, 1000)]))
+        contrasts.append(
+            combine(mean, [list(first), list(-second)], [Error(of_examples, 999)], 1000)
+        )
     ps = [2 * min(each.p_above(1.0), each.p_below(1.0)) for each in contrasts]
     missed = sum(not each.low <= 1 <= each.high for each in contrasts)
     assert missed == sum(p < 0.05 for p in ps)
@@ -252,7 +256,7 @@ def test_a_p_is_too_small_no_more_often_than_it_says(trainings: int, of_examples
 
 
 def test_an_interval_ends_where_its_p_is_a_fortieth() -> None:
-    got = combine(0.3, [[0.1, 0.5, 0.2], [0.1, 0.0]], [(0.01, 50), (0.02, 90)])
+    got = combine(0.3, [[0.1, 0.5, 0.2], [0.1, 0.0]], [Error(0.1, 49), Error(0.14, 89)], 140)
     assert got.p_above(got.low) == pytest.approx(0.025)
     assert got.p_below(got.high) == pytest.approx(0.025)
     assert got.p_above(got.high) == pytest.approx(0.975)
@@ -260,9 +264,9 @@ def test_an_interval_ends_where_its_p_is_a_fortieth() -> None:
 
 
 def test_nothing_is_above_or_below_a_value_that_is_none() -> None:
-    none = combine(math.nan, [[math.nan, 1.0]], [(math.nan, 10)])
+    none = combine(math.nan, [[math.nan, 1.0]], [Error(math.nan, 9)], 10)
     assert (none.p_above(), none.p_below()) == (1.0, 1.0)
-    certain = combine(0.3, [[0.3]], [(0.0, 10)])  # one training, and all examples agree
+    certain = combine(0.3, [[0.3]], [Error(0.0, 9)], 10)  # one training, and all examples agree
     assert (certain.low, certain.high) == (0.3, 0.3)
     assert (certain.p_above(0.3), certain.p_below(0.3), certain.p_above(0.2)) == (1.0, 1.0, 0.0)
 
@@ -317,3 +321,29 @@ def test_a_single_value_has_no_interval_and_none_is_refused() -> None:
     assert math.isnan(estimate([1.0]).low)
     with pytest.raises(ValueError, match="at least one value"):
         estimate([])
+
+
+def test_examples_of_equal_weight_have_students_interval() -> None:
+    values = np.random.default_rng(11).normal(1, 2, 7)
+    error = leave_one_out(sums(values[None]), lambda totals: share(totals)[:, 0])
+    low, high = stats.ttest_1samp(values, 0).confidence_interval()  # pyright: ignore[reportAttributeAccessIssue]
+    bound = error.bound(0.025)
+    assert (values.mean() - bound, values.mean() + bound) == pytest.approx((low, high))
+
+
+def test_a_long_document_is_worth_as_many_as_its_share_of_the_text_allows() -> None:
+    tokens = np.array([500.0, 100, 100, 100, 100, 100])
+    nats = tokens * np.array([3.0, 3.5, 2.5, 3.1, 2.9, 3.3])
+    documents = np.stack([nats, tokens], axis=1)[None]
+    error = leave_one_out(documents, lambda totals: share(totals)[:, 0], tokens)
+    shares, residuals = tokens / 1000, nats / tokens - nats.sum() / 1000
+    # By hand: without a document the mean moves by its residual times its odds.
+    moves = residuals * shares / (1 - shares)
+    assert error.size == pytest.approx(math.sqrt(5 / 6 * (moves**2).sum()))
+    made = np.diag(shares / (1 - shares)) @ (np.eye(6) - shares)  # the moves of residuals
+    values = np.linalg.eigvalsh(made @ made.T)
+    assert error.freedom == pytest.approx(values.sum() ** 2 / (values**2).sum())
+    alone = leave_one_out(documents[:, :1], lambda totals: share(totals)[:, 0], tokens[:1])
+    unknown = combine(3.0, [], [alone], 1)
+    assert math.isnan(unknown.estimate().low)
+    assert unknown.p_above() == unknown.p_below() == 0.5

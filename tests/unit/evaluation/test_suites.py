@@ -369,6 +369,7 @@ def test_an_ngram_model_begins_anew_behind_each_line(tmp_path: Path) -> None:
     [
         ({"contiguous": True}, "set path"),
         ({"path": ["x"], "documents": 3}, "leave out path or documents"),
+        ({"path": ["x"], "pseudo_documents": 3}, "leave out path or documents"),
     ],
 )
 def test_keys_that_contradict_are_refused(keys: dict[str, Any], message: str) -> None:

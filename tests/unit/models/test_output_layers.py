@@ -172,7 +172,7 @@ def test_every_tree_is_full_and_huffmans_is_within_a_bit_of_the_entropy(
     check_tree(balanced, count)
     assert balanced.paths.shape[1] == math.ceil(math.log2(count))
     points = np.random.default_rng(seed).standard_normal((count, 3)).round()
-    for overlap in (0.0, 0.2, 0.49):
+    for overlap in (0.0, 0.2, 0.4, 0.49):
         check_tree(word_trees.learn_tree(points, False, overlap), count)
     halves = word_trees.learn_tree(points, True, 0.0)
     check_tree(halves, count)
@@ -212,6 +212,14 @@ def test_words_between_two_clouds_stand_on_both_sides() -> None:
     check_tree(tree, 5)
     assert Counter(tree.words.tolist())[2] == 2
     assert (word_trees.learn_tree(points, False, 0.0).words == np.arange(5)).all()
+
+
+def test_a_wide_overlap_ends_with_few_leaves_a_word() -> None:
+    points = np.random.default_rng(0).standard_normal((6000, 16))
+    tree = word_trees.learn_tree(points, False, 0.4)
+    leaves = np.bincount(tree.words, minlength=6000)
+    assert leaves.min() >= 1
+    assert leaves.max() == 8
 
 
 @pytest.mark.parametrize("output", [CLASSES[0], MANY_LEAVES], ids=str)

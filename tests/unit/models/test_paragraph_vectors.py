@@ -32,8 +32,8 @@ P = 16  # rows in memory are multiples of this
 CONFIGS = {
     "dbow": {},
     "dbow with words": {"words": True},
-    "mean": {"architecture": "dm"},
-    "sum": {"architecture": "dm", "joining": "sum"},
+    "mean": {"architecture": "dm", "joining": "mean"},
+    "sum": {"architecture": "dm"},
     "concatenation": {"architecture": "dm", "joining": "concatenation"},
     "hierarchical": {"output": "hierarchical"},
 }
@@ -305,6 +305,31 @@ def test_the_mean_of_a_document_is_over_the_replicas_that_read_it() -> None:
     halfway = (replicas[0]["inputs"] + replicas[1]["inputs"]) / 2
     np.testing.assert_allclose(after["inputs"], halfway, rtol=1e-6)
     assert config.average(before, replicas[:1]) is replicas[0]
+
+
+def test_pv_dm_learns_at_the_default_rate() -> None:
+    """Documents of eight subjects, a third of whose words are of the subject, find their like."""
+    rng = np.random.default_rng(0)
+    subject = np.arange(400) % 8
+    words = np.where(
+        rng.random((400, 50)) < 0.3,
+        200 + 60 * subject[:, None] + rng.integers(0, 60, (400, 50)),
+        rng.integers(0, 200, (400, 50)),
+    )
+    each = np.arange(401)
+    text = TokenisedText(
+        words.ravel().astype(np.uint16), 50 * each, each, each[:-1].astype(np.uint64)
+    )
+    counts = np.bincount(text.ids)
+    config = config_of("sum", size=50, window=5)
+    weights, plan = config.start(counts, 400, seed=1), config.plan(counts)
+    for epoch in range(20):
+        rates = 0.025 * (1 - epoch / 20), 0.025 * (1 - (epoch + 1) / 20)
+        config.read(weights, plan, documents(text), rates, epoch)
+    vectors = config.document_vectors(weights)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = vectors @ vectors.T - 2 * np.eye(400)
+    assert (subject[cosines.argmax(axis=1)] == subject).mean() > 0.9
 
 
 # A finished model.

@@ -299,6 +299,11 @@ def test_the_list_that_the_page_reports_chooses_nothing(
 
     with pytest.raises(ConfigError, match=r"8 of 9 pairs of copied.txt are in measure.words"):
         chosen_by("copied.txt")
+    # As RG-65 holds all of MC-30.
+    longer = [*rows, *(f"more{n}\tothers{n}\t1" for n in range(20))]
+    (tmp_path / "longer.txt").write_text("\n".join(longer))
+    with pytest.raises(ConfigError, match=r"8 of 8 pairs of reported.txt are in the list that"):
+        chosen_by("longer.txt")
     assert any(stage.name == "measure" for stage in chosen_by("own.txt")({}, {}).stages)
 
 

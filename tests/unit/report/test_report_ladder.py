@@ -58,8 +58,8 @@ PLOTS = (
 
 
 RANKING = (
-    "perplexity: LSTM 121.5 [115.2, 128.2], GPT 134.3 [127.3, 141.6], 3-gram 164.0 [155.5, 173.0], "
-    "2-gram 200.3 [189.9, 211.3]; GPT 1.11 times [1.11, 1.11]"
+    "perplexity: LSTM 121.5 [112.3, 131.4], GPT 134.3 [124.1, 145.3], 3-gram 164.0 [151.6, 177.4], "
+    "2-gram 200.3 [185.2, 216.7]; GPT 1.11 times [1.11, 1.11]"
 )
 TITLES = {name: (f"measure/{name}",) for name in MODELS}
 
@@ -126,7 +126,8 @@ def test_what_depends_on_tuning_or_lacks_it_is_marked(tmp_path: Path) -> None:
         ladders.claims(made, each, part)
     ladders.search(made, "gpt", [4.0, 3.0])
     after = {part: f"claims/{part}" for part in verdicts}
-    page, _ = _written(made, tmp_path / "page", claims_after=after)
+    page, summary = _written(made, tmp_path / "page", claims_after=after)
+    assert summary.headline.count("(settings chosen on this text)") == 1
     text = (tmp_path / "page" / "ladder.html").read_text("utf-8")
     marked = [name for name in VERDICTS if "depends on" in _claim_summary(text, name)]
     assert marked == ["K1", "K4"]
@@ -134,6 +135,10 @@ def test_what_depends_on_tuning_or_lacks_it_is_marked(tmp_path: Path) -> None:
         "K1: contradicted after one trial, confirmed after half of the trials, "
         "confirmed after all trials."
     ) in page.words
+    assert "134.3 †" in page.words  # the perplexity of GPT
+    assert (
+        "† The settings of this rung are the best of several by a loss on this text" in page.words
+    )
     assert "Not tuned: 3-gram, 2-gram, LSTM, BERT." in page.words
     tested = [name for name, verdict in VERDICTS.items() if verdict != "not tested"]
     assert all("not tuned: LSTM" in _claim_summary(text, name) for name in tested)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from scipy import stats
 
-from benchmarks import gpu, learning
+from benchmarks import gpu, learning, perplexity
 from benchmarks.learning import ARMS, report, steps_to, values_of
 from benchmarks.quickstart import CONFIG, READ, records
 from rungwise.core.stages import artifact as artifacts
@@ -134,3 +135,21 @@ def test_every_stage_has_its_record_also_where_several_are_of_one_kind(tmp_path:
     assert list(records(root)) == list(map(str, titles))
     assert [title.stage for title in titles].count("sweep") == 2
     assert set(READ) <= set(map(str, titles))
+
+
+@pytest.mark.parametrize("count", [10, 30, 100, 548])
+@pytest.mark.parametrize("null", ["signs", "heavy"])
+def test_equally_good_models_are_seldom_called_different(null: str, count: int) -> None:
+    trials, documents = 500, perplexity.read_documents()
+    draw = perplexity.draw_heavy if null == "heavy" else documents.signs
+    shares = perplexity.count_calls(draw, count, trials)
+    for share, most in zip(shares["in use"], (0.06, 0.01), strict=True):
+        calls = round(share * trials)
+        assert stats.binomtest(calls, trials, most, alternative="greater").pvalue > 1e-3
+    if count < 100:  # few documents that weigh much: the bootstrap says too much
+        assert shares["bootstrap"][0] > 0.06
+
+
+def test_a_page_of_equally_good_models_has_seldom_a_verdict() -> None:
+    calls = round(100 * perplexity.count_pages(perplexity.read_documents(), 30, 100))
+    assert stats.binomtest(calls, 100, 0.05, alternative="greater").pvalue > 1e-3

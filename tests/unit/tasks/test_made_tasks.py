@@ -17,6 +17,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.document import SCHEMA, text_digest
+from rungwise.corpus.summary import read_split
 from rungwise.evaluation.suites.minimal_pairs import (
     MinimalPairsSuite,
     alter_sentences,
@@ -169,7 +170,7 @@ def test_chinese_words_are_characters(tmp_path: Path) -> None:
     choice = made.load(MissingWordConfig(**sizes), corpus).splits["test"][0]
     text = choice.context + choice.options[choice.target]
     assert any(text in s for d in documents.values() for p in d for s in p)
-    rules = Counter(pair.paradigm for pair in alter_sentences(held_out_sentences(corpus), 20))
+    rules = Counter(pair.paradigm for pair in alter_sentences(sentences_of(corpus), 20))
     assert rules == {"swapped_words": 20, "other_word": 20}, "no English, no rule of English"
 
 
@@ -184,8 +185,12 @@ def test_too_little_text_is_said_with_what_there_is(manual: Artifact) -> None:
         made.load(MissingWordConfig(**{**SMALL, "minimum_words": 9000}), manual)
 
 
+def sentences_of(corpus: Artifact) -> list[tuple[str, str]]:
+    return held_out_sentences(read_split(corpus, "validation"))
+
+
 def test_altered_sentences_differ_only_as_their_rule_says(manual: Artifact) -> None:
-    sentences = held_out_sentences(manual)
+    sentences = sentences_of(manual)
     pairs = alter_sentences(sentences, None)
     counts = count_words(text for _, text in sentences)
     rules = Counter(pair.paradigm for pair in pairs)
@@ -225,7 +230,7 @@ def test_altered_sentences_differ_only_as_their_rule_says(manual: Artifact) -> N
 def test_a_unigram_model_guesses_swapped_words_with_half_credit_exactly(
     manual: Artifact, tmp_path: Path
 ) -> None:
-    words = sorted({word for _, text in held_out_sentences(manual) for word in text.split()})
+    words = sorted({word for _, text in sentences_of(manual) for word in text.split()})
     texts = [np.arange(len(words), dtype=np.uint16) + FIRST_WORD]
     offsets = np.array([0, len(words)])
     table = ngram_model.count_ngrams(np.concatenate(texts), offsets, 1, CLS_ID)

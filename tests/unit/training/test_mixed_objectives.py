@@ -190,6 +190,28 @@ def test_all_members_learn_and_a_killed_run_ends_the_same_on_more_workers(
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-3, atol=1e-5)
 
 
+def test_what_a_step_does_not_train_keeps_its_weights(
+    inputs: dict[str, Artifact], tmp_path: Path
+) -> None:
+    """The classifier learns in every fifth step only, whatever its momentum and weight decay."""
+
+    def classifier(steps: int, weight_decay: float) -> torch.Tensor:
+        optimizer = {"learning_rate": 0.01, "weight_decay": weight_decay}
+        plateau = {"kind": "warmup_stable_decay", "warmup_steps": 0, "decay_steps": 0}
+        config = settings(
+            *MEMBERS,
+            **{"pretrain.steps": steps, "pretrain.optimizer": {**optimizer, "schedule": plateau}},
+        )
+        folder = tmp_path / f"{steps} {weight_decay}"
+        run(config, inputs["instances"], folder, mixed=mixed(inputs))
+        return weights(folder)["classifier.0.weight"]
+
+    assert torch.equal(classifier(4, 0.0), classifier(4, 0.5))
+    after = classifier(5, 0.5)
+    assert not torch.equal(classifier(4, 0.5), after)
+    assert torch.equal(classifier(9, 0.5), after)
+
+
 def test_a_loss_is_compared_with_those_of_its_own_objective(
     inputs: dict[str, Artifact], tmp_path: Path
 ) -> None:
@@ -199,6 +221,7 @@ def test_a_loss_is_compared_with_those_of_its_own_objective(
         "pretrain.steps": 160,
         "pretrain.spike_factor": factor,
         "pretrain.log_every_steps": 1,
+        "pretrain.optimizer.learning_rate": 0.1,  # it wobbles
     }
     config = settings("inference", **changes)
     progress = run(config, inputs["instances"], tmp_path, mixed=mixed(inputs))

@@ -131,6 +131,16 @@ def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
     return np.concatenate(marks)
 
 
+def mark_repeats(table: pa.Table, training: Iterable[Sequence[str]]) -> np.ndarray:
+    """Mark the sentences (S,) of held-out documents, which `table` holds, that stand in training
+    documents, given by their sentences; in memory."""
+    passages = hash_passages(table["sentences"].to_pylist())
+    members = HashFilter.for_hashes(len(passages))
+    members.add(passages)
+    repeated = np.isin(passages, hash_training(training, members))
+    return mark_sentences(table, np.flatnonzero(repeated))
+
+
 def _add_paragraphs(mark: np.ndarray, lines: Sequence[str], paragraph: np.ndarray) -> np.ndarray:
     """Mark all lines of a paragraph of which most is marked; leave out marks between documents."""
     if not len(lines):

@@ -112,7 +112,7 @@ def compare(
     if not isinstance(result, _Compared):
         return ComparisonResult(**fields, missing=result, verdict="not tested")
     value = result.contrast
-    low, high = (None if math.isnan(bound) else bound for bound in (value.low, value.high))
+    low, high = (bound if math.isfinite(bound) else None for bound in (value.low, value.high))
     return ComparisonResult(
         **fields,
         value=value.mean,
@@ -309,7 +309,7 @@ def judge_claims(
 
 CLAIMS = StageType(
     "claims",
-    2,
+    3,
     judge_claims,
     ClaimsSummary,
     outside=lambda _: {"claims": fingerprint(registered_claims().model_dump(mode="json"))},

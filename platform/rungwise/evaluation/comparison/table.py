@@ -46,10 +46,11 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary, independent_
 from rungwise.evaluation.statistics import (
     Agreement,
     Contrast,
+    Error,
     Estimate,
     combine,
-    example_variance,
     holm,
+    leave_one_out,
     paired_difference,
     sign_agreement,
 )
@@ -104,22 +105,23 @@ def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> Contrast:
         raise ValueError("expected at least one task to contrast, found none")
     groups: dict[str, NDArray[np.float64]] = {}
     names: dict[str | None, str] = {}
-    examples = []
+    examples, count = [], 0
     for place, terms in enumerate(tasks):
         weights = np.array([weight / len(runs.sums) for weight, runs in terms for _ in runs.sums])
         kind = terms[0][1].kind
-        variance = example_variance(
+        error = leave_one_out(
             np.concatenate([runs.sums for _, runs in terms]),
             lambda totals, w=weights, k=kind: k.value(totals) @ w,
-            seed=place,
         )
-        examples.append((variance / len(tasks) ** 2, terms[0][1].sums.shape[1]))
+        examples.append(Error(error.size / len(tasks), error.freedom))
+        count += terms[0][1].sums.shape[1]
         for weight, runs in terms:
             own = weight / len(tasks) * np.array(runs.values())
             group = _find_group(runs, names) if runs.pretrainings > 1 else f"task {place}"
             groups[group] = groups.get(group, 0.0) + own
     trainings = [group.tolist() for group in groups.values()]
-    return combine(sum(float(np.mean(each)) for each in trainings), trainings, examples)
+    mean = sum(float(np.mean(each)) for each in trainings)
+    return combine(mean, trainings, examples, count)
 
 
 def _find_group(runs: Runs, names: dict[str | None, str]) -> str:

@@ -42,7 +42,7 @@ from rungwise.tuning.space import Space
 
 # Keys that change what a loss is of, or its scale.
 _LOSS_KEYS = ("pretrain.objective", "pretrain.mixture", "instances.kind", "instances.masking")
-_SAME_PAIRS = 0.5  # a list with so many of its pairs in another is that list
+_SAME_PAIRS = 0.5  # so many pairs of either of two lists make them the same
 
 
 class Measure(Config):
@@ -50,6 +50,7 @@ class Measure(Config):
 
     metric: ClassVar[str]  # the metric that says how a score is written
     higher_is_better: ClassVar[bool] = False
+    on_held_out: ClassVar[bool] = False  # whether it chooses by the held-out text
 
     kind: Any
 
@@ -79,6 +80,8 @@ class Measure(Config):
 
 
 class _Loss(Measure):
+    on_held_out: ClassVar[bool] = True
+
     @abstractmethod
     def key(self, pretrain: PretrainSummary) -> str:
         """Its name in the metrics of a validation."""
@@ -181,15 +184,23 @@ class WordList(Measure):
             )
         own = self.suite().rated_pairs("search.measure")
         for name, suite in suites.items():
-            lists = suite.rated_pairs(f"measure.{name}")
-            reported = {pair for pairs in lists.values() for pair in pairs}
-            for file, pairs in own.items():
-                shared = sum(pair in reported for pair in pairs)
-                if shared >= _SAME_PAIRS * len(pairs):
-                    raise ConfigError(
-                        f"search.measure.path: {shared} of {len(pairs)} pairs of {file} are in "
-                        f"measure.{name}, which the page reports; choose by another list"
-                    )
+            reported = suite.rated_pairs(f"measure.{name}")
+            _refuse_shared(own, reported, f"measure.{name}, which the page reports")
+            _refuse_shared(reported, own, f"the list that chooses, and measure.{name} reports them")
+
+
+def _refuse_shared(
+    lists: Mapping[str, list[frozenset[str]]], others: Mapping[str, list[frozenset[str]]], what: str
+) -> None:
+    """Raise ConfigError if one of the `lists` of pairs lies in the `others`."""
+    known = {pair for pairs in others.values() for pair in pairs}
+    for file, pairs in lists.items():
+        shared = sum(pair in known for pair in pairs)
+        if pairs and shared >= _SAME_PAIRS * len(pairs):
+            raise ConfigError(
+                f"search.measure.path: {shared} of {len(pairs)} pairs of {file} are in {what}; "
+                "choose by another list"
+            )
 
 
 AnyMeasure = Annotated[ValidationLoss | BitsPerByte | WordList, Field(discriminator="kind")]
@@ -304,6 +315,7 @@ class SearchSummary(Summary):
     metric: str  # of the scores
     label: str  # of the measure, for people
     higher_is_better: bool
+    on_held_out: bool  # whether the held-out text has chosen the best
     exchangeable: bool  # whether all trials ran to their end
     trials: tuple[SearchTrial, ...]
     best: SearchTrial
@@ -371,6 +383,7 @@ def run_search(
         metric=measure.metric,
         label=measure.label(PretrainSummary.of(inputs[best.runs[-1].pretrain])),
         higher_is_better=measure.higher_is_better,
+        on_held_out=measure.on_held_out,
         exchangeable=search.halving is None,
         trials=tuple(trials),
         best=best,
@@ -387,7 +400,7 @@ def run_search(
     return summary
 
 
-SEARCH = StageType("search", 2, run_search, SearchSummary)
+SEARCH = StageType("search", 3, run_search, SearchSummary)
 
 
 def score_run(

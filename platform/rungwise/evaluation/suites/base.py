@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from rungwise.core.configuration.config import Config
@@ -24,6 +25,9 @@ from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import SpecialIds
+from rungwise.corpus.deduplication.overlap import mark_repeats
+from rungwise.corpus.document import Document, read_documents
+from rungwise.corpus.summary import CorpusSummary, read_split
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import Column, MeasuredRung, SuiteBlock, tabulate_scores
 from rungwise.models.trained.capabilities import Encoder
@@ -45,6 +49,7 @@ class Rung:
     corpus: Artifact
     report: Reporter
     is_trained: bool = True  # else with the random weights that training could begin with
+    only_new: bool = False  # read no held-out text that stands in training
 
     @cached_property
     def model(self) -> Any:
@@ -64,6 +69,17 @@ class Rung:
     @cached_property
     def summary(self) -> PretrainSummary:
         return PretrainSummary.of(self.pretrain)
+
+    @cached_property
+    def held_out(self) -> list[tuple[str, Document]]:
+        """The documents of the held-out split, each with its source."""
+        rows = [row for row in CorpusSummary.of(self.corpus).files if row.split == "validation"]
+        documents = [
+            (row.source, document)
+            for row in rows
+            for document in read_documents(self.corpus.folder, row.file)
+        ]
+        return _keep_new(documents, self.corpus) if self.only_new else documents
 
     @property
     def special(self) -> SpecialIds:
@@ -93,6 +109,22 @@ class Rung:
         return open_encoder(self.tokenizer.folder).encode(clean, words=words)
 
 
+def _keep_new(
+    documents: Sequence[tuple[str, Document]], corpus: Artifact
+) -> list[tuple[str, Document]]:
+    """Leave out the sentences that stand in training, and documents of which none is left."""
+    sentences = [document.sentences for _, document in documents]
+    starts = [document.paragraph_starts for _, document in documents]
+    table = pa.table({"sentences": sentences, "paragraph_starts": starts})
+    training = (document.sentences for document in read_split(corpus, "train"))
+    stays = np.split(~mark_repeats(table, training), np.cumsum([*map(len, sentences)])[:-1])
+    return [
+        (source, document.select(own.tolist()))
+        for (source, document), own in zip(documents, stays, strict=True)
+        if own.any()
+    ]
+
+
 def _split_by_text(values: list[Any], encoded: Encoded) -> list[list[Any]]:
     lengths = encoded.lengths
     return [
@@ -103,10 +135,12 @@ def _split_by_text(values: list[Any], encoded: Encoded) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Items, and data of named JSON files for the page, such as a map or lists of neighbours."""
+    """Items, and data of named JSON files for the page, such as a map or lists of neighbours.
+    `transductive` counts the texts that a model with vectors of documents has learnt."""
 
     items: list[Items]
     files: dict[str, Any] = field(default_factory=dict)
+    transductive: int = 0
 
 
 class Suite(Config):
@@ -123,6 +157,11 @@ class Suite(Config):
     section: ClassVar[str] = "Words, sentences, speed"  # of a ladder's page
 
     kind: Any
+
+    @property
+    def on_held_out(self) -> bool:
+        """Whether its items are made of the held-out text."""
+        return False
 
     def serves(self, rung: Rung) -> bool:
         """Whether the rung has what the suite needs."""

@@ -10,9 +10,9 @@
     weighted_pearson    pair of texts           gold, predicted    the same, weighted by their sizes
     tokens_per_second   round                   tokens, seconds    sum of tokens / seconds
 
-The interval of one model resamples items. That of several seeds of its pretraining, or of a
-contrast of models, adds the errors of items and of pretraining, so that it covers another test set
-and, with several seeds, another training (statistics.py).
+The interval of a model or of a contrast adds the errors of items and of pretraining, so that it
+covers another test set and, with several seeds, another training (statistics.py). Items weigh as
+much as their second number, as documents by their tokens.
 
 U runs (a model and seed), N items, R resamples
 """
@@ -29,14 +29,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.evaluation.statistics import (
-    Contrast,
-    Estimate,
-    Range,
-    bootstrap,
-    combine,
-    example_variance,
-)
+from rungwise.evaluation.statistics import Contrast, Error, Estimate, Range, combine, leave_one_out
 
 _RESAMPLES = 2000
 
@@ -45,18 +38,22 @@ ItemKey = tuple[str, str, str]  # suite, part, metric
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over items. `value` maps summed rows (..., 2) to it; None for correlations."""
+    """A metric over items. `value` maps summed rows (..., 2) to it; None for correlations. Values
+    of one that `is_ratio` are compared by their ratio, and averaged by their logarithms."""
 
     name: str
     higher_is_better: bool
     value: Callable[[NDArray[np.floating]], NDArray[np.floating]] | None = None
     within: Range = (0.0, math.inf)
+    is_ratio: bool = False
 
 
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("perplexity", False, lambda sums: np.exp(sums[..., 0] / sums[..., 1])),
+        Metric(
+            "perplexity", False, lambda sums: np.exp(sums[..., 0] / sums[..., 1]), is_ratio=True
+        ),
         Metric("bits_per_byte", False, lambda sums: sums[..., 0] / math.log(2) / sums[..., 1]),
         Metric("log_rank", False, lambda sums: sums[..., 0] / sums[..., 1]),
         Metric("accuracy", True, lambda sums: sums[..., 0] / sums[..., 1], (0.0, 1.0)),
@@ -110,16 +107,17 @@ class Items:
 def estimate_items(seeds: Sequence[Items], seed: int = 0) -> Estimate:
     """The metric of one model with its 95 % interval; one `Items` per seed of pretraining."""
     metric = METRICS[seeds[0].metric]
-    if len(seeds) > 1:
-        return contrast([(1.0, seeds)], seed).estimate(*metric.within)
-    (items,) = seeds
-    sums_to_value = metric.value
-    if sums_to_value is not None:
-        numbers = items.numbers[None, None]
-        return bootstrap(numbers, lambda sums: sums_to_value(sums)[0], seed, _RESAMPLES)
-    value, draws = _draw_correlations(items, items.numbers[None], seed)
-    low, high = np.quantile(draws[:, 0], [0.025, 0.975])
-    return Estimate(float(value[0]), float(low), float(high), len(items.names))
+    if len(seeds) == 1 and metric.value is None:
+        (items,) = seeds
+        value, draws = _draw_correlations(items, items.numbers[None], seed)
+        low, high = np.quantile(draws[:, 0], [0.025, 0.975])
+        return Estimate(float(value[0]), float(low), float(high), len(items.names))
+    result = contrast([(1.0, seeds)], seed, metric.is_ratio)
+    if not metric.is_ratio:
+        return result.estimate(*metric.within)
+    logs = result.estimate()
+    mean, low, high = map(math.exp, (logs.mean, logs.low, logs.high))
+    return Estimate(mean, low, high, logs.count)
 
 
 def contrast(
@@ -151,20 +149,19 @@ def contrast(
             return np.log(value(sums)) if log else value(sums)
 
         values_U = values(numbers.sum(axis=1))
-        variance = example_variance(
-            numbers, lambda sums: values(sums) @ weights_U, seed, _RESAMPLES
-        )
+        weights_N = numbers[..., 1].mean(axis=0)
+        error = leave_one_out(numbers, lambda sums: values(sums) @ weights_U, weights_N)
     else:
         shared_items = first.select([first.names.index(name) for name in names])
         values_U, draws = _draw_correlations(shared_items, numbers, seed)
-        variance = float(np.var(draws @ weights_U, ddof=1))
+        error = Error(float(np.std(draws @ weights_U, ddof=1)), max(1, len(names) - 1))
     groups: dict[str, NDArray[np.floating]] = {}
     by_term = np.split(values_U, np.cumsum([len(seeds) for _, seeds in terms])[:-1])
     for place, ((weight, _), own) in enumerate(zip(terms, by_term, strict=True)):
         model = models[place] if models else str(place)
         groups[model] = groups.get(model, 0.0) + weight * own
     trainings = [group.tolist() for group in groups.values()]
-    return combine(float(weights_U @ values_U), trainings, [(variance, len(names))])
+    return combine(float(weights_U @ values_U), trainings, [error], len(names))
 
 
 def encode_items(items: Sequence[Items]) -> bytes:

@@ -8,19 +8,23 @@ A suite whose needs the rung does not meet is skipped and listed by name.
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
+from rungwise.core.errors import RungwiseError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.suites.base import Rung
+from rungwise.corpus.summary import CorpusSummary
+from rungwise.evaluation.suites.base import Rung, Suite
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.evaluation.suites.items import Items, encode_items
 from rungwise.evaluation.suites.scores import ITEMS, MeasureSummary, SuiteScore, score_items
+from rungwise.evaluation.suites.section import NEW
 from rungwise.models.device import keep_freed_memory
 from rungwise.tasks.scoring.metrics import format_metric
 
@@ -42,8 +46,10 @@ def measure(
     rung = Rung(
         inputs["pretrain"], inputs["tokens"], inputs["tokenizer"], inputs["corpus"], context.report
     )
+    corpus = CorpusSummary.of(rung.corpus)
+    new = replace(rung, only_new=True) if corpus.repeats_stay and corpus.repeated_bytes else None
     items: list[Items] = []
-    passed_over, seconds = {}, {}
+    passed_over, seconds, transductive = {}, {}, {}
     for number, (name, suite) in enumerate(config.suites.items()):
         context.report.progress(number, len(config.suites), suite=name)
         if not suite.serves(rung):
@@ -52,7 +58,12 @@ def measure(
         start = time.monotonic()
         result = suite.measure(rung, name)
         seconds[name] = time.monotonic() - start
-        items += result.items
+        items += result.items + (_measure_new(suite, new, name) if new else [])
+        if result.transductive:
+            transductive[name] = result.transductive
+            context.report.note(
+                f"{name}: transductive, training has read {result.transductive:,} of its texts"
+            )
         for file, data in result.files.items():
             encoded = json.dumps(data, ensure_ascii=False).encode("utf-8")
             output.write_bytes(f"{name}/{file}", encoded)
@@ -63,8 +74,22 @@ def measure(
         scores=scores,
         passed_over=passed_over,
         seconds=seconds,
+        transductive=transductive,
         headline="  ".join(map(_short, whole[:4])) or "no suite that it can answer",
     )
+
+
+def _measure_new(suite: Suite, rung: Rung, name: str) -> list[Items]:
+    """The items of the held-out text that does not stand in training; none of other text, or if too
+    little is left."""
+    if not (suite.on_held_out and rung.held_out):
+        return []
+    try:
+        items = suite.measure(rung, name).items
+    except RungwiseError as error:
+        rung.report.note(f"{name}: too little held-out text does not stand in training ({error})")
+        return []
+    return [replace(each, part=f"{each.part} {NEW}".strip()) for each in items]
 
 
 def _short(score: SuiteScore) -> str:
@@ -86,5 +111,5 @@ def _identity(config: MeasureConfig) -> dict[str, Any]:
 
 
 MEASURE = StageType(
-    "measure", 8, measure, MeasureSummary, identity=_identity, outside=_input_digests
+    "measure", 9, measure, MeasureSummary, identity=_identity, outside=_input_digests
 )

@@ -31,7 +31,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from statistics import fmean
@@ -42,9 +42,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import SourceFile
+from rungwise.corpus.document import Document
 from rungwise.evaluation.comparison.table import RESULTS
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
@@ -59,7 +59,7 @@ from rungwise.evaluation.suites.section import (
     read_entry,
 )
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
-from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, count_words, read_paragraphs, text_hash
+from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, count_words, text_hash
 from rungwise.tasks.formats.base import join_names
 
 _SHORTEST, _LONGEST = 5, 25  # words; two-sided models read a sentence once a word
@@ -85,15 +85,14 @@ class MinimalPair:
         return f"{self.paradigm}/{self.number}"
 
 
-def held_out_sentences(corpus: Artifact) -> list[tuple[str, str]]:
-    """The place and the text of each held-out sentence of middling length, each text once."""
+def held_out_sentences(documents: Iterable[Document]) -> list[tuple[str, str]]:
+    """The place and the text of each sentence of middling length, each text once."""
     sentences: dict[str, str] = {}
-    for paragraph in read_paragraphs(corpus):
-        if paragraph.held_out:
-            for number, sentence in enumerate(paragraph.sentences, start=1):
+    for document in documents:
+        for paragraph, own in enumerate(document.paragraphs(), start=1):
+            for number, sentence in enumerate(own, start=1):
                 if _SHORTEST <= len(PLAIN_WORD.findall(sentence)) <= _LONGEST:
-                    place = f"{paragraph.document}, {paragraph.number + 1}.{number}"
-                    sentences.setdefault(sentence, place)
+                    sentences.setdefault(sentence, f"{document.id}, {paragraph}.{number}")
     return [(place, sentence) for sentence, place in sentences.items()]
 
 
@@ -196,9 +195,15 @@ class MinimalPairsSuite(Suite):
     # pairs per paradigm, the first of a fixed draw; null: all
     pairs_per_paradigm: int | None = Field(default=None, ge=1)
 
+    @property
+    def on_held_out(self) -> bool:
+        return self.path is None
+
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         if self.path is None:
-            pairs = alter_sentences(held_out_sentences(rung.corpus), self.pairs_per_paradigm)
+            pairs = alter_sentences(
+                held_out_sentences(each for _, each in rung.held_out), self.pairs_per_paradigm
+            )
         else:
             pairs = read_pairs(self.path, f"measure.{name}.path")
             pairs = sample_pairs(pairs, self.pairs_per_paradigm)

@@ -32,19 +32,16 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
-from rungwise.corpus.document import read_documents
-from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.comparison.table import RESULTS
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
+from rungwise.evaluation.suites.section import PSEUDO, Column, MeasuredRung, compare_rungs
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel, RanksWords
 from rungwise.tokenizer import CLEAN_UP
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile, close_documents, document_hash
 
-PSEUDO = "pseudo"  # the part of two-sided models
 _BITS = (
     "how many yes-or-no questions the model needs for each letter of new text. A model that knows "
     "nothing needs 8; fewer are better. Models that read both sides of a word, such as BERT, have "
@@ -71,6 +68,8 @@ class PerplexitySuite(Suite):
     kind: Literal["perplexity"] = "perplexity"
     # held-out documents to read, evenly spread; null: all
     documents: int | None = Field(default=None, ge=1)
+    # the same for two-sided models, which need a pass per token; null: as many as others
+    pseudo_documents: int | None = Field(default=None, ge=1)
     # files to read instead, a sentence per line; null: the held-out split
     path: Paths | None = None
     contiguous: bool = False  # read the lines of `path` as one text; false: each line begins anew
@@ -79,9 +78,13 @@ class PerplexitySuite(Suite):
     def _check_keys(self) -> Self:
         if self.path is None and self.contiguous:
             raise ValueError("contiguous is of lines; set path, or leave contiguous out")
-        if self.path is not None and self.documents is not None:
+        if self.path is not None and (self.documents or self.pseudo_documents):
             raise ValueError("documents are of the held-out split; leave out path or documents")
         return self
+
+    @property
+    def on_held_out(self) -> bool:
+        return self.path is None
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")
@@ -89,8 +92,11 @@ class PerplexitySuite(Suite):
             texts = _read_lines(rung, self.path, f"measure.{name}.path", end)
         else:
             texts = sorted(held_out_texts(rung, end), key=lambda text: text.name)
-            if self.documents is not None:
-                texts = [texts[index] for index in evenly(len(texts), self.documents)]
+            most = self.documents
+            if self.pseudo_documents is not None and not rung.model.is_exact:
+                most = self.pseudo_documents
+            if most is not None:
+                texts = [texts[index] for index in evenly(len(texts), most)]
         nats = -_sums(rung.model, [text.ids for text in texts], self.contiguous)
         tokens, sizes = [len(text.ids) for text in texts], [text.size for text in texts]
         names, groups = [text.name for text in texts], [""] * len(texts)
@@ -147,12 +153,14 @@ def _sums(
 def held_out_texts(rung: Rung, end: int) -> Iterator[HeldOutText]:
     """Yield the documents of the held-out split, each closed by the end symbol."""
     sizes = {}
-    for row in CorpusSummary.of(rung.corpus).files:
-        if row.split != "validation":
-            continue
-        for document in read_documents(rung.corpus.folder, row.file):
-            text = " ".join(document.sentences)
-            sizes[document_hash(f"{row.source}\0{document.id}")] = len(text.encode("utf-8"))
+    for source, document in rung.held_out:
+        number, text = document_hash(f"{source}\0{document.id}"), " ".join(document.sentences)
+        sizes[number] = len(text.encode("utf-8"))
+        if rung.only_new:  # the tokens are of all sentences
+            ids = [*itertools.chain.from_iterable(rung.encode(document.sentences)), end]
+            yield HeldOutText(f"{number:016x}", ids, sizes[number])
+    if rung.only_new:
+        return
     for row in TokensSummary.of(rung.tokens).split_files("validation"):
         tokens = TokensFile(rung.tokens.folder.local(row.file)).text()
         ids, starts = close_documents(tokens, end)
@@ -186,6 +194,10 @@ class RanksSuite(Suite):
 
     kind: Literal["ranks"] = "ranks"
     words: int = Field(default=1000, ge=1)  # held-out words to rank, evenly spread
+
+    @property
+    def on_held_out(self) -> bool:
+        return True
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")

@@ -1,33 +1,46 @@
 """The values that suites gave for a rung, with intervals over items and seeds of pretraining."""
 
+import math
 from collections.abc import Sequence
+
+from pydantic import Field
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import Summary, SummaryPart
+from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import ItemKey, Items, decode_items, estimate_items
 
 ITEMS = "items.parquet"
 
 
 class SuiteScore(SummaryPart):
-    """A value with its 95 % interval over `count` items; `group` is None for all items."""
+    """A value with its 95 % interval over `count` items, None if that is unknown; `group` is None
+    for all items."""
 
     suite: str
     part: str
     metric: str
     group: str | None
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     count: int
+
+    @property
+    def estimate(self) -> Estimate:
+        low, high = (math.nan if bound is None else bound for bound in (self.low, self.high))
+        return Estimate(self.value, low, high, self.count)
 
 
 class MeasureSummary(Summary):
-    """All values; `passed_over`: for each skipped suite, what the rung lacks; seconds by suite."""
+    """All values; `passed_over`: for each skipped suite, what the rung lacks; seconds by suite.
+    `transductive`: for each suite, how many of its texts a model with vectors of documents has read
+    in training, without their labels."""
 
     scores: tuple[SuiteScore, ...]
     passed_over: dict[str, str]
     seconds: dict[str, float]
+    transductive: dict[str, int] = Field(default_factory=dict)
 
     def value(self, suite: str, metric: str, part: str = "") -> SuiteScore | None:
         key = (suite, part, metric, None)
@@ -69,8 +82,8 @@ def score_items(seeds: Sequence[Items]) -> list[SuiteScore]:
                 metric=first.metric,
                 group=group,
                 value=estimate.mean,
-                low=estimate.low,
-                high=estimate.high,
+                low=None if math.isnan(estimate.low) else estimate.low,
+                high=None if math.isnan(estimate.high) else estimate.high,
                 count=estimate.count,
             )
         )

@@ -19,6 +19,8 @@ from rungwise.evaluation.suites.scores import MeasureSummary, SuiteScore, read_i
 from rungwise.training.summary import PretrainSummary
 
 Row = dict[str, Any]
+PSEUDO = "pseudo"  # the part of two-sided models
+NEW = "new text"  # ends the part of what is not in training, where a corpus keeps what is
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Cell:
 @dataclass(frozen=True)
 class Column:
     """A score that rungs are compared by, of a part of a `suite` ("": of tasks). `best` are the
-    rungs with the best exact value; empty if the values do not compare. `floors` are values that
+    rungs with the best exact value; empty if the values do not compare. `chosen` are rungs whose
+    settings this text has chosen, so that their values are too good. `floors` are values that
     take no pretraining, by their name; `published` those of other models on the same questions, of
     this `source`; `meaning` is in plain words."""
 
@@ -74,6 +77,7 @@ class Column:
     published: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     meaning: str = ""
+    chosen: frozenset[str] = frozenset()
 
     @property
     def has_pseudo(self) -> bool:
@@ -97,10 +101,18 @@ def compare_rungs(
     for rung in rungs:
         for each in (part,) if pseudo is None else (part, pseudo):
             if score := rung.measure.value(suite, metric, each):
-                value = Estimate(score.value, score.low, score.high, score.count)
-                cells[rung.name] = Cell(value, each != pseudo)
+                cells[rung.name] = Cell(score.estimate, each != pseudo)
     best = find_best(cells, metric) if ranked else frozenset[str]()
     return Column(name or suite, part, metric, cells, best, suite, **more)
+
+
+def compare_on_new(rungs: Sequence[MeasuredRung], column: Column) -> Column:
+    """The column of the same value on the held-out text that does not stand in training."""
+    part, pseudo = (f"{each} {NEW}".strip() for each in (column.under, PSEUDO))
+    name, ranked = f"{column.name}, {NEW}", bool(column.best)
+    return compare_rungs(
+        rungs, column.suite, column.metric, part, name=name, pseudo=pseudo, ranked=ranked
+    )
 
 
 def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
@@ -197,7 +209,7 @@ class SuiteBlock:
 
 
 def read_entry(score: SuiteScore) -> TableEntry:
-    return TableEntry(score.value, score.metric, score.low, score.high)
+    return TableEntry(score.value, score.metric, score.estimate.low, score.estimate.high)
 
 
 def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> ScoreTable:
@@ -225,8 +237,7 @@ def make_layer_panels(rungs: Sequence[MeasuredRung], suite: str, frequent: str) 
             if not layer.isdecimal():
                 others.setdefault(score.part, 100 * score.value)
                 continue
-            estimate = Estimate(score.value, score.low, score.high, score.count)
-            point = plot_estimate(float(layer), estimate, 100)
+            point = plot_estimate(float(layer), score.estimate, 100)
             lines.setdefault(rule.strip(), {}).setdefault(rung.name, []).append(point)
     panels = []
     for rule, by_rung in lines.items():

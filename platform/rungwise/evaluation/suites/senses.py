@@ -133,8 +133,12 @@ class PseudoWordsSuite(_Senses):
     kind: Literal["pseudo_words"] = "pseudo_words"
     pairs: int = Field(default=20, ge=1)  # of words, evenly spread over their frequencies
 
+    @property
+    def on_held_out(self) -> bool:
+        return True
+
     def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
-        sentences = [text for _, text in held_out_sentences(rung.corpus)]
+        sentences = [text for _, text in held_out_sentences(each for _, each in rung.held_out)]
         if words := make_pseudo_words(sentences, self.pairs, self.sentences_per_word):
             return words
         raise DataError(

@@ -19,6 +19,7 @@ Shapes: N examples, E width, F features.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ from pydantic import Field, field_validator
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.outside import Paths
+from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_texts
@@ -48,6 +50,7 @@ from rungwise.tasks.kinds.examples import Text
 
 MAJORITY = "most frequent"
 _LENGTHS = 6
+_RUN = 8  # words: training has read a text if it has all its runs of so many
 _FEWEST_WORDS = 5  # of a sentence whose words are swapped
 
 Split = tuple[classifiers.Places, classifiers.Places]  # the training and the test places
@@ -142,6 +145,15 @@ class SentenceProbeSuite(_ProbeOfVectors):
         return value
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
+        result = self._measure(rung, name)
+        if not rung.summary.model.learns_documents:
+            return result
+        tested = self._read("test" if self.test else "train", name)
+        texts = [" ".join(text.parts) for _, text in tested]
+        documents = (document.sentences for document in read_split(rung.corpus, "train"))
+        return replace(result, transductive=int(find_texts(texts, documents, _RUN).sum()))
+
+    def _measure(self, rung: Rung, name: str) -> SuiteResult:
         parts = [self._read(key, name) for key in ("train", "test") if getattr(self, key)]
         names = [name for part in parts for name, _ in part]
         texts = [text for part in parts for _, text in part]
@@ -220,6 +232,10 @@ class SentencePropertiesSuite(_ProbeOfVectors):
     sentences: int = Field(default=3000, ge=100)  # of each property, at most
     words: int = Field(default=100, ge=2, le=1000)  # of which one is to be told
 
+    @property
+    def on_held_out(self) -> bool:
+        return True
+
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         blank, sentences = _read_sentences(rung)
         items: list[Items] = []
@@ -243,8 +259,7 @@ class SentencePropertiesSuite(_ProbeOfVectors):
 def _read_sentences(rung: Rung) -> tuple[str, list[list[str]]]:
     """The held-out sentences as words, and what joins them: a blank, or nothing for writing without
     blanks, whose words are its characters."""
-    documents = read_split(rung.corpus, "validation")
-    sentences = [sentence for document in documents for sentence in document.sentences]
+    sentences = [sentence for _, document in rung.held_out for sentence in document.sentences]
     words = [each.split() for each in sentences]
     _, unit = count_units(sum(map(len, words)), sum(map(len, sentences)))
     return (" ", words) if unit == "words" else ("", [*map(list, sentences)])

@@ -32,6 +32,7 @@ from rungwise.models.word_vectors.sparse_sums import SparseSums, merge_sums
 Text = Callable[[], Iterable[NDArray[np.integer]]]  # the ids of the training text, in parts
 Counts = NDArray[np.int64]
 _EM_STEPS = 10
+_MOST_LEAVES = 8  # of a word: without a bound they double at every level
 
 
 class Tree(NamedTuple):
@@ -106,15 +107,20 @@ def cluster_tree(clusters: Clusters, counts_V: Counts) -> Tree:
 
 def learn_tree(points_VD: NDArray[np.float64], balanced: bool, overlap: float) -> Tree:
     """Return the tree of points: words go to the side that is responsible, to both sides within
-    `overlap` of one half; with `balanced`, each side takes a half."""
+    `overlap` of one half until they have as many leaves as a word may; with `balanced`, each side
+    takes a half."""
+    leaves_V = np.ones(len(points_VD), np.int64)
 
     def divide(words: NDArray[np.int64]) -> tuple[Any, Any]:
         share_N = responsibilities(points_VD[words])
         if balanced:
             return _halves(words[np.argsort(share_N, kind="stable")])
-        for width in (overlap, 0.0):
-            sides = words[share_N > 0.5 - width], words[share_N < 0.5 + width]
+        is_first = share_N >= 0.5
+        is_near = (np.abs(share_N - 0.5) < overlap) & (leaves_V[words] < _MOST_LEAVES)
+        for is_both in (is_near, np.zeros_like(is_near)):
+            sides = words[is_first | is_both], words[~is_first | is_both]
             if min(map(len, sides)) > 0 and max(map(len, sides)) < len(words):
+                leaves_V[words[is_both]] += 1
                 return sides
         return _halves(words[np.argsort(share_N, kind="stable")])
 

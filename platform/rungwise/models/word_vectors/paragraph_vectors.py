@@ -4,7 +4,7 @@
     dm     the document's row and the word's window   ──> the word in the middle
 
 Le & Mikolov 2014, "Distributed Representations of Sentences and Documents" (arXiv:1405.4053). The
-paper concatenates document and window (PV-DM); their mean or sum is cheaper. The output is that of
+paper concatenates document and window (PV-DM); their sum or mean is cheaper. The output is that of
 word2vec. A text that was not trained on gets a vector by a small fit: its row alone learns, while
 words and output stay as they are. Random numbers of this fit follow from the text, so equal texts
 get equal vectors. The passes over the text are in paragraph_vectors_kernel.py.
@@ -32,8 +32,8 @@ from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
 class ParagraphVectorsConfig(WindowFamily):
     """PV-DBOW or PV-DM, by default the first, which learns no vectors of words.
 
-    As in word2vec, the mean follows its true gradient and needs a learning rate about as many times
-    higher as rows are averaged.
+    PV-DM reads the sum, which learns at the rate of PV-DBOW. As in word2vec, the mean follows its
+    true gradient and needs a learning rate about as many times higher as rows are averaged.
     """
 
     objectives: ClassVar = (vector_objective("document_words", "Held-out document", "word"),)
@@ -42,12 +42,13 @@ class ParagraphVectorsConfig(WindowFamily):
     paper: ClassVar[str] = "Le & Mikolov"
     idea: ClassVar[str] = "a list of numbers for every paragraph, learnt from its words"
     page: ClassVar[str] = "paragraph-vector model"
+    learns_documents: ClassVar[bool] = True
 
     kind: Literal["paragraph_vectors"] = "paragraph_vectors"
     # predict a word from its document, or (dm) from its document and its window
     architecture: Literal["dbow", "dm"] = "dbow"
     # how dm joins the two; concatenation always reads the whole window
-    joining: Literal["mean", "sum", "concatenation"] = "mean"
+    joining: Literal["sum", "mean", "concatenation"] = "sum"
     words: bool = False  # dbow also learns vectors of words, by skip-gram in the same pass
     inference_epochs: int = Field(default=10, ge=1)  # passes over a new text
     inference_rate: float = Field(default=0.025, gt=0)  # learning rate of the first of them

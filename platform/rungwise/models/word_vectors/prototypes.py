@@ -2,8 +2,9 @@
 
     occurrences of "bank" ──> mean vector of each one's neighbours ──> clusters ──> prototypes
 
-Reisinger & Mooney 2010, "Multi-Prototype Vector-Space Models of Word Meaning": spherical k-means of
-contexts. Neighbours have a weight of a / (a + p), with p the share of the text (Arora, Liang & Ma
+Reisinger & Mooney 2010, "Multi-Prototype Vector-Space Models of Word Meaning": clusters of
+contexts, here by k-means of their vectors at length 1; an occurrence is of the cluster whose centre
+is nearest. Neighbours have a weight of a / (a + p), with p the share of the text (Arora, Liang & Ma
 2017), because words that are everywhere would else make the clusters. Huang et al. 2012 number the
 occurrences by cluster and train again; here the vectors that are given (those of the step
 before) stay, and prototype k of a word with vector v is
@@ -187,10 +188,6 @@ class PrototypesModel(TableModel):
     def _unit_table(self) -> Vectors:
         return _unit(self.table)
 
-    @cached_property
-    def _unit_centres(self) -> Vectors:
-        return _unit(self.centres)
-
     def prototypes(self, word: int) -> Vectors:
         """Return the vectors (K, D) of a word; (1, D) if it has one."""
         vector, row = self.table[word], self.rows[word]
@@ -218,7 +215,7 @@ class PrototypesModel(TableModel):
         vectors = static.copy()
         for vector, word, context in zip(vectors, ids[places], contexts, strict=True):
             if (row := self.rows[word]) >= 0 and context.any():
-                nearest = int((self._unit_centres[row] @ context).argmax())
+                nearest = int(np.square(self.centres[row] - context).sum(axis=1).argmin())
                 vector[:] = self.prototypes(word)[nearest]
         return np.stack([static, vectors])
 

@@ -93,13 +93,14 @@ class Ranking:
 
     def _value(self, each: Ranked) -> str:
         metric = self.column.metric
-        return f"{score(each.value.mean, metric)} {interval(each.value, metric)}"
+        mark = " (settings chosen on this text)" if each.name in self.column.chosen else ""
+        return f"{score(each.value.mean, metric)} {interval(each.value, metric)}{mark}"
 
     def _gap(self, each: Ranked) -> str:
         """How far behind the best, in words."""
         gap, metric = each.behind, self.column.metric
         assert gap is not None, "the best is behind nothing"
-        if metric == "perplexity":
+        if METRICS[metric].is_ratio:
             value, low, high = (number(math.exp(b), 2) for b in (gap.mean, gap.low, gap.high))
             size = f"{value} times [{low}, {high}]"
         elif metric == "bits_per_byte":
@@ -143,7 +144,7 @@ def rank_rungs(
     ranked = [Ranked(order[0], cells[order[0]], None)]
     for name in order[1:]:
         gap = contrast(
-            [(sign, best), (-sign, by_name[name].items(key))], log=column.metric == "perplexity"
+            [(sign, best), (-sign, by_name[name].items(key))], log=METRICS[column.metric].is_ratio
         )
         ranked.append(Ranked(name, cells[name], gap.estimate()))
     return Ranking(column, tuple(ranked))

@@ -75,9 +75,11 @@ def write_ladder(
     judged = rename_claims(ClaimsSummary.of(inputs["claims"]), names)
     answered = gather_suites(rungs)
     tasks = comparison.tasks if comparison else ()
-    columns = gather_columns(answered, judged.averages, [task.evaluation for task in tasks])
-    ranking = rank_rungs(rungs, columns, judged.averages)
     searches = tuning.gather_searches(inputs, looks, names)
+    chosen = frozenset(each.rung for each in searches if each.summary.on_held_out)
+    evaluations = [task.evaluation for task in tasks]
+    columns = gather_columns(answered, judged.averages, evaluations, chosen)
+    ranking = rank_rungs(rungs, columns, judged.averages)
     after = tuning.list_changed_verdicts(inputs, config.claims_after)
     ladder_table = table.write_table(inputs, comparison, names=names, is_ladder=True)
     tested = claims.select_tested(judged.claims)

@@ -11,7 +11,14 @@ from rungwise.evaluation.comparison.table import TaskMean
 from rungwise.evaluation.suites.base import Suite
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.evaluation.suites.scores import merge_seeds
-from rungwise.evaluation.suites.section import Cell, Column, MeasuredRung, SuiteBlock, find_best
+from rungwise.evaluation.suites.section import (
+    Cell,
+    Column,
+    MeasuredRung,
+    SuiteBlock,
+    compare_on_new,
+    find_best,
+)
 from rungwise.report.sections.variants import input_artifact
 from rungwise.training.summary import PretrainSummary
 
@@ -68,14 +75,19 @@ def list_skipped_suites(rungs: Sequence[MeasuredRung]) -> dict[tuple[str, str], 
 
 
 def gather_columns(
-    answered: Answered, averages: Mapping[str, TaskMean], tasks: Sequence[EvaluateSummary]
+    answered: Answered,
+    averages: Mapping[str, TaskMean],
+    tasks: Sequence[EvaluateSummary],
+    chosen: frozenset[str],
 ) -> list[Column]:
     """Every score that at least one rung has; of those with one name, each says its suite. The
-    means of the rivals over all `tasks` take no pretraining."""
+    means of the rivals over all `tasks` take no pretraining; the held-out text has `chosen` the
+    settings of some rungs."""
     columns = [
-        column
+        replace(column, chosen=chosen & {*column.cells}) if suite.on_held_out else column
         for name, (suite, rungs) in answered.items()
-        for column in suite.columns(name, rungs)
+        for whole in suite.columns(name, rungs)
+        for column in (whole, compare_on_new(rungs, whole))
         if column.cells
     ]
     names = [column.name for column in columns]

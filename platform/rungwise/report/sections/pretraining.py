@@ -21,10 +21,15 @@ _MOST_STEPS = 12
 
 
 def write_loss(
-    pretrain: PretrainSummary, baseline: Baseline | None, first: str, from_weights: bool
+    pretrain: PretrainSummary,
+    baseline: Baseline | None,
+    first: str,
+    from_weights: bool,
+    chosen: bool,
 ) -> Section | None:
     """The section about the loss; None without steps. `first` names the variant if there are
-    several, and with `from_weights` the model did not begin at random."""
+    several; with `from_weights` the model did not begin at random; with `chosen` its settings are
+    the best of several on this text."""
     run, objective = pretrain.gradient, pretrain.model.objective(pretrain.objective)
     if run is None:
         return None
@@ -36,6 +41,7 @@ def write_loss(
         "baseline": baseline,
         "first": first,
         "from_weights": from_weights,
+        "chosen": chosen,
         "ln_vocabulary": math.log(pretrain.vocab_size),
         "ln_2": math.log(2),
     }
