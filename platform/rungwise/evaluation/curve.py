@@ -78,7 +78,7 @@ class CurveRun(Config):
     seed: int
     tokens: str
     pretrain: str
-    measure: str | None
+    measure: str | None = None
 
 
 class CurveStageConfig(Config):

@@ -8,7 +8,7 @@ builds them in the order of their length, and each goes on from the plateau of t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rungwise.core.errors import ConfigError, UserError
@@ -22,22 +22,18 @@ from rungwise.evaluation.curve import (
     CurveSummary,
     read_points,
 )
+from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.forecast.points import Point
 from rungwise.models.naming import name_models
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import (
-    Graph,
-    TrainedStep,
-    measure_inputs,
-    pretrain_config,
-    train_steps,
-)
+from rungwise.pipeline.stages import Graph, measure_inputs, pretrain_config, train_steps
 from rungwise.pipeline.variants import ExperimentVariant, name_variant, resolve_variants
 from rungwise.training.fit_config import PretrainStageConfig
 
 _SOURCE = "curve"
+_READ = ("tokens", "pretrain")  # of a run, besides what measures it
 
 
 def plan_curve(
@@ -51,41 +47,52 @@ def plan_curve(
     Raises ConfigError if a rung cannot be trained at a share of its budget."""
     assert recipe.curve
     suite = _find_suite(recipe)
-    runs: dict[str, CurveRun] = {}  # by the fingerprint of the pretraining
+    runs: list[CurveRun] = []
     passed_over: dict[str, str] = {}
     inputs: dict[str, Stage] = {}
+    wholes: set[str] = set()  # the fingerprints of the rungs' own pretrainings
+
+    def add(rung: str, budget: float, seed: int, stages: Mapping[str, Stage]) -> None:
+        names = {name: stage.display_name for name, stage in stages.items()}
+        runs.append(CurveRun(rung=rung, budget=budget, seed=seed, **names))
+        inputs.update({stage.display_name: stage for stage in stages.values()})
+
     for variant in variants:
-        if reason := _explain_no_curve(variant.recipe, measured[variant.name][0]):
+        whole = measured[variant.name]
+        if reason := _explain_no_curve(variant.recipe, whole[0]):
             passed_over[variant.name] = reason
             continue
-        own = {stage.inputs["pretrain"].fingerprint for stage in measured[variant.name]}
-        if own & runs.keys():
+        own = {stage.inputs["pretrain"].fingerprint for stage in whole}
+        if own & wholes:
             continue  # it differs from a rung before it in fine-tuning alone
+        wholes |= own
         with name_variant(recipe, variant.name):
             shorter = _list_shares(recipe.curve, variant.recipe)
+        first = getattr(variant.recipe.pretrain, "seed", 0)
         for (budget, number), changed in shorter.items():
             title = Title("", variant=variant.name, part=f"{budget:g}", seed=number or None)
             trained = graph.add_steps(train_steps(changed), title, variant.name)
-            measure = _measure(graph, suite, trained, title)
-            seed = getattr(changed.pretrain, "seed", 0)
-            _add_run(runs, inputs, variant.name, (budget, seed), trained[-1].stages, measure)
-        for number, stage in enumerate(measured[variant.name]):
-            seed = getattr(variant.recipe.pretrain, "seed", 0) + number
-            measure = stage if _has_code_length(stage) else None
-            _add_run(runs, inputs, variant.name, (1.0, seed), stage.inputs, measure)
+            stages = {name: trained[-1].stages[name] for name in _READ}
+            measure = MEASURE.stage(MeasureConfig(suites=suite), measure_inputs(trained))
+            if _has_code_length(measure):
+                stages["measure"] = graph.add(measure, replace(title, stage="measure"))
+            add(variant.name, budget, first + number, stages)
+        for number, stage in enumerate(whole):
+            stages = {name: stage.inputs[name] for name in _READ}
+            if _has_code_length(stage):
+                stages["measure"] = stage
+            add(variant.name, 1.0, first + number, stages)
     if not runs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items())
         raise ConfigError(
             "curve: expected a rung that predicts tokens of held-out text, found none "
             f"({reasons}); add one, or leave curve out"
         )
-    config = CurveStageConfig(
-        runs=tuple(runs.values()), suite=next(iter(suite)), passed_over=passed_over
-    )
+    config = CurveStageConfig(runs=tuple(runs), suite=next(iter(suite)), passed_over=passed_over)
     return graph.add(CURVE.stage(config, inputs), Title("curve"))
 
 
-def _find_suite(recipe: Recipe) -> dict[str, PerplexitySuite]:
+def _find_suite(recipe: Recipe) -> dict[str, SuiteConfig]:
     """The recipe's suite of perplexity by name. Raises ConfigError if it has none."""
     for name, suite in recipe.measure.items():
         if isinstance(suite, PerplexitySuite):
@@ -132,7 +139,7 @@ def _list_shares(curve: CurveConfig, recipe: Recipe) -> dict[tuple[float, int], 
             changes["text_share"] = recipe.text_share * budget
         if changes not in settings.values() and changes != {f"pretrain.{length_key}": whole}:
             settings[budget] = changes
-    if of == "steps" and length_key == "steps":
+    if settings and of == "steps" and length_key == "steps":
         _require_trunk(recipe, min(each["pretrain.steps"] for each in settings.values()))
     shares = {
         (budget, 0): recipe.with_changes(changes, _SOURCE) for budget, changes in settings.items()
@@ -167,39 +174,6 @@ def _require_trunk(recipe: Recipe, fewest: int) -> None:
     )
 
 
-def _measure(
-    graph: Graph, suite: dict[str, PerplexitySuite], trained: list[TrainedStep], title: Title
-) -> Stage | None:
-    """The stage that measures a code length; None where the last validation has the loss."""
-    stage = MEASURE.stage(MeasureConfig(suites=dict(suite)), measure_inputs(trained))
-    if not _has_code_length(stage):
-        return None
-    return graph.add(
-        stage, Title("measure", variant=title.variant, part=title.part, seed=title.seed)
-    )
-
-
-def _add_run(
-    runs: dict[str, CurveRun],
-    inputs: dict[str, Stage],
-    rung: str,
-    budget_and_seed: tuple[float, int],
-    stages: Mapping[str, Stage],
-    measure: Stage | None,
-) -> None:
-    (budget, seed), (tokens, pretrain) = budget_and_seed, (stages["tokens"], stages["pretrain"])
-    runs[pretrain.fingerprint] = CurveRun(
-        rung=rung,
-        budget=budget,
-        seed=seed,
-        tokens=tokens.display_name,
-        pretrain=pretrain.display_name,
-        measure=None if measure is None else measure.display_name,
-    )
-    read = (tokens, pretrain) if measure is None else (tokens, pretrain, measure)
-    inputs |= {stage.display_name: stage for stage in read}
-
-
 @dataclass(frozen=True)
 class LoadedCurve:
     """The finished curve of a ladder: its points, the names of rungs as people write them, why
@@ -222,8 +196,8 @@ def load_curve(recipe: Recipe, file: str) -> LoadedCurve:
             "the ladder again",
             {"curve": {"budgets": [0.25, 0.5, 1]}},
         )
-    rows = {row.stage.name: row.artifact for row in plan("ladder", recipe)}
-    corpus, curve = rows["corpus"], rows["curve"]
+    rows = {row.stage.display_name: row.artifact for row in plan("ladder", recipe)}
+    corpus, curve = rows.get("corpus"), rows.get("curve")
     if corpus is None or curve is None:
         raise UserError(
             f"the curve of {recipe.name} is not below {recipe.root}; run it first: "

@@ -130,6 +130,17 @@ def test_rungs_that_differ_in_fine_tuning_alone_have_one_curve(plain: dict[str, 
     assert "bert_frozen" not in {run.rung for run in config.runs} | config.passed_over.keys()
 
 
+def test_a_rung_that_is_half_of_another_has_a_curve_of_its_own(plain: dict[str, Any]) -> None:
+    half = {"gpt": GPT, "half": GPT | {"pretrain": GPT["pretrain"] | {"steps": 40}}}
+    _, config = plan_ladder(plain | {"variants": half}, seeds=1)
+    at = {(run.rung, run.budget): run.pretrain for run in config.runs}
+    assert [at["half", budget] for budget in (0.125, 0.5, 1.0)] == [
+        "pretrain/half/0.125",
+        "pretrain/half/0.5",
+        at["gpt", 0.5],
+    ]
+
+
 def test_a_schedule_that_knows_its_end_has_no_trunk(plain: dict[str, Any]) -> None:
     linear = {"gpt": GPT | {"pretrain": {"steps": 80}}}
     expected = (

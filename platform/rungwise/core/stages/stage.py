@@ -94,11 +94,11 @@ class StageType(Generic[StageConfigT, SummaryT]):
     for the next one. `goes_on_from`, given the config, the fingerprints of the inputs and the
     finished artifacts, finds the artifact whose work the stage would continue; `trunk`, given the
     first two, says what work it shares with others, so that it waits for one that does less of it.
-    `place` is
-    "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must talk to
-    the tracking server themselves. `trains_alone` says whether the training of a config takes one
-    worker without a GPU, which the stage's own task can be on a machine alone. `refuse` raises
-    before Ray starts, if it can be known so early, what `run` would raise of a stage's own input.
+    `place` is "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must
+    talk to the tracking server themselves. `trains_alone` says whether the training of a config
+    takes one worker without a GPU, which the stage's own task can be on a machine alone. `refuse`
+    raises before Ray starts, if it can be known so early, what `run` would raise of a stage's own
+    input.
     """
 
     name: str
