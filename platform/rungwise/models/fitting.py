@@ -101,6 +101,11 @@ class Fitting(Config):
         return {}
 
     @property
+    def validated_rows(self) -> tuple[int, int] | None:
+        """How many held-out rows its validation reads, and the seed of their masks."""
+        return None
+
+    @property
     def shared_steps(self) -> int:
         """How many first steps a longer run would share with this one; 0 if it cannot go on."""
         return 0

@@ -42,8 +42,7 @@ from rungwise.models.family import Family
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.serving import hugging_face, onnx
 from rungwise.serving.card import recorded_licences, write_pretrain_card
-from rungwise.serving.hugging_face.modules import HUB_CARD, hub_card
-from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
+from rungwise.serving.hugging_face.modules import CONFIG, HUB_CARD, MODULES, auto_class, hub_card
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import special_ids
