@@ -12,7 +12,7 @@ Text comes as `TokenisedText`, with the bounds of its documents and their number
 V vocabulary, U units of a text: sentences or documents
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -147,6 +147,14 @@ class ArrayModel(Protocol):
         ...
 
 
+class TextFile(NamedTuple):
+    """A model as lines of text that other programs read."""
+
+    name: str
+    loader: str  # which programs
+    lines: Iterator[str]
+
+
 @runtime_checkable
 class CountedFamily(Protocol):
     """A family whose language model is estimated from counts; a table holds counts."""
@@ -172,6 +180,10 @@ class CountedFamily(Protocol):
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> Any:
         """Restore the model from its arrays."""
+        ...
+
+    def text_file(self, model: Any, words: Sequence[str], special: SpecialIds) -> TextFile:
+        """Return the model in the format of other programs, with the word of each id."""
         ...
 
 

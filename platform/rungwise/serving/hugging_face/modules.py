@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, processors
 
 from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import DataError
+from rungwise.core.tokens import END_OF_TEXT, ROLE_NAMES, SEP
 from rungwise.models.counterpart import Counterpart, SentenceModule
 from rungwise.models.transformer.rows import Pooling
 
@@ -104,20 +105,14 @@ def hub_card(card: str, auto: str, sentences: bool) -> str:
     return f"---\n{data.to_yaml()}\n---\n\n{card}"
 
 
-# Their role names, and the special tokens that can fill each.
+# Their role names, and the special tokens that can fill each, of texts that are framed or not.
 _ROLES: dict[bool, dict[str, tuple[str, ...]]] = {
-    True: {  # texts that are framed
-        "pad_token": ("[PAD]", "<pad>"),
-        "unk_token": ("[UNK]", "<unk>"),
-        "cls_token": ("[CLS]", "<s>", "<cls>"),
-        "sep_token": ("[SEP]", "</s>", "<sep>"),
-        "mask_token": ("[MASK]", "<mask>"),
-    },
+    True: {f"{role}_token": ROLE_NAMES[role] for role in ("pad", "unk", "cls", "sep", "mask")},
     False: {
-        "pad_token": ("[PAD]", "<pad>"),
-        "unk_token": ("[UNK]", "<unk>"),
-        "bos_token": ("<|endoftext|>", "<s>", "[SEP]"),
-        "eos_token": ("<|endoftext|>", "</s>", "[SEP]"),
+        "pad_token": ROLE_NAMES["pad"],
+        "unk_token": ROLE_NAMES["unk"],
+        "bos_token": (END_OF_TEXT, "<s>", SEP),
+        "eos_token": ROLE_NAMES["end"],
     },
 }
 

@@ -38,6 +38,7 @@ def import_weights(
     the folder's.
     """
     folder = weights_folder(config.path)
+    model: Any
     model, state = load_model(folder)
     before = read_tokenizer(TokenizerFileConfig(path=config.path))
     pieces = _cut_new_words(before, load_tokenizer(inputs["tokenizer"].folder), config.path)

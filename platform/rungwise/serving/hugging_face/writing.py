@@ -97,7 +97,7 @@ def export_model(
 
 def _find_counterpart(model: nn.Module, config: Family) -> tuple[Counterpart, Architecture]:
     is_headed = isinstance(model, HeadedEncoder)
-    purpose = getattr(model.head if is_headed else model, "purpose", None)
+    purpose: Any = getattr(model.head if is_headed else model, "purpose", None)
     if is_headed:
         _check_parts(model)
     for counterpart in config.counterparts():
