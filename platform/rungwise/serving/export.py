@@ -147,7 +147,7 @@ def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Expor
 
 def _write_counted(pretrain: Artifact, family: Any, tokenizer: Artifact, to: Folder) -> Export:
     vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
-    model = load_model(pretrain)
+    model: Any = load_model(pretrain)
     words = [vocabulary.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
     file = family.text_file(model, words, special_ids(vocabulary))
     _check_empty(to, (file.name,))

@@ -343,8 +343,9 @@ def test_a_family_is_exported_and_imported_by_its_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(families, "FAMILIES", (MirrorConfig,))
-    sizes = {"num_layers": 2, "num_heads": 2, "hidden_size": 8, "max_position_embeddings": 16}
-    config = MirrorConfig(**sizes, intermediate_size=12, dropout=0.25)
+    config = MirrorConfig(
+        num_layers=2, num_heads=2, hidden_size=8, intermediate_size=12, dropout=0.25
+    )
     model = config.build(11, config.objectives[0])
     words = {f"w{number}": number for number in range(11)}
     Tokenizer(WordLevel(words, unk_token="w0")).save(str(tmp_path / "words.json"))
