@@ -145,7 +145,7 @@ def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     counterpart = CONFIG.counterparts()[0]
     for name, parameter in ours.named_parameters():
-        gradient = counterpart.join(name, [gradients[n] for n in counterpart.stored_names(name)])
+        gradient = counterpart.join(name, [gradients[n] for n in counterpart.list_names(name)])
         torch.testing.assert_close(
             parameter.grad, gradient, atol=1e-5, rtol=1e-4, msg=lambda m, n=name: n + m
         )

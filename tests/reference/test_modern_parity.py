@@ -103,7 +103,7 @@ def test_what_comes_in_has_the_same_logits_and_gradients(theirs, tmp_path, padde
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     counterpart = next(each for each in config.counterparts() if each.holds(config))
     for name, parameter in model.named_parameters():
-        stored = [gradients[part] for part in counterpart.stored_names(name)]
+        stored = [gradients[part] for part in counterpart.list_names(name)]
         expected = counterpart.join(name, stored)
         torch.testing.assert_close(
             parameter.grad, expected, **TOLERANCE, msg=lambda m, name=name: name + m

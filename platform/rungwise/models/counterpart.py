@@ -22,7 +22,7 @@ from rungwise.core.errors import DataError
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 # Modules of theirs: one, or those of queries, keys and values, or of the halves of a gated layer.
-Stored = str | tuple[str, ...]
+Modules = str | tuple[str, ...]
 SIZES: Mapping[str, str] = {  # keys of `TransformerFamily` under their usual names
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
@@ -62,7 +62,7 @@ class Counterpart:
     architectures: Mapping[str, Architecture]
     when: Mapping[str, Any] = field(default_factory=dict)  # values of our keys that it stands for
     is_read: bool = True  # or only written
-    names: Mapping[str, Stored] = field(default_factory=dict)  # of modules, by ours
+    names: Mapping[str, Modules] = field(default_factory=dict)  # of modules, by ours
     prefix: str = ""  # of their tensors, which those of a model without heads lack
     transposed: tuple[str, ...] = ()  # modules of ours
     reversed_rows: tuple[str, ...] = ()
@@ -101,18 +101,17 @@ class Counterpart:
         """Whether it stands for a config of its family."""
         return all(getattr(config, key) == value for key, value in self.when.items())
 
-    def stored_names(self, name: str) -> tuple[str, ...]:
+    def list_names(self, name: str) -> tuple[str, ...]:
         """Return their names of a tensor of ours, several if they have it in parts."""
         pattern, leaf, number = _split_name(name)
-        stored = self.names.get(pattern)
-        parts = () if stored is None else _list_parts(stored)
-        return tuple(f"{part.format(number)}.{leaf}" for part in parts)
+        modules = _list_modules(self.names.get(pattern, ()))
+        return tuple(f"{module.format(number)}.{leaf}" for module in modules)
 
-    def own_name(self, stored: str) -> str:
+    def find_own_name(self, name: str) -> str:
         """Return our name of a tensor of theirs or of its whole; empty if we have none."""
-        pattern, leaf, number = _split_name(stored)
-        name = self._sources.get(pattern)
-        return "" if name is None else f"{name.format(number)}.{leaf}"
+        pattern, leaf, number = _split_name(name)
+        module = self._sources.get(pattern)
+        return "" if module is None else f"{module.format(number)}.{leaf}"
 
     @property
     def longest_key(self) -> str:
@@ -121,19 +120,19 @@ class Counterpart:
 
     @cached_property
     def _sources(self) -> dict[str, str]:
-        return {part: name for name, each in self.names.items() for part in _list_parts(each)}
+        return {module: name for name, each in self.names.items() for module in _list_modules(each)}
 
     def store(self, name: str, tensor: Tensor, config: Any) -> dict[str, Tensor]:
         """Return a tensor of ours under their names."""
-        stored = self.stored_names(name)
-        assert stored, f"no place for {name}"
-        if len(stored) == 1:
-            return {stored[0]: self._turn(name, tensor)}
-        sizes = config.blocks()[0].attention_sizes if len(stored) == 3 else len(tensor) // 2
-        return dict(zip(stored, tensor.split(sizes), strict=True))
+        names = self.list_names(name)
+        assert names, f"no place for {name}"
+        if len(names) == 1:
+            return {names[0]: self._turn(name, tensor)}
+        sizes = config.blocks()[0].attention_sizes if len(names) == 3 else len(tensor) // 2
+        return dict(zip(names, tensor.split(sizes), strict=True))
 
     def join(self, name: str, tensors: Sequence[Tensor]) -> Tensor:
-        """Return our tensor of this name, made of theirs under `stored_names`."""
+        """Return our tensor of this name, made of theirs under `list_names`."""
         return torch.cat(list(tensors)) if len(tensors) > 1 else self._turn(name, tensors[0])
 
     def _turn(self, name: str, tensor: Tensor) -> Tensor:
@@ -151,8 +150,8 @@ def _split_name(name: str) -> tuple[str, str, str]:
     return module, leaf, number.group() if number else ""
 
 
-def _list_parts(stored: Stored) -> tuple[str, ...]:
-    return (stored,) if isinstance(stored, str) else stored
+def _list_modules(modules: Modules) -> tuple[str, ...]:
+    return (modules,) if isinstance(modules, str) else modules
 
 
 def read_rotary_base(

@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.counterpart import Architecture, Counterpart, Stored
+from rungwise.models.counterpart import Architecture, Counterpart, Modules
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
@@ -337,7 +337,7 @@ def reading_direction(objective: Objective) -> str:
 # In transformers, whose classes of NSP are in reverse order.
 
 
-def _name_modules(prefix: str, attention_norm: str, mlp_norm: str) -> dict[str, Stored]:
+def _name_modules(prefix: str, attention_norm: str, mlp_norm: str) -> dict[str, Modules]:
     """The body and the last layers for tasks; the two norms are in these parts of a layer."""
     block, layer = "bert.transformer.blocks.{}", f"{prefix}.encoder.layer.{{}}"
     return {

@@ -157,8 +157,8 @@ def _read_inner_size(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _LAYERS = {
-    f"gpt.transformer.blocks.{{}}.{name}": f"transformer.h.{{}}.{stored}"
-    for name, stored in {
+    f"gpt.transformer.blocks.{{}}.{name}": f"transformer.h.{{}}.{other}"
+    for name, other in {
         "attention_norm": "ln_1",
         "attention.query_key_value": "attn.c_attn",
         "attention.output": "attn.c_proj",

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.core.errors import DataError
-from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Stored, read_rotary_base
+from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Modules, read_rotary_base
 from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reading_direction
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
 from rungwise.models.losses.hybrid import HYBRID
@@ -175,7 +175,7 @@ def _read_values(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _name_modules(attention: Stored, head: str) -> dict[str, Stored]:
+def _name_modules(attention: Modules, head: str) -> dict[str, Modules]:
     block, layer = "modern_bert.transformer.blocks.{}", "model.layers.{}"
     return {
         "modern_bert.token_embedding": "model.embeddings.tok_embeddings",

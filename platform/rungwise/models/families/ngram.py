@@ -105,7 +105,7 @@ class NgramConfig(Family):
         if special.unk is not None and arpa.UNKNOWN not in names:
             names[special.unk] = arpa.UNKNOWN
         loader = "kenlm.Model or rungwise.models.families.arpa.read_arpa"
-        return TextFile("model.arpa", loader, arpa.arpa_lines(model, names))
+        return TextFile(arpa.FILE, loader, arpa.arpa_lines(model, names))
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds

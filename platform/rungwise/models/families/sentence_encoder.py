@@ -433,7 +433,7 @@ def _compute_tensors(body: SentenceBody, config: SentenceEncoderConfig) -> dict[
 
 
 _VECTORS = {"vectors": Architecture("EsmModel")}
-_BLOCK, _STORED = "sentence.transformer.blocks.{}", "encoder.layer.{}"
+_BLOCK, _LAYER = "sentence.transformer.blocks.{}", "encoder.layer.{}"
 _ESM = Counterpart(
     model_type="esm",
     when={"network": "transformer"},
@@ -442,14 +442,14 @@ _ESM = Counterpart(
     names={
         "sentence.token_embedding": "embeddings.word_embeddings",
         "sentence.position_embedding": "embeddings.position_embeddings",
-        f"{_BLOCK}.attention_norm": f"{_STORED}.attention.LayerNorm",
+        f"{_BLOCK}.attention_norm": f"{_LAYER}.attention.LayerNorm",
         f"{_BLOCK}.attention.query_key_value": tuple(
-            f"{_STORED}.attention.self.{name}" for name in ("query", "key", "value")
+            f"{_LAYER}.attention.self.{name}" for name in ("query", "key", "value")
         ),
-        f"{_BLOCK}.attention.output": f"{_STORED}.attention.output.dense",
-        f"{_BLOCK}.mlp_norm": f"{_STORED}.LayerNorm",
-        f"{_BLOCK}.mlp.expand": f"{_STORED}.intermediate.dense",
-        f"{_BLOCK}.mlp.contract": f"{_STORED}.output.dense",
+        f"{_BLOCK}.attention.output": f"{_LAYER}.attention.output.dense",
+        f"{_BLOCK}.mlp_norm": f"{_LAYER}.LayerNorm",
+        f"{_BLOCK}.mlp.expand": f"{_LAYER}.intermediate.dense",
+        f"{_BLOCK}.mlp.contract": f"{_LAYER}.output.dense",
         "sentence.transformer.final_norm": "encoder.emb_layer_norm_after",
         "pooler": "pooler.dense",
         "contacts": "contact_head.regression",

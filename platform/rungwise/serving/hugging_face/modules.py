@@ -58,7 +58,7 @@ def write_modules(
 ) -> None:
     """Write modules of sentence-transformers in the order of use, each to a folder of its own but
     the first; `longest` is the longest row of a Transformer, which is there already."""
-    listed = []
+    entries = []
     for number, module in enumerate(modules):
         path = f"{number}_{module.name}" if number else ""
         (folder / path).mkdir(exist_ok=True)
@@ -68,8 +68,8 @@ def write_modules(
         if module.settings:
             write_json(folder / path / CONFIG, module.settings)
         kind = f"sentence_transformers.models.{module.name}"
-        listed.append({"idx": number, "name": str(number), "path": path, "type": kind})
-    write_json(folder / MODULES, listed)
+        entries.append({"idx": number, "name": str(number), "path": path, "type": kind})
+    write_json(folder / MODULES, entries)
     if longest is not None:
         write_json(folder / SENTENCES, {"max_seq_length": longest, "do_lower_case": False})
 

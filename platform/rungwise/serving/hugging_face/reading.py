@@ -45,28 +45,29 @@ def load_model(folder: Path) -> tuple[Family, dict[str, Tensor]]:
     with shapes_only():
         model: Any = config.build(data["vocab_size"], config.objectives[0])
         body = config.encoder(config.objectives[0], data["vocab_size"], 0.0).state_dict()
-    expected = model.state_dict()
-    names = {stored: counterpart.own_name(stored) for stored in tensors}
-    for stored, name in sorted(names.items()):
-        if not name or (name.startswith(f"{model.body.name}.") and name not in expected):
+    own = model.state_dict()
+    names = {theirs: counterpart.find_own_name(theirs) for theirs in tensors}
+    for theirs, name in sorted(names.items()):
+        if not name or (name.startswith(f"{model.body.name}.") and name not in own):
             raise DataError(
-                f"{path}: {stored} has no place in a {counterpart.model_type} of {CONFIG}; "
+                f"{path}: {theirs} has no place in a {counterpart.model_type} of {CONFIG}; "
                 "expected the weights of one of the classes that rungwise exports"
             )
-    heads = {_head_of(name) for name in names.values() if name not in body}
-    wanted = [name for name in expected if name in body or _head_of(name) in heads]
+    # A head is there as a whole or not at all.
+    heads = {name.partition(".")[0] for name in names.values() if name not in body}
+    whole = [name for name in own if name in body or name.partition(".")[0] in heads]
     unused = count_unused_positions(counterpart, data)
     state: dict[str, Tensor] = {}
-    for name in dict.fromkeys((*wanted, *names.values())):
-        parts = counterpart.stored_names(name)
+    for name in dict.fromkeys((*whole, *names.values())):
+        parts = counterpart.list_names(name)
         if missing := [part for part in parts if part not in tensors]:
             raise DataError(f"{path}: the tensor {missing[0]} is missing")
         tensor = counterpart.join(name, [tensors[part] for part in parts]).contiguous()
         state[name] = tensor[unused:] if name == counterpart.after_padding else tensor
-        if name in expected and state[name].shape != expected[name].shape:
+        if name in own and state[name].shape != own[name].shape:
             raise DataError(
                 f"{path}: {name} has the shape {list(state[name].shape)}, expected "
-                f"{list(expected[name].shape)} after {path.with_name(CONFIG)}"
+                f"{list(own[name].shape)} after {path.with_name(CONFIG)}"
             )
     return config, state
 
@@ -118,18 +119,18 @@ def load_config(folder: Path) -> Family:
 def _read_config(path: Path) -> tuple[dict[str, Any], Family, Counterpart]:
     """The data of the file, and the config that they describe."""
     data = _read_json(path)
-    known = {
+    counterparts = {
         counterpart.model_type: (family, counterpart)
         for family in families.FAMILIES
         for counterpart in family.counterparts()
         if counterpart.is_read
     }
     kind = data.get("model_type")
-    if not isinstance(kind, str) or kind not in known:
+    if not isinstance(kind, str) or kind not in counterparts:
         raise DataError(
-            f"{path}: model_type must be one of {', '.join(known)}, found {json.dumps(kind)}"
+            f"{path}: model_type must be one of {', '.join(counterparts)}, found {json.dumps(kind)}"
         )
-    family, counterpart = known[kind]
+    family, counterpart = counterparts[kind]
     _check_keys(data, counterpart, path)
     values: dict[str, Any] = {name: data[key] for name, key in counterpart.sizes.items()}
     for name, (key, default) in counterpart.defaults.items():
@@ -169,11 +170,6 @@ def _check_keys(data: Mapping[str, Any], counterpart: Counterpart, path: Path) -
         )
 
 
-def _head_of(name: str) -> str:
-    """The part of a model that a file has as a whole or not at all."""
-    return name.partition(".")[0]
-
-
 def _read_weights(paths: list[Path], counterpart: Counterpart, config: Any) -> dict[str, Tensor]:
     """The tensors under current names of transformers, tied ones once."""
     originals: dict[str, Tensor] = {}
@@ -191,7 +187,7 @@ def _read_weights(paths: list[Path], counterpart: Counterpart, config: Any) -> d
         # Checkpoints converted from TensorFlow still have its LayerNorm names.
         module, _, leaf = name.rpartition(".")
         name = f"{module}.{ {'gamma': 'weight', 'beta': 'bias'}.get(leaf, leaf) }"
-        is_head = name in tied or counterpart.own_name(name)
+        is_head = name in tied or counterpart.find_own_name(name)
         tensors[name if is_head else prefix + name] = tensor.float()
     for copy, original in tied.items():
         if copy in tensors and not torch.equal(

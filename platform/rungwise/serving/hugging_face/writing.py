@@ -58,7 +58,7 @@ def export_model(
     tokenizer, roles = read_tokenizer(tokenizer_file, body.vocab_size, counterpart.framed)
     if counterpart.after_padding and "pad_token" not in roles:
         raise DataError(
-            f"{tokenizer_file}: expected a token for padding, [PAD] or <pad>, found none; an "
+            f"{tokenizer_file}: expected a token for padding, [PAD] or <pad>, found none; "
             f"{architecture.name} counts positions from its id on"
         )
     if counterpart.framed and tokenizer.post_processor is None:
