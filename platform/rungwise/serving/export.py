@@ -136,7 +136,6 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
 
 
 def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Export:
-
     vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
@@ -165,7 +164,6 @@ def _write_for_transformers(
     labels: Sequence[str] = (),
     longest: int | None = None,
 ) -> Export:
-
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
         tokenizer.save(str(file))
