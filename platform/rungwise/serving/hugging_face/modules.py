@@ -1,14 +1,8 @@
-"""Files beside the weights: JSON, and what sentence-transformers reads.
+"""The files of an exported folder: their names, what sentence-transformers reads, card, tokenizer.
 
-The README.md of an exported model: its card, below the metadata that the Hugging Face hub reads.
-
-The metadata names no licence: those of the texts are in the card, and that of a model is for its
-owner to choose.
-
-The special tokens of a tokenizer under their role names in Hugging Face transformers.
-
-A literal `[MASK]` in a text is plain text in our training, but a special token in their library,
-whose pipelines mark the word to fill in with it.
+The metadata of the card names no licence: those of the texts are in it, and that of a model is for
+its owner to choose. A literal `[MASK]` in a text is plain text in our training, but a special token
+in their library, whose pipelines mark the word to fill in with it.
 """
 
 import json
