@@ -295,6 +295,7 @@ def test_gpt2_without_prefix_and_with_its_masks_is_understood(gpt_folder):
 
     rewritten(gpt_folder, age)
     edited(gpt_folder, n_ctx=16, n_inner="removed")
+    config: Any
     config, state = load_model(gpt_folder)
     assert config.intermediate_size == 4 * 16
     torch.testing.assert_close(state, expected, atol=0, rtol=0)
