@@ -43,6 +43,7 @@ from rungwise.evaluation.suites.minimal_pairs import (
 )
 from rungwise.evaluation.suites.sentences import OWN, SentencesSuite
 from rungwise.evaluation.suites.word_vectors import SimilaritySuite
+from rungwise.models.families.arpa import FILE as ARPA
 from rungwise.models.families.ngram_model import NgramLanguageModel
 from rungwise.models.trained.capabilities import (
     HidesWords,
@@ -51,7 +52,7 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.pipeline.loading import find_built
-from rungwise.serving.export import ARPA, write_pretrained
+from rungwise.serving.export import write_pretrained
 from rungwise.tasks.formats.table import StsFormat
 from rungwise.training.initial import find_tokens
 from rungwise.training.pretrained import find_tokenizer

@@ -17,27 +17,13 @@ from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.trained.language_models import MaskedModel
+from rungwise.serving.hugging_face import load_model
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 VOCAB_SIZE = 97
 CONFIG = BertConfig(
     num_layers=3, num_heads=4, hidden_size=48, intermediate_size=96, max_position_embeddings=20
 )
-# Ours on the left, for each of the blocks; query, key and value apart.
-BLOCK_NAMES = {
-    "attention.output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "mlp.expand": "intermediate.dense",
-    "mlp.contract": "output.dense",
-    "mlp_norm": "output.LayerNorm",
-}
-NAMES = {
-    "bert.embedding_norm": "bert.embeddings.LayerNorm",
-    "bert.pooler": "bert.pooler.dense",
-    "mlm.dense": "cls.predictions.transform.dense",
-    "mlm.norm": "cls.predictions.transform.LayerNorm",
-}
-EMBEDDINGS = {"token": "word", "segment": "token_type", "position": "position"}
 
 
 @pytest.fixture(scope="module")
@@ -63,31 +49,14 @@ def theirs():
 
 
 @pytest.fixture(scope="module")
-def ours(theirs):
+def ours(theirs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    theirs.save_pretrained(folder)
+    config, state = load_model(folder)
+    assert config == CONFIG
     model = BertForPretraining(CONFIG, VOCAB_SIZE)
-    model.load_state_dict(translate(theirs.state_dict()))
+    model.load_state_dict(state)
     return model.eval()
-
-
-def translate(theirs):
-    """The state dict of transformers under our names."""
-    state = {
-        f"bert.{name}_embedding.weight": theirs[f"bert.embeddings.{other}_embeddings.weight"]
-        for name, other in EMBEDDINGS.items()
-    }
-    state["mlm.bias"] = theirs["cls.predictions.bias"]
-    for kind in ("weight", "bias"):
-        for name, other in NAMES.items():
-            state[f"{name}.{kind}"] = theirs[f"{other}.{kind}"]
-        for index in range(CONFIG.num_layers):
-            block, layer = f"bert.transformer.blocks.{index}", f"bert.encoder.layer.{index}"
-            for name, other in BLOCK_NAMES.items():
-                state[f"{block}.{name}.{kind}"] = theirs[f"{layer}.{other}.{kind}"]
-            state[f"{block}.attention.query_key_value.{kind}"] = torch.cat(
-                [theirs[f"{layer}.attention.self.{x}.{kind}"] for x in ("query", "key", "value")]
-            )
-        state[f"nsp.{kind}"] = theirs[f"cls.seq_relationship.{kind}"].flip(0)
-    return state
 
 
 @pytest.fixture(params=["full", "padded"])
@@ -174,14 +143,11 @@ def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
     expected.loss.backward()
     loss.backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    # state_dict names a tied tensor at each of its uses, named_parameters only at the first.
-    for name, gradient in translate(gradients).items():
+    counterpart = CONFIG.counterparts()[0]
+    for name, parameter in ours.named_parameters():
+        gradient = counterpart.join(name, [gradients[n] for n in counterpart.list_names(name)])
         torch.testing.assert_close(
-            ours.get_parameter(name).grad,
-            gradient,
-            atol=1e-5,
-            rtol=1e-4,
-            msg=lambda m, n=name: n + m,
+            parameter.grad, gradient, atol=1e-5, rtol=1e-4, msg=lambda m, n=name: n + m
         )
 
 

@@ -46,9 +46,10 @@ def pair(request, tmp_path_factory):
             parameter.add_(0.1 * torch.randn_like(parameter))
     folder = tmp_path_factory.mktemp(request.param)
     theirs.eval().save_pretrained(folder)
-    config, state = load_model(folder)
-    assert config.norm == ("pre" if request.param == "gpt2" else "post")
-    ours = config.build(VOCAB_SIZE, config.objective("causal"))
+    family: Any
+    family, state = load_model(folder)
+    assert family.norm == ("pre" if request.param == "gpt2" else "post")
+    ours = family.build(VOCAB_SIZE, family.objective("causal"))
     ours.load_state_dict(state)
     return ours.eval(), theirs
 

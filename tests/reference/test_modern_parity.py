@@ -21,8 +21,6 @@ from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.hugging_face import export_model, load_model
-from rungwise.serving.hugging_face.modern import modern_bert_keys, modern_bert_values
-from rungwise.serving.hugging_face.tensors import list_entries
 from tests.small_models import shaken
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
@@ -103,10 +101,13 @@ def test_what_comes_in_has_the_same_logits_and_gradients(theirs, tmp_path, padde
     for logits_BTV in (expected, found):
         functional.cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten()).backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    for entry in list_entries(config):
-        expected = entry.join([gradients[part] for part in entry.parts])
-        found = model.get_parameter(entry.name).grad
-        torch.testing.assert_close(found, expected, **TOLERANCE, msg=lambda m, e=entry: e.name + m)
+    counterpart = next(each for each in config.counterparts() if each.holds(config))
+    for name, parameter in model.named_parameters():
+        stored = [gradients[part] for part in counterpart.list_names(name)]
+        expected = counterpart.join(name, stored)
+        torch.testing.assert_close(
+            parameter.grad, expected, **TOLERANCE, msg=lambda m, name=name: name + m
+        )
 
 
 @torch.no_grad()
@@ -204,7 +205,7 @@ def test_the_keys_of_older_configs_say_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("every", [2, 3, 7])
-def test_two_layers_do_not_say_how_often_one_is_global_and_the_key_does(every, tmp_path):
+def test_two_layers_do_not_say_how_often_one_is_global_and_the_key_does(every):
     config = ModernBertConfig(num_layers=2, global_every=every)
-    values = modern_bert_values(modern_bert_keys(config), tmp_path)
-    assert values["global_every"] == every
+    counterpart = config.counterparts()[0]
+    assert counterpart.values(counterpart.keys(config))["global_every"] == every

@@ -1,7 +1,7 @@
 """The model families as one union tagged by `kind`. A new family adds its name here."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter
 
@@ -53,6 +53,7 @@ ModelConfig = Annotated[
     Field(discriminator="kind"),
 ]
 
+FAMILIES: tuple[type[Family], ...] = get_args(get_args(ModelConfig)[0])
 DEFAULT_KIND: str = BertConfig.model_fields["kind"].default
 
 

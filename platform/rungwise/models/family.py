@@ -17,6 +17,7 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.tokens import SpecialIds
 from rungwise.core.wording import format_count
+from rungwise.models.counterpart import Counterpart
 from rungwise.models.device import shapes_only
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
 from rungwise.models.suggestion import MASKED, ROW, Size, Steps, suggest_steps
@@ -43,6 +44,11 @@ class Family(Config):
     def origin(self, objective: Objective) -> Origin:
         """Return its place in history."""
         return objective.origin or Origin(self.year, self.paper, self.idea)
+
+    @classmethod
+    def counterparts(cls) -> tuple[Counterpart, ...]:
+        """Return what it is in transformers; the first that fits a model is written."""
+        return ()
 
     @property
     def max_length(self) -> int | None:

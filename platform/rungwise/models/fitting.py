@@ -12,7 +12,7 @@ Text comes as `TokenisedText`, with the bounds of its documents and their number
 V vocabulary, U units of a text: sentences or documents
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -102,6 +102,11 @@ class Fitting(Config):
         return {}
 
     @property
+    def validated_rows(self) -> tuple[int, int] | None:
+        """How many held-out rows its validation reads, and the seed of their masks."""
+        return None
+
+    @property
     def shared_steps(self) -> int:
         """How many first steps a longer run would share with this one; 0 if it cannot go on."""
         return 0
@@ -143,6 +148,14 @@ class ArrayModel(Protocol):
         ...
 
 
+class TextFile(NamedTuple):
+    """A model as lines of text that other programs read."""
+
+    name: str
+    loader: str  # which programs
+    lines: Iterator[str]
+
+
 @runtime_checkable
 class CountedFamily(Protocol):
     """A family whose language model is estimated from counts; a table holds counts."""
@@ -168,6 +181,10 @@ class CountedFamily(Protocol):
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> Any:
         """Restore the model from its arrays."""
+        ...
+
+    def text_file(self, model: Any, words: Sequence[str], special: SpecialIds) -> TextFile:
+        """Return the model in the format of other programs, with the word of each id."""
         ...
 
 

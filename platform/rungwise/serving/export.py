@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -35,15 +35,11 @@ from rungwise.core.console import plain_console
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.models.families import arpa
-from rungwise.models.families.brown_clusters import ClassModel
-from rungwise.models.families.ngram_model import NgramLanguageModel
 from rungwise.models.family import Family
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.serving import hugging_face, onnx
 from rungwise.serving.card import recorded_licences, write_pretrain_card
-from rungwise.serving.hugging_face.modules import HUB_CARD, hub_card
-from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
+from rungwise.serving.hugging_face.modules import CONFIG, HUB_CARD, MODULES, auto_class, hub_card
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import special_ids
@@ -77,9 +73,6 @@ def export_vectors(model: WordVectors, tokenizer: Tokenizer, folder: Path) -> No
             binary.write(f"{name} ".encode() + vectors_VD[token].astype("<f4").tobytes() + b"\n")
 
 
-ARPA, PATHS = "model.arpa", "paths.txt"
-
-
 @dataclass(frozen=True)
 class Export:
     """The names of the files, and which software loads them."""
@@ -95,17 +88,12 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     model, DataError if an input of the model is gone.
     """
     tokenizer = find_tokenizer(pretrain)
-    config, objective = (
-        read_training_config(pretrain).model,
-        read_training_config(pretrain).objective,
-    )
+    training = read_training_config(pretrain)
+    config, objective = training.model, training.objective
     if vectors or not (objective.predicts_text or objective.sentences):
         return _write_vectors(pretrain, tokenizer, to)
     if fitting_kind(config) == "counts":
-        model = load_model(pretrain)
-        if isinstance(model, ClassModel):
-            return _write_paths(model, tokenizer, to)
-        return _write_arpa(cast(NgramLanguageModel, model), tokenizer, to)
+        return _write_counted(pretrain, config, tokenizer, to)
     reader = tokenizers.load_reader(tokenizer.folder)
     try:
         card = write_pretrain_card(config.kind, {"pretrain": pretrain}, recorded_licences(pretrain))
@@ -138,7 +126,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
             raise ConfigError(f"a {kind} has no token states to export as ONNX")
         tokenizer, frame = tokenizers.load_reader(find_tokenizer(model).folder), None
         if read_training_config(model).objective.masks:
-            cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
+            cls, sep = special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         onnx.export_onnx(module, tokenizer, frame, Path(scratch))
@@ -148,7 +136,6 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
 
 
 def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Export:
-
     vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
@@ -157,31 +144,15 @@ def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Expor
     return Export(files, loader)
 
 
-def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> Export:
-    """Write <s> for the start symbol, </s> for the end symbol, and <unk> for [UNK] unless the
-    vocabulary has a word spelt <unk>."""
-    _check_empty(to, (ARPA,))
+def _write_counted(pretrain: Artifact, family: Any, tokenizer: Artifact, to: Folder) -> Export:
     vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
-    special = tokenizers.special_ids(vocabulary)
+    model: Any = load_model(pretrain)
     words = [vocabulary.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
-    (end,) = special.require("end")
-    words[model.start_id], words[end] = arpa.START, arpa.END
-    if special.unk is not None and arpa.UNKNOWN not in words:
-        words[special.unk] = arpa.UNKNOWN
-    with to.staged(ARPA) as path, path.open("w", encoding="utf-8") as stream:
-        stream.writelines(f"{line}\n" for line in arpa.arpa_lines(model, words))
-    return Export((ARPA,), "kenlm.Model or rungwise.models.families.arpa.read_arpa")
-
-
-def _write_paths(model: ClassModel, tokenizer: Artifact, to: Folder) -> Export:
-    """Write the classes of words in the order of the tree, words by falling probability."""
-    _check_empty(to, (PATHS,))
-    vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
-    with to.staged(PATHS) as path, path.open("w", encoding="utf-8") as stream:
-        for number in np.lexsort((-model.log_words, model.classes)):
-            if (cluster := model.classes[number]) < len(model.paths):
-                stream.write(f"{model.paths[cluster]}\t{vocabulary.id_to_token(int(number))}\n")
-    return Export((PATHS,), "any program that reads the paths of Brown clusters")
+    file = family.text_file(model, words, special_ids(vocabulary))
+    _check_empty(to, (file.name,))
+    with to.staged(file.name) as path, path.open("w", encoding="utf-8") as stream:
+        stream.writelines(f"{line}\n" for line in file.lines)
+    return Export((file.name,), file.loader)
 
 
 def _write_for_transformers(
@@ -193,7 +164,6 @@ def _write_for_transformers(
     labels: Sequence[str] = (),
     longest: int | None = None,
 ) -> Export:
-
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
         tokenizer.save(str(file))

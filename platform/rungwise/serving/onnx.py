@@ -33,7 +33,6 @@ from rungwise.finetune import DESCRIPTION, describe
 from rungwise.finetune.model import TaskModel
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer
-from rungwise.tasks.kinds.heads import SpanHead, TokenHead
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import FILE as TOKENIZER
 
@@ -72,9 +71,7 @@ def export_onnx(
     has_two_rows = task is not None and task.config.pairs != "joined"
     rows: Any = 2 * Dim("items") if has_two_rows else Dim("rows")
     sizes = {0: rows, 1: Dim("length", max=longest)}
-    outputs = ("last_hidden_state",) if task is None else ("logits",)
-    if task is not None and isinstance(task.head, SpanHead):
-        outputs = ("start_logits", "end_logits")
+    outputs = ("last_hidden_state",) if task is None else task.head.outputs
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     try:
@@ -112,11 +109,8 @@ class _Graph(nn.Module):
         lengths_R, model = mask_RT.sum(dim=1), self.model
         if not isinstance(model, TaskModel):
             return model(ids_RT, segments_RT, lengths_R)
-        states_RTE, head = model.states(ids_RT, segments_RT, lengths_R), model.head
-        if isinstance(head, TokenHead | SpanHead):
-            logits = head.linear(states_RTE)
-            return logits.unbind(dim=-1) if isinstance(head, SpanHead) else logits
-        return head.linear(head.vectors(states_RTE, lengths_R))
+        logits = model.head.project(model.states(ids_RT, segments_RT, lengths_R), lengths_R)
+        return logits.unbind(dim=-1) if len(model.head.outputs) > 1 else logits
 
 
 def _add_frame(tokenizer: Tokenizer, frame: Frame) -> None:

@@ -86,11 +86,6 @@ class Predictor:
             quiet,
         )
 
-    @property
-    def example(self) -> dict[str, Any]:
-        """An example input by column."""
-        return self.model.kind.sample
-
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """One prediction per example, in order; see tasks/kinds/ for the keys."""
         if not examples:
@@ -151,11 +146,6 @@ class PretrainedPredictor:
             near = Neighbourhood(model, tokenizer)
             self.words = near.words
             self._answer = lambda texts: [_describe_word(near, text) for text in texts]
-
-    @property
-    def example(self) -> dict[str, Any]:
-        """An example input by column."""
-        return {"text": self.words[0] if self.words else "some text"}
 
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """One answer per example, in order. Raises DataError for a word that a table lacks."""

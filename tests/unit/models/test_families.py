@@ -3,26 +3,32 @@
 import ast
 import re
 import sys
-import typing
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import Batch
 from rungwise.instances.kind import Kind
-from rungwise.models.config import ModelConfig
+from rungwise.models import config as families
+from rungwise.models.config import FAMILIES
+from rungwise.models.counterpart import Architecture, Counterpart
+from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import Fitting
 from rungwise.pipeline.recipe import Recipe
+from rungwise.serving.hugging_face import export_model, load_model
 from rungwise.training import fit_config as pretraining_config
 from rungwise.training.config import GradientConfig
 from rungwise.training.fit_config import KINDS, PretrainStageConfig, fitting_kind, require_gradient
@@ -32,10 +38,8 @@ from tests.small_models import INSTANCES
 from tests.training_runs import make_instances, run, together, weights
 
 PACKAGE = Path(__file__).resolve().parents[3] / "platform" / "rungwise"
-FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig)[0])
 RECIPE = small_recipe(Path("artifacts"), Path("corpus.txt"))
-# Packages above models; serving/hugging_face names the families that transformers has, and
-# commands/init.py writes recipes of two.
+# Packages above models; commands/init.py writes recipes of two families.
 ABOVE = (
     *("training", "pretraining", "tasks", "finetune", "sweep", "evaluation", "serving"),
     *("report", "pipeline", "submission", "commands"),
@@ -44,7 +48,7 @@ FILES = [
     path
     for package in ABOVE
     for path in sorted((PACKAGE / package).rglob("*.py"))
-    if "hugging_face" not in path.parts and path.name != "init.py"
+    if path.name != "init.py"
 ]
 
 
@@ -306,7 +310,59 @@ def test_only_the_room_of_a_way_of_fitting_asks_which_it_is() -> None:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
                 named = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
                 asked |= {str(path.relative_to(PACKAGE))} if named & ways else set()
-    assert asked <= {"training/fit_config.py", "report/sections/examples.py"}
+    assert asked <= {"training/fit_config.py"}
+
+
+class MirrorConfig(GptConfig):
+    """A family with a counterpart of its own in transformers, which has odd names."""
+
+    kind: Literal["mirror"] = "mirror"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @classmethod
+    def counterparts(cls) -> tuple[Counterpart, ...]:
+        block, layer = "gpt.transformer.blocks.{}", "mirror.{}"
+        parts = {"attention.output": "out", "mlp.expand": "up", "mlp.contract": "down"}
+        norms = {"attention_norm": "first", "mlp_norm": "second"}
+        mirror = Counterpart(
+            model_type="mirror",
+            architectures={"next": Architecture("MirrorForCausalLM")},
+            names={
+                **{f"{block}.{own}": f"{layer}.{name}" for own, name in (parts | norms).items()},
+                f"{block}.attention.query_key_value": tuple(f"{layer}.{part}" for part in "qkv"),
+                "gpt.token_embedding": "words",
+                "gpt.position_embedding": "places",
+                "gpt.transformer.final_norm": "last",
+            },
+            transposed=(f"{block}.mlp.expand",),
+            dropouts=("dropout",),
+        )
+        return (mirror,)
+
+
+def test_a_family_is_exported_and_imported_by_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(families, "FAMILIES", (MirrorConfig,))
+    config = MirrorConfig(
+        num_layers=2, num_heads=2, hidden_size=8, intermediate_size=12, dropout=0.25
+    )
+    model = config.build(11, config.objectives[0])
+    words = {f"w{number}": number for number in range(11)}
+    Tokenizer(WordLevel(words, unk_token="w0")).save(str(tmp_path / "words.json"))
+    assert export_model(model, config, tmp_path / "words.json", tmp_path) == "MirrorForCausalLM"
+    stored = load_file(tmp_path / "model.safetensors")
+    own = model.state_dict()
+    assert torch.equal(
+        stored["mirror.1.up.weight"], own["gpt.transformer.blocks.1.mlp.expand.weight"].T
+    )
+    loaded, state = load_model(tmp_path)
+    assert loaded == config
+    assert state.keys() == own.keys()
+    assert all(torch.equal(state[name], own[name]) for name in own)
+    del stored["mirror.0.k.bias"]
+    save_file(stored, tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match=r"the tensor mirror\.0\.k\.bias is missing"):
+        load_model(tmp_path)
 
 
 def test_what_a_family_lacks_is_refused_by_its_kind() -> None:

@@ -28,8 +28,7 @@ from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pipeline.loading import find_built, load
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.serving.export import write_pretrained
-from rungwise.serving.hugging_face.modules import HUB_CARD
-from rungwise.serving.hugging_face.names import FILES
+from rungwise.serving.hugging_face.modules import FILES, HUB_CARD
 from rungwise.tokenizer import (
     CLEAN_UP,
     CLS_ID,

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from rungwise.core.errors import DataError
 from rungwise.models.families.ngram_model import NgramLanguageModel, find_ngrams
 
+FILE = "model.arpa"
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 _NEVER = -99.0  # stands for log10 of 0
 _LN_10 = math.log(10)

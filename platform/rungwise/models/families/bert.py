@@ -19,6 +19,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -27,6 +28,7 @@ from torch.nn import functional
 
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import MaskedBatch
+from rungwise.models.counterpart import Architecture, Counterpart, Modules
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
@@ -139,6 +141,10 @@ class BertConfig(EncoderFamily):
     @property
     def max_length(self) -> int | None:
         return self.max_position_embeddings if self.positions == "learned" else None
+
+    @classmethod
+    def counterparts(cls) -> tuple[Counterpart, ...]:
+        return _BERT, _ROBERTA, _ELECTRA
 
     def page_name(self, objective: Objective) -> str:
         return f"{reading_direction(objective)}BERT"
@@ -262,6 +268,10 @@ class MaskedOutput(OnBody):
     mlm: MlmHead
     nsp: nn.Linear | None
 
+    @property
+    def purpose(self) -> str:
+        return "masked" if self.nsp is None else "pairs"
+
     def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         """Return the logits of the masked tokens and of the pair; see `TransformerBody.encode`."""
         body: Any = self.body
@@ -322,3 +332,133 @@ class LeftToRight(NextTokenModel):
 def reading_direction(objective: Objective) -> str:
     """How a model of this objective reads, before the name of its family on the page."""
     return "" if objective.masks else "left-to-right "
+
+
+# In transformers, whose classes of NSP are in reverse order.
+
+
+def _name_modules(prefix: str, attention_norm: str, mlp_norm: str) -> dict[str, Modules]:
+    """The body and the last layers for tasks; the two norms are in these parts of a layer."""
+    block, layer = "bert.transformer.blocks.{}", f"{prefix}.encoder.layer.{{}}"
+    return {
+        "bert.token_embedding": f"{prefix}.embeddings.word_embeddings",
+        "bert.segment_embedding": f"{prefix}.embeddings.token_type_embeddings",
+        "bert.position_embedding": f"{prefix}.embeddings.position_embeddings",
+        "bert.embedding_norm": f"{prefix}.embeddings.LayerNorm",
+        f"{block}.attention.query_key_value": tuple(
+            f"{layer}.attention.self.{part}" for part in ("query", "key", "value")
+        ),
+        f"{block}.attention.output": f"{layer}.attention.output.dense",
+        f"{block}.attention_norm": f"{layer}.{attention_norm}.LayerNorm",
+        f"{block}.mlp.expand": f"{layer}.intermediate.dense",
+        f"{block}.mlp.contract": f"{layer}.output.dense",
+        f"{block}.mlp_norm": f"{layer}.{mlp_norm}.LayerNorm",
+        "bert.pooler": f"{prefix}.pooler.dense",
+        "classifier": "classifier",
+        "qa_outputs": "qa_outputs",
+    }
+
+
+def _list_architectures(name: str, pool: str, linear: str) -> dict[str, Architecture]:
+    """Their classes; `pool` and `linear` are the layers of that for labels of texts."""
+    return {
+        "masked": Architecture(f"{name}ForMaskedLM"),
+        "vectors": Architecture(f"{name}Model"),
+        "sequence": Architecture(
+            f"{name}ForSequenceClassification", pool=pool, linear=linear, labels="classes"
+        ),
+        "choice": Architecture(f"{name}ForMultipleChoice", pool="bert.pooler", linear="classifier"),
+        "token": Architecture(f"{name}ForTokenClassification", linear="classifier", labels="tags"),
+        "span": Architecture(f"{name}ForQuestionAnswering", linear="qa_outputs"),
+    }
+
+
+def _compute_positions(body: Bert, config: BertConfig) -> dict[str, Tensor]:
+    """Sinusoids as a table."""
+    if config.positions == "learned":
+        return {}
+    return {"bert.position_embedding.weight": body.position_vectors(config.max_position_embeddings)}
+
+
+_CAUSAL: dict[str, Any] = {"is_decoder": True}
+_BERT = Counterpart(
+    model_type="bert",
+    when={"norm": "post"},
+    architectures={
+        **_list_architectures("Bert", "bert.pooler", "classifier"),
+        "pairs": Architecture("BertForPreTraining"),
+        "next": Architecture("BertLMHeadModel", keys=_CAUSAL),
+    },
+    prefix="bert.",
+    names={
+        **_name_modules("bert", "attention.output", "output"),
+        "mlm.dense": "cls.predictions.transform.dense",
+        "mlm.norm": "cls.predictions.transform.LayerNorm",
+        "mlm": "cls.predictions",
+        "nsp": "cls.seq_relationship",
+    },
+    reversed_rows=("nsp",),
+    tied={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    buffers=("embeddings.position_ids",),
+    computed=_compute_positions,
+    dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    usual_dropout=0.1,
+    settings={
+        "position_embedding_type": (None, "absolute"),
+        "hidden_act": ("gelu",),
+        "layer_norm_eps": (BertConfig.layer_norm_epsilon,),
+        "type_vocab_size": (NUM_SEGMENTS,),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "tie_word_embeddings": (True,),
+        "rope_parameters": (None,),
+        "rope_scaling": (None,),
+    },
+    framed=True,
+    inputs=("input_ids", "token_type_ids", "attention_mask"),
+)
+_ROBERTA = replace(
+    _BERT,
+    model_type="roberta-prelayernorm",
+    when={"norm": "pre"},
+    architectures={
+        **_list_architectures("RobertaPreLayerNorm", "classifier.dense", "classifier.out_proj"),
+        "pairs": Architecture(
+            "RobertaPreLayerNormForMaskedLM", leaves_out=("bert.pooler.", "nsp.")
+        ),
+        "next": Architecture("RobertaPreLayerNormForCausalLM", keys=_CAUSAL),
+    },
+    prefix="roberta_prelayernorm.",
+    names={
+        **_name_modules("roberta_prelayernorm", "attention", "intermediate"),
+        "bert.transformer.final_norm": "roberta_prelayernorm.LayerNorm",
+        "mlm.dense": "lm_head.dense",
+        "mlm.norm": "lm_head.layer_norm",
+        "mlm": "lm_head",
+        "classifier.dense": "classifier.dense",
+        "classifier.out_proj": "classifier.out_proj",
+    },
+    tied={
+        "lm_head.decoder.weight": "roberta_prelayernorm.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    after_padding="bert.position_embedding.weight",
+)
+_ELECTRA = replace(
+    _BERT,
+    model_type="electra",
+    is_read=False,
+    architectures={
+        "detector": Architecture("ElectraForPreTraining", leaves_out=("mlm.", "generator."))
+    },
+    prefix="electra.",
+    names={
+        **_name_modules("electra", "attention.output", "output"),
+        "detector.dense": "discriminator_predictions.dense",
+        "detector.output": "discriminator_predictions.dense_prediction",
+    },
+    keys=lambda config: {"embedding_size": config.hidden_size},
+)

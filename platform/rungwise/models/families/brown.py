@@ -11,7 +11,7 @@ V vocabulary, C clusters
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,7 +25,15 @@ from rungwise.models.families.brown_clusters import ClassModel, cluster_words
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.families.ngram_model import Table
 from rungwise.models.family import Family
-from rungwise.models.fitting import Create, Parts, Tasks, Weights, fill_arrays, merge_parts
+from rungwise.models.fitting import (
+    Create,
+    Parts,
+    Tasks,
+    TextFile,
+    Weights,
+    fill_arrays,
+    merge_parts,
+)
 from rungwise.models.losses.objectives import CAUSAL
 
 _SMOOTHING = Smoothing((0.5, 1.0, 1.5))  # as kenlm, where the counts of few classes give none
@@ -97,6 +105,17 @@ class BrownConfig(Family):
     def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> ClassModel:
         """Restore a model from `to_tensors`."""
         return ClassModel.from_tensors(tensors, self.classes + 2)
+
+    def text_file(self, model: ClassModel, words: Sequence[str], special: SpecialIds) -> TextFile:
+        """Return the bits of each word's path in the tree of classes, a tab and the word; in the
+        order of the tree, words by falling probability."""
+        order = np.lexsort((-model.log_words, model.classes))
+        lines = (
+            f"{model.paths[model.classes[index]]}\t{words[index]}"
+            for index in order
+            if model.classes[index] < len(model.paths)
+        )
+        return TextFile("paths.txt", "any program that reads the paths of Brown clusters", lines)
 
     split = staticmethod(ngram_model.split_table)
     merge = staticmethod(ngram_model.merge_tables)

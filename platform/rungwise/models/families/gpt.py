@@ -17,13 +17,17 @@ sentences of a longer text.
 Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from rungwise.core.errors import ConfigError
 from rungwise.core.tokens import SpecialIds
+from rungwise.models.counterpart import Architecture, Counterpart
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CausalModel
@@ -64,6 +68,10 @@ class GptConfig(DecoderFamily):
     kind: Literal["gpt"] = "gpt"
     max_position_embeddings: int = Field(default=1024, ge=1)  # tokens of the longest row
     crosses_documents: bool = False  # a token also sees earlier documents in its block
+
+    @classmethod
+    def counterparts(cls) -> tuple[Counterpart, ...]:
+        return _GPT2, _OPENAI_GPT
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return GptForPretraining(self, vocab_size, vocab_multiple)
@@ -121,3 +129,96 @@ class GptForPretraining(DecoderForPretraining):
         if self.crosses_documents:
             return super().states(ids_BT)
         return super().states(ids_BT, where)
+
+
+# In transformers, which stores each matrix transposed.
+
+
+def refuse_output_bias(model: Any, config: DecoderFamily) -> None:
+    if config.output_bias:
+        raise ConfigError(
+            "model.output_bias is true, and the classes of transformers have no place for that "
+            "bias; train with false to export the model"
+        )
+
+
+def _check_inner_size(model: Any, config: GptConfig) -> None:
+    refuse_output_bias(model, config)
+    if config.intermediate_size != 4 * config.hidden_size:
+        raise ConfigError(
+            f"model.intermediate_size is {config.intermediate_size}, and OpenAIGPTLMHeadModel has "
+            f"always 4 · hidden_size, here {4 * config.hidden_size}; it cannot be exported"
+        )
+
+
+def _read_inner_size(data: Mapping[str, Any]) -> dict[str, Any]:
+    inner = data.get("n_inner")
+    return {"intermediate_size": 4 * data["n_embd"] if inner is None else inner}
+
+
+_LAYERS = {
+    f"gpt.transformer.blocks.{{}}.{name}": f"transformer.h.{{}}.{other}"
+    for name, other in {
+        "attention_norm": "ln_1",
+        "attention.query_key_value": "attn.c_attn",
+        "attention.output": "attn.c_proj",
+        "mlp_norm": "ln_2",
+        "mlp.expand": "mlp.c_fc",
+        "mlp.contract": "mlp.c_proj",
+    }.items()
+}
+_FIXED = {
+    "layer_norm_epsilon": (GptConfig.layer_norm_epsilon,),
+    "tie_word_embeddings": (True,),
+    "rope_parameters": (None,),
+    "rope_scaling": (None,),
+}
+_GPT2 = Counterpart(
+    model_type="gpt2",
+    when={"norm": "pre"},
+    architectures={"next": Architecture("GPT2LMHeadModel")},
+    prefix="transformer.",
+    names={
+        **_LAYERS,
+        "gpt.token_embedding": "transformer.wte",
+        "gpt.position_embedding": "transformer.wpe",
+        "gpt.transformer.final_norm": "transformer.ln_f",
+    },
+    transposed=tuple(name for name in _LAYERS if not name.endswith("norm")),
+    tied={"lm_head.weight": "transformer.wte.weight"},
+    buffers=(".attn.bias", ".attn.masked_bias"),
+    sizes={
+        "num_layers": "n_layer",
+        "num_heads": "n_head",
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+    },
+    dropouts=("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    usual_dropout=0.1,
+    settings={
+        **_FIXED,
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
+    },
+    keys=lambda config: {"n_inner": config.intermediate_size},
+    values=_read_inner_size,
+    check=refuse_output_bias,
+)
+_OPENAI_GPT = replace(
+    _GPT2,
+    model_type="openai-gpt",
+    when={"norm": "post"},
+    architectures={"next": Architecture("OpenAIGPTLMHeadModel")},
+    names={
+        **_LAYERS,
+        "gpt.token_embedding": "transformer.tokens_embed",
+        "gpt.position_embedding": "transformer.positions_embed",
+    },
+    tied={"lm_head.weight": "transformer.tokens_embed.weight"},
+    settings={**_FIXED, "afn": ("gelu", "gelu_new")},  # its "gelu" is the tanh form too
+    keys=lambda config: {},
+    values=lambda data: {"intermediate_size": 4 * data["n_embd"]},
+    check=_check_inner_size,
+)

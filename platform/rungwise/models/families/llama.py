@@ -11,14 +11,16 @@ Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rungwise.core.errors import BlockError
-from rungwise.models.families.gpt import DecoderFamily, DecoderForPretraining
+from rungwise.core.errors import BlockError, ConfigError
+from rungwise.models.counterpart import Architecture, Counterpart, read_rotary_base
+from rungwise.models.families.gpt import DecoderFamily, DecoderForPretraining, refuse_output_bias
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import Body, TransformerBody
@@ -55,6 +57,10 @@ class LlamaConfig(DecoderFamily):
                 {"num_key_value_heads": math.gcd(self.num_heads, self.num_key_value_heads)},
             )
         return self
+
+    @classmethod
+    def counterparts(cls) -> tuple[Counterpart, ...]:
+        return _LLAMA, _QWEN3
 
     @property
     def own_head_size(self) -> int | None:
@@ -114,3 +120,78 @@ class LlamaForPretraining(DecoderForPretraining):
 
     def output_table(self) -> Tensor:
         return super().output_table() if self.output is None else self.output.weight
+
+
+# In transformers.
+
+
+def _write_keys(config: LlamaConfig) -> dict[str, Any]:
+    layer = config.layer(0)
+    return {
+        "num_key_value_heads": layer.num_key_value_heads,
+        "head_dim": layer.head_size,
+        "rope_theta": config.rotary_base,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_base},
+    }
+
+
+def _read_values(data: Mapping[str, Any]) -> dict[str, Any]:
+    heads, shared = data["num_attention_heads"], data.get("num_key_value_heads")
+    size = data.get("head_dim", 128 if data["model_type"] == "qwen3" else None)
+    return {
+        "num_key_value_heads": None if shared == heads else shared,
+        "head_size": None if size is None or size * heads == data["hidden_size"] else size,
+        "rotary_base": read_rotary_base(data, "rope_theta", 10_000.0),
+    }
+
+
+def _check_head_size(model: Any, config: LlamaConfig) -> None:
+    refuse_output_bias(model, config)
+    if config.hidden_size % config.num_heads:
+        raise ConfigError(
+            f"model.hidden_size is {config.hidden_size}, and LlamaForCausalLM takes only multiples "
+            f"of num_heads, here {config.num_heads}, whatever head_size is; it cannot be exported"
+        )
+
+
+_BLOCK, _LAYER = "llama.transformer.blocks.{}", "model.layers.{}"
+_LLAMA = Counterpart(
+    model_type="llama",
+    when={"query_key_norm": False},
+    architectures={"next": Architecture("LlamaForCausalLM")},
+    prefix="model.",
+    names={
+        "llama.token_embedding": "model.embed_tokens",
+        f"{_BLOCK}.attention.query_key_value": tuple(
+            f"{_LAYER}.self_attn.{part}_proj" for part in "qkv"
+        ),
+        f"{_BLOCK}.attention.output": f"{_LAYER}.self_attn.o_proj",
+        f"{_BLOCK}.attention.query_norm": f"{_LAYER}.self_attn.q_norm",
+        f"{_BLOCK}.attention.key_norm": f"{_LAYER}.self_attn.k_norm",
+        f"{_BLOCK}.attention_norm": f"{_LAYER}.input_layernorm",
+        f"{_BLOCK}.mlp_norm": f"{_LAYER}.post_attention_layernorm",
+        f"{_BLOCK}.mlp.expand": (f"{_LAYER}.mlp.gate_proj", f"{_LAYER}.mlp.up_proj"),
+        f"{_BLOCK}.mlp.contract": f"{_LAYER}.mlp.down_proj",
+        "llama.transformer.final_norm": "model.norm",
+        "output": "lm_head",
+    },
+    tied={"lm_head.weight": "model.embed_tokens.weight"},
+    defaults={
+        "initializer_range": ("initializer_range", 0.02),
+        "norm_epsilon": ("rms_norm_eps", 1e-6),
+        "tied": ("tie_word_embeddings", False),
+    },
+    dropouts=("attention_dropout",),
+    settings={"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)},
+    keys=_write_keys,
+    values=_read_values,
+    check=_check_head_size,
+)
+_QWEN3 = replace(
+    _LLAMA,
+    model_type="qwen3",
+    when={"query_key_norm": True},
+    architectures={"next": Architecture("Qwen3ForCausalLM")},
+    settings={**_LLAMA.settings, "use_sliding_window": (False,)},
+    check=refuse_output_bias,
+)

@@ -14,12 +14,15 @@ similar length. The first layer has no norm before attention, because the embedd
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
 
+from rungwise.core.errors import DataError
+from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Modules, read_rotary_base
 from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reading_direction
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
 from rungwise.models.losses.hybrid import HYBRID
@@ -69,6 +72,10 @@ class ModernBertConfig(EncoderFamily):
             window=None if is_global else self.local_window // 2,
             first_norm=number > 0,
         )
+
+    @classmethod
+    def counterparts(cls) -> tuple[Counterpart, ...]:
+        return _MODERNBERT, _DECODER
 
     def page_name(self, objective: Objective) -> str:
         return f"{reading_direction(objective)}ModernBERT"
@@ -125,3 +132,105 @@ class ModernBertForPretraining(MaskedOutput):
         super().__init__(ModernBert(config, vocab_size, vocab_multiple))
         self.mlm = config.head(vocab_size)
         initialise(self.mlm, config.initializer_range)
+
+
+# In transformers. Since its version 5 a config lists the attention type of each layer and the
+# rotary base of each type; before, it had a key for each number. Both are read and written.
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+
+def _list_layer_types(num_layers: int, every: int) -> list[str]:
+    return [_SLIDING if number % every else _FULL for number in range(num_layers)]
+
+
+def _write_keys(config: ModernBertConfig) -> dict[str, Any]:
+    bases = {_FULL: config.global_rotary_base, _SLIDING: config.local_rotary_base}
+    return {
+        "global_attn_every_n_layers": config.global_every,
+        "global_rope_theta": config.global_rotary_base,
+        "local_rope_theta": config.local_rotary_base,
+        "layer_types": _list_layer_types(config.num_layers, config.global_every),
+        "rope_parameters": {
+            name: {"rope_type": "default", "rope_theta": base} for name, base in bases.items()
+        },
+    }
+
+
+def _read_values(data: Mapping[str, Any]) -> dict[str, Any]:
+    every, layers = data.get("global_attn_every_n_layers", 3), data.get("layer_types")
+    # A stack that is too short to have a second one says nothing against the key.
+    if layers is not None and layers != _list_layer_types(len(layers), every):
+        near = [number for number, name in enumerate(layers) if name == _FULL][1:]
+        every = near[0] if near else len(layers)
+        if layers != _list_layer_types(len(layers), every):
+            raise DataError(
+                f"layer_types must begin with {_FULL} and have it again every so many layers, "
+                f"{_SLIDING} between, found {layers}; rungwise has no such modernbert"
+            )
+    return {
+        "global_every": every,
+        "global_rotary_base": read_rotary_base(data, "global_rope_theta", 160_000.0, _FULL),
+        "local_rotary_base": read_rotary_base(data, "local_rope_theta", 10_000.0, _SLIDING),
+    }
+
+
+def _name_modules(attention: Modules, head: str) -> dict[str, Modules]:
+    block, layer = "modern_bert.transformer.blocks.{}", "model.layers.{}"
+    return {
+        "modern_bert.token_embedding": "model.embeddings.tok_embeddings",
+        "modern_bert.embedding_norm": "model.embeddings.norm",
+        f"{block}.attention_norm": f"{layer}.attn_norm",
+        f"{block}.attention.query_key_value": attention,
+        f"{block}.attention.output": f"{layer}.attn.Wo",
+        f"{block}.mlp_norm": f"{layer}.mlp_norm",
+        f"{block}.mlp.expand": f"{layer}.mlp.Wi",
+        f"{block}.mlp.contract": f"{layer}.mlp.Wo",
+        "modern_bert.transformer.final_norm": "model.final_norm",
+        "mlm.dense": f"{head}.dense",
+        "mlm.norm": f"{head}.norm",
+        "mlm": "decoder",
+    }
+
+
+_MODERNBERT = Counterpart(
+    model_type="modernbert",
+    architectures={
+        "masked": Architecture("ModernBertForMaskedLM"),
+        "vectors": Architecture("ModernBertModel"),
+    },
+    prefix="model.",
+    names=_name_modules("model.layers.{}.attn.Wqkv", "head"),
+    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    sizes={**SIZES, "local_window": "local_attention"},
+    dropouts=("attention_dropout", "embedding_dropout", "mlp_dropout"),
+    settings={
+        "hidden_activation": ("gelu",),
+        "classifier_activation": ("gelu",),
+        "norm_eps": (ModernBertConfig.layer_norm_epsilon,),
+        "decoder_bias": (True,),
+        **{f"{part}_bias": (False,) for part in ("norm", "attention", "mlp", "classifier")},
+        "tie_word_embeddings": (True,),
+    },
+    keys=_write_keys,
+    values=_read_values,
+    framed=True,
+    # Their own defaults are of another vocabulary.
+    token_ids={
+        "pad_token_id": "pad_token",
+        **{f"{name}_token_id": "cls_token" for name in ("cls", "bos")},
+        **{f"{name}_token_id": "sep_token" for name in ("sep", "eos")},
+    },
+)
+_DECODER = replace(
+    _MODERNBERT,
+    model_type="modernbert-decoder",
+    is_read=False,
+    architectures={"next": Architecture("ModernBertDecoderForCausalLM")},
+    names=_name_modules(tuple(f"model.layers.{{}}.attn.{part}_proj" for part in "qkv"), "lm_head"),
+    # It counts a token itself among those that it sees.
+    keys=lambda config: {
+        **_write_keys(config),
+        "local_attention": 2 * (config.local_window // 2 + 1),
+    },
+)

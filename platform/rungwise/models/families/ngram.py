@@ -9,18 +9,19 @@ N n-grams, O order
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from rungwise.core.tokens import SpecialIds, TokenisedText
+from rungwise.models.families import arpa
 from rungwise.models.families import ngram_model as ngram_tables
 from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
 from rungwise.models.families.ngram_model import NgramLanguageModel, Table
 from rungwise.models.family import Family
-from rungwise.models.fitting import Create, Parts, Tasks, Weights
+from rungwise.models.fitting import Create, Parts, Tasks, TextFile, Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.suggestion import Size
 
@@ -92,6 +93,19 @@ class NgramConfig(Family):
         (start,) = special.require("cls")
         smoothing = Smoothing(self.fallback_discounts, self.prune)
         return estimate_tensors(parts, vocab_size, start, smoothing, tasks, create)
+
+    def text_file(
+        self, model: NgramLanguageModel, words: Sequence[str], special: SpecialIds
+    ) -> TextFile:
+        """Return an ARPA file with <s> for the start symbol, </s> for the end symbol, and <unk> for
+        [UNK] unless the vocabulary has a word spelt <unk>."""
+        names = [*words]
+        (end,) = special.require("end")
+        names[model.start_id], names[end] = arpa.START, arpa.END
+        if special.unk is not None and arpa.UNKNOWN not in names:
+            names[special.unk] = arpa.UNKNOWN
+        loader = "kenlm.Model or rungwise.models.families.arpa.read_arpa"
+        return TextFile(arpa.FILE, loader, arpa.arpa_lines(model, names))
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds

@@ -38,9 +38,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.errors import BlockError
+from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.tokens import SpecialIds
 from rungwise.core.wording import format_count
+from rungwise.models.counterpart import Architecture, Counterpart, SentenceModule
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import SENTENCES, SentenceHead
@@ -121,6 +122,10 @@ class SentenceEncoderConfig(LayeredFamily):
                 {"num_heads": 1},
             )
         return self
+
+    @classmethod
+    def counterparts(cls) -> tuple[Counterpart, ...]:
+        return _ESM, _STATIC
 
     @property
     def directions(self) -> int:
@@ -287,6 +292,8 @@ class Writer(nn.Module):
 class SentenceModel(OnBody):
     """The encoder, and what the objective needs besides."""
 
+    purpose = "vectors"
+
     def __init__(
         self,
         config: SentenceEncoderConfig,
@@ -309,6 +316,10 @@ class SentenceModel(OnBody):
             self.output_bias = nn.Parameter(torch.zeros(vocab_size))
         for name, build in (layer for head in heads for layer in head.layers):
             self.add_module(name, build(config))
+
+    @property
+    def pooling(self) -> Pooling:
+        return cast(SentenceBody, self.body).pooling
 
     def forward(self, rows: Any, compute: Callable[[Self, Any], Any]) -> Any:
         """Compute what the objective asks."""
@@ -363,3 +374,110 @@ class SentenceVectorModel:
         """Return the vectors (K, N, E); see `ContextWordVectors`."""
         encoder = LayeredEncoder(self.module.body, None, 0)
         return EncodedWords(encoder, None, None).word_layers(texts, words)
+
+
+# In sentence-transformers: word vectors as StaticEmbedding, with a Dense for each feed-forward
+# layer; a Transformer as EsmModel of transformers, whose blocks normalise first and which adds
+# positions to embeddings without a norm. Its library pools no sums, and has no recurrent network
+# that reads our tokenizers. What an objective needs besides the encoder is left out.
+
+_LONGEST = 512  # tokens of a text; the formula of the positions has no end, their table has
+
+
+def _check_modules(model: SentenceModel, config: SentenceEncoderConfig) -> None:
+    pooled = {"words": ("mean",), "transformer": ("mean", "root", "max", "last")}
+    if model.other is not None:
+        misfit = "the vectors of two encoders side by side, each of length 1, as of quick_thoughts"
+    elif config.cell:
+        misfit = f"network {config.network} on these tokens"
+    elif model.pooling not in pooled[config.network]:
+        misfit = f"network {config.network} with pooling {model.pooling}"
+    else:
+        return
+    raise ConfigError(
+        f"sentence-transformers has no module for {misfit}; `rungwise predict` with --to FILE.npy "
+        "writes the vectors of texts"
+    )
+
+
+def _word_vectors(body: SentenceBody) -> Tensor:
+    return body.token_embedding.weight.detach()[: body.vocab_size]
+
+
+def _list_modules(model: SentenceModel) -> list[SentenceModule]:
+    body = cast(SentenceBody, model.body)
+    modules = [SentenceModule("StaticEmbedding", tensors={"embedding.weight": _word_vectors(body)})]
+    for layer in cast(Sequence[nn.Linear], body.layers):
+        settings = {
+            "out_features": layer.out_features,
+            "in_features": layer.in_features,
+            "bias": True,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        }
+        tensors = {f"linear.{name}": tensor for name, tensor in layer.state_dict().items()}
+        modules.append(SentenceModule("Dense", settings, tensors))
+    return modules
+
+
+def _compute_tensors(body: SentenceBody, config: SentenceEncoderConfig) -> dict[str, Tensor]:
+    """What the body computes, and zeros for heads that nothing reads."""
+    D, heads = config.hidden_size, config.num_layers * config.num_heads
+    return {
+        "sentence.token_embedding.weight": _word_vectors(body) * D**0.5,
+        "sentence.position_embedding.weight": sinusoid_positions(_LONGEST, D),
+        "pooler.weight": torch.zeros(D, D),
+        "pooler.bias": torch.zeros(D),
+        "contacts.weight": torch.zeros(1, heads),
+        "contacts.bias": torch.zeros(1),
+    }
+
+
+_VECTORS = {"vectors": Architecture("EsmModel")}
+_BLOCK, _LAYER = "sentence.transformer.blocks.{}", "encoder.layer.{}"
+_ESM = Counterpart(
+    model_type="esm",
+    when={"network": "transformer"},
+    is_read=False,
+    architectures=_VECTORS,
+    names={
+        "sentence.token_embedding": "embeddings.word_embeddings",
+        "sentence.position_embedding": "embeddings.position_embeddings",
+        f"{_BLOCK}.attention_norm": f"{_LAYER}.attention.LayerNorm",
+        f"{_BLOCK}.attention.query_key_value": tuple(
+            f"{_LAYER}.attention.self.{name}" for name in ("query", "key", "value")
+        ),
+        f"{_BLOCK}.attention.output": f"{_LAYER}.attention.output.dense",
+        f"{_BLOCK}.mlp_norm": f"{_LAYER}.LayerNorm",
+        f"{_BLOCK}.mlp.expand": f"{_LAYER}.intermediate.dense",
+        f"{_BLOCK}.mlp.contract": f"{_LAYER}.output.dense",
+        "sentence.transformer.final_norm": "encoder.emb_layer_norm_after",
+        "pooler": "pooler.dense",
+        "contacts": "contact_head.regression",
+    },
+    after_padding="sentence.position_embedding.weight",
+    computed=_compute_tensors,
+    sizes={
+        "hidden_size": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+    },
+    defaults={},
+    dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    keys=lambda config: {
+        "intermediate_size": config.blocks()[0].intermediate_size,
+        "layer_norm_eps": config.blocks()[0].epsilon,
+        "max_position_embeddings": _LONGEST,
+        "position_embedding_type": "absolute",
+        "emb_layer_norm_before": False,
+        "token_dropout": False,
+    },
+    check=_check_modules,
+    token_ids={"pad_token_id": "pad_token"},
+)
+_STATIC = Counterpart(
+    model_type="",
+    is_read=False,
+    architectures=_VECTORS,
+    check=_check_modules,
+    modules=_list_modules,
+)

@@ -100,6 +100,7 @@ class ReplacedTokensModel(MaskedHead):
     """A body with the detector on it, and the generator with its head beside it."""
 
     graphs: ClassVar = ("heads", "replace")  # see parallel.py
+    purpose = "detector"
 
     def __init__(self, family: Any, body: Any, mlm: Any) -> None:
         super().__init__(family, body, mlm)

@@ -74,7 +74,7 @@ from rungwise.models.losses.objectives import (
     Part,
 )
 from rungwise.models.transformer.body import OnBody
-from rungwise.models.transformer.rows import pool, real_places
+from rungwise.models.transformer.rows import Pooling, pool, real_places
 
 _TEMPERATURE = 0.05
 
@@ -82,9 +82,12 @@ _TEMPERATURE = 0.05
 class SentenceEncoder(OnBody):
     """Returns one vector per row, (B, D): the mean of its last states."""
 
+    purpose = "vectors"
+    pooling: Pooling = "mean"
+
     def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         body: Any = self.body
-        return pool(body.encode(ids_BT, None, lengths_B), lengths_B, "mean")
+        return pool(body.encode(ids_BT, None, lengths_B), lengths_B, self.pooling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -142,7 +142,10 @@ class TransformerBody(Body):
 
 
 class OnBody(nn.Module):
-    """A module with a body, registered under the body's name."""
+    """A module with a body, registered under the body's name. `purpose` is what it is for, by which
+    counterpart.py finds a class of transformers; None if there is none."""
+
+    purpose: Any = None
 
     def __init__(self, body: Body) -> None:
         super().__init__()
@@ -251,6 +254,8 @@ class TokenOutput(OnBody):
 
 class NextTokenModel(TokenOutput):
     """Predicts the next token in packed blocks."""
+
+    purpose = "next"
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Return the input (B, T, D) of the output matrix: by default the last layer's states."""

@@ -25,7 +25,6 @@ from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, W
 from rungwise.report import palette, style
 from rungwise.report.page import Section
 from rungwise.report.sections.variants import Row
-from rungwise.training.config import GradientConfig
 from rungwise.training.pretrained import load_model, read_training_config
 from rungwise.training.summary import PretrainSummary
 
@@ -95,9 +94,7 @@ def gather_examples(
         nearest = neighbours_of_text(model, tokenizer, tokens, words, _NEAREST, seed)
         return Examples(neighbours=tuple(nearest))
     model = load_model(pretrain, InstancesSummary.of(instances).special)
-    count, mask_seed = held_out.MOST_INSTANCES, 0
-    if isinstance(config.pretrain, GradientConfig):  # as in validation
-        count, mask_seed = config.pretrain.validation_instances, config.pretrain.seed
+    count, mask_seed = config.pretrain.validated_rows or (held_out.MOST_INSTANCES, 0)
     specimen, continuations, results = None, [], []
     reader = InstanceReader(instances, "validation")
     if config.objective.masks:

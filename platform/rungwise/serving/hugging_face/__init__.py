@@ -6,7 +6,7 @@
     INITIAL_WEIGHTS.stage(ImportConfig(path=folder), {"tokenizer": tokenizer})     stage.py
 
 An export loads with `AutoModelForPreTraining.from_pretrained(folder)` (or the class of the head)
-and `AutoTokenizer`, and gives the same logits. names.py lists the classes.
+and `AutoTokenizer`, and gives the same logits. A family says in `counterparts` what it is there.
 """
 
 from rungwise.serving.hugging_face.reading import load_config, load_model, weights_folder

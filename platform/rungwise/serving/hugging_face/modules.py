@@ -1,44 +1,71 @@
-"""Files beside the weights: JSON, and what sentence-transformers reads.
+"""The files of an exported folder: their names, what sentence-transformers reads, card, tokenizer.
 
-The README.md of an exported model: its card, below the metadata that the Hugging Face hub reads.
-
-The metadata names no licence: those of the texts are in the card, and that of a model is for its
-owner to choose.
-
-The special tokens of a tokenizer under their role names in Hugging Face transformers.
-
-A literal `[MASK]` in a text is plain text in our training, but a special token in their library,
-whose pipelines mark the word to fill in with it.
+The metadata of the card names no licence: those of the texts are in it, and that of a model is for
+its owner to choose. A literal `[MASK]` in a text is plain text in our training, but a special token
+in their library, whose pipelines mark the word to fill in with it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import DataError
-from rungwise.serving.hugging_face.names import CONFIG, MODULES, POOLING, SENTENCES
+from rungwise.core.tokens import END_OF_TEXT, ROLE_NAMES, SEP
+from rungwise.models.counterpart import Counterpart, SentenceModule
+from rungwise.models.transformer.rows import Pooling
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+OLD_WEIGHTS = "pytorch_model.bin"  # a pickle, of older versions of transformers
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+INDEX = ".index.json"  # ends the name of the file that lists shards
+FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
+# Additional files of sentence-transformers, and its names of poolings.
+MODULES, SENTENCES = "modules.json", "sentence_bert_config.json"
+POOLING: Mapping[Pooling, str] = {
+    "mean": "mean_tokens",
+    "root": "mean_sqrt_len_tokens",
+    "max": "max_tokens",
+    "last": "lasttoken",
+}
 
 
-def write_pooling(folder: Path, width: int, longest: int, mode: str) -> dict[str, str]:
-    """Write the files of sentence-transformers beside a Transformer; return its modules."""
-    (folder / POOLING).mkdir()
-    pooling = {"word_embedding_dimension": width, f"pooling_mode_{mode}": True}
-    write_json(folder / POOLING / CONFIG, pooling)
-    write_json(folder / SENTENCES, {"max_seq_length": longest, "do_lower_case": False})
-    return {"": "Transformer", POOLING: "Pooling"}
+def auto_class(architecture: str) -> str:
+    """The auto class of transformers that loads a class that is exported."""
+    if architecture.endswith("LMHeadModel"):
+        return "AutoModelForCausalLM"
+    _, has_head, head = architecture.partition("For")
+    return f"AutoModelFor{head}" if has_head else "AutoModel"
 
 
-def write_modules(folder: Path, classes: Mapping[str, str]) -> None:
-    """Write which class of sentence-transformers loads each folder, in the order of use."""
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for n, (path, name) in enumerate(classes.items())
-    ]
-    write_json(folder / MODULES, modules)
+def count_unused_positions(counterpart: Counterpart, data: Mapping[str, Any]) -> int:
+    """How many unused rows their position table has before the first position."""
+    return 1 + (data.get("pad_token_id", 1) or 0) if counterpart.after_padding else 0
+
+
+def write_modules(
+    folder: Path, modules: Sequence[SentenceModule], longest: int | None = None
+) -> None:
+    """Write modules of sentence-transformers in the order of use, each to a folder of its own but
+    the first; `longest` is the longest row of a Transformer, which is there already."""
+    entries = []
+    for number, module in enumerate(modules):
+        path = f"{number}_{module.name}" if number else ""
+        (folder / path).mkdir(exist_ok=True)
+        if module.tensors:
+            tensors = {name: each.float().contiguous() for name, each in module.tensors.items()}
+            save_file(tensors, folder / path / WEIGHTS)
+        if module.settings:
+            write_json(folder / path / CONFIG, module.settings)
+        kind = f"sentence_transformers.models.{module.name}"
+        entries.append({"idx": number, "name": str(number), "path": path, "type": kind})
+    write_json(folder / MODULES, entries)
+    if longest is not None:
+        write_json(folder / SENTENCES, {"max_seq_length": longest, "do_lower_case": False})
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -72,26 +99,20 @@ def hub_card(card: str, auto: str, sentences: bool) -> str:
     return f"---\n{data.to_yaml()}\n---\n\n{card}"
 
 
-# Their role names, and the special tokens that can fill each.
+# Their role names, and the special tokens that can fill each, of texts that are framed or not.
 _ROLES: dict[bool, dict[str, tuple[str, ...]]] = {
-    True: {  # masked models
-        "pad_token": ("[PAD]", "<pad>"),
-        "unk_token": ("[UNK]", "<unk>"),
-        "cls_token": ("[CLS]", "<s>", "<cls>"),
-        "sep_token": ("[SEP]", "</s>", "<sep>"),
-        "mask_token": ("[MASK]", "<mask>"),
-    },
+    True: {f"{role}_token": ROLE_NAMES[role] for role in ("pad", "unk", "cls", "sep", "mask")},
     False: {
-        "pad_token": ("[PAD]", "<pad>"),
-        "unk_token": ("[UNK]", "<unk>"),
-        "bos_token": ("<|endoftext|>", "<s>", "[SEP]"),
-        "eos_token": ("<|endoftext|>", "</s>", "[SEP]"),
+        "pad_token": ROLE_NAMES["pad"],
+        "unk_token": ROLE_NAMES["unk"],
+        "bos_token": (END_OF_TEXT, "<s>", SEP),
+        "eos_token": ROLE_NAMES["end"],
     },
 }
 
 
-def read_tokenizer(path: Path, vocab_size: int, masked: bool) -> tuple[Tokenizer, dict[str, str]]:
-    """The tokenizer, and its special token for each role in a `masked` or other model.
+def read_tokenizer(path: Path, vocab_size: int, framed: bool) -> tuple[Tokenizer, dict[str, str]]:
+    """The tokenizer, and its special token for each role, of `framed` or other texts.
 
     Raises DataError if it cannot be read, or does not have `vocab_size` tokens.
     """
@@ -108,7 +129,7 @@ def read_tokenizer(path: Path, vocab_size: int, masked: bool) -> tuple[Tokenizer
     special = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
     roles = {
         role: next(name for name in names if name in special)
-        for role, names in _ROLES[masked].items()
+        for role, names in _ROLES[framed].items()
         if special.intersection(names)
     }
     return tokenizer, roles

@@ -6,6 +6,7 @@ pickle, of which only tensors are read, so that it cannot run code.
 
 import json
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +19,56 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.core.storage.hub import is_hub, local_copy
 from rungwise.core.storage.source_files import find_files
+from rungwise.models import config as families
+from rungwise.models.counterpart import Counterpart
 from rungwise.models.device import shapes_only
-from rungwise.serving.hugging_face.modern import llama_values, modern_bert_values
-from rungwise.serving.hugging_face.names import (
-    BUFFERS,
+from rungwise.models.family import Family
+from rungwise.serving.hugging_face.modules import (
     CONFIG,
-    FORMATS,
-    HEADS,
     INDEX,
     OLD_WEIGHTS,
     WEIGHTS,
-    Known,
     count_unused_positions,
 )
-from rungwise.serving.hugging_face.tensors import ENCODER, list_entries
 
 
-def load_model(folder: Path) -> tuple[Known, dict[str, Tensor]]:
+def load_model(folder: Path) -> tuple[Family, dict[str, Tensor]]:
     """The config and the weights in `folder`, in float32 and under the names of rungwise.
 
     Names are those of the family's pretraining model, and `classifier` or `qa_outputs` for the last
     layer of a task head; absent heads are left out. The vocabulary size is that of the embedding.
     Raises DataError naming the file and the missing or unsupported key.
     """
-    data, config = _read_config(folder / CONFIG)
-    kind = data["model_type"]
+    data, config, counterpart = _read_config(folder / CONFIG)
     paths = [folder / name for name in list_weight_files(folder)]
-    path, tensors = paths[0], _read_weights(paths, kind, config)
-    entries = list_entries(config)
-    groups = {entry.group for entry in entries if not tensors.keys().isdisjoint(entry.parts)}
+    path, tensors = paths[0], _read_weights(paths, counterpart, config)
+    with shapes_only():
+        model: Any = config.build(data["vocab_size"], config.objectives[0])
+        body = config.encoder(config.objectives[0], data["vocab_size"], 0.0).state_dict()
+    own = model.state_dict()
+    names = {theirs: counterpart.find_own_name(theirs) for theirs in tensors}
+    for theirs, name in sorted(names.items()):
+        if not name or (name.startswith(f"{model.body.name}.") and name not in own):
+            raise DataError(
+                f"{path}: {theirs} has no place in a {counterpart.model_type} of {CONFIG}; "
+                "expected the weights of one of the classes that rungwise exports"
+            )
+    # A head is there as a whole or not at all.
+    heads = {name.partition(".")[0] for name in names.values() if name not in body}
+    whole = [name for name in own if name in body or name.partition(".")[0] in heads]
+    unused = count_unused_positions(counterpart, data)
     state: dict[str, Tensor] = {}
-    for entry in entries:
-        if entry.group in {ENCODER, *groups}:
-            if missing := [part for part in entry.parts if part not in tensors]:
-                raise DataError(f"{path}: the tensor {missing[0]} is missing")
-            parts = [tensors.pop(part) for part in entry.parts]
-            state[entry.name] = entry.join(parts).contiguous()
-    if tensors:
-        raise DataError(
-            f"{path}: {min(tensors)} has no place in a {kind} of {CONFIG}; expected the "
-            f"weights of one of the classes that rungwise exports"
-        )
-    _check_shapes(state, config, data, path)
+    for name in dict.fromkeys((*whole, *names.values())):
+        parts = counterpart.list_names(name)
+        if missing := [part for part in parts if part not in tensors]:
+            raise DataError(f"{path}: the tensor {missing[0]} is missing")
+        tensor = counterpart.join(name, [tensors[part] for part in parts]).contiguous()
+        state[name] = tensor[unused:] if name == counterpart.after_padding else tensor
+        if name in own and state[name].shape != own[name].shape:
+            raise DataError(
+                f"{path}: {name} has the shape {list(state[name].shape)}, expected "
+                f"{list(own[name].shape)} after {path.with_name(CONFIG)}"
+            )
     return config, state
 
 
@@ -92,15 +101,7 @@ def list_weight_files(folder: Path) -> list[str]:
             files = _read_json(index).get("weight_map")
             if not isinstance(files, dict) or not files:
                 raise DataError(f"{index}: expected a weight_map of tensor to file, found none")
-            shards = sorted({str(shard) for shard in files.values()})
-            if outside := [
-                shard
-                for shard in shards
-                if Path(shard).name in ("", "..") or Path(shard).name != shard
-            ]:
-                raise DataError(
-                    f"{index}: expected names of files beside it, found {outside[0]!r:.80}"
-                )
+            shards = sorted({Path(str(shard)).name for shard in files.values()})  # beside it only
             if missing := [shard for shard in shards if not (folder / shard).is_file()]:
                 raise DataError(f"{index} lists {missing[0]}, which is not beside it; add the file")
             return [index.name, *shards]
@@ -110,83 +111,84 @@ def list_weight_files(folder: Path) -> list[str]:
     )
 
 
-def load_config(folder: Path) -> Known:
+def load_config(folder: Path) -> Family:
     """Only the config of `load_model`."""
     return _read_config(folder / CONFIG)[1]
 
 
-def _read_config(path: Path) -> tuple[dict[str, Any], Known]:
-    """The data of the file and the config that they describe."""
+def _read_config(path: Path) -> tuple[dict[str, Any], Family, Counterpart]:
+    """The data of the file, and the config that they describe."""
     data = _read_json(path)
-    _check_settings(data, path)
-    kind = data["model_type"]
-    layout = FORMATS[kind]
-    missing = [key for key in (*layout.sizes.values(), "vocab_size") if key not in data]
-    if missing:
-        raise DataError(f"{path}: the key {missing[0]} is missing")
-    if not isinstance(data["vocab_size"], int) or data["vocab_size"] < 1:
-        size = json.dumps(data["vocab_size"])
-        raise DataError(f"{path}: vocab_size must be a number above 0, found {size}")
-    rates = {name: data.get(name, layout.usual_dropout) for name in layout.dropouts}
-    if len(set(rates.values())) > 1:
-        raise DataError(
-            f"{path}: {' and '.join(rates)} must be the same, found "
-            f"{', '.join(str(rate) for rate in rates.values())}; rungwise has one dropout, change "
-            f"the file to the one you want"
-        )
-    values: dict[str, Any] = {name: data[key] for name, key in layout.sizes.items()}
-    values["dropout"] = next(iter(rates.values()))
-    values["initializer_range"] = data.get("initializer_range", 0.02)
-    match kind:
-        case "roberta-prelayernorm":
-            values["norm"] = "pre"
-            values["max_position_embeddings"] -= count_unused_positions(data)
-        case "modernbert":
-            values |= modern_bert_values(data, path)
-        case "llama" | "qwen3":
-            values |= llama_values(data, path)
-        case "gpt2" | "openai-gpt":
-            inner = data.get("n_inner") if kind == "gpt2" else None
-            values["intermediate_size"] = 4 * data["n_embd"] if inner is None else inner
-            values["norm"] = "pre" if kind == "gpt2" else "post"
-    return data, validate(layout.config, values, source=str(path))
-
-
-def _check_settings(data: dict[str, Any], path: Path) -> None:
+    counterparts = {
+        counterpart.model_type: (family, counterpart)
+        for family in families.FAMILIES
+        for counterpart in family.counterparts()
+        if counterpart.is_read
+    }
     kind = data.get("model_type")
-    if kind not in [*FORMATS]:  # JSON may hold what has no hash
+    if not isinstance(kind, str) or kind not in counterparts:
         raise DataError(
-            f"{path}: model_type must be one of {', '.join(FORMATS)}, found {json.dumps(kind)}"
+            f"{path}: model_type must be one of {', '.join(counterparts)}, found {json.dumps(kind)}"
         )
-    for key, allowed in FORMATS[kind].settings.items():
+    family, counterpart = counterparts[kind]
+    _check_keys(data, counterpart, path)
+    values: dict[str, Any] = {name: data[key] for name, key in counterpart.sizes.items()}
+    for name, (key, default) in counterpart.defaults.items():
+        values[name] = data.get(key, default)
+    values["dropout"] = data.get(counterpart.dropouts[0], counterpart.usual_dropout)
+    values["max_position_embeddings"] -= count_unused_positions(counterpart, data)
+    try:
+        values |= {**counterpart.when, **counterpart.values(data)}
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    return data, validate(family, values, source=str(path)), counterpart
+
+
+def _check_keys(data: Mapping[str, Any], counterpart: Counterpart, path: Path) -> None:
+    """Raise DataError for a key that is missing, or a value that the family cannot follow."""
+    for key, allowed in counterpart.settings.items():
         value = data.get(key, allowed[0])
         if value not in allowed:
             values = sorted(allowed, key=lambda value: value is None)
             expected = " or ".join(json.dumps(each) for each in values)
             raise DataError(
                 f"{path}: {key} must be {expected}, found {json.dumps(value)}; rungwise "
-                f"has no such {kind}"
+                f"has no such {counterpart.model_type}"
             )
+    missing = [key for key in (*counterpart.sizes.values(), "vocab_size") if key not in data]
+    if missing:
+        raise DataError(f"{path}: the key {missing[0]} is missing")
+    if not isinstance(data["vocab_size"], int) or data["vocab_size"] < 1:
+        size = json.dumps(data["vocab_size"])
+        raise DataError(f"{path}: vocab_size must be a number above 0, found {size}")
+    rates = {name: data.get(name, counterpart.usual_dropout) for name in counterpart.dropouts}
+    if len(set(rates.values())) > 1:
+        raise DataError(
+            f"{path}: {' and '.join(rates)} must be the same, found "
+            f"{', '.join(str(rate) for rate in rates.values())}; rungwise has one dropout, change "
+            f"the file to the one you want"
+        )
 
 
-def _read_weights(paths: list[Path], kind: str, config: Known) -> dict[str, Tensor]:
+def _read_weights(paths: list[Path], counterpart: Counterpart, config: Any) -> dict[str, Tensor]:
     """The tensors under current names of transformers, tied ones once."""
     originals: dict[str, Tensor] = {}
     for path in paths:
         if not path.name.endswith(INDEX):
             originals |= _read_tensors(path)
-    prefix = FORMATS[kind].prefix
-    prefix = "" if any(name.startswith(prefix) for name in originals) else prefix
+    prefix = counterpart.prefix
+    if any(name.startswith(prefix) for name in originals):
+        prefix = ""
+    tied = counterpart.tied if getattr(config, "tied", True) else {}
     tensors: dict[str, Tensor] = {}
     for name, tensor in originals.items():
-        if name.endswith(BUFFERS):
+        if name.endswith(counterpart.buffers):
             continue
         # Checkpoints converted from TensorFlow still have its LayerNorm names.
-        head, _, leaf = name.rpartition(".")
-        leaf = {"gamma": "weight", "beta": "bias"}.get(leaf, leaf)
-        full = f"{head}.{leaf}"
-        tensors[full if full.startswith(HEADS) else prefix + full] = tensor.float()
-    tied = FORMATS[kind].tied if getattr(config, "tied", True) else {}
+        module, _, leaf = name.rpartition(".")
+        name = f"{module}.{ {'gamma': 'weight', 'beta': 'bias'}.get(leaf, leaf) }"
+        is_head = name in tied or counterpart.find_own_name(name)
+        tensors[name if is_head else prefix + name] = tensor.float()
     for copy, original in tied.items():
         if copy in tensors and not torch.equal(
             tensors.pop(copy), tensors.get(original, torch.empty(0))
@@ -209,19 +211,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
         raise DataError(f"{path}: expected {kind}, found other objects")
     return tensors
-
-
-def _check_shapes(
-    state: dict[str, Tensor], config: Known, data: dict[str, Any], path: Path
-) -> None:
-    with shapes_only():
-        model = config.build(data["vocab_size"], config.objectives[0])
-    for name, expected in model.state_dict().items():
-        if name in state and state[name].shape != expected.shape:
-            raise DataError(
-                f"{path}: {name} has the shape {list(state[name].shape)}, expected "
-                f"{list(expected.shape)} after {path.with_name(CONFIG)}"
-            )
 
 
 def _read_json(path: Path) -> dict[str, Any]:

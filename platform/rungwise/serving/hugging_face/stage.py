@@ -21,7 +21,8 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.models.device import shapes_only
-from rungwise.serving.hugging_face.names import CONFIG, Known
+from rungwise.models.family import Family
+from rungwise.serving.hugging_face.modules import CONFIG
 from rungwise.serving.hugging_face.reading import list_weight_files, load_model, weights_folder
 from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer
 from rungwise.training.initial import IMPORTED, ImportConfig, ImportSummary
@@ -37,6 +38,7 @@ def import_weights(
     the folder's.
     """
     folder = weights_folder(config.path)
+    model: Any
     model, state = load_model(folder)
     before = read_tokenizer(TokenizerFileConfig(path=config.path))
     pieces = _cut_new_words(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
@@ -92,7 +94,7 @@ def _cut_new_words(before: Tokenizer, after: Tokenizer, path: str) -> list[list[
     return [[piece.id for piece in before.model.tokenize(token)] for token in new]
 
 
-def _list_vocabulary_tensors(config: Known) -> list[str]:
+def _list_vocabulary_tensors(config: Family) -> list[str]:
     """The tensors that have a row for each token."""
     with shapes_only():
         one, other = (config.build(size, config.objectives[0]).state_dict() for size in (7, 8))

@@ -19,9 +19,8 @@ is left out and counted. Test pairs are not read.
 A task fits in memory, so this process builds the files without Ray Data.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, assert_never, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,16 +36,7 @@ from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import (
-    ChoiceExample,
-    Example,
-    Question,
-    Tagged,
-    TaskInfo,
-    TaskSummary,
-    Text,
-    read_examples,
-)
+from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
 from rungwise.tasks.stage import TaskTextConfig, TaskTokensConfig
 from rungwise.tokenizer import (
     CLEAN_UP,
@@ -56,7 +46,6 @@ from rungwise.tokenizer import (
     load_tokenizer,
     open_encoder,
 )
-from rungwise.tokenizer.mask_units import find_blanks
 from rungwise.tokenizer.token_building import count_no_tokens, summarise_files
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import document_hash, write_tokens
@@ -96,39 +85,31 @@ def select_examples(config: TaskTextConfig, examples: Sequence[Example]) -> Sequ
         value: Any = getattr(config, key)
         if value is None:
             continue
-        if not all(isinstance(each, Text) and isinstance(each.target, kind) for each in examples):
+        if not all(isinstance(each.gold, kind) for each in examples):
             raise ConfigError(
                 f"task_text.{key} is {value}, but not every example of the task is a text with "
                 f"a {'label' if kind is str else 'score'}; leave it out, or take another task"
             )
-        texts = cast(Sequence[Text], examples)
         keeps = value.__contains__ if kind is str else value.__le__
-        examples = [each for each in texts if keeps(each.target)]
+        examples = [each for each in examples if keeps(each.gold)]
     return examples
 
 
 def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
     """Yield the documents of examples of one kind; the ids say where they came from."""
-    # For each context: where it first occurred, and the questions about it.
-    contexts: dict[str, tuple[str, dict[str, None]]] = {}
+    # For each shared text: where it first occurred, and what is about it.
+    contexts: dict[str, tuple[Example, dict[str, None]]] = {}
     for example in examples:
-        match example:
-            case Text(where):
-                yield RawDocument(where, _LABEL, ("\n".join(filter(None, example.parts)),))
-            case Tagged(where, words):
-                pairs = zip(find_blanks(words), words, strict=True)
-                text = "".join(itertools.chain.from_iterable(pairs))
-                yield RawDocument(where, _LABEL, (text,), segmented=True)
-            case Question(where) | ChoiceExample(where):
-                options = example.options if isinstance(example, ChoiceExample) else ()
-                text = "\n".join(filter(None, (example.question, *options)))
-                contexts.setdefault(example.context, (where, {}))[1][text] = None
-            case _:
-                assert_never(example)
-    before = bool(examples) and isinstance(examples[0], Question)
-    for context, (where, questions) in contexts.items():
-        paragraphs = (*questions, context) if before else (context, *questions)
-        yield RawDocument(where, _LABEL, paragraphs)
+        if example.shared:
+            context = getattr(example, example.shared)
+            contexts.setdefault(context, (example, {}))[1][example.written] = None
+        else:
+            texts = (example.written,)
+            yield RawDocument(example.where, _LABEL, texts, segmented=example.segmented)
+    for context, (first, others) in contexts.items():
+        begins = first.inputs[0] == first.shared
+        paragraphs = (context, *others) if begins else (*others, context)
+        yield RawDocument(first.where, _LABEL, paragraphs)
 
 
 _SPLITS = ("train", "validation")

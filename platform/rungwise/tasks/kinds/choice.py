@@ -69,10 +69,6 @@ class Choice(TaskKind):
     def fields(self) -> tuple[str, ...]:
         return ("context", f"{_OPTION}0", f"{_OPTION}1")
 
-    @property
-    def sample(self) -> dict[str, Any]:
-        return super().sample | {"options": ["one", "another"]}
-
     def parse(self, record: Record) -> ChoiceExample:
         question = record.text("question") if "question" in record else None
         return ChoiceExample(record.where, record.text("context"), question, _options(record))

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit, Summary
 from rungwise.core.storage.folder import Folder
+from rungwise.tokenizer.mask_units import find_blanks
 
 Kind = str  # the name of a kind, a key of KINDS (tasks/interface.py)
 SPLITS = ("train", "validation", "test")
@@ -27,6 +28,8 @@ class _Inputs:
 
     inputs: ClassVar[tuple[str, ...]]  # the fields that a model reads
     target_field: ClassVar[str] = "target"
+    shared: ClassVar[str] = ""  # the input that several examples are about
+    segmented: ClassVar[bool] = False  # whether its text comes in words
 
     @property
     def gold(self) -> Any:
@@ -39,7 +42,16 @@ class _Inputs:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        values = (getattr(self, name) or "" for name in self.inputs)
+        return self._list_texts(self.inputs)
+
+    @property
+    def written(self) -> str:
+        """The input as one text, but for what is shared."""
+        own = self._list_texts([name for name in self.inputs if name != self.shared])
+        return "\n".join(filter(None, own))
+
+    def _list_texts(self, names: Iterable[str]) -> tuple[str, ...]:
+        values = (getattr(self, name) or "" for name in names)
         return tuple(chain.from_iterable((v,) if isinstance(v, str) else v for v in values))
 
     @property
@@ -92,10 +104,15 @@ class Tagged(_Inputs):
 
     inputs = ("words",)
     target_field = "tags"
+    segmented = True
 
     where: str
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
+
+    @property
+    def written(self) -> str:
+        return "".join(chain.from_iterable(zip(find_blanks(self.words), self.words, strict=True)))
 
     @property
     def group(self) -> str:
@@ -120,6 +137,7 @@ class Question(_Inputs):
 
     inputs = ("question", "context")
     target_field = "answers"
+    shared = "context"
 
     where: str
     id: str
@@ -137,6 +155,7 @@ class ChoiceExample(_Inputs):
     """One of `options` continues the context and, if there is one, the question."""
 
     inputs = ("context", "question", "options")
+    shared = "context"
 
     where: str
     context: str

@@ -28,7 +28,7 @@ the longest row.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +91,20 @@ class Pool(nn.Module):
         return pooled_RE if self.dense is None else torch.tanh(self.dense(pooled_RE))
 
 
-class PooledHead(nn.Module):
+class Head(nn.Module):
+    """A linear layer on the states. `purpose` is what it is for, by which models/counterpart.py
+    finds a class of transformers, None if there is none; `outputs` names what ONNX returns."""
+
+    purpose: ClassVar[str | None] = None
+    outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    linear: nn.Linear
+
+    def project(self, states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
+        """Return the logits of each token, or of what is read of a row."""
+        return self.linear(states_RTE)
+
+
+class PooledHead(Head):
     """A linear layer that reads one vector of each row, or of each pair of rows."""
 
     def __init__(
@@ -115,6 +128,9 @@ class PooledHead(nn.Module):
         """Return logits (B, C)."""
         return self.linear(self.dropout(self.vectors(states_RTE, rows.lengths)))
 
+    def project(self, states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
+        return self.linear(self.vectors(states_RTE, lengths_R))
+
     def vectors(self, states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
         """Return what the linear layer reads, (B, E), or (B, 4 E) of texts apart."""
         pooled_RE = self.pool(states_RTE, lengths_R)
@@ -132,9 +148,13 @@ class PooledHead(nn.Module):
 class SequenceHead(PooledHead):
     """One prediction for a text or a pair of texts. All items have one row, or all have two."""
 
+    purpose = "sequence"
+
 
 class ChoiceHead(PooledHead):
     """One output for each row, the score of an option."""
+
+    purpose = "choice"
 
     def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
         """Return logits (B, O), -inf where an item has no such option."""
@@ -147,8 +167,10 @@ class ChoiceHead(PooledHead):
         return empty_BO.index_put((rows.item, option_R), score_R)
 
 
-class TokenHead(nn.Module):
+class TokenHead(Head):
     """One tag for each word, or the token to write after each place of a target, from one state."""
+
+    purpose = "token"
 
     def __init__(self, width: int, num_outputs: int, dropout: float) -> None:
         super().__init__()
@@ -163,9 +185,12 @@ class TokenHead(nn.Module):
         return self.linear(self.dropout(states_RTE[rows.word_row, rows.word_place]))
 
 
-class SpanHead(nn.Module):
+class SpanHead(Head):
     """Start and end of an answer, by two vectors (Devlin et al. 2019, section 4.2). No dropout, as
     in run_squad.py of google-research/bert."""
+
+    purpose = "span"
+    outputs = ("start_logits", "end_logits")
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -183,6 +208,8 @@ class SpanHead(nn.Module):
 
 class CrfHead(TokenHead):
     """A linear layer that scores the tags of a word, and scores of tags that follow each other."""
+
+    purpose = None
 
     def __init__(self, width: int, num_outputs: int, dropout: float) -> None:
         super().__init__(width, num_outputs, dropout)
@@ -234,6 +261,3 @@ class CrfHead(TokenHead):
                 self.log_partition(emissions_WC, rows).sum(), emissions_WC
             )
         return shares_WC.clamp(min=torch.finfo(shares_WC.dtype).tiny).log()
-
-
-Head = SequenceHead | ChoiceHead | TokenHead | SpanHead

@@ -176,11 +176,6 @@ class TaskKind(ABC):
         return self.columns
 
     @property
-    def sample(self) -> dict[str, Any]:
-        """An input of made-up texts, by column."""
-        return dict.fromkeys(self.columns, "some text")
-
-    @property
     def marks(self) -> int:
         """The number of marks in a row."""
         return 2
