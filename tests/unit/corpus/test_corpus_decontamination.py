@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import UserError
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges
 from rungwise.corpus.building.range_task import RangeTask
@@ -196,7 +197,8 @@ def test_tasks_read_what_the_driver_staged(tmp_path: Path) -> None:
     config = config_of(tmp_path / "t", 5).model_copy(
         update={"sources": config_of(tmp_path, 5).sources}
     )
-    task = RangeTask(config, Folder.at(tmp_path / "out"))
+    out = Folder.at(tmp_path / "out")
+    task = RangeTask(config, out, SharedResults(out / "shared"))
     task.stage_tests()
     (only,) = list_ranges(config)
     report = task.read(only)
