@@ -16,7 +16,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import range_task, stage
 from rungwise.corpus.building.range_task import ShardWriter
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import SPLITS, CorpusSummary
 from tests.conftest import made_up_sentences
 
 
@@ -71,6 +72,7 @@ def test_files_added_in_any_order_give_the_bytes_of_a_new_build(
     folder = tmp_path_factory.mktemp("corpus")
     sentences = made_up_sentences(3, 60)  # few, so that texts repeat across files
     order = rng.sample(range(len(sizes)), len(sizes))
+    grown = None
     for step, number in enumerate(order):
         lines = [" ".join(rng.sample(sentences, rng.randint(1, 4))) for _ in range(sizes[number])]
         write_texts(folder / "texts", number, lines)
@@ -78,8 +80,8 @@ def test_files_added_in_any_order_give_the_bytes_of_a_new_build(
             write_texts(folder / "texts", 99, [*sentences[:30], *sentences[20:50]])
         grown = build(folder / "texts", folder / "corpus" / f"x-{step}", **keys)
     new = build(folder / "texts", folder / "new" / "corpus" / "x", **keys)
-    assert grown == new
-    assert grown.sha256 == new.sha256
+    assert grown is not None
+    assert (grown, grown.sha256) == (new, new.sha256)
     place = folder / "corpus" / f"x-{len(order) - 1}"
     assert shards(place) == shards(folder / "new" / "corpus" / "x")
 
@@ -183,3 +185,30 @@ def test_results_of_no_artifact_are_found(tmp_path: Path) -> None:
     write_texts(tmp_path / "texts", 2, made_up_sentences(2, 40))
     new = build(tmp_path / "texts", tmp_path / "new" / "corpus" / "c")
     assert build(tmp_path / "texts", tmp_path / "corpus" / "c") == new
+
+
+def test_near_duplicates_of_old_text_are_dropped_from_the_new_and_documents_keep_their_split(
+    tmp_path: Path,
+) -> None:
+    def splits(place: Path, summary: CorpusSummary) -> dict[str, str]:
+        return {
+            " ".join(document.sentences): split
+            for split in SPLITS
+            for name in summary.file_names(split)
+            for document in read_documents(Folder.at(place), name)
+        }
+
+    rng = random.Random(0)
+    old = [" ".join(made_up_sentences(number, 12)) for number in range(400)]
+    write_texts(tmp_path / "texts", 0, old)
+    keys = {"near_duplicates": {}, "held_out_fraction": 0.2}
+    place = tmp_path / "corpus"
+    before = splits(place / "a", build(tmp_path / "texts", place / "a", **keys))
+    changed = [f"{line} A few more words." for line in rng.sample(old, 100)]
+    new = [" ".join(made_up_sentences(1000 + number, 12)) for number in range(40)]
+    write_texts(tmp_path / "texts", 1, [*changed, *new])
+    grown = build(tmp_path / "texts", place / "b", **keys)
+    after = splits(place / "b", grown)
+    assert grown.dropped == {"near-duplicate": 100}
+    assert after.items() > before.items()
+    assert len(after) == len(before) + 40

@@ -49,7 +49,8 @@ class SharedResults:
 
     def find_unused(self) -> list[str]:
         """Return the keys of results of which no artifact was made."""
-        return sorted(set(self.folder.subfolders()) - set(self.find_used().values()))
+        keys = set(self.folder.subfolders())
+        return sorted(keys - set(self.find_used().values())) if keys else []
 
 
 def note_used(artifact: Folder, results: Mapping[str, str]) -> None:

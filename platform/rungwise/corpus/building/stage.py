@@ -63,7 +63,7 @@ from rungwise.corpus.readers.streams import estimate_unpacked_bytes
 from rungwise.corpus.summary import CorpusSummary, RangeReport, repeats_most, summarise_reports
 
 # A row of near-duplicate bands, without its signature.
-_BAND_ROW_BYTES = 32
+_BAND_ROW_BYTES = 40
 _FILTER_FILE = f"{STAGING}/filter"
 # Text of a word with its blank, or of a character of Chinese and its like: each begins a passage.
 _BYTES_A_PASSAGE = 3
@@ -199,7 +199,7 @@ class DocumentComparison:
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             for number in numbers:
-                yield near_duplicates.band_rows(self.task.keys(number), num_partitions)
+                yield near_duplicates.band_rows(self.task.keys(number), number, num_partitions)
 
         def mark(partition: pa.Table) -> pa.Table:
             marks = near_duplicates.mark_duplicates(partition, config.similarity)
