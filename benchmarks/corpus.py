@@ -1,6 +1,14 @@
 """The corpus stage: megabytes of source a second, step by step, and beside datatrove.
 
     python -m benchmarks.corpus [MEGABYTES] [--datatrove PYTHON] [--rounds N]
+    python -m benchmarks.corpus [MEGABYTES] --grow
+
+`--grow` builds a corpus of 100 files, adds a file of a hundredth of their bytes as the last or in
+the middle, and builds it again, beside building it from nothing: seconds of the processor, and
+whether all bytes are equal. Its text is drawn word by word, since repeated text would be one that
+is left out.
+
+The other command goes step by step.
 
 The text is that of benchmarks/texts.py as JSON Lines, repeated to the size that is asked. Seconds
 are of the processor, in this process, the least of all rounds; a round does every case once, so
@@ -13,6 +21,7 @@ loading of its word tokenizer, so ask for enough megabytes.
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import tempfile
@@ -20,10 +29,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks import texts
+from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges, read_range
 from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
@@ -85,7 +100,7 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
 
     def staged(rules: CorpusConfig) -> None:
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            task = RangeTask(rules, Folder(folder))
+            task = RangeTask(rules, Folder(folder), SharedResults(Folder(folder) / "shared"))
             for each in ranges:
                 task.read(each)
             for each in ranges:
@@ -138,12 +153,63 @@ def _datatrove(python: str, folder: Path, scratch: Path) -> float:
     return float(finished.stdout.rsplit("seconds", 1)[1])
 
 
+@functools.cache
+def list_words() -> list[str]:
+    """The words of some English text."""
+    paragraphs = [text for document in texts.english(2_000_000) for text in document.paragraphs]
+    return sorted({word for text in paragraphs for word in text.split()})
+
+
+def write_drawn(folder: Path, name: str, megabytes: float) -> None:
+    """Write a file of documents of words drawn by their rank, of English sentences' length."""
+    rng, words = np.random.default_rng(list(name.encode())), list_words()
+    size = 0
+    with (folder / name).open("w", encoding="utf-8") as stream:
+        while size < megabytes * 1e6:
+            ranks = rng.zipf(1.3, (40, 15)) % len(words)
+            lines = [" ".join(words[rank] for rank in row).capitalize() + "." for row in ranks]
+            size += stream.write(json.dumps({"text": "\n".join(lines)}) + "\n")
+
+
+def measure_growth(folder: Path, megabytes: float) -> None:
+    """Print the seconds of growing by a file, and their share of those of a build from nothing."""
+    source = folder / "in"
+    for number in range(100):
+        write_drawn(source, f"{number:02}.jsonl", megabytes / 100)
+
+    def build(root: str, label: str) -> tuple[float, dict[str, bytes]]:
+        block = {"kind": "jsonl", "paths": [str(source)]}
+        config = validate(CorpusConfig, {"sources": [block]})
+        output = folder / root / "corpus" / label
+        begin = time.process_time()
+        stage.build_corpus(config, {}, Folder(str(output)), Context())
+        seconds = time.process_time() - begin
+        return seconds, {path.name: path.read_bytes() for path in output.glob("*.parquet")}
+
+    print(f"{megabytes:.0f} MB in 100 files, and one more of a hundredth; seconds of the processor")
+    build("root", "first")
+    for place, name in (("last", "99-more.jsonl"), ("in the middle", "50-more.jsonl")):
+        write_drawn(source, name, megabytes / 100)
+        grown, bytes_grown = build("root", place)
+        whole, bytes_whole = build(place, "new")
+        equal = "equal" if bytes_grown == bytes_whole else "OTHER"
+        print(f"  {place:14} {grown:7.2f} of {whole:7.2f}  {grown / whole:6.1%}  {equal} bytes")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The corpus stage, step by step.")
     parser.add_argument("megabytes", nargs="?", type=float, default=25.0)
     parser.add_argument("--datatrove", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--grow", action="store_true")
     options = parser.parse_args()
+    if options.grow:
+        # In this process, whose seconds are counted.
+        stage.pack_items = lambda items, _: Packs([list(items)], small=True)
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "in").mkdir()
+            measure_growth(Path(folder), options.megabytes)
+        return
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "in").mkdir()
         source = Path(folder) / "in" / "text.jsonl"

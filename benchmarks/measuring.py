@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.shards import Shard
@@ -148,7 +150,8 @@ class Stages:
             summarise_files,
         )
 
-        rows = [self.tokens(FileOrder(row)) for row in files]
+        # No result is one of another round.
+        rows = [self.tokens(FileOrder(row, uuid.uuid4().hex)) for row in files]
         task = self.instances
         counts = count_no_tokens(task.vocab_size)
         for row in rows:
@@ -189,6 +192,6 @@ def make_stages(
     choice = EncoderChoice(backend)  # pyright: ignore[reportArgumentType]
     tokens, instances = output / "tokens", output / "instances"
     return Stages(
-        EncodeTask(config.tokens, corpus, folder, tokens, choice),
+        EncodeTask(config.tokens, corpus, folder, tokens, SharedResults(tokens / "shared"), choice),
         ShardTask(config, tokens, instances, vocab_size, special_ids(tokenizer)),
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
@@ -42,11 +43,13 @@ def tokens_of(
     """The tokens of a corpus, encoded in this process."""
     place = folder if isinstance(folder, Folder) else Folder.at(folder)
     pieces = TokenizerSummary.of(tokenizer)
+    shared = SharedResults(place / "shared")
     task = token_building.EncodeTask(
-        config or TokensConfig(), corpus.folder, tokenizer.folder, place, EncoderChoice()
+        config or TokensConfig(), corpus.folder, tokenizer.folder, place, shared, EncoderChoice()
     )
     files = CorpusSummary.of(corpus).files
-    rows = [task(token_building.FileOrder(row)) for row in files if row.documents]
+    rows = [task(token_building.FileOrder(row, row.file)) for row in files if row.documents]
+    shared.folder.remove()
     counts = token_building.count_no_tokens(pieces.vocab_size)
     for row in rows:
         token_building.add_counts(row, counts)

@@ -14,6 +14,7 @@ import pytest
 from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.range_builder import list_ranges
@@ -102,20 +103,18 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
         assert process.wait() == -signal.SIGKILL
         read = {int(path.name[:5]) for path in output.glob(f"{STAGING}/*.read.json")}
         assert len(read) == PARTS
-    # What was read is gone from the source: a second reading would be seen.
-    ranges = list_ranges(validate(CorpusConfig, config_of(source)))
-    damaged = bytearray(lines)
-    for range_ in ranges:
-        if range_.number in read:
-            begin = lines.index(b"\n", range_.begin) + 1
-            end = lines.rindex(b"\n", 0, range_.end)
-            damaged[begin:end] = b"x" * (end - begin)
-    source.write_bytes(damaged)
-    # Half a file without its marker counts for nothing.
-    left = next(range_.number for range_ in ranges if range_.number not in read)
-    (output / STAGING / f"{left:05d}.text.arrow").write_bytes(b"ARROW1 and half of it")
+    # Half a file without its note counts for nothing.
+    texts = {path: path.stat().st_mtime_ns for path in tmp_path.glob(".shared/*/text.arrow")}
+    notes = {path for path in texts if (path.parent / "note.json").exists()}
+    assert len(notes) >= len(read)
+    for path in texts.keys() - notes:
+        path.write_bytes(b"ARROW1 and half of it")
     assert build(output, source) == expected
-    assert set(Folder.at(output).files()) == {*expected, ".summary.json"}
+    assert {path: path.stat().st_mtime_ns for path in notes} == {
+        path: texts[path] for path in notes
+    }
+    assert len(list(tmp_path.glob(".shared/*/text.arrow"))) == RANGES
+    assert set(Folder.at(output).files()) == {*expected, ".summary.json", ".shared.json"}
     assert Folder.at(output).subfolders() == []
 
 
@@ -125,15 +124,13 @@ def test_killed_while_it_writes_it_writes_no_finished_range_again(
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(lines)
-    written = kill_at(start_job(tmp_path, output, source, cpus=3), output, "?????.train.json")
+    written = kill_at(start_job(tmp_path, output, source, cpus=3), output, "?????.train")
     assert len(written) < RANGES
     before = {
         path: path.stat().st_mtime_ns
-        for path in output.glob("*.parquet")
-        if int(path.name.split("-")[1][:5]) in written
+        for note in tmp_path.glob(".shared/*/note.json")
+        for path in note.parent.iterdir()
     }
-    # Everything has been read: the source is not looked at.
-    source.write_bytes(b"x" * len(lines))
     assert build(output, source) == expected
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -145,7 +142,8 @@ def test_one_process_without_a_cluster_writes_the_same(
     source = tmp_path / "in.jsonl"
     source.write_bytes(lines)
     config = validate(CorpusConfig, config_of(source))
-    task, ranges = RangeTask(config, Folder.at(tmp_path / "out")), list_ranges(config)
+    out = Folder.at(tmp_path / "out")
+    task, ranges = RangeTask(config, out, SharedResults(out / "shared")), list_ranges(config)
     for range_ in ranges[::2]:
         task.read(range_)
     reports = [task.read(range_) for range_ in ranges]

@@ -28,10 +28,13 @@ from rungwise.core.exit_codes import USER_ERROR
 from rungwise.core.stages.artifact import (
     RECORD,
     Artifact,
+    chain,
     find_artifacts,
     find_folder,
     list_artifacts,
     load,
+    read_record,
+    seal,
 )
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import write_note
@@ -137,7 +140,7 @@ def finished(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def refuses(path: Path, folder: Folder) -> list[str]:
+def refuses(folder: Folder, name: str) -> list[str]:
     """Which of loading the artifact, reading the file and verifying the artifact refuse."""
     try:
         artifact = load(folder)
@@ -145,7 +148,6 @@ def refuses(path: Path, folder: Folder) -> list[str]:
     except DataError:
         return ["load"]
     refused = []
-    name = str(path.relative_to(folder.uri))
     for what, check in (
         ("read", lambda: artifact.folder.read_bytes(name)),
         ("verify", artifact.verify),
@@ -153,38 +155,88 @@ def refuses(path: Path, folder: Folder) -> list[str]:
         try:
             check()
         except DataError as error:
-            refused += [what] if str(path) in str(error) else []
+            refused += [what] if folder.path(name) in str(error) else []
+        except FileNotFoundError:
+            refused.append(what)
     return refused
 
 
-def test_200_flipped_bits_of_a_run_are_all_refused(
+def edit(path: Path, kind: str, draw: random.Random) -> None:
+    """Change a file, or what stands beside it."""
+    data = path.read_bytes()
+    place = draw.randrange(len(data))
+    match kind:
+        case "flip":
+            changed = bytes([data[place] ^ 1 << draw.randrange(8)])
+            path.write_bytes(data[:place] + changed + data[place + 1 :])
+        case "cut":
+            path.write_bytes(data[:place])
+        case "remove":
+            path.unlink()
+        case "link":
+            path.rename(path.with_name(f".{path.name}"))
+            path.symlink_to(f".{path.name}")
+
+
+def test_200_edits_of_a_run_are_all_refused(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A record whenever it is loaded; any other file when it is read, and by `verify`."""
     root = Path(shutil.copytree(finished / "root", tmp_path / "root"))
-    chain = find_artifacts(Folder.at(root))
-    folders = {
-        Path(each.folder.path(name)): each.folder.uri
-        for each in chain
+    artifacts = find_artifacts(Folder.at(root))
+    assert len(artifacts) == len(TITLES)
+    files = [
+        (each, name)
+        for each in artifacts
         for name in [*each.record["files"], RECORD]
         if each.folder.size(name)
-    }
-    assert len(chain) == len(TITLES)
+    ]
     draw = random.Random(36)
-    for flip in range(200):
-        path = draw.choice(list(folders))
+    for number in range(200):
+        artifact, name = draw.choice(files)
+        folder, path = Folder.at(artifact.folder.uri), Path(artifact.folder.path(name))
+        # An artifact without a record is none.
+        kind = draw.choice(["flip", "cut", "link"] + ["remove"] * (name != RECORD))
         data = path.read_bytes()
-        place = draw.randrange(len(data))
-        changed = bytes([data[place] ^ 1 << draw.randrange(8)])
-        path.write_bytes(data[:place] + changed + data[place + 1 :])
-        expected = ["load"] if path.name == RECORD else ["read", "verify"]
-        assert refuses(path, Folder.at(folders[path])) == expected, (path, place)
-        if flip % 20 == 0:  # as a user asks
-            assert main(["verify", folders[path]]) == USER_ERROR
+        edit(path, kind, draw)
+        expected = ["load"] if name == RECORD else ["read", "verify"]
+        assert refuses(folder, name) == expected, (path, kind)
+        if number % 20 == 0:  # as a user asks
+            assert main(["verify", folder.uri]) == USER_ERROR
             assert path.name in capsys.readouterr().err
+        path.unlink(missing_ok=True)
+        path.with_name(f".{path.name}").unlink(missing_ok=True)
         path.write_bytes(data)
-    for each in chain:
+    for each in artifacts:
         each.verify()
+
+
+def test_a_record_that_was_edited_and_sealed_again_is_refused_by_what_was_built_on_it(
+    finished: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(finished / "root", tmp_path / "root"))
+    artifacts = {each.fingerprint: each for each in find_artifacts(Folder.at(root))}
+    edits = 0
+    for user in artifacts.values():
+        for source in user.record["inputs"].values():
+            folder = Folder.at(artifacts[source["fingerprint"]].folder.uri)
+            data, record = folder.read_bytes(RECORD), read_record(folder)
+            name = min(record["files"])
+            files = record["files"] | {name: record["files"][name] | {"sha256": "0" * 64}}
+            changes = [
+                {"summary": record["summary"] | {"headline": "99 %"}},
+                {"files": files},
+                {"facts": record["facts"] | {"version": 0}},
+                {"inputs": {"more": source}},
+            ]
+            for change in changes:
+                folder.write_bytes(RECORD, json.dumps(seal(record | change)).encode())
+                with pytest.raises(DataError):
+                    chain(user)
+                edits += 1
+            folder.write_bytes(RECORD, data)
+            assert chain(user)
+    assert edits > 100
 
 
 def test_every_stage_leaves_a_record_that_holds_what_it_came_from(finished: Path) -> None:

@@ -71,6 +71,7 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
 
     from rungwise.core.stages import artifact as artifacts
     from rungwise.core.stages.lease import Drivers, Lease
+    from rungwise.core.stages.results import SHARED, SharedResults
     from rungwise.pipeline import workflow
     from rungwise.serving.stage import REGISTER
 
@@ -114,6 +115,15 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
                 lease.release()
             total += size
             say(f"{state:<9} {decimal(size):>9}  {folder.uri}")
+    for stage in root.subfolders():
+        shared = SharedResults(root / stage / SHARED)
+        keys = [] if drivers.is_any_live() else shared.find_unused()
+        size = sum(sum(shared[key].sizes().values()) for key in keys)
+        if keys:
+            say(f"{'unused':<9} {decimal(size):>9}  {len(keys):,} of {shared.folder.uri}")
+        for key in keys if delete else ():
+            shared[key].remove()
+        total += size
     if delete:
         say(f"{decimal(total)} deleted")
     elif total:

@@ -314,7 +314,8 @@ def _append(url: str, path: Path, start: int, size: int) -> None:
         # A server that knows no ranges sends the whole file.
         goes_on = start and answer.status == http.HTTPStatus.PARTIAL_CONTENT
         with BoundedFile(path, "ab" if goes_on else "wb", size, url) as target:
-            shutil.copyfileobj(answer, target, _PIECE_BYTES)
+            while piece := answer.read1(_PIECE_BYTES):  # what has come; `read` waits for all
+                target.write(piece)
 
 
 def _size(path: Path) -> int:

@@ -121,6 +121,20 @@ class RangeReport:
     spans_dropped: int = 0
     repeated_bytes: int = 0  # of held-out text that stands in training
     repeats_stay: bool = False  # or were left out
+    results: dict[str, str] = field(default_factory=dict)  # core/stages/results.py
+
+    def add(self, piece: "RangeReport") -> None:
+        """Add the report of reading the next piece of the range."""
+        self.documents += piece.documents
+        self.skipped_parts += piece.skipped_parts
+        self.skipped_bytes += piece.skipped_bytes
+        self.characters_removed += piece.characters_removed
+        self.characters_replaced += piece.characters_replaced
+        for name in ("dropped", "paragraphs_cut", "characters_cut", "encodings"):
+            getattr(self, name).update(getattr(piece, name))
+        for reason, samples in piece.samples.items():
+            self.samples[reason] = (self.samples.get(reason, []) + samples)[:_SAMPLES]
+        self.skipped = (self.skipped + piece.skipped)[:_MOST_SKIPPED]
 
     def drop(self, reason: str, id_: str, sentences: Sequence[str]) -> None:
         """Count a document that is dropped; keep the start of the first ones to show."""
@@ -316,7 +330,7 @@ def describe_sources(corpus: Artifact) -> list[str]:
 
 CORPUS = StageType(
     "corpus",
-    9,
+    10,
     LazyFunction("rungwise.corpus.building.stage:build_corpus"),
     CorpusSummary,
     identity=identity,

@@ -23,7 +23,7 @@ from rungwise.pipeline.search import apply_searches
 from rungwise.pipeline.stages import chain_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
-from rungwise.serving.predictor import Predictor, load_predictor, require_record
+from rungwise.serving.predictor import Predictor, load_predictor, require_artifact
 from rungwise.training.pretrained import find_tokenizer, load_model
 
 _RECIPES = (".yaml", ".yml")
@@ -179,5 +179,5 @@ def download_served(model: str, root: str) -> Folder:
     with store_client(uri):
         mlflow.set_tracking_uri(uri)
         folder = Folder.at(Path(mlflow.artifacts.download_artifacts(model)) / "artifacts")
-    require_record(folder)
+    require_artifact(folder)
     return folder

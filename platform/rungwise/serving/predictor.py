@@ -181,25 +181,27 @@ def describe_model(pretrain: Artifact) -> dict[str, Any]:
 Model = Predictor | PretrainedPredictor
 
 
-def require_record(folder: Folder) -> None:
-    """Raise DataError if a registry's copy has no record, by which its files are checked."""
-    if not folder.exists(artifacts.RECORD):
+def require_artifact(folder: Folder) -> Artifact:
+    """Load the artifact of a model, or a registry's copy of one. Raises DataError if there is no
+    record, by which its files are checked."""
+    artifact = artifacts.load(folder)
+    if artifact is None:
         raise DataError(
-            f"{folder.uri}: this copy of a registered model has no {artifacts.RECORD}, so nothing "
-            "says that its files are those that were registered; register the model again"
+            f"{folder.uri} has no {artifacts.RECORD}, so nothing says that its files are those "
+            "that were written; build the model again, or register it again"
         )
+    return artifact
 
 
 def load_predictor(folder: Folder) -> Model:
-    """The model in the folder of an artifact, or in one with the files of a registered model.
+    """The model in the folder of an artifact, or in a registry's copy of one.
 
     Raises DataError naming a missing file.
     """
-    artifact = artifacts.load(folder)
-    if artifact is not None:
-        if artifact.stage == _PRETRAIN:
-            return PretrainedPredictor(artifact, load_reader(find_tokenizer(artifact).folder))
-        folder = artifact.folder  # checks every file against the record
+    artifact = require_artifact(folder)
+    if artifact.stage == _PRETRAIN:
+        return PretrainedPredictor(artifact, load_reader(find_tokenizer(artifact).folder))
+    folder = artifact.folder  # checks every file against the record
     description = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
     if record := description.get(_PRETRAIN):
         copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)

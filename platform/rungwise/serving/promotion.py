@@ -15,7 +15,6 @@ import numpy as np
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact, chain, find_input, list_artifacts
-from rungwise.core.stages.artifact import load as load_artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import errors
@@ -26,7 +25,7 @@ from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
 from rungwise.serving.card import NAME as CARD
-from rungwise.serving.predictor import FILES, Predictor, load_predictor, require_record
+from rungwise.serving.predictor import FILES, Predictor, load_predictor, require_artifact
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER
@@ -63,7 +62,7 @@ def find_changed_copies(model: Artifact, served: Folder) -> list[str]:
     cards = _list_card_digests(model)
     if cards and (not served.exists(CARD) or served.sha256(CARD) not in cards):
         changes.append(f"the registry's {served.path(CARD)} is not that of the register stage")
-    return changes or _check(lambda: _verify_copy(served))
+    return changes or _check(lambda: require_artifact(served).verify())
 
 
 def _list_card_digests(model: Artifact) -> list[str]:
@@ -74,12 +73,6 @@ def _list_card_digests(model: Artifact) -> list[str]:
         for each in list_artifacts(root, "register")
         if each.record["inputs"].get(model.stage, {}).get("fingerprint") == model.fingerprint
     ]
-
-
-def _verify_copy(served: Folder) -> None:
-    require_record(served)
-    if (copy := load_artifact(served)) is not None:
-        copy.verify()
 
 
 def _check(verify: Callable[[], None]) -> list[str]:

@@ -14,7 +14,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from rungwise.core.storage.folder import Folder
-from rungwise.serving.predictor import load_predictor, require_record
+from rungwise.serving.predictor import load_predictor
 from rungwise.tasks.data.cutting import parse_examples
 
 
@@ -24,7 +24,6 @@ class Served(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         # MLflow puts the files into one folder and keeps their names.
         folder = Path(context.artifacts["description"]).parent
-        require_record(Folder.at(folder))
         self._predictor = load_predictor(Folder.at(folder))
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.cluster.tasks import MARKERS, FileRow, build_files
+from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
+from rungwise.core.stages.results import SharedResults, note_used
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import TokenisedText
@@ -39,12 +41,20 @@ from rungwise.tokenizer import (
 )
 from rungwise.tokenizer.encoder import sample_corpus
 from rungwise.tokenizer.memo import int32_values
-from rungwise.tokenizer.token_stage import TokensConfig, TokensRow, TokensSummary
+from rungwise.tokenizer.token_stage import (
+    TOKENS,
+    TokensConfig,
+    TokensRow,
+    TokensSummary,
+    identity,
+    input_digests,
+)
 from rungwise.tokenizer.token_text import document_hash, join_texts, write_tokens
 
 _SHARE = 0x5A7E  # separates the draw of documents from other random numbers
 _BATCH_BYTES = 8e6
 _MOST_ROWS = 2048
+_RESULT = "tokens.arrow"
 
 
 def encode_file(
@@ -145,9 +155,10 @@ def _text(hashes: NDArray[np.uint64], counts: NDArray[np.int64], encoded: Encode
 
 @dataclass(frozen=True)
 class FileOrder:
-    """An order to encode one corpus file."""
+    """An order to encode one corpus file; `result` is the key of what comes of it."""
 
     source: CorpusFile
+    result: str
 
     @property
     def file(self) -> str:
@@ -160,27 +171,30 @@ class FileOrder:
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """Encodes files of a corpus; holds what they share."""
+    """Encodes files of a corpus, unless that was done for another one; holds what they share."""
 
     config: TokensConfig
     corpus: Folder
     tokenizer: Folder
     output: Folder
+    shared: SharedResults
     encoder: EncoderChoice
 
     def __call__(self, order: FileOrder) -> FileRow:
         """Encode one file; return its row of the manifest."""
-        source = order.source
+        row = self.shared.read(order.result) or self._encode(order.source, order.result)
+        self.output.link_file(self.shared[order.result], _RESULT, order.file)
+        return {"file": order.file, "split": order.source.split, **row}
+
+    def _encode(self, source: CorpusFile, result: str) -> FileRow:
         encoder = open_encoder(self.tokenizer, self.encoder)
         tokenizer = _load_tokenizer(self.tokenizer)
         text = encode_file(self.corpus, source, tokenizer, encoder, self.config)
-        with self.output.staged(order.file) as path:
+        with self.shared[result].staged(_RESULT) as path:
             write_tokens(text, path)
             sha256 = file_digest(path)
         counts = np.stack(np.unique(text.ids, return_counts=True)).astype("<u4")
-        return {
-            "file": order.file,
-            "split": source.split,
+        row = {
             "source": source.source,
             "sha256": sha256,
             "documents": len(text.documents),
@@ -191,6 +205,8 @@ class EncodeTask:
             else source.bytes,
             "token_counts": base64.b64encode(counts.tobytes()).decode(),
         }
+        self.shared.write(result, row, {_RESULT: sha256})
+        return row
 
 
 TokenCounts = dict[str, NDArray[np.int64]]  # (V,) by split
@@ -220,13 +236,31 @@ def encode_corpus(
         inputs["corpus"].folder,
         inputs["tokenizer"].folder,
         output,
+        SharedResults.beside(output),
         _encoder(corpus, inputs, context),
     )
-    orders = [FileOrder(row) for row in corpus.files if row.documents]
+    orders = list(_list_orders(config, corpus, inputs))
     counts = count_no_tokens(tokenizer.vocab_size)
     rows = build_files(orders, task, output, context.report, lambda row, _: add_counts(row, counts))
+    note_used(output, {order.result: order.result for order in orders})
     output.remove(MARKERS)
     return summarise_files(rows, tokenizer, counts)
+
+
+def _list_orders(
+    config: TokensConfig, corpus: CorpusSummary, inputs: dict[str, Artifact]
+) -> Iterator[FileOrder]:
+    tokenizer, files = (inputs[name].record["files"] for name in ("tokenizer", "corpus"))
+    settings = {
+        "version": TOKENS.version,
+        "config": identity(config),
+        "lists": input_digests(config),
+        "tokenizer": {name: file["sha256"] for name, file in tokenizer.items()},
+    }
+    for row in corpus.files:
+        if row.documents:
+            facts = settings | {"source": row.source, "text": files[row.file]["sha256"]}
+            yield FileOrder(row, fingerprint(facts, 32))
 
 
 def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,9 +252,13 @@ def of_listing(**changes: Any) -> Lie:
         ("_about", lambda about: about | {"sha": "../../x"}, "40 hexadecimal digits"),
         ("_tree", of_listing(path="../../../x"), "paths below the repository"),
         ("_tree", of_listing(path="/tmp/x"), "paths below the repository"),
-        ("_tree", of_listing(oid="../../../x"), "with digests"),
-        ("_tree", of_listing(lfs={"oid": "../x", "size": 4, "pointerSize": 9}), "with digests"),
+        ("_tree", of_listing(oid="../../../x"), "and digests"),
+        ("_tree", of_listing(lfs={"oid": "../x", "size": 4, "pointerSize": 9}), "and digests"),
         ("_tree", of_listing(oid="0" * 40), "content with the digest 0{40}, found"),
+        ("_tree", of_listing(size="many"), "with sizes and digests"),
+        ("_tree", of_listing(size=-1), "with sizes and digests"),
+        ("_tree", of_listing(size=10**18), "no room for its 1,000"),
+        ("_tree", lambda entries: entries * 400_000, "longer than 67,108,864 bytes"),
         ("_tree", of_listing(size=3), "expected 3 bytes, and more came"),
         ("_tree", of_listing(size=5), "not the size that it lists"),
     ],
@@ -275,6 +280,20 @@ def test_a_hub_that_lies_writes_nothing_and_is_named(
     names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert all(re.fullmatch(r"main|[0-9a-f]{40}\.json", name) for name in names), names
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("part", ["listing", "file"])
+def test_a_hub_that_drips_is_left(
+    server: Hub, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.push("datasets/org/name", {"x.txt": b"text" * 1000})
+    [file] = find_files("hf://datasets/org/name") if part == "file" else [None]
+    monkeypatch.setattr("rungwise.core.storage.bounded_file._PATIENCE_SECONDS", 0.2)
+    server.pause, begin = 0.05, time.monotonic()
+    with pytest.raises(UserError, match=r"[1-9] bytes have come, slower than 10,000 a second"):
+        file.open() if file else find_files("hf://datasets/org/name")
+    assert time.monotonic() - begin < 5
+    assert not list(tmp_path.rglob("blobs/*"))
 
 
 def test_a_file_of_large_file_storage_is_checked_by_its_sha256(

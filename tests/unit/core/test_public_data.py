@@ -6,7 +6,6 @@ import hashlib
 import html
 import io
 import json
-import shutil
 import string
 import tarfile
 import time
@@ -131,12 +130,17 @@ def test_what_is_not_the_published_file_is_refused(
 
 
 def test_a_server_that_drips_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with BoundedFile(tmp_path / "x", "wb", 100_000, "http://slow") as file:
-        file.write(b"some")
-        late = time.monotonic() + 620
-        monkeypatch.setattr("time.monotonic", lambda: late)
-        with pytest.raises(UserError, match="http://slow: 4 of 100,000 bytes have come, slower"):
-            file.write(b"more")
+    monkeypatch.setattr("rungwise.core.storage.bounded_file._PATIENCE_SECONDS", 0.2)
+    begin = time.monotonic()
+    with serving(FileServer(lambda path: CONTENT, pause=0.05)) as server:
+        with pytest.raises(UserError, match=r"[1-9] bytes have come, slower than 10,000 a second"):
+            fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+        assert time.monotonic() - begin < 5
+
+
+def test_a_file_for_which_there_is_no_room_is_not_begun(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"http://big: no room for its 1,0{3},0{3},"):
+        BoundedFile(tmp_path / "x", "wb", 10**18, "http://big")
 
 
 def test_a_file_that_has_moved_and_a_server_that_is_gone(
@@ -161,12 +165,14 @@ def test_a_full_disk_leaves_no_half_file(server: FileServer, tmp_path: Path) -> 
 def test_a_disk_that_fills_while_it_downloads(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill(source: object, target: Any, size: int) -> None:
-        target.write(CONTENT[:1000])
+    write = BoundedFile.write
+
+    def fill(target: BoundedFile, data: bytes) -> int:
+        write(target, data[:1000])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copyfileobj", fill)
+        patch.setattr(BoundedFile, "write", fill)
         with pytest.raises(UserError, match="no room left on the disk"):
             fetch_set(one_file(), tmp_path, server.url, lambda line: None)
     fetch_set(one_file(), tmp_path, server.url, lambda line: None)

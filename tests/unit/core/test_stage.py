@@ -248,7 +248,7 @@ def test_a_record_that_was_edited_is_refused(root: Folder, key: str) -> None:
     ("damage", "message"),
     [
         ("link", r"artifact\.json is a link, where a file was written"),
-        ("later", r"artifact\.json: expected format 2 or before, found 3, of a later rungwise"),
+        ("later", r"artifact\.json: expected format 3 or before, found 4, of a later rungwise"),
         ("nested", r"artifact\.json is not a record \(it is nested too deeply\)"),
         ("list", r"artifact\.json is not a record \("),
     ],
@@ -265,7 +265,7 @@ def test_verify_names_a_record_that_cannot_be_trusted(
             path.rename(tmp_path / "elsewhere.json")
             path.symlink_to(tmp_path / "elsewhere.json")
         case "later":
-            record = json.loads(text) | {"format": 3}
+            record = json.loads(text) | {"format": 4}
             path.write_text(json.dumps(record))
         case "nested":
             path.write_text("[" * 100_000)
@@ -312,16 +312,58 @@ def test_a_folder_that_was_renamed_is_refused(root: Folder) -> None:
 def test_a_model_answers_for_every_byte_below_it(root: Folder) -> None:
     last = only(root, "c")
     assert [each.stage for each in artifacts.chain(last)] == ["a", "b", "c"]
-    # Built again, with the same bytes at another time: the same. With other bytes: refused.
+    # Built again, with the same bytes at another time: the same. With other bytes or scores, which
+    # a seal of their own makes sound by themselves: refused.
     first = only(root, "a")
-    for data, sound in ((b"a", True), (b"other", False)):
+    for data, headline, sound in (
+        (b"a", "nothing", True),
+        (b"other", "nothing", False),
+        (b"a", "99 %", False),
+    ):
         first.folder.write_bytes("data", data)
-        artifacts.finish(first.folder, {**first.record, "finished": "2027-01-01"}, {})
+        record = {**first.record, "finished": "2027-01-01", "summary": {"headline": headline}}
+        artifacts.finish(first.folder, record, {}).verify()
         if sound:
             assert len(artifacts.chain(last)) == 3
         else:
-            with pytest.raises(DataError, match="its files are others"):
+            with pytest.raises(DataError, match="its files or summary are others"):
                 artifacts.chain(last)
+
+
+def test_a_record_that_the_key_has_not_signed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A forged score has a sound seal, for anybody can compute it, and no signature."""
+
+    def forge(folder: Folder, **kept: str) -> None:
+        record = read_record(folder) | {"summary": {"headline": "99 %"}}
+        Folder.at(folder.uri).write_bytes(
+            artifacts.RECORD, json.dumps(seal(record) | kept).encode()
+        )
+
+    root = Folder.at(tmp_path)
+    build(chain(), root)
+    folder = only(root, "c").folder
+    forge(folder)
+    assert only(root, "c").headline == "99 %"
+    assert main(["verify", f"{tmp_path}/c"]) == 0
+    assert "records, which are not signed" in capsys.readouterr().out
+    monkeypatch.setenv(artifacts.KEY_VARIABLE, "one")
+    with pytest.raises(DataError, match="it is not signed with the key in RUNGWISE_RECORD_KEY"):
+        artifacts.load(folder)
+    Folder.at(tmp_path).remove()
+    build(chain(), root)
+    assert main(["verify", f"{tmp_path}/c"]) == 0
+    assert "every record is signed with the key" in capsys.readouterr().out
+    forge(folder, signature=json.loads(folder.read_bytes(artifacts.RECORD))["signature"])
+    assert main(["verify", f"{tmp_path}/c"]) == 2
+    Folder.at(tmp_path).remove()
+    build(chain(), root)
+    monkeypatch.setenv(artifacts.KEY_VARIABLE, "two")
+    with pytest.raises(DataError, match="it is not signed"):
+        artifacts.load(folder)
+    monkeypatch.delenv(artifacts.KEY_VARIABLE)
+    assert only(root, "c").headline == "nothing"
 
 
 def test_verify_and_why_go_down_to_the_sources(
@@ -330,10 +372,10 @@ def test_verify_and_why_go_down_to_the_sources(
     stages = [row for row in plan(chain(), root, "x") if row.stage.name != "d"]
     assert main(["verify", f"{tmp_path}/c"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines] == [
+    assert [line.split()[:2] for line in lines[:-1]] == [
         [row.stage.name, row.stage.fingerprint] for row in stages
     ]
-    assert all(line.endswith("unchanged") for line in lines)
+    assert all(line.endswith("unchanged") for line in lines[:-1])
     assert main(["why", f"{tmp_path}/c"]) == 0
     told = capsys.readouterr().out
     places = [told.index(f"{row.stage.name} {row.stage.fingerprint}") for row in stages]

@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import UserError
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges
 from rungwise.corpus.building.range_task import RangeTask
-from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_runs, hash_test_texts
+from rungwise.corpus.cleaning.decontamination import (
+    NgramHashes,
+    hash_runs,
+    hash_test_texts,
+    hash_words,
+)
 from rungwise.corpus.config import CorpusConfig, DocumentRules, identity
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.files import input_digests, list_test_files
@@ -138,7 +144,7 @@ def test_as_found_in_strings(documents: list[list[str]], test: str, ngram: int) 
     runs = {" ".join(words[at : at + ngram]) for at in range(len(words) - ngram + 1)}
     if not runs:
         return
-    tests = NgramHashes(np.unique(hash_runs([test], ngram).hashes), ngram)
+    tests = NgramHashes(np.unique(hash_runs(hash_words([test]), ngram).hashes), ngram)
     left, _ = paragraphs_left(documents, tests)
     expected = {}
     for number, paragraphs in enumerate(documents):
@@ -196,7 +202,8 @@ def test_tasks_read_what_the_driver_staged(tmp_path: Path) -> None:
     config = config_of(tmp_path / "t", 5).model_copy(
         update={"sources": config_of(tmp_path, 5).sources}
     )
-    task = RangeTask(config, Folder.at(tmp_path / "out"))
+    out = Folder.at(tmp_path / "out")
+    task = RangeTask(config, out, SharedResults(out / "shared"))
     task.stage_tests()
     (only,) = list_ranges(config)
     report = task.read(only)

@@ -56,7 +56,7 @@ def marks_among(
             "signature": pa.array([one.tobytes() for one in low_bytes(signed)], pa.binary()),
         }
     )
-    split = band_rows(rows, partitions)
+    split = band_rows(rows, 0, partitions)
     found: dict[str, str] = {}
     for partition in range(partitions):
         part = split.filter(pa.array(split["partition"].to_numpy() == partition))
@@ -149,6 +149,8 @@ def test_a_bucket_with_several_kinds_compares_each_with_its_own() -> None:
             "band": np.zeros(9, np.uint64),
             "digest": pa.array([bytes.fromhex(digest(n)) for n in range(9)], pa.binary(16)),
             "signature": pa.array(signature, pa.binary()),
+            "range": np.zeros(9, np.int32),
+            "row": np.arange(9, dtype=np.int32),
         }
     )
     assert mark_duplicates(rows, 0.8) == {digest(n): digest(n % 3) for n in range(3, 9)}

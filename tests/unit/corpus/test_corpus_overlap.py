@@ -22,8 +22,8 @@ from rungwise.corpus.deduplication.overlap import (
     HashFilter,
     find_passages,
     hash_passages,
-    hash_training,
     passage_rows,
+    select_common,
 )
 from rungwise.corpus.document import Document, RawDocument
 from rungwise.corpus.summary import CorpusSummary
@@ -220,7 +220,7 @@ def test_ranges_and_partitions_change_nothing() -> None:
         filter_.add(hashes)
     results = []
     for partitions, cut in ((1, 30), (7, 11)):
-        parts = [hash_training(some, filter_) for some in (train[:cut], train[cut:])]
+        parts = [select_common(hash_passages(some), filter_) for some in (train[:cut], train[cut:])]
         rows = [passage_rows(hashes, TRAINING, partitions) for hashes in parts]
         rows += [passage_rows(hashes, number, partitions) for number, hashes in enumerate(passages)]
         table = pa.concat_tables(rows)

@@ -40,6 +40,9 @@ def answered(pretrain: Artifact, tokenizer: Artifact, copy: Path) -> list[dict[s
     for source, name in ((pretrain, "model.safetensors"), (tokenizer, "tokenizer.json")):
         (copy / name).write_bytes(source.folder.read_bytes(name))
     said = predictor(TEXTS)
+    with pytest.raises(DataError, match=r"has no artifact\.json"):
+        load_predictor(Folder.at(copy))
+    artifacts.finish(Folder.at(copy), {"stage": "served", "fingerprint": "abc"}, {})
     assert load_predictor(Folder.at(copy))(TEXTS) == said
     [alone] = predictor(TEXTS[2:3])
     assert alone.keys() == said[2].keys()
@@ -113,6 +116,7 @@ def test_a_table_gives_words_their_neighbours(tmp_path: Path) -> None:
     (copy / "model.json").write_text(json.dumps(describe_model(pretrain)))
     (copy / "model.safetensors").write_bytes(pretrain.folder.read_bytes("model.safetensors"))
     (copy / "tokenizer.json").write_text(tokenizer.to_str())
+    artifacts.finish(Folder.at(copy), {"stage": "served", "fingerprint": "abc"}, {})
     predictor = load_predictor(Folder.at(copy))
     assert isinstance(predictor, PretrainedPredictor)
     [own] = predictor([Text("1", "worker")])

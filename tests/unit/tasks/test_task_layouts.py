@@ -22,6 +22,7 @@ from rungwise.commands.tasks import describe_data
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.outside import digest, list_matching_files
+from rungwise.tasks.formats.base import read_bytes
 from rungwise.tasks.formats.guess import Guess, guess_format
 from tests.task_cases import FormatBlock, as_json, read_content
 
@@ -196,7 +197,20 @@ def test_an_archive_is_refused_by_the_size_that_it_unpacks_to(tmp_path: Path, pa
         assert small.size_bytes == 11
 
 
-@pytest.mark.parametrize("case", ["states less", "bzip2", "header"])
+def sparse_header(name: str, num_bytes: int) -> bytes:
+    """The header of GNU tar for a file of one block and a hole."""
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.size = tarfile.GNUTYPE_SPARSE, tarfile.BLOCKSIZE
+    header = bytearray(entry.tobuf(tarfile.GNU_FORMAT))
+    # Place and size of the block, and the size of the file, as octal digits.
+    for at, number in ((386, 0), (398, entry.size), (483, num_bytes)):
+        header[at : at + 12] = b"%011o\0" % number
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+@pytest.mark.parametrize("case", ["states less", "bzip2", "header", "hole"])
 def test_an_archive_that_hides_its_size_takes_no_memory(tmp_path: Path, case: str) -> None:
     content = bytes(200_000_000)
     packed = tmp_path / ("a.tar.gz" if case == "header" else "a.zip")
@@ -205,6 +219,11 @@ def test_an_archive_that_hides_its_size_takes_no_memory(tmp_path: Path, case: st
             entry = tarfile.TarInfo("train.tsv")
             entry.pax_headers = {"comment": content.decode()}
             archive.addfile(entry)
+    elif case == "hole":
+        packed = tmp_path / "a.tar"
+        block = b"x".ljust(tarfile.BLOCKSIZE, b"\0")
+        end = bytes(2 * tarfile.BLOCKSIZE)
+        packed.write_bytes(sparse_header("train.tsv", len(content)) + block + end)
     else:
         method = zipfile.ZIP_BZIP2 if case == "bzip2" else zipfile.ZIP_DEFLATED
         with zipfile.ZipFile(packed, "w", method) as archive:
@@ -217,6 +236,19 @@ def test_an_archive_that_hides_its_size_takes_no_memory(tmp_path: Path, case: st
     try:
         with pytest.raises(DataError, match=r"cannot be unpacked|or more, beyond 100 times"):
             list_matching_files([f"{packed}/train.tsv"], "data.train")
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_packed_file_is_refused_by_the_size_that_it_unpacks_to(tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv.gz"
+    path.write_bytes(gzip.compress(bytes(200_000_000), 9))
+    [file] = list_matching_files([str(path)], "data.train")
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="or more, beyond 100 times"):
+            read_bytes(file)
         assert tracemalloc.get_traced_memory()[1] < 100_000_000
     finally:
         tracemalloc.stop()

@@ -1,6 +1,8 @@
 """Tokens: what is encoded is the text as a whole, and what is read is what was written."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.building import ShardTask, list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.tokenizer import (
@@ -21,6 +26,7 @@ from rungwise.tokenizer import (
     WordPieceConfig,
     load_tokenizer,
     special_ids,
+    token_building,
 )
 from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary, identity
@@ -174,3 +180,46 @@ def test_a_file_of_one_document_borrows_the_other_sides_of_its_pairs(tmp_path: P
     row = task(order)
     assert (row["documents"], row["tokens_unused"]) == (1, 0)
     assert 0 < row["is_next"] < row["instances"]
+
+
+def test_tokens_of_unchanged_text_are_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same tokenizer; with another one, none."""
+    encoded: list[str] = []
+    encode = token_building.encode_file
+
+    def note(corpus: Folder, file: CorpusFile, *others: Any) -> TokenisedText:
+        encoded.append(file.file)
+        return encode(corpus, file, *others)
+
+    def encode_files(corpus: Artifact, tokenizer: Artifact, name: str) -> TokensSummary:
+        encoded.clear()
+        inputs = {"corpus": corpus, "tokenizer": tokenizer}
+        place = Folder.at(tmp_path / "root" / "tokens" / name)
+        return token_building.encode_corpus(TokensConfig(), inputs, place, Context())
+
+    monkeypatch.setattr(token_building, "encode_file", note)
+    ranges = [made_up_documents(20), made_up_documents(30), made_up_documents(40)]
+    ranges = [
+        [replace(one, id=f"{number}-{one.id}") for one in some]
+        for number, some in enumerate(ranges)
+    ]
+    small, tokenizer = text_and_tokenizer(
+        tmp_path / "small", ranges[:2], WordConfig(), deduplicate=False
+    )
+    grown, other = text_and_tokenizer(
+        tmp_path / "grown", ranges, WordConfig(vocab_size=30), deduplicate=False
+    )
+    encode_files(small, tokenizer, "x-1")
+    assert encoded == list(small.record["files"])
+    again = encode_files(grown, tokenizer, "x-2")
+    old = {file["sha256"] for file in small.record["files"].values()}
+    changed = [name for name, file in grown.record["files"].items() if file["sha256"] not in old]
+    assert encoded == changed
+    assert 0 < len(changed) < len(grown.record["files"])
+    SharedResults.beside(Folder.at(tmp_path / "root" / "tokens" / "x-2")).folder.remove()
+    assert encode_files(grown, tokenizer, "x-3") == again
+    assert sorted(encoded) == sorted(grown.record["files"])
+    encode_files(grown, other, "x-4")
+    assert sorted(encoded) == sorted(grown.record["files"])

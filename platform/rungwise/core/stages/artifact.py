@@ -11,9 +11,14 @@ The folder of a finished artifact: checks each file against the record when it i
 
 Local files and cached copies are hashed once per process, and again if size or modification time
 change. `open` and `read_bytes` download an object and hash it each time.
+
+A seal is a digest, which anybody can compute of an edited record. A signature needs a key: with one
+in KEY_VARIABLE, records are signed when they are written, and refused without its signature.
 """
 
+import hmac
 import json
+import os
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +30,8 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder, file_digest
 
 RECORD = "artifact.json"
-RECORD_FORMAT = 2
+RECORD_FORMAT = 3  # from 3 on, digests of inputs cover their summaries
+KEY_VARIABLE = "RUNGWISE_RECORD_KEY"
 
 _digests: dict[str, dict[str, str]] = {}  # artifact URI -> file name -> sha256
 _sound: set[tuple[str, int, int]] = set()  # verified files: path, size, modification time
@@ -50,9 +56,21 @@ def unseal(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
+def has_key() -> bool:
+    """Whether this process has a key to sign records with."""
+    return bool(os.environ.get(KEY_VARIABLE))
+
+
+def _sign(sealed: dict[str, Any]) -> dict[str, Any]:
+    if not has_key():
+        return sealed
+    key = os.environ[KEY_VARIABLE].encode()
+    return sealed | {"signature": hmac.digest(key, sealed["sha256"].encode(), "sha256").hex()}
+
+
 def read_record(folder: Folder) -> dict[str, Any]:
-    """Read the record of an artifact, without its seal. Raises DataError if it is a link or a later
-    version wrote it, and ValueError if it was edited."""
+    """Read the record of an artifact, without seal and signature. Raises DataError if it is a link
+    or a later version wrote it, and ValueError if it was edited or lacks the key's signature."""
     if not folder.remote and (path := Path(folder.path(RECORD))).is_symlink():
         raise link_error(path)
     try:
@@ -64,6 +82,9 @@ def read_record(folder: Folder) -> dict[str, Any]:
         later = f"{record['format']}, of a later rungwise"
         expected = f"format {RECORD_FORMAT} or before"
         raise DataError.at(folder.path(RECORD), expected, later, "update rungwise")
+    signature = record.pop("signature", None)
+    if has_key() and signature != _sign(record)["signature"]:
+        raise ValueError(f"it is not signed with the key in {KEY_VARIABLE}")
     return unseal(record)
 
 
@@ -158,11 +179,12 @@ class Artifact:
 
     @property
     def digest(self) -> str:
-        """A hash of the fingerprint, the files and, recursively, the inputs. It leaves out when and
-        where the artifact was built: the same bytes give the same digest."""
+        """A hash of the fingerprint (which is that of the facts), the summary, the files and,
+        recursively, the inputs. It leaves out when and where the artifact was built."""
         files = {name: file["sha256"] for name, file in self.record["files"].items()}
         inputs = {name: of.get("digest") for name, of in self.record.get("inputs", {}).items()}
-        return fingerprint({"of": self.fingerprint, "files": files, "inputs": inputs}, length=64)
+        parts = {"summary": self.record.get("summary"), "files": files, "inputs": inputs}
+        return fingerprint({"of": self.fingerprint, **parts}, length=64)
 
     def verify(self) -> None:
         """Rehash every file. Raises DataError for the first one that differs from the record, is
@@ -248,7 +270,7 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
             f"{folder.path(missing[0])} was written but is missing; delete the folder to rebuild it"
         )
     record = {"format": RECORD_FORMAT, **record, "files": files}
-    text = json.dumps(seal(record), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_sign(seal(record)), indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
     return Artifact(
         record["stage"], record["fingerprint"], CheckedFolder.of(folder, record), record
@@ -311,8 +333,9 @@ def find_input(artifact: Artifact, stage: str) -> Artifact:
         )
     if entry.get("digest") not in (None, source.digest):
         raise DataError(
-            f"{source.folder.uri} is not what {artifact.folder.uri} was built from: its files are "
-            "others; delete both to have them built again"
+            f"{source.folder.uri} is not what {artifact.folder.uri} was built from: its files or "
+            "summary are others, or an earlier rungwise wrote its record; delete both to have "
+            "them built again"
         )
     return source
 

@@ -307,16 +307,24 @@ class Drivers:
         self._root = root
         self._live: dict[str, Lease] = {}
 
+    def is_any_live(self) -> bool:
+        """Whether any driver is at work."""
+        self._look()
+        return bool(self._live)
+
     def describe_user(self, fingerprint: str) -> str:
         """Describe a driver that needs the artifact; "" if there is none."""
+        self._look()
+        holders = (each.holder for each in self._live.values() if fingerprint in each.needs)
+        return next(holders, "")
+
+    def _look(self) -> None:
         for name, lease in _list_drivers(self._root):
             if name not in self._live:
                 if lease.claim():  # of a driver that was killed
                     lease.release()
                 else:
                     self._live[name] = lease
-        holders = (each.holder for each in self._live.values() if fingerprint in each.needs)
-        return next(holders, "")
 
 
 def _list_drivers(root: Folder) -> list[tuple[str, Lease]]:

@@ -70,7 +70,7 @@ def _members(file: SourceFile, stream: io.BufferedReader, inside: str) -> Iterat
         with zipfile.ZipFile(stream) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             entries = [entry for entry in entries if _matches(entry.filename, inside)]
-            _refuse_bomb(file, sum(entry.file_size for entry in entries))
+            refuse_bomb(file, sum(entry.file_size for entry in entries))
             for entry in entries:
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise zipfile.BadZipFile("packed by another method than deflate")
@@ -78,13 +78,15 @@ def _members(file: SourceFile, stream: io.BufferedReader, inside: str) -> Iterat
                     # With the size, since without one all is unpacked that is there.
                     yield _member(file, entry.filename, opened.read(entry.file_size))
         return
-    unpacked = _Unpacked(file, stream)
+    unpacked, content_bytes = _Unpacked(file, stream), 0
     with tarfile.open(fileobj=unpacked, mode="r|") as archive:
         for entry in archive:
             name = entry.name.removeprefix("./")
             if entry.isfile() and _matches(name, inside):
                 opened = archive.extractfile(entry)
                 assert opened is not None, "a file has content"
+                content_bytes += entry.size  # holes of sparse files are not in the stream
+                refuse_bomb(file, content_bytes)
                 yield _member(file, name, opened.read())
     # The checksum of a .tar.gz comes after the last member.
     while unpacked.read(1 << 20):
@@ -102,11 +104,12 @@ class _Unpacked(io.RawIOBase):
     def read(self, size: int = -1, /) -> bytes:
         data = self._stream.read(size)
         self._bytes += len(data)
-        _refuse_bomb(self._file, self._bytes)
+        refuse_bomb(self._file, self._bytes)
         return data
 
 
-def _refuse_bomb(file: SourceFile, unpacked_bytes: int) -> None:
+def refuse_bomb(file: SourceFile, unpacked_bytes: int) -> None:
+    """Raise DataError if a file unpacks to so many bytes that it cannot be text."""
     if unpacked_bytes > _MOST_UNPACKED * file.size_bytes + _MORE_BYTES:
         raise DataError(
             f"{file.uri}: {file.size_bytes:,} bytes unpack to {unpacked_bytes:,} or more, beyond "

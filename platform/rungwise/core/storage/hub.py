@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SCHEME = "hf://"
 _CHECK = "check HF_ENDPOINT"
+_MOST_ENTRIES = 2_000_000  # of a listing
 _COMMIT = re.compile("[0-9a-f]{40}")
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -176,19 +177,27 @@ def _list_files(place: HfUri) -> dict[str, _File]:
         entries = HfApi().list_repo_tree(
             place.id, recursive=True, revision=place.revision, repo_type=place.type
         )
-        files = {
-            entry.path: _File(entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
-            for entry in entries
-            if isinstance(entry, RepoFile)
-        }
-        for path, file in files.items():
-            if {"", ".", ".."} & set(path.split("/")) or not _DIGEST.fullmatch(file.digest):
-                found = f"{path!r:.80} with {file.digest!r:.70}"
-                expected = "paths below the repository with digests"
-                raise DataError.at(f"{SCHEME}{place.id}", expected, found, _CHECK)
+        files: dict[str, _File] = {}
+        for number, entry in enumerate(entries):
+            if number == _MOST_ENTRIES:
+                expected = f"at most {_MOST_ENTRIES:,} files and folders"
+                raise DataError.at(f"{SCHEME}{place.id}", expected, "more", _CHECK)
+            if isinstance(entry, RepoFile):
+                digest = entry.lfs.sha256 if entry.lfs else entry.blob_id
+                files[entry.path] = _check_entry(place, entry.path, _File(entry.size, digest))
         with _stage_file(listing) as aside:
             aside.write_text(json.dumps(files), "utf-8")
     return {path: _File(*file) for path, file in json.loads(listing.read_text("utf-8")).items()}
+
+
+def _check_entry(place: HfUri, path: str, file: _File) -> _File:
+    outside = {"", ".", ".."} & set(path.split("/"))
+    is_size = isinstance(file.size, int) and file.size >= 0
+    if outside or not is_size or not _DIGEST.fullmatch(file.digest):
+        found = f"{path!r:.80} with {file.size!r:.20} bytes and {file.digest!r:.70}"
+        expected = "paths below the repository with sizes and digests"
+        raise DataError.at(f"{SCHEME}{place.id}", expected, found, _CHECK)
+    return file
 
 
 @contextlib.contextmanager
@@ -220,7 +229,12 @@ def _parse(uri: str) -> HfUri:
 
 @contextlib.contextmanager
 def _explain_errors(uri: str) -> Iterator[None]:
-    """Turn an error of the hub into a UserError of one line."""
+    """Turn an error of the hub into a UserError of one line; bound what it sends."""
+    from huggingface_hub import get_session
+
+    from rungwise.core.storage.bounded_answers import bound_answers
+
+    bound_answers(get_session())
     try:
         yield
     except (UserError, DataError):

@@ -9,6 +9,7 @@ within a fifth, as it does with many documents, text that is added moves no docu
                          a passage if the share would not hold otherwise
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -143,16 +144,39 @@ def add_buckets(counts: Iterable[Sequence[Sequence[int]]]) -> list[Bucket]:
     return [Bucket(*row) for row in total.tolist()]
 
 
+class _Choice(NamedTuple):
+    """Which documents, (N,) bool each, are held out whole, are cut because they are long, and are
+    at the edge."""
+
+    held_out: np.ndarray
+    is_long: np.ndarray
+    is_edge: np.ndarray
+
+
+def _choose_documents(table: pa.Table, split: HeldOutSplit) -> _Choice:
+    keys = table["split"].to_numpy()
+    held_out = keys <= np.uint64(split.threshold)
+    if split.longest is None:
+        return _Choice(held_out, *np.zeros((2, len(keys)), bool))
+    is_long = table["can_be_cut"].to_numpy() & (table["bytes"].to_numpy() > split.longest)
+    is_edge = ~held_out & ~is_long & (keys <= np.uint64(max(split.edge, 0)))
+    return _Choice(held_out, is_long, is_edge)
+
+
+def digest_split(keys: pa.Table, split: HeldOutSplit) -> str:
+    """Return a digest of what a split means for the documents of a range, given by their keys."""
+    choice = _choose_documents(keys, split)
+    content = b"".join(mask.tobytes() for mask in choice)
+    if choice.is_long.any() or choice.is_edge.any():
+        content += repr((split.edge_share, split.hold_whole_edge)).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
 def split_documents(
     table: pa.Table, split: HeldOutSplit, rules: DocumentRules
 ) -> tuple[pa.Table, np.ndarray]:
     """The documents of a table of `RangeBuilder`, long ones cut; and which (N,) are held out."""
-    keys = table["split"].to_numpy()
-    held_out = keys <= np.uint64(split.threshold)
-    if split.longest is None:
-        return table, held_out
-    is_long = table["can_be_cut"].to_numpy() & (table["bytes"].to_numpy() > split.longest)
-    is_edge = ~held_out & ~is_long & (keys <= np.uint64(max(split.edge, 0)))
+    held_out, is_long, is_edge = _choose_documents(table, split)
     tables, masks, begin = [table[:0]], [held_out[:0]], 0
     for row in np.flatnonzero(is_long | is_edge).tolist():
         document = table[row : row + 1].to_pylist()[0]

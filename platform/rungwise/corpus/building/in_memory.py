@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 
 from rungwise.cluster.tasks import Packs
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import Range
 from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.stage import write_documents
 from rungwise.corpus.config import CorpusConfig, DocumentRules, TextSource
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import CorpusSummary, summarise_reports
 
 
 def write_corpus(
@@ -20,11 +21,12 @@ def write_corpus(
     Raises DataError if two documents have the same id.
     """
     config = CorpusConfig(sources=(TextSource(name=source, paths=("-",)),), **dict(rules))
-    task, reports, pack = RangeTask(config, output), [], []
+    task = RangeTask(config, output, SharedResults(output / STAGING))
+    reports, pack = [], []
     for number, documents in enumerate(ranges):
         pack.append(Range(number, 0, ()))
         reports.append(task.read(pack[-1], documents))
     sizes = [sum(task.keys(range.number)["bytes"].to_pylist()) for range in pack]
-    summary = write_documents(task, Packs([pack], small=True), reports, sum(sizes))
+    reports = write_documents(task, Packs([pack], small=True), reports, sum(sizes))
     output.remove(STAGING)
-    return summary
+    return summarise_reports(reports, rules.held_out_fraction)

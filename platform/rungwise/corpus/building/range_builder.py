@@ -64,10 +64,21 @@ _READERS: dict[str, Callable[[FileReader, Any], Iterator[RawDocument]]] = {
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Files of a range that are read together. `key` is a digest of what the result of reading
+    follows from; `result` is the key of a shared result that holds it, "" if none is known."""
+
+    key: str
+    files: tuple[SourceFile, ...]
+    result: str = ""
+
+
+@dataclass(frozen=True)
 class Range:
     """Bytes [begin, end) of one file, or several whole files if `end` is None.
 
-    `number` counts the ranges of a corpus; `source` is the index of the source.
+    `number` counts the ranges of a corpus; `source` is the index of the source; `pieces` are those
+    of its files, () for one without a name.
     """
 
     number: int
@@ -75,6 +86,7 @@ class Range:
     files: tuple[SourceFile, ...]
     begin: int = 0
     end: int | None = None
+    pieces: tuple[Piece, ...] = ()
 
     @property
     def num_bytes(self) -> int:

@@ -1,25 +1,29 @@
 """Process one range: read it to staged files and report its keys, then write its shards, those of
 the training split first.
 
-Text stays in its range; only keys are compared with other ranges (comparison.py). The passes leave
-files for each other in `{output}/staging`:
+Text stays in its range; only keys are compared with other ranges (stage.py). What a range gives
+depends on nothing else but what the comparison says of it, and is a shared result
+(core/stages/results.py), which a stage that was killed, or of a corpus that has grown, finds again:
 
-    {range}.text.arrow            all documents of a range, uncompressed, in source order
-    {range}.keys.arrow            their keys
-    {range}.read.json             the report of reading, and digests of both: marks it as done
-    {range}.held-out.arrow        its held-out documents
-    {range}.passages              hashes of their passages
-    {range}.train.json            the report of writing the others, and digests of all: likewise
-    {range}.validation-new.json   the report of writing those held out, and digests: likewise;
-    {range}.validation-whole.json with what stands in training
+    of pieces of a range         text.arrow         all documents, uncompressed, in source order
+                                 keys.arrow         their keys
+    of the range in training     train.parquet      its shards, or train-{part}.parquet
+                                 held-out.arrow     its held-out documents
+                                 held-out.passages  hashes of their passages
+                                 train.passages     those of the others
+    of its held-out documents    validation.parquet its shards, likewise
+
+The passes leave files for each other in `{output}/staging`:
+
+    {range}.read.json             the rows of results that are a range
+    {range}.train                 the result of writing it
     tests                         hashes of test texts
-    filter                        the passages of all ranges, as bits
+    filter                        the passages of all held-out documents, as bits
     duplicates-{partition}.arrow  rows of duplicate documents, a record batch per group of ranges
     repeats-{partition}.arrow     repeated paragraphs, likewise
     overlap-{partition}.arrow     held-out passages that stand in training, likewise
 
-Every file appears whole or not at all, so a killed stage resumes where it stopped. What is marked
-as done and has changed since is made again.
+Every file appears whole or not at all.
 
 Write the documents of one range to its files: leave out duplicates, split, leave out held-out
 text that stands in training, count.
@@ -29,23 +33,27 @@ Documents keep their order. The files of a split are `{split}-{range}.parquet`, 
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
-from rungwise.core.stages.notes import read_note, write_note
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.corpus.building.held_out import HeldOutSplit, split_documents
+from rungwise.corpus.building.held_out import HeldOutSplit, digest_split, split_documents
+from rungwise.corpus.building.pieces import KEY_CHARACTERS
 from rungwise.corpus.building.range_builder import (
     KEYS_SCHEMA,
     TEXT_SCHEMA,
+    Piece,
     Range,
     RangeBuilder,
     read_range,
@@ -55,7 +63,7 @@ from rungwise.corpus.config import CorpusConfig, DocumentRules, source_names
 from rungwise.corpus.deduplication.documents import REASONS
 from rungwise.corpus.deduplication.overlap import STANDS_IN_TRAINING, hash_passages, mark_sentences
 from rungwise.corpus.deduplication.paragraphs import keep_sentences, remove_paragraphs
-from rungwise.corpus.document import SCHEMA, RawDocument, read_documents
+from rungwise.corpus.document import SCHEMA, RawDocument
 from rungwise.corpus.files import list_test_files
 from rungwise.corpus.summary import SPLITS, CorpusFile, RangeReport
 
@@ -66,8 +74,17 @@ _ROWS_A_GROUP = 4096
 _LABELS_OF_A_RANGE = 100
 
 
+class TrainingShards(NamedTuple):
+    """The report of writing training files, the held-out documents, and the hashes, (N,) uint64, of
+    the passages of the others."""
+
+    report: RangeReport
+    held_out: pa.Table
+    passages: np.ndarray
+
+
 class ShardWriter:
-    """Writes the files of ranges in `output`, none for a split without documents.
+    """Writes the files of a range in `output`, none for a split without documents.
 
     `split` says which documents are held out.
     """
@@ -78,22 +95,16 @@ class ShardWriter:
         self._output = output
 
     def write_training(
-        self,
-        number: int,
-        source: str,
-        tables: Iterable[pa.Table],
-        duplicates: np.ndarray,
-        repeats: np.ndarray,
-    ) -> tuple[RangeReport, pa.Table]:
-        """Write the training files of range `number`; return its report, and its held-out
-        documents.
+        self, source: str, tables: Iterable[pa.Table], duplicates: np.ndarray, repeats: np.ndarray
+    ) -> TrainingShards:
+        """Write the training files of a range.
 
         `tables` come from `RangeBuilder`; `duplicates`, (N, 2), holds row and index of the reason,
         `repeats`, (N, 2), row and paragraph, both sorted.
         """
         report = RangeReport(source=source)
-        files = self._files(TRAIN, number, report)
-        parts = [TEXT_SCHEMA.empty_table()]
+        files = self._files(TRAIN, report)
+        parts, passages = [TEXT_SCHEMA.empty_table()], [np.empty(0, np.uint64)]
         begin = 0
         for whole in tables:
             repeats_here = _select_rows(repeats, begin, whole.num_rows)
@@ -110,18 +121,20 @@ class ShardWriter:
             begin += whole.num_rows
             table = table.filter(pa.array(stays))
             table, held_out = split_documents(table, self._split, self._rules)
-            files.add(table.filter(pa.array(~held_out)))
+            training = table.filter(pa.array(~held_out))
+            files.add(training)
+            passages.append(hash_passages(training["sentences"].to_pylist()))
             parts.append(table.filter(pa.array(held_out)))
         files.close()
-        return report, pa.concat_tables(parts)
+        return TrainingShards(report, pa.concat_tables(parts), np.concatenate(passages))
 
     def write_held_out(
-        self, number: int, source: str, table: pa.Table, passages: np.ndarray, keep_repeats: bool
+        self, source: str, table: pa.Table, passages: np.ndarray, keep_repeats: bool
     ) -> RangeReport:
-        """Write the validation files of range `number`; count the text that stands in training,
-        and leave it out unless `keep_repeats`. `passages`, (N,), index `hash_passages`."""
+        """Write the validation files of a range; count the text that stands in training, and leave
+        it out unless `keep_repeats`. `passages`, (N,), index `hash_passages`."""
         report = RangeReport(source=source)
-        files = self._files(VALIDATION, number, report)
+        files = self._files(VALIDATION, report)
         if len(passages):
             marks = mark_sentences(table, passages)
             shorter = keep_sentences(table, ~marks, self._rules.minimum_characters)
@@ -139,9 +152,9 @@ class ShardWriter:
         files.close()
         return report
 
-    def _files(self, split: str, number: int, report: RangeReport) -> "_SplitFiles":
+    def _files(self, split: str, report: RangeReport) -> "_SplitFiles":
         limit_bytes = int(self._rules.shard_megabytes * 1e6)
-        return _SplitFiles(split, number, limit_bytes, self._output, report)
+        return _SplitFiles(split, limit_bytes, self._output, report)
 
 
 def _select_rows(positions: np.ndarray, begin: int, num_rows: int) -> np.ndarray:
@@ -152,11 +165,8 @@ def _select_rows(positions: np.ndarray, begin: int, num_rows: int) -> np.ndarray
 class _SplitFiles:
     """Collects the documents of one split and writes a file whenever it is full."""
 
-    def __init__(
-        self, split: str, number: int, limit_bytes: int, output: Folder, report: RangeReport
-    ) -> None:
+    def __init__(self, split: str, limit_bytes: int, output: Folder, report: RangeReport) -> None:
         self._split = split
-        self._stem = f"{split}-{number:05d}"
         self._limit_bytes = limit_bytes
         self._output = output
         self._report = report
@@ -178,12 +188,12 @@ class _SplitFiles:
                 self._bytes = int(ends[fits - 1])
             table = table[fits:]
             if table.num_rows:
-                self._flush(f"{self._stem}-{self._parts:02d}.parquet")
+                self._flush(f"{self._split}-{self._parts:02d}.parquet")
 
     def close(self) -> None:
         if self._tables:
             part = f"-{self._parts:02d}" if self._parts else ""
-            self._flush(f"{self._stem}{part}.parquet")
+            self._flush(f"{self._split}{part}.parquet")
         self._report.labels = dict(self._labels.most_common(_LABELS_OF_A_RANGE))
 
     def _flush(self, name: str) -> None:
@@ -286,9 +296,18 @@ def open_tables(output: Folder, name: str) -> Any:
 
 
 _TESTS_FILE = f"{STAGING}/tests"
-_HELD_OUT_FILE = STAGING + "/{:05d}.held-out.arrow"
-_PASSAGES_FILE = STAGING + "/{:05d}.passages"
-_TEXT_FILE, _KEYS_FILE = STAGING + "/{:05d}.text.arrow", STAGING + "/{:05d}.keys.arrow"
+_READ_FILE, _TRAIN_FILE = STAGING + "/{:05d}.read.json", STAGING + "/{:05d}.train"
+_TEXT_FILE, _KEYS_FILE = "text.arrow", "keys.arrow"
+_HELD_OUT_FILE, _HELD_OUT_PASSAGES = "held-out.arrow", "held-out.passages"
+_TRAIN_PASSAGES = "train.passages"
+
+
+class _Rows(NamedTuple):
+    """Rows of a result: the documents of pieces that follow each other."""
+
+    result: str
+    first: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -297,33 +316,86 @@ class RangeTask:
 
     config: CorpusConfig
     output: Folder
+    shared: SharedResults
 
     def read(self, range: Range, documents: Iterable[RawDocument] | None = None) -> RangeReport:
-        """Stage the documents of a range, those of its files unless given, if not staged already;
-        return the report."""
-        marker = f"{STAGING}/{range.number:05d}.read.json"
-        if (report := read_note(self.output, marker)) is not None:
-            return RangeReport.from_plain(report)
+        """Stage the documents of a range, those of its files unless given; read the pieces that
+        have not been read; return the report."""
+        pieces = range.pieces or (Piece(str(range.number), range.files),)
+        known = {key: self.shared.read(key) for key in {piece.result for piece in pieces} - {""}}
+        missing = [piece for piece in pieces if not _holds(known.get(piece.result), piece)]
+        own = fingerprint([piece.key for piece in missing], KEY_CHARACTERS)
+        if missing:
+            known[own] = self.shared.read(own) or self._read_pieces(own, range, missing, documents)
+        result_of = {piece.key: piece.result for piece in pieces}
+        result_of |= {piece.key: own for piece in missing}
+        report, rows = RangeReport(source=self._source(range)), list[_Rows]()
+        for piece in pieces:
+            key = result_of[piece.key]
+            entry = known[key][piece.key]
+            report.add(RangeReport.from_plain(entry["report"]))
+            report.results[piece.key] = key
+            if rows and (rows[-1].result, rows[-1].end) == (key, entry["first"]):
+                rows[-1] = rows[-1]._replace(end=entry["end"])
+            else:
+                rows.append(_Rows(key, entry["first"], entry["end"]))
+        self.output.write_bytes(_READ_FILE.format(range.number), json.dumps(rows).encode())
+        return report
+
+    def _read_pieces(
+        self,
+        result: str,
+        range: Range,
+        pieces: Sequence[Piece],
+        documents: Iterable[RawDocument] | None,
+    ) -> dict[str, Any]:
+        """Read pieces to a result; return its content: rows and report of each piece."""
+        content: dict[str, Any] = {}
+        keys: list[pa.Table] = []
         share = self.config.sources[range.source].share
-        builder = RangeBuilder(self.config, self._source(range), self._tests, share)
-        documents = read_range(range, self.config) if documents is None else documents
-        tables = builder.tables(documents)
-        text, keys = (name.format(range.number) for name in (_TEXT_FILE, _KEYS_FILE))
-        files = {text: write_tables(self.output, text, TEXT_SCHEMA, tables)}
-        files[keys] = write_tables(self.output, keys, KEYS_SCHEMA, [builder.keys])
-        write_note(self.output, marker, builder.report.to_plain(), files)
-        return builder.report
+
+        def tables() -> Iterator[pa.Table]:
+            first = 0
+            for piece in pieces:
+                builder = RangeBuilder(self.config, self._source(range), self._tests, share)
+                own = replace(range, files=piece.files)
+                source = read_range(own, self.config) if documents is None else documents
+                yield from builder.tables(source)
+                keys.append(builder.keys)
+                end = first + builder.keys.num_rows
+                report = builder.report.to_plain()
+                content[piece.key] = {"first": first, "end": end, "report": report}
+                first = end
+
+        folder = self.shared[result]
+        files = {_TEXT_FILE: write_tables(folder, _TEXT_FILE, TEXT_SCHEMA, tables())}
+        files[_KEYS_FILE] = write_tables(folder, _KEYS_FILE, KEYS_SCHEMA, keys)
+        self.shared.write(result, content, files)
+        return content
+
+    def _rows(self, number: int) -> list[_Rows]:
+        content = self.output.read_bytes(_READ_FILE.format(number))
+        return [_Rows(*rows) for rows in json.loads(content)]
 
     def keys(self, number: int) -> pa.Table:
         """Return the keys of a staged range."""
-        with open_tables(self.output, _KEYS_FILE.format(number)) as reader:
-            return reader.read_all()
+        tables = []
+        for rows in self._rows(number):
+            with open_tables(self.shared[rows.result], _KEYS_FILE) as reader:
+                tables.append(reader.read_all()[rows.first : rows.end])
+        return pa.concat_tables(tables).combine_chunks()
 
     def tables(self, number: int) -> Iterator[pa.Table]:
         """Yield the documents of a staged range."""
-        with open_tables(self.output, _TEXT_FILE.format(number)) as reader:
-            for batch in range(reader.num_record_batches):
-                yield pa.Table.from_batches([reader.get_batch(batch)])
+        for rows in self._rows(number):
+            with open_tables(self.shared[rows.result], _TEXT_FILE) as reader:
+                place = 0
+                for number in range(reader.num_record_batches):
+                    batch = reader.get_batch(number)
+                    first, end = max(rows.first - place, 0), max(rows.end - place, 0)
+                    place += batch.num_rows
+                    if part := batch[first:end]:
+                        yield pa.Table.from_batches([part])
 
     def document_id(self, number: int, row: int) -> str:
         for table in self.tables(number):
@@ -335,80 +407,102 @@ class RangeTask:
     def write_training(
         self, range: Range, duplicates: np.ndarray, repeats: np.ndarray, split: HeldOutSplit
     ) -> RangeReport:
-        """Write the training files of a range unless already written, and stage its held-out
-        documents; return the report.
+        """Write the training files of a range, and stage its held-out documents; return the report.
 
         `duplicates` and `repeats` are positions (`PositionFiles`), also of other ranges.
         """
-        marker = f"{STAGING}/{range.number:05d}.train.json"
-        if (written := read_note(self.output, marker)) is not None:
-            return RangeReport.from_plain(written)
-        report, table = self._writer(split).write_training(
-            range.number,
-            self._source(range),
-            self.tables(range.number),
-            duplicates[duplicates[:, 0] == range.number, 1:],
-            repeats[repeats[:, 0] == range.number, 1:],
+        duplicates, repeats = (
+            positions[positions[:, 0] == range.number, 1:] for positions in (duplicates, repeats)
         )
-        held_out, passages = (
-            name.format(range.number) for name in (_HELD_OUT_FILE, _PASSAGES_FILE)
+        rules = self.config.model_dump(
+            include={"minimum_characters", "held_out_fraction", "shard_megabytes"}
         )
-        hashes = hash_passages(table["sentences"].to_pylist()).tobytes()
-        self.output.write_bytes(passages, hashes)
-        files = {
-            **report.sha256,
-            held_out: write_tables(self.output, held_out, TEXT_SCHEMA, [table]),
-            passages: hashlib.sha256(hashes).hexdigest(),
+        facts = {
+            "pieces": [piece.key for piece in range.pieces] or range.number,
+            "split": digest_split(self.keys(range.number), split),
+            "positions": [_digest(duplicates), _digest(repeats)],
+            "rules": rules,
         }
-        write_note(self.output, marker, report.to_plain(), files)
-        return report
+        result = fingerprint(facts, KEY_CHARACTERS)
+        if (report := self.shared.read(result)) is None:
+            report = self._write_training(result, range, duplicates, repeats, split)
+        self.output.write_bytes(_TRAIN_FILE.format(range.number), result.encode())
+        return self._place_shards(result, range, report)
+
+    def _write_training(
+        self,
+        result: str,
+        range: Range,
+        duplicates: np.ndarray,
+        repeats: np.ndarray,
+        split: HeldOutSplit,
+    ) -> dict[str, Any]:
+        folder = self.shared[result]
+        shards = ShardWriter(self.config, split, folder).write_training(
+            self._source(range), self.tables(range.number), duplicates, repeats
+        )
+        held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [shards.held_out])
+        files = {**shards.report.sha256, _HELD_OUT_FILE: held_out}
+        hashes = hash_passages(shards.held_out["sentences"].to_pylist())
+        for name, passages in ((_HELD_OUT_PASSAGES, hashes), (_TRAIN_PASSAGES, shards.passages)):
+            folder.write_bytes(name, passages.tobytes())
+            files[name] = _digest(passages)
+        self.shared.write(result, shards.report.to_plain(), files)
+        return shards.report.to_plain()
+
+    def _place_shards(self, result: str, range: Range, plain: dict[str, Any]) -> RangeReport:
+        """Put the shards of a result into the artifact under the number of the range."""
+        report = RangeReport.from_plain(plain)
+        names = {
+            file.file: file.file.replace(file.split, f"{file.split}-{range.number:05d}")
+            for file in report.files
+        }
+        for file, name in names.items():
+            self.output.link_file(self.shared[result], file, name)
+        files = [file.model_copy(update={"file": names[file.file]}) for file in report.files]
+        sha256 = {names[file]: digest for file, digest in report.sha256.items()}
+        return replace(report, files=files, sha256=sha256, results={result: result})
+
+    def _training(self, number: int) -> Folder:
+        return self.shared[self.output.read_bytes(_TRAIN_FILE.format(number)).decode()]
 
     def held_out_passages(self, number: int) -> np.ndarray:
         """Return the hashes of the passages of a range's held-out documents, (N,) uint64."""
-        content = self.output.read_bytes(_PASSAGES_FILE.format(number))
-        return np.frombuffer(content, np.uint64)
+        return np.frombuffer(self._training(number).read_bytes(_HELD_OUT_PASSAGES), np.uint64)
 
-    def held_out_documents(self, number: int) -> pa.Table:
-        """Return the staged held-out documents of a range."""
-        with open_tables(self.output, _HELD_OUT_FILE.format(number)) as reader:
-            return reader.read_all()
-
-    def training_documents(self, files: Iterable[str]) -> Iterator[Sequence[str]]:
-        """Yield the sentences of each document in training files."""
-        for file in files:
-            for document in read_documents(self.output, file):
-                yield document.sentences
+    def training_passages(self, number: int) -> np.ndarray:
+        """Return the hashes of the passages of a range's training documents, (N,) uint64."""
+        return np.frombuffer(self._training(number).read_bytes(_TRAIN_PASSAGES), np.uint64)
 
     def write_held_out(
         self, range: Range, passages: np.ndarray, split: HeldOutSplit, keep_repeats: bool
     ) -> RangeReport:
-        """Write the validation files of a range unless already written; return the report.
+        """Write the validation files of a range; return the report.
 
         `passages` are positions (`PositionFiles`) of what stands in training, of all ranges.
         """
-        form = "whole" if keep_repeats else "new"
-        marker = f"{STAGING}/{range.number:05d}.validation-{form}.json"
-        if (written := read_note(self.output, marker)) is not None:
-            return RangeReport.from_plain(written)
-        report = self._writer(split).write_held_out(
-            range.number,
-            self._source(range),
-            self.held_out_documents(range.number),
-            passages[passages[:, 0] == range.number, 1],
-            keep_repeats,
-        )
-        write_note(self.output, marker, report.to_plain(), report.sha256)
-        return report
+        passages = passages[passages[:, 0] == range.number, 1]
+        training = self._training(range.number)
+        facts = [training.uri.rpartition("/")[2], _digest(passages), keep_repeats]
+        result = fingerprint(facts, KEY_CHARACTERS)
+        if (plain := self.shared.read(result)) is None:
+            with open_tables(training, _HELD_OUT_FILE) as reader:
+                documents = reader.read_all()
+            report = ShardWriter(self.config, split, self.shared[result]).write_held_out(
+                self._source(range), documents, passages, keep_repeats
+            )
+            plain = report.to_plain()
+            self.shared.write(result, plain, report.sha256)
+        return self._place_shards(result, range, plain)
 
-    def _writer(self, split: HeldOutSplit) -> ShardWriter:
-        return ShardWriter(self.config, split, self.output)
-
-    def stage_tests(self) -> None:
-        """Stage the hashes of the test texts, if any, for `read`."""
+    def stage_tests(self) -> str:
+        """Stage the hashes of the test texts, if any, for `read`; return their digest."""
         config = self.config.decontaminate
-        if config is not None:
-            hashes = hash_test_texts(list_test_files(config), config.ngram).hashes
-            self.output.write_bytes(_TESTS_FILE, hashes.tobytes())
+        if config is None:
+            return ""
+        hashes = hash_test_texts(list_test_files(config), config.ngram).hashes
+        self.output.write_bytes(_TESTS_FILE, hashes.tobytes())
+        return _digest(hashes)
 
     @cached_property
     def _tests(self) -> NgramHashes | None:
@@ -420,3 +514,16 @@ class RangeTask:
 
     def _source(self, range: Range) -> str:
         return source_names(self.config.sources)[range.source]
+
+
+def _digest(numbers: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(numbers).tobytes()).hexdigest()
+
+
+def _holds(content: dict[str, Any] | None, piece: Piece) -> bool:
+    """Whether a result holds a piece. What could not be read is named with the path of its file, at
+    which another corpus may not have found it."""
+    if content is None or piece.key not in content:
+        return False
+    skipped = content[piece.key]["report"]["skipped"]
+    return {part["file"] for part in skipped} <= {file.uri for file in piece.files}

@@ -21,7 +21,7 @@ the tasks that write shards.
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ from rungwise.cluster.tasks import (
 from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import read_note, write_note
+from rungwise.core.stages.results import SharedResults, note_used
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.object_store import is_remote
 from rungwise.corpus.building.held_out import (
@@ -51,6 +52,7 @@ from rungwise.corpus.building.held_out import (
     count_buckets,
     fraction_threshold,
 )
+from rungwise.corpus.building.pieces import name_pieces
 from rungwise.corpus.building.range_builder import Range, list_ranges
 from rungwise.corpus.building.range_task import NO_POSITIONS, STAGING, PositionFiles, RangeTask
 from rungwise.corpus.config import CorpusConfig, source_key, source_names
@@ -61,7 +63,7 @@ from rungwise.corpus.readers.streams import estimate_unpacked_bytes
 from rungwise.corpus.summary import CorpusSummary, RangeReport, repeats_most, summarise_reports
 
 # A row of near-duplicate bands, without its signature.
-_BAND_ROW_BYTES = 32
+_BAND_ROW_BYTES = 40
 _FILTER_FILE = f"{STAGING}/filter"
 # Text of a word with its blank, or of a character of Chinese and its like: each begins a passage.
 _BYTES_A_PASSAGE = 3
@@ -132,25 +134,23 @@ class DocumentComparison:
 
         return self._decide("repeats", map_packs(self.packs, rows), moved_bytes, decide)[1]
 
-    def find_overlap(self, reports: dict[int, RangeReport], num_bytes: int) -> PositionFiles:
+    def find_overlap(self, numbers: Iterable[int], num_bytes: int) -> PositionFiles:
         """Return the files of the held-out passages that stand in training.
 
-        `reports` are those of writing the training split; `num_bytes` of text are held out.
+        `numbers` are those of all ranges; `num_bytes` of text are held out.
         """
         passages = num_bytes // _BYTES_A_PASSAGE
         members = overlap.HashFilter.for_hashes(passages)
-        for number in reports:
+        for number in numbers:
             members.add(self.task.held_out_passages(number))
         self.task.output.write_bytes(_FILTER_FILE, members.to_bytes())
         moved_bytes = 2 * passages * overlap.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
-        names = {number: [file.file for file in report.files] for number, report in reports.items()}
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             members = overlap.HashFilter.from_bytes(self.task.output.read_bytes(_FILTER_FILE))
             for number in numbers:
-                documents = self.task.training_documents(names[number])
-                hashes = overlap.hash_training(documents, members)
+                hashes = overlap.select_common(self.task.training_passages(number), members)
                 yield overlap.passage_rows(hashes, overlap.TRAINING, num_partitions)
                 hashes = self.task.held_out_passages(number)
                 yield overlap.passage_rows(hashes, number, num_partitions)
@@ -199,7 +199,7 @@ class DocumentComparison:
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             for number in numbers:
-                yield near_duplicates.band_rows(self.task.keys(number), num_partitions)
+                yield near_duplicates.band_rows(self.task.keys(number), number, num_partitions)
 
         def mark(partition: pa.Table) -> pa.Table:
             marks = near_duplicates.mark_duplicates(partition, config.similarity)
@@ -219,6 +219,8 @@ _SUMMARY_FILE = ".summary.json"
 # A task reads, from each file of positions, those of its group and a footer of a few hundred bytes
 # per group: with a group per task, a terabyte of text would have a terabyte of footers.
 _MOST_GROUPS = 64
+# Work on a range that was read before, as a share of all.
+_REUSED = 0.05
 
 
 def build_corpus(
@@ -232,7 +234,7 @@ def build_corpus(
     if stored is not None:
         summary = CorpusSummary(**stored["summary"], sha256=stored["sha256"])
     else:
-        summary = _build(config, output, context)
+        summary = _build(config, output, SharedResults.beside(output), context)
         stored = {"summary": summary.model_dump(mode="json"), "sha256": summary.sha256}
         write_note(output, _SUMMARY_FILE, stored, summary.sha256)
     output.remove(STAGING)
@@ -245,13 +247,16 @@ def refuse_small(config: CorpusConfig) -> None:
         return
     if is_small(sum(map(_text_bytes, list_ranges(config)))):
         with tempfile.TemporaryDirectory(prefix="rungwise-corpus-") as folder:
-            _build(config, Folder.at(folder), Context())
+            output = Folder.at(folder)
+            _build(config, output / "corpus", SharedResults(output), Context())
 
 
-def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:
-    task, ranges = RangeTask(config, output), list_ranges(config)
-    task.stage_tests()
-    packs = pack_items(ranges, [_text_bytes(range) for range in ranges])
+def _build(
+    config: CorpusConfig, output: Folder, shared: SharedResults, context: Context
+) -> CorpusSummary:
+    task = RangeTask(config, output, shared)
+    ranges = name_pieces(list_ranges(config), config, task.stage_tests(), shared.find_used())
+    packs = pack_items(ranges, [_work_bytes(range) for range in ranges])
     by_number: dict[int, RangeReport] = {}
     documents = num_bytes = 0
     for number, report in _run(packs, lambda pack: map(task.read, pack)):
@@ -269,8 +274,10 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     def progress(done: int) -> None:
         context.report.progress(len(ranges) + done, 3 * len(ranges))
 
-    summary = write_documents(task, packs, reports, num_bytes, progress)
+    reports = write_documents(task, packs, reports, num_bytes, progress)
+    summary = summarise_reports(reports, config.held_out_fraction)
     _refuse_too_few(config, summary)
+    note_used(output, {part: key for one in reports for part, key in one.results.items()})
     return summary
 
 
@@ -280,9 +287,10 @@ def write_documents(
     reports: Sequence[RangeReport],
     num_bytes: float,
     progress: Callable[[int], None] = lambda done: None,
-) -> CorpusSummary:
+) -> list[RangeReport]:
     """Compare the documents of ranges that have been read, `num_bytes` in all, and write those that
-    stay. `reports` are those of reading; `progress` is told how many files were written."""
+    stay. `reports` are those of reading, to which those of writing are added; `progress` is told
+    how many files were written."""
     config, ranges = task.config, {range.number: range for pack in packs for range in pack}
     group_of = group_ranges(packs)
     comparison = DocumentComparison(task, packs.map(lambda range: range.number), group_of)
@@ -336,7 +344,7 @@ def write_documents(
             for file in report.sha256.keys() - files:
                 task.output.remove(file)
     written = [one for number in sorted(ranges) for one in (training[number], held_out[number])]
-    return summarise_reports([*reports, *written], config.held_out_fraction)
+    return [*reports, *written]
 
 
 def _run(
@@ -365,6 +373,13 @@ def _text_bytes(range: Range) -> float:
     return (
         range.num_bytes if range.end is not None else sum(map(estimate_unpacked_bytes, range.files))
     )
+
+
+def _work_bytes(range: Range) -> float:
+    """Return the bytes of text that take as long as what is to be done of this range."""
+    read = sum(file.size_bytes for piece in range.pieces if piece.result for file in piece.files)
+    known = min(1.0, read / max(1, range.num_bytes))
+    return _text_bytes(range) * (1 - known * (1 - _REUSED))
 
 
 def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[RangeReport]) -> None:

@@ -43,7 +43,7 @@ class WordRuns(NamedTuple):
     last: np.ndarray
 
 
-class _Words(NamedTuple):
+class Words(NamedTuple):
     """The hash of each word, its line and its document, all (words,)."""
 
     hashes: np.ndarray
@@ -51,10 +51,8 @@ class _Words(NamedTuple):
     document: np.ndarray
 
 
-def hash_runs(lines: Sequence[str], size: int) -> WordRuns:
-    """Hash the runs of `size` words; `lines` are sentences with marks between documents, which no
-    run spans."""
-    words = _hash_words(lines)
+def hash_runs(words: Words, size: int) -> WordRuns:
+    """Hash the runs of `size` words, none of which spans two documents."""
     count = len(words.hashes) - size + 1
     if count <= 0:
         return WordRuns(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
@@ -66,9 +64,8 @@ def hash_runs(lines: Sequence[str], size: int) -> WordRuns:
     return WordRuns(mix(hashes[whole]), words.line[:count][whole], words.line[size - 1 :][whole])
 
 
-def hash_lines(lines: Sequence[str], least_words: int) -> WordRuns:
+def hash_lines(words: Words, least_words: int) -> WordRuns:
     """Hash each line of at least so many words as a whole."""
-    words = _hash_words(lines)
     begins = np.flatnonzero(np.diff(words.line, prepend=-1))
     if not len(begins):
         return WordRuns(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
@@ -95,7 +92,8 @@ def batch_sentences(documents: Iterable[Sequence[str]]) -> Iterator[list[str]]:
     yield batch
 
 
-def _hash_words(lines: Sequence[str]) -> _Words:
+def hash_words(lines: Sequence[str]) -> Words:
+    """Hash the words of sentences with marks between documents."""
     text = "\n".join(lines).lower()
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     inside, alone = is_word(codes), is_word_alone(codes)
@@ -103,11 +101,11 @@ def _hash_words(lines: Sequence[str]) -> _Words:
     starts[1:] &= ~inside[:-1] | alone[1:] | alone[:-1]
     begins, places = np.nonzero(starts)[0], np.nonzero(inside)[0]
     if not len(begins):
-        return _Words(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
+        return Words(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
     # The hash of a word is the sum of its characters' hashes, each with its position.
     letters = places - begins[np.cumsum(starts)[places] - 1]
     letters = mix(codes[places].astype(np.uint64) + (letters.astype(np.uint64) << np.uint64(32)))
-    return _Words(
+    return Words(
         mix(np.add.reduceat(letters, np.searchsorted(places, begins))),
         np.cumsum(codes == ord("\n"))[begins],
         np.cumsum(codes == ord(DOCUMENT))[begins],
@@ -146,7 +144,8 @@ def hash_test_texts(files: Iterable[SourceFile], ngram: int) -> NgramHashes:
     """Hash the texts of `files`; raises DataError if none is long enough."""
     # As the corpus is cleaned: without its invisible characters, accents composed.
     texts = ([clean(text).text] for file in files for text in _texts(file))
-    hashes = [np.unique(hash_runs(batch, ngram).hashes) for batch in batch_sentences(texts)]
+    batches = map(hash_words, batch_sentences(texts))
+    hashes = [np.unique(hash_runs(words, ngram).hashes) for words in batches]
     unique = np.unique(np.concatenate(hashes))
     if not len(unique):
         raise DataError(
@@ -158,7 +157,7 @@ def hash_test_texts(files: Iterable[SourceFile], ngram: int) -> NgramHashes:
 
 def remove_test_texts(lines: list[str], tests: NgramHashes) -> Remainder:
     """Remove paragraphs of tests from `lines`: sentences with marks between documents."""
-    hashes, first, last = hash_runs(lines, tests.ngram)
+    hashes, first, last = hash_runs(hash_words(lines), tests.ngram)
     at = np.minimum(np.searchsorted(tests.hashes, hashes), len(tests.hashes) - 1)
     hit = tests.hashes[at] == hashes
     if not hit.any():
@@ -184,11 +183,11 @@ def find_texts(texts: Sequence[str], documents: Iterable[Sequence[str]], ngram: 
     """Mark the texts (T,) of which every run of `ngram` words stands in one of the documents, given
     by their sentences. A text of fewer words is not marked."""
     lines = [line for text in texts for line in (" ".join(clean(text).text.split()), DOCUMENT)]
-    hashes, first, _ = hash_runs(lines, ngram)
+    hashes, first, _ = hash_runs(hash_words(lines), ngram)
     unique, place = np.unique(hashes, return_inverse=True)
     present = np.zeros(len(unique), dtype=bool)
     for batch in batch_sentences(documents):
-        present |= np.isin(unique, hash_runs(batch, ngram).hashes)
+        present |= np.isin(unique, hash_runs(hash_words(batch), ngram).hashes)
     runs, hits = (
         np.bincount(first // 2, weights, len(texts)) for weights in (None, present[place])
     )

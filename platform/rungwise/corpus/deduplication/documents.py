@@ -1,8 +1,7 @@
 """Find documents to drop (exact copies, near-duplicates), and documents with the same id.
 
-Only keys are compared, one partition of digests and names at a time. Of equal texts, the first by
-range and row is kept. A document that resembles another (near_duplicates.py) is dropped whichever
-comes first.
+Only keys are compared, one partition of digests and names at a time. Of equal texts, and
+of texts that resemble each other (near_duplicates.py), the first by range and row is kept.
 """
 
 from typing import Any, NamedTuple

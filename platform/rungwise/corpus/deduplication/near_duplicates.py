@@ -9,10 +9,10 @@ choose alike (Shrivastava 2017, arXiv:1703.04664).
 
 Two signatures agree in a slot with probability s, their similarity. `bands` of `rows` slots are
 compared as one, so two documents share a band, and a bucket, with probability
-1 - (1 - s^rows)^bands. The smallest digest of a bucket marks those with a similar signature; then
+1 - (1 - s^rows)^bands. The first document of a bucket marks those with a similar signature; then
 the rest of the bucket repeats this. A document is dropped if any bucket marks it, so the result
-depends on the texts alone. A dropped document may mark others: of a chain A ~ B ~ C only the
-smallest may stay.
+depends on the texts and their order alone, and text that comes after all other drops none of it. A
+dropped document may mark others: of a chain A ~ B ~ C only the first may stay.
 
 P permutations (slots)
 """
@@ -164,11 +164,13 @@ def mix(words: np.ndarray) -> np.ndarray:
 _ROUNDS = 64
 
 
-def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
-    """Return a row per band of each document with a signature; `rows` are keys (range_builder.py).
+def band_rows(rows: pa.Table, number: int, num_partitions: int) -> pa.Table:
+    """Return a row per band of each document of range `number` with a signature; `rows` are keys
+    (range_builder.py).
 
-    Columns: `partition` of the shuffle, `band` (its key), `digest` and `signature`.
+    Columns: `partition` of the shuffle, `band` (its key), `digest`, `signature`, `range` and `row`.
     """
+    rows = rows.append_column("row", pa.array(np.arange(rows.num_rows, dtype=np.int32)))
     rows = rows.filter(pc.is_valid(rows["bands"]))  # pyright: ignore[reportAttributeAccessIssue]
     count = rows.num_rows
     width = len(rows["bands"][0].as_py()) // 8 if count else 1
@@ -180,6 +182,8 @@ def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
             "band": keys.astype(np.uint64),
             "digest": rows["digest"].take(owners),
             "signature": rows["signature"].take(owners),
+            "range": np.full(count * width, number, np.int32),
+            "row": rows["row"].take(owners),
         }
     )
 
@@ -187,20 +191,21 @@ def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
 def mark_duplicates(rows: pa.Table, similarity: float) -> dict[str, str]:
     """Map each near-duplicate among the rows of whole bands to the digest that it duplicates.
 
-    If a document resembles several others, the smallest digest is named.
+    If a document resembles several earlier ones, the smallest digest is named.
     """
     if not rows.num_rows:
         return {}
-    # Two big-endian numbers compare as their hexadecimal digits do.
     digests = np.frombuffer(b"".join(rows["digest"].to_pylist()), ">u8").reshape(-1, 2)
-    band = rows["band"].to_numpy()
-    order = np.lexsort((digests[:, 1], digests[:, 0], band))
-    digests, band = digests[order], band[order]
     joined = b"".join(rows["signature"].to_pylist())
-    signature = np.frombuffer(joined, np.uint8).reshape(len(order), -1)[order]
+    signature = np.frombuffer(joined, np.uint8).reshape(len(digests), -1)
+    band, range_, row = (rows[name].to_numpy() for name in ("band", "range", "row"))
+    order = np.lexsort((row, range_, digests[:, 1], digests[:, 0], band))
     is_distinct = np.ones(len(order), bool)
-    is_distinct[1:] = (band[1:] != band[:-1]) | (digests[1:] != digests[:-1]).any(axis=1)
-    rest = np.nonzero(is_distinct)[0]
+    is_distinct[1:] = (band[order][1:] != band[order][:-1]) | (
+        digests[order][1:] != digests[order][:-1]
+    ).any(axis=1)
+    rest = order[is_distinct]
+    rest = rest[np.lexsort((row[rest], range_[rest], band[rest]))]
     marks: dict[str, str] = {}
     for _ in range(_ROUNDS):
         is_first = np.ones(len(rest), bool)

@@ -16,7 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.corpus.cleaning.characters import DOCUMENT
-from rungwise.corpus.cleaning.decontamination import batch_sentences, hash_lines, hash_runs
+from rungwise.corpus.cleaning.decontamination import (
+    batch_sentences,
+    hash_lines,
+    hash_runs,
+    hash_words,
+)
 
 STANDS_IN_TRAINING = "stands in training"
 TRAINING = -1  # in the place of a range
@@ -65,17 +70,16 @@ def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
     """Hash the passages of documents, given by their sentences: (N,) uint64, in order."""
     hashes = [np.empty(0, np.uint64)]
     for lines in batch_sentences(documents):
-        hashes += [hash_runs(lines, _RUN_WORDS).hashes, hash_lines(lines, _SENTENCE_WORDS).hashes]
+        words = hash_words(lines)
+        hashes += [hash_runs(words, _RUN_WORDS).hashes, hash_lines(words, _SENTENCE_WORDS).hashes]
     return np.concatenate(hashes)
 
 
-def hash_training(documents: Iterable[Sequence[str]], held_out: HashFilter) -> np.ndarray:
-    """Return the distinct hashes of passages that may stand in held-out documents too."""
-    hashes = [np.empty(0, np.uint64)]
-    for lines in batch_sentences(documents):
-        for passages in (hash_runs(lines, _RUN_WORDS), hash_lines(lines, _SENTENCE_WORDS)):
-            hashes.append(np.unique(passages.hashes[held_out.may_hold(passages.hashes)]))
-    return np.unique(np.concatenate(hashes))
+def select_common(passages: np.ndarray, held_out: HashFilter) -> np.ndarray:
+    """Return the distinct hashes of training passages that may stand in held-out documents too."""
+    # Sorted, since np.unique of integers builds a table of hashes, which takes far longer.
+    common = np.sort(passages[held_out.may_hold(passages)])
+    return common[np.append(True, common[1:] != common[:-1])[: len(common)]]
 
 
 def passage_rows(hashes: np.ndarray, number: int, num_partitions: int) -> pa.Table:
@@ -117,7 +121,8 @@ def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
     paragraphs = np.cumsum(starts_paragraph)
     line = 0
     for lines in batch_sentences(table["sentences"].to_pylist()):
-        runs, whole = hash_runs(lines, _RUN_WORDS), hash_lines(lines, _SENTENCE_WORDS)
+        words = hash_words(lines)
+        runs, whole = hash_runs(words, _RUN_WORDS), hash_lines(words, _SENTENCE_WORDS)
         end = begin + len(runs.hashes) + len(whole.hashes)
         hits = np.isin(np.arange(begin, end), passages)
         in_run, in_sentence = np.split(hits, [len(runs.hashes)])

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, field_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
+from rungwise.core.storage.archives import refuse_bomb
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.wording import list_first
 from rungwise.corpus.config import DETECT, find_codec
@@ -150,9 +151,15 @@ def count_words(content: Any) -> int:
 
 
 def read_bytes(file: SourceFile) -> bytes:
-    """Read a file, unpacked if its name ends in .gz. Raises DataError if it is damaged."""
+    """Read a file, unpacked if its name ends in .gz. Raises DataError if it is damaged, or unpacks
+    to far more than text does."""
+    pieces, num_bytes = [], 0
     try:
-        return b"".join(read_pieces(file))
+        for piece in read_pieces(file):
+            num_bytes += len(piece)
+            refuse_bomb(file, num_bytes)
+            pieces.append(piece)
+        return b"".join(pieces)
     except UnsoundError as error:
         raise DataError(f"{file.uri}: {error}; fetch the file again") from None
 

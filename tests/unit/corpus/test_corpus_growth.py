@@ -1,0 +1,214 @@
+"""A corpus that grows: what was read is not read again, and the bytes are those of a new build."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.core.configuration.config import validate
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.results import SharedResults
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building import range_task, stage
+from rungwise.corpus.building.range_task import ShardWriter
+from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import SPLITS, CorpusSummary
+from tests.conftest import made_up_sentences
+
+
+def build(texts: Path, place: Path, **keys: Any) -> CorpusSummary:
+    source = {"kind": "text", "paths": [str(texts)], "documents": "line"}
+    config = validate(CorpusConfig, {"sources": [source], "minimum_characters": 1, **keys})
+    return stage.build_corpus(config, {}, Folder.at(place), Context())
+
+
+def shards(place: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in place.glob("*.parquet")}
+
+
+def write_texts(folder: Path, number: int, lines: list[str]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{number:02}.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were read."""
+    names: list[str] = []
+    read = range_task.read_range
+
+    def note(range_: Any, config: CorpusConfig) -> Any:
+        names.extend(file.name for file in range_.files)
+        return read(range_, config)
+
+    monkeypatch.setattr(range_task, "read_range", note)
+    return names
+
+
+KEYS = st.fixed_dictionaries(
+    {
+        "held_out_fraction": st.sampled_from([0.05, 0.3]),
+        "shard_megabytes": st.sampled_from([0.0005, 0.002, 8]),
+        "near_duplicates": st.sampled_from([None, {}]),
+        "duplicate_paragraphs": st.sampled_from([None, {"minimum_characters": 5}]),
+        "overlap": st.sampled_from(["leave_out", "keep"]),
+    }
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=4), KEYS, st.randoms())
+def test_files_added_in_any_order_give_the_bytes_of_a_new_build(
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: list[int],
+    keys: dict[str, Any],
+    rng: random.Random,
+) -> None:
+    folder = tmp_path_factory.mktemp("corpus")
+    sentences = made_up_sentences(3, 60)  # few, so that texts repeat across files
+    order = rng.sample(range(len(sizes)), len(sizes))
+    grown = None
+    for step, number in enumerate(order):
+        lines = [" ".join(rng.sample(sentences, rng.randint(1, 4))) for _ in range(sizes[number])]
+        write_texts(folder / "texts", number, lines)
+        if step == 0:
+            write_texts(folder / "texts", 99, [*sentences[:30], *sentences[20:50]])
+        grown = build(folder / "texts", folder / "corpus" / f"x-{step}", **keys)
+    new = build(folder / "texts", folder / "new" / "corpus" / "x", **keys)
+    assert grown is not None
+    assert (grown, grown.sha256) == (new, new.sha256)
+    place = folder / "corpus" / f"x-{len(order) - 1}"
+    assert shards(place) == shards(folder / "new" / "corpus" / "x")
+
+
+def test_a_file_that_is_added_is_the_only_one_read(tmp_path: Path, files_read: list[str]) -> None:
+    for number in (1, 2, 3):
+        write_texts(tmp_path / "texts", number, made_up_sentences(number, 80))
+    build(tmp_path / "texts", tmp_path / "corpus" / "a")
+    assert files_read == ["01.txt", "02.txt", "03.txt"]
+    for step, number in enumerate((4, 0)):
+        files_read.clear()
+        write_texts(tmp_path / "texts", number, made_up_sentences(10 + number, 80))
+        grown = build(tmp_path / "texts", tmp_path / "corpus" / f"b{step}")
+        assert files_read == [f"{number:02}.txt"]
+        assert grown.documents.total + sum(grown.dropped.values()) == 320 + 80 * step
+    files_read.clear()
+    shutil.move(tmp_path / "texts", tmp_path / "moved")
+    build(tmp_path / "moved", tmp_path / "corpus" / "c", overlap="keep", deduplicate=False)
+    assert files_read == []
+    build(tmp_path / "moved", tmp_path / "corpus" / "d", minimum_characters=2)
+    assert len(files_read) == 5
+
+
+def test_shards_of_ranges_that_nothing_new_touches_are_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        write_texts(tmp_path / "texts", number, made_up_sentences(number, 40))
+    keys = {"shard_megabytes": 0.002}
+    build(tmp_path / "texts", tmp_path / "corpus" / "a", **keys)
+    write = ShardWriter.write_training
+    written: list[str] = []
+
+    def note(self: ShardWriter, *arguments: Any) -> Any:
+        written.append(arguments[0])
+        return write(self, *arguments)
+
+    monkeypatch.setattr(ShardWriter, "write_training", note)
+    write_texts(tmp_path / "texts", 30, made_up_sentences(99, 40))
+    grown = build(tmp_path / "texts", tmp_path / "corpus" / "b", **keys)
+    assert len(written) <= 2
+    assert len(grown.file_names("train")) > 20
+
+
+@pytest.mark.parametrize("stop", range(0, 9, 2))
+def test_a_build_that_is_killed_leaves_nothing_that_is_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    for number in range(3):
+        write_texts(tmp_path / "texts", number, made_up_sentences(number, 40))
+    keys = {"shard_megabytes": 0.002}
+    build(tmp_path / "texts", tmp_path / "corpus" / "a", **keys)
+    write_texts(tmp_path / "texts", 1, made_up_sentences(77, 40))
+    expected = build(tmp_path / "texts", tmp_path / "new" / "corpus" / "b", **keys)
+    write = SharedResults.write
+    left = stop
+
+    def killed(self: SharedResults, key: str, *arguments: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:  # its files are there, and cut, without the note
+            for name in self[key].names():
+                self[key].write_bytes(name, self[key].read_bytes(name)[:-9])
+            raise KeyboardInterrupt
+        write(self, key, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedResults, "write", killed)
+        try:
+            build(tmp_path / "texts", tmp_path / "corpus" / "b", **keys)
+        except KeyboardInterrupt:
+            assert left < 0
+    assert build(tmp_path / "texts", tmp_path / "corpus" / "b", **keys) == expected
+    assert shards(tmp_path / "corpus" / "b") == shards(tmp_path / "new" / "corpus" / "b")
+
+
+def test_a_result_that_was_damaged_is_made_again(tmp_path: Path, files_read: list[str]) -> None:
+    for number in range(3):
+        write_texts(tmp_path / "texts", number, made_up_sentences(number, 40))
+    before = build(tmp_path / "texts", tmp_path / "corpus" / "a")
+    for path in sorted((tmp_path / "corpus" / ".shared").glob("*/*")):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    files_read.clear()
+    assert build(tmp_path / "texts", tmp_path / "corpus" / "b") == before
+    assert len(files_read) == 3
+
+
+def test_results_of_no_artifact_are_found(tmp_path: Path) -> None:
+    write_texts(tmp_path / "texts", 0, made_up_sentences(0, 40))
+    build(tmp_path / "texts", tmp_path / "corpus" / "a")
+    shared = SharedResults.beside(Folder.at(tmp_path / "corpus" / "a"))
+    write_texts(tmp_path / "texts", 1, made_up_sentences(1, 40))
+    build(tmp_path / "texts", tmp_path / "corpus" / "b")
+    assert shared.find_unused() == []
+    shutil.rmtree(tmp_path / "corpus" / "a")
+    unused = shared.find_unused()
+    assert 0 < len(unused) < len(shared.folder.subfolders())
+    for key in unused:
+        shared[key].remove()
+    write_texts(tmp_path / "texts", 2, made_up_sentences(2, 40))
+    new = build(tmp_path / "texts", tmp_path / "new" / "corpus" / "c")
+    assert build(tmp_path / "texts", tmp_path / "corpus" / "c") == new
+
+
+def test_near_duplicates_of_old_text_are_dropped_from_the_new_and_documents_keep_their_split(
+    tmp_path: Path,
+) -> None:
+    def splits(place: Path, summary: CorpusSummary) -> dict[str, str]:
+        return {
+            " ".join(document.sentences): split
+            for split in SPLITS
+            for name in summary.file_names(split)
+            for document in read_documents(Folder.at(place), name)
+        }
+
+    rng = random.Random(0)
+    old = [" ".join(made_up_sentences(number, 12)) for number in range(400)]
+    write_texts(tmp_path / "texts", 0, old)
+    keys = {"near_duplicates": {}, "held_out_fraction": 0.2}
+    place = tmp_path / "corpus"
+    before = splits(place / "a", build(tmp_path / "texts", place / "a", **keys))
+    changed = [f"{line} A few more words." for line in rng.sample(old, 100)]
+    new = [" ".join(made_up_sentences(1000 + number, 12)) for number in range(40)]
+    write_texts(tmp_path / "texts", 1, [*changed, *new])
+    grown = build(tmp_path / "texts", place / "b", **keys)
+    after = splits(place / "b", grown)
+    assert grown.dropped == {"near-duplicate": 100}
+    assert after.items() > before.items()
+    assert len(after) == len(before) + 40
