@@ -73,8 +73,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
     write_recipe(folder / "small.yaml", recipe)
     write_recipe(folder / "gpt.yaml", causal)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(HOME_VARIABLE, str(tmp_path_factory.mktemp("home")))
-        with started("boards", folder, "--cpus", "1", "--dashboards") as up:
+        home = tmp_path_factory.mktemp("home")
+        patch.setenv(HOME_VARIABLE, str(home))
+        with started(home, folder) as up:
             uri = up.record.prometheus_uri
             assert uri is not None
             assert f"{uri}/consoles/rungwise.html" in up.said
@@ -83,7 +84,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
             def wait(what: str, holds: Callable[[], object]) -> None:
                 wait_until(what, holds, _PATIENCE_SECONDS)
 
-            submit = ["submit", "--no-wait", "--name", "boards"]
+            submit = ["submit", "--no-wait"]
             rungwise(*submit, "workflows/finetune.py", "small.yaml", folder=folder)
             wait("the workflow", lambda: up.get("/api/jobs/")[0]["status"] in ENDED)
             assert up.get("/api/jobs/")[0]["status"] == "SUCCEEDED"
@@ -99,7 +100,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
             wait("the lost node", lambda: prometheus.series(lost))
             fired = 'ALERTS{alertname="NodeLost", alertstate="firing"}'
             wait("its alert", lambda: prometheus.series(fired))
-            rungwise("stop", "gpt", "--name", "boards", folder=folder)
+            (job,) = [row for row in up.get("/api/jobs/") if row["status"] not in ENDED]
+            up.get(f"/api/jobs/{job['submission_id']}/stop", "POST")
             active = "rungwise:stage_active"
             wait("the end", lambda: prometheus.get("query", query=active)["result"] == [])
             yield up, prometheus
@@ -148,7 +150,7 @@ def test_status_says_the_same_from_prometheus_and_from_mlflow(
     cluster: tuple[Up, Prometheus], tmp_path: Path
 ) -> None:
     up, _ = cluster
-    said = rungwise("status", "small", "--name", "boards", folder=up.folder, COLUMNS="200")
+    said = rungwise("status", "small", folder=up.folder, COLUMNS="200")
     assert said.returncode == 0, said.stderr
     assert "sweep/libraries/pretrained" in said.stdout
     tracking = {"MLFLOW_TRACKING_URI": up.record.tracking_uri, HOME_VARIABLE: str(tmp_path)}

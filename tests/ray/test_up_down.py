@@ -24,7 +24,7 @@ import pytest
 
 from rungwise.cluster import registry
 from rungwise.cluster.local import processes
-from rungwise.cluster.local.machine import ClusterFolder
+from rungwise.cluster.local.machine import ClusterFolder, count_cores, divide_cores
 from rungwise.cluster.ray_start import environment
 from rungwise.cluster.registry import HOME_VARIABLE, RegisteredCluster
 from rungwise.training.ray.resume_proof import kill_with_children
@@ -65,20 +65,28 @@ def variables(**more: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Up:
-    """A cluster that `rungwise up` started in `folder`, and what it printed."""
+    """The cluster that `rungwise up` started in `folder` for this `home`, and what it printed."""
 
-    name: str
+    home: Path
     folder: Path
     said: str
 
     @property
+    def found(self) -> RegisteredCluster | None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(HOME_VARIABLE, str(self.home))
+            return registry.find()
+
+    @property
     def record(self) -> RegisteredCluster:
-        (record,) = [one for one in registry.all_clusters() if one.name == self.name]
-        return record
+        assert self.found is not None
+        return self.found
 
     @property
     def places(self) -> ClusterFolder:
-        return ClusterFolder(self.name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(HOME_VARIABLE, str(self.home))
+            return ClusterFolder()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -112,19 +120,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def started(name: str, folder: Path, *arguments: str, **more: str) -> Iterator[Up]:
-    done = rungwise("up", "--name", name, *arguments, folder=folder, **more)
+def started(home: Path, folder: Path, *arguments: str, **more: str) -> Iterator[Up]:
+    place = {HOME_VARIABLE: str(home)}
+    done = rungwise("up", *arguments, folder=folder, **place, **more)
     assert done.returncode == 0, done.stdout + done.stderr
+    up = Up(home, folder, done.stdout)
     try:
-        yield Up(name, folder, done.stdout)
+        yield up
     finally:
-        if any(one.name == name for one in registry.all_clusters()):
-            rungwise("down", "--name", name, folder=folder)
+        if up.found is not None:
+            rungwise("down", folder=folder, **place)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """Two nodes of one CPU, so that two workers of a run are on two nodes."""
+def cluster(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Up]:
+    """Two nodes; each worker of a run takes the CPUs of one."""
     folder = tmp_path_factory.mktemp("work")
     # What a user has in the folder: the project, without environments and artifacts.
     for part in ("platform", "workflows"):
@@ -133,7 +143,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
             folder / "project" / part,
             ignore=shutil.ignore_patterns("__pycache__"),
         )
-    with started("local", folder, "--cpus", "1", **PLANTED) as up:
+    with started(home, folder, **PLANTED) as up:
         yield up
 
 
@@ -172,7 +182,7 @@ def assert_gone(up: Up, family: list[psutil.Process], ports: set[int], scratch: 
     assert not processes.find_family((), scratch)
     assert not scratch.exists()
     assert not up.places.token.exists()
-    assert up.name not in [one.name for one in registry.all_clusters()]
+    assert up.found is None
     assert not ports & {port for _, port, _ in open_ports()}
 
 
@@ -199,14 +209,15 @@ def test_both_nodes_are_alive_by_rays_own_word(cluster: Up) -> None:
         "127.0.0.2": "ALIVE",
         "127.0.0.3": "ALIVE",
     }
-    assert [node["resources_total"]["CPU"] for node in nodes] == [1.0, 1.0]
+    cpus = sorted((node["resources_total"]["CPU"] for node in nodes), reverse=True)
+    assert cpus == divide_cores(2, count_cores())
 
 
 def test_up_again_says_that_it_runs_and_starts_nothing(cluster: Up) -> None:
     before = cluster.record
     again = rungwise("up", "--nodes", "3", folder=cluster.folder)
     assert again.returncode == 0, again.stderr
-    assert "the cluster local runs already" in again.stdout
+    assert "the cluster runs already" in again.stdout
     assert cluster.record.job_address in again.stdout
     assert cluster.record == before
 
@@ -442,7 +453,7 @@ def test_a_run_goes_on_when_the_second_node_is_killed(
 def test_down_leaves_nothing_of_it_and_touches_no_other_cluster(
     cluster: Up, tmp_path: Path
 ) -> None:
-    with started("other", tmp_path, "--nodes", "1", "--cpus", "1") as other:
+    with started(tmp_path / "home", tmp_path, "--nodes", "1") as other:
         assert other.record.job_address != cluster.record.job_address
         theirs = {process.pid for process in other.family()}
         mine, scratch = cluster.family(), cluster.places.scratch
@@ -450,10 +461,7 @@ def test_down_leaves_nothing_of_it_and_touches_no_other_cluster(
         assert scratch is not None
         assert not theirs & {process.pid for process in mine}
         assert int(cluster.record.job_address.rpartition(":")[2]) in ports
-        several = rungwise("down", folder=tmp_path)
-        assert several.returncode == 2
-        assert "local, other" in several.stderr
-        done = rungwise("down", "--name", "local", folder=tmp_path)
+        done = rungwise("down", folder=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "had ended by itself: node-2" in done.stdout
         assert_gone(cluster, mine, ports, scratch)
@@ -477,45 +485,43 @@ def test_down_leaves_nothing_of_it_and_touches_no_other_cluster(
 
 
 def test_what_an_up_that_was_killed_left_is_ended_by_down(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rungwise", "up", "--name", "half"]
+    command = [sys.executable, "-m", "rungwise", "up"]
+    up, place = Up(tmp_path / "home", tmp_path, ""), {HOME_VARIABLE: str(tmp_path / "home")}
     with psutil.Popen(
-        command, cwd=tmp_path, env=variables(), stdout=subprocess.DEVNULL
+        command, cwd=tmp_path, env=variables(**place), stdout=subprocess.DEVNULL
     ) as starting:
         wait_until(
             "a head",
-            lambda: any(
-                entry.what == "head"
-                for one in registry.all_clusters()
-                if one.name == "half"
-                for entry in one.processes
+            lambda: (
+                (record := up.found) is not None
+                and any(entry.what == "head" for entry in record.processes)
             ),
         )
-        up = Up("half", tmp_path, "")
         wait_until("processes of the head", lambda: len(up.family()) > 4)
-        other = rungwise("down", "--name", "half", folder=tmp_path)
+        other = rungwise("down", folder=tmp_path, **place)
         assert other.returncode == 2
         assert "another rungwise up or down is at work" in other.stderr
         assert starting.poll() is None, "it was to be killed half-way"
         starting.kill()
     scratch = up.places.scratch
     assert scratch is not None
-    again = rungwise("up", "--name", "half", folder=tmp_path)
+    again = rungwise("up", folder=tmp_path, **place)
     assert again.returncode == 2
     assert "it was never ready" in again.stderr
     family = up.family()
     ports = listening(family)
-    done = rungwise("down", "--name", "half", folder=tmp_path)
+    done = rungwise("down", folder=tmp_path, **place)
     assert done.returncode == 0, done.stderr
     assert_gone(up, family, ports, scratch)
 
 
 def test_an_up_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rungwise", "up", "--name", "broken-off"]
+    command = [sys.executable, "-m", "rungwise", "up"]
+    up, place = Up(tmp_path / "home", tmp_path, ""), {HOME_VARIABLE: str(tmp_path / "home")}
     with psutil.Popen(
-        command, cwd=tmp_path, env=variables(), stdout=subprocess.PIPE, text=True
+        command, cwd=tmp_path, env=variables(**place), stdout=subprocess.PIPE, text=True
     ) as starting:
-        up = Up("broken-off", tmp_path, "")
-        wait_until("a record", lambda: any(one.name == up.name for one in registry.all_clusters()))
+        wait_until("a record", lambda: up.found is not None)
         wait_until("processes", lambda: len(up.family()) > 4)
         family, scratch = up.family(), up.places.scratch
         assert scratch is not None
@@ -531,9 +537,10 @@ def test_a_store_that_mlflow_cannot_read_is_said_and_what_was_started_is_ended(
 ) -> None:
     (tmp_path / "artifacts").mkdir()
     (tmp_path / "artifacts" / "mlflow.db").write_text("this is no database at all")
-    done = rungwise("up", "--name", "spoilt", folder=tmp_path)
+    up = Up(tmp_path / "home", tmp_path, "")
+    done = rungwise("up", folder=tmp_path, **{HOME_VARIABLE: str(up.home)})
     assert done.returncode == 2
     assert re.search(r"error: mlflow has ended: .*file is not a database", done.stderr)
-    assert (ClusterFolder("spoilt").logs / "mlflow.log").exists()
-    assert not [one for one in registry.all_clusters() if one.name == "spoilt"]
+    assert (up.places.logs / "mlflow.log").exists()
+    assert up.found is None
     assert str(tmp_path) not in " ".join(arguments_of_all())

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,20 @@ def test_a_task_has_the_resources_of_a_worker_or_there_is_none(ray_session: None
         os.kill(os.getpid(), signal.SIGKILL)
         return {}
 
+    def sleep_long(device: Any) -> dict[str, float]:
+        time.sleep(600)
+        return {}
+
     cpus = ray.cluster_resources()["CPU"]
     assert submit_once(cpus + 1, die) is None
-    assert start(cpus, count_cpus).result()["CPU"] == cpus
+    assert start(cpus, count_cpus).result(60)["CPU"] == cpus
     with pytest.raises(WorkerCrashedError):
-        start(cpus, die).result()
+        start(cpus, die).result(60)
+    with pytest.raises(TimeoutError, match="it has not ended after 1 s"):
+        start(cpus, sleep_long).result(1)
     # As after a kill of the process that waits for the task: nobody closes it.
     start(cpus, count_cpus)
-    assert start(cpus, count_cpus).result()["CPU"] == cpus
+    assert start(cpus, count_cpus).result(60)["CPU"] == cpus
 
 
 def test_rows_of_two_workers_are_those_of_the_loop_to_the_bit(

@@ -74,14 +74,12 @@ def add_registry(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+    parser.add_argument(
         "--address",
         metavar="URL",
         help="default: RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http, else the "
         "cluster that `rungwise up` started",
     )
-    which.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -121,9 +119,3 @@ def positive_number(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text}")
     return number
-
-
-def port_number(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"expected a port, at most 65535, found {text}")
-    return int(text)

@@ -77,7 +77,6 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, status, help_text)
     parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
     parser.add_argument("--watch", action="store_true", help="refresh every few seconds")
-    parser.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
     parser.add_argument("--prometheus", metavar="URL", help="such as http://127.0.0.1:9090")
     parser.add_argument("--experiment", default="rungwise", help="in MLflow, instead of Prometheus")
 
@@ -104,7 +103,7 @@ def _choose_source(options: argparse.Namespace) -> Callable[[], Group]:
     from rungwise.core.tracking.sender import hide_credentials
     from rungwise.pipeline.places import default_places
 
-    cluster = registry.find(options.name)
+    cluster = registry.find()
     uri = options.prometheus or (cluster.prometheus_uri if cluster else None)
     tracking = cluster.tracking_uri if cluster else default_places()[1]
 
@@ -127,8 +126,8 @@ def query_prometheus(uri: str, run: str | None) -> tuple[StageRows, list[str]]:
             return json.loads(request(f"{uri}/api/v1/{path}?{urlencode(values)}"))["data"]
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
-                f"Prometheus does not answer at {uri} ({error}); start it with `rungwise up "
-                "--dashboards`, forward its port, or leave --prometheus out"
+                f"Prometheus does not answer at {uri} ({error}); install it and "
+                "start a cluster with `rungwise up`, forward its port, or leave --prometheus out"
             ) from error
 
     def query(metric: str) -> dict[tuple[str, str], float]:

@@ -40,4 +40,4 @@ def submit(options: argparse.Namespace) -> int | None:
     from rungwise.submission.submit import find_server
     from rungwise.submission.submit import submit as submit_job
 
-    return submit_job(job, find_server(options.address, options.name), wait=not options.no_wait)
+    return submit_job(job, find_server(options.address), wait=not options.no_wait)

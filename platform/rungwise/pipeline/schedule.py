@@ -216,18 +216,22 @@ class Schedule:
 
     def _show_reports(self, board: Any, last: bool = False) -> None:
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import GetTimeoutError, RayActorError
 
-        number, events = self._board_number, []
+        from rungwise.core.stages.board import ANSWER_SECONDS
+
+        number, events, fault = self._board_number, [], "was killed"
         if number != _ENDED:
             try:
-                number, events = ray.get(board.drain.remote())
+                number, events = ray.get(board.drain.remote(), timeout=ANSWER_SECONDS)
             except RayActorError:
                 number = _ENDED
+            except GetTimeoutError:
+                number, fault = _ENDED, f"gave no answer for {ANSWER_SECONDS:.0f} s"
         if number != self._board_number and self._board_number:
             loss = "no more reports come" if number == _ENDED else "the last reports are lost"
             for name in self._running:
-                self._build.display.note(name, f"{loss}: the process that carries them was killed")
+                self._build.display.note(name, f"{loss}: the process that carries them {fault}")
         self._board_number = number
         for event in events:
             if job := self._running.get(event["stage"]):

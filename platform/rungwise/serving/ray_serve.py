@@ -4,7 +4,7 @@
 
 The registry is that of MLFLOW_TRACKING_URI. A POST of a text, an object with named values or a list
 of these, as JSON, gets a list of answers as `rungwise predict` gives them. A fault in what was sent
-has the status 400.
+has the status 400, and more than one request may ask for 413.
 """
 
 import asyncio
@@ -19,6 +19,11 @@ from starlette.responses import JSONResponse
 
 from rungwise.core.errors import DataError
 
+# Of one request, so that it holds others up for seconds at most: texts of a letter cost no less
+# than a sentence.
+MOST_EXAMPLES = 1000
+MOST_BYTES = 4 << 20
+
 
 def application(arguments: dict[str, str]) -> Application:
     """Build the application from `model`, the URI of a model in MLflow, and `replicas`."""
@@ -31,9 +36,28 @@ class _Model:
         self._model = mlflow.pyfunc.load_model(uri)
 
     async def __call__(self, request: Request) -> Any:
+        body = await request.body()
         try:
             # In a thread, so that requests are accepted while the model computes.
-            answers = await asyncio.to_thread(self._model.predict, json.loads(await request.body()))
+            return JSONResponse(await asyncio.to_thread(self._answer, body))
+        except _RequestTooLarge as error:
+            return JSONResponse({"error": str(error)}, status_code=413)
         except (DataError, ValueError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
-        return JSONResponse(answers.to_dict("records"))
+
+    def _answer(self, body: bytes) -> list[dict[str, Any]]:
+        if len(body) > MOST_BYTES:
+            raise _RequestTooLarge(
+                f"expected at most {MOST_BYTES:,} bytes, found {len(body):,}; send several requests"
+            )
+        sent = json.loads(body)
+        if isinstance(sent, list) and len(sent) > MOST_EXAMPLES:
+            raise _RequestTooLarge(
+                f"expected at most {MOST_EXAMPLES:,} examples, found {len(sent):,}; send several "
+                "requests"
+            )
+        return self._model.predict(sent).to_dict("records")
+
+
+class _RequestTooLarge(DataError):
+    """One request asks for more than its share."""

@@ -62,17 +62,16 @@ class Server:
         )
 
 
-def find_server(address: str | None, name: str | None) -> Server:
-    """The server at `address`, of a cluster started here, or in the environment. Raises UserError
+def find_server(address: str | None) -> Server:
+    """The server at `address`, in the environment, or of the cluster started here. Raises UserError
     if nothing names one, or its token cannot be read."""
     if address:
         return _make_server(_check_url(address, "--address"))
-    if name is None:
-        for variable in (ADDRESS_VARIABLE, _DRIVER_VARIABLE):
-            value = os.environ.get(variable, "")
-            if value.startswith("http") or (value and variable == ADDRESS_VARIABLE):
-                return _make_server(_check_url(value, variable))
-    if cluster := registry.find(name):
+    for variable in (ADDRESS_VARIABLE, _DRIVER_VARIABLE):
+        value = os.environ.get(variable, "")
+        if value.startswith("http") or (value and variable == ADDRESS_VARIABLE):
+            return _make_server(_check_url(value, variable))
+    if cluster := registry.find():
         return _make_server(cluster.job_address)
     raise UserError(
         "which cluster? give --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS (after "
@@ -123,9 +122,9 @@ def _address_variable(address: str) -> Iterator[None]:
 
 def _make_server(address: str) -> Server:
     """The server with the token of the cluster started here, or else from where Ray looks."""
-    clusters = (each for each in registry.all_clusters() if each.job_address == address)
+    cluster = registry.find()
     default = Path.home() / _DEFAULT_TOKEN
-    if cluster := next(clusters, None):
+    if cluster and cluster.job_address == address:
         path = Path(cluster.token_path)
     elif value := os.environ.get("RAY_AUTH_TOKEN"):
         return Server(address, value.strip(), None)

@@ -11,10 +11,11 @@ Without `checkpoint.json` there is no checkpoint, so a killed save leaves the pr
 Digests are checked before anything is loaded, including the record's own. A damaged checkpoint is
 skipped for the one before it and does not count as kept.
 
-An earlier attempt may still be writing, for instance on a machine that was cut off. It touches no
-file of a later one, and removes old checkpoints only if it is the latest when its own is complete.
-The later one announces itself before it removes what it takes for unfinished. So in any order of
-their writes, a sound checkpoint stays
+Names order the attempts of a run, and with them what may remove what. An earlier attempt may still
+be at work, for instance on a machine that was cut off. It touches no file of a later one, and
+removes old checkpoints only if it is the latest when its own is complete. A later one announces
+itself before it removes what earlier ones left unfinished. In any order of their operations, what
+an attempt has saved stays until something later is saved
 (tests/unit/training/test_checkpoint_attempts.py tries them all).
 """
 
@@ -90,12 +91,14 @@ class CheckpointFiles:
         self.damaged: set[Checkpoint] = set()  # used by the leader
 
     def begin_attempt(self) -> None:
-        """Become the latest attempt, and remove what a killed save left: it may not save again."""
+        """Become the latest attempt, and remove what saves of earlier ones left unfinished: none of
+        them may save again. An attempt that began meanwhile may be later, and is left alone."""
         number = (self._latest_attempt() >> _RANDOM_BITS) + 1
         self.attempt = (number << _RANDOM_BITS) + secrets.randbits(_RANDOM_BITS)
         self.folder.write_bytes(f".attempt-{self.attempt:016x}", b"")
         for checkpoint in self._all():
-            if not self.at(checkpoint).exists(RECORD):
+            earlier = checkpoint.attempt < self.attempt
+            if earlier and not self.at(checkpoint).exists(RECORD):
                 self.at(checkpoint).remove()
 
     def finished(self) -> list[Checkpoint]:

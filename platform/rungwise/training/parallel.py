@@ -82,8 +82,9 @@ class WorkerTask(Protocol):
 
     def is_done(self) -> bool: ...
 
-    def result(self) -> dict[str, float]:
-        """Wait for the end, and close. Raises what the work raised, or that its process is gone."""
+    def result(self, timeout_seconds: float) -> dict[str, float]:
+        """Wait for the end, and close. Raises what the work raised, that its process is gone, or
+        TimeoutError."""
         ...
 
     def close(self) -> None: ...

@@ -35,6 +35,10 @@ from rungwise.training.state import StreamStates, is_sharded
 from rungwise.training.step import Step
 from rungwise.training.throughput import Progress, log_validation
 
+# For a task, once training has come to wait for it. Workers wait for their leader meanwhile, ten
+# minutes by NCCL's default.
+_PATIENCE_SECONDS = 240.0
+
 
 @torch.no_grad()
 def validate(
@@ -160,6 +164,7 @@ class Validations:
     # Not logged yet, in the order of steps: step, tokens and values, or the task that has these.
     _rows: list[tuple[dict[str, float], WorkerTask | None]] = field(default_factory=list)
     _has_noted: bool = False
+    _has_hung: bool = False
 
     def validate(self, now: bool) -> float:
         """Validate the weights of this step, `now` or in a task; returns the seconds that training
@@ -200,7 +205,7 @@ class Validations:
         # While workers are missing, what is free is for them.
         is_whole = group.world_size == worker.compute.num_workers
         is_running = any(task for _, task in self._rows)
-        if not group.from_leader(int(is_whole and not is_running)):
+        if not group.from_leader(int(is_whole and not is_running and not self._has_hung)):
             return False
         replica.take_weights(self.step.model)
         task = None
@@ -217,11 +222,13 @@ class Validations:
         return group.from_leader(int(task is not None)) > 0
 
     def _finish(self, task: WorkerTask, done: int) -> dict[str, float]:
-        """Wait for the task's values. If it fails, the leader validates the replica itself, and the
-        others wait for it at the next sum."""
+        """Wait for the task's values. If it fails or hangs, the leader validates the replica
+        itself, and the others wait for it at the next sum; after a task that hung there are no
+        more, so that this costs the time to wait once."""
         try:
-            return task.result()
+            return task.result(_PATIENCE_SECONDS)
         except Exception as error:
+            self._has_hung = self._has_hung or isinstance(error, TimeoutError)
             self.worker.report.note(
                 f"the validation of step {done} failed in its task, so training waits for it: "
                 f"{(str(error).strip() or repr(error)).splitlines()[-1]}"

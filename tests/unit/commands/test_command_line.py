@@ -181,10 +181,7 @@ def test_doctor_asks_a_server_with_a_password_and_gives_whole_advice(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        *(
-            (["up", "--mlflow-port", port], f"expected a port, at most 65535, found {port}")
-            for port in ("x", "-1", "70000")
-        ),
+        (["up", "--nodes", "x"], "--nodes: invalid int value: 'x'"),
         (["dry-run", "x", "--tokens-per-second", "-3"], "expected a number above 0, found -3"),
         (["try", "x", "--nearest", "x"], "--nearest: expected 1 or more, found x"),
         (["plna"], "there is no command 'plna'; did you mean 'plan'?"),

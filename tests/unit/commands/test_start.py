@@ -78,7 +78,7 @@ def list_imported(commands: list[list[str]], folder: Path) -> tuple[set[str], st
 # Each with what it says.
 COMMANDS: list[tuple[set[str], dict[str, list[str]]]] = [
     (PARSER, {"from text to a page": ["--help"], "WORKFLOW": ["help", "run"]}),
-    (RECIPE, {"nothing wrong": ["doctor"], "no-such": ["down", "--name", "no-such"]}),
+    (RECIPE, {"nothing wrong": ["doctor"], "no cluster was started": ["down"]}),
     (STORE, {"no MLflow store": ["status"]}),
     (
         BUILDING,

@@ -73,7 +73,7 @@ def test_a_password_in_an_address_is_not_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["status", "elmo", "--prometheus", "http://me:secret@127.0.0.1:9"]) == 0
-    monkeypatch.setattr("rungwise.cluster.registry.find", lambda _: None)
+    monkeypatch.setattr("rungwise.cluster.registry.find", lambda: None)
     monkeypatch.setattr(status, "query_mlflow", lambda *_: {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example")
     assert main(["status"]) == 0
@@ -92,7 +92,7 @@ def test_figures_that_do_not_fit_into_80_columns_stand_below_their_stage(
 ) -> None:
     values = {figure.heading: 12345.0 for figure in status.FIGURES}
     rows = {("a-recipe-of-a-long-name", "pretrain"): status.StageRow("running", values)}
-    monkeypatch.setattr("rungwise.cluster.registry.find", lambda _: None)
+    monkeypatch.setattr("rungwise.cluster.registry.find", lambda: None)
     monkeypatch.setattr(status, "query_mlflow", lambda *_: rows)
     for width, heading in ((80, "a-recipe-of-a-long-name  pretrain  running"), (200, "run  ")):
         monkeypatch.setenv("COLUMNS", str(width))

@@ -1,17 +1,22 @@
 """Folders, local and on a server that speaks S3: whole files or none."""
 
+import contextlib
 import errno
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import find_files
 from rungwise.core.storage.store_errors import explain_store_errors
 from tests.conftest import mounted_disk
+from tests.file_server import FileServer, Reply, serving
 
 
 def test_what_is_written_is_read_listed_and_removed(folder: Folder) -> None:
@@ -33,6 +38,45 @@ def test_what_is_written_is_read_listed_and_removed(folder: Folder) -> None:
     assert folder.names() == ["a/b.txt"]
     folder.remove()
     assert folder.names() == []
+
+
+def test_a_folder_that_empties_under_a_reader_is_empty(folder: Folder) -> None:
+    """As the folder of a lease does: in a store a prefix goes with its last object."""
+    emptied = threading.Event()
+
+    def fill_and_empty() -> None:
+        while not emptied.is_set():
+            with contextlib.suppress(FileNotFoundError):  # the reader removed it meanwhile
+                folder.write_bytes("x/y", b"")
+            folder.remove()
+
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(fill_and_empty)
+        try:
+            for _ in range(60):
+                folder.names()
+                assert set(folder.subfolders()) <= {"x"}
+                assert folder.files() == []
+                folder.remove()
+        finally:
+            emptied.set()
+        writer.result(60)
+
+
+class Refusing(FileServer):
+    def reply(self, path: str, headers: dict[str, str]) -> Reply:
+        return 403, {}, b""
+
+
+def test_a_server_of_files_that_refuses_is_named_in_one_line() -> None:
+    with serving(Refusing(lambda path: None)) as server:
+        for name in ("x.txt", "x.txt.gz", "texts/", "x.zip"):
+            place = f"{server.url}/{name}"
+            with pytest.raises(UserError) as caught:
+                list_matching_files([place], "corpus.sources.0.path")
+            message = str(caught.value)
+            assert "does not give the file (403 Forbidden)" in message
+            assert message.endswith(f"change corpus.sources.0.path (now {place})")
 
 
 def test_an_error_while_writing_leaves_the_old_file(folder: Folder) -> None:

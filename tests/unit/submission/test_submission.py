@@ -372,7 +372,7 @@ def test_something_else_at_the_address_is_told_from_a_job_server(
     # A version without the fields of Ray's, as any other server with JSON would answer.
     monkeypatch.setattr(cluster, "ray_version", None)
     with pytest.raises(UserError, match="is not the job server of a Ray cluster"):
-        connect(find_server(cluster.address, None))
+        connect(find_server(cluster.address))
 
 
 def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
@@ -383,17 +383,16 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
     token.write_text("of-the-other")
     registry.save(
         registry.RegisteredCluster(
-            "local", "http://127.0.0.1:1", "127.0.0.2:6379", str(token), "", None, "/r", ()
+            "http://127.0.0.1:1", "127.0.0.2:6379", str(token), "", None, "/r", ()
         )
     )
-    assert find_server(None, None).address == cluster.address  # the environment's
-    assert find_server("127.0.0.1:1", None).token == "of-the-other"
-    assert find_server(None, "local").address == "http://127.0.0.1:1"
+    assert find_server(None).address == cluster.address  # the environment's
+    assert find_server("127.0.0.1:1").token == "of-the-other"
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # a driver's, no job server
-    assert find_server(None, None).token_path == token
+    assert find_server(None).token_path == token
     assert os.environ["RAY_ADDRESS"] == "10.0.0.1:6379"
-    assert "of-the-other" not in repr(find_server(None, "local"))
+    assert "of-the-other" not in repr(find_server(None))
 
 
 @pytest.mark.parametrize(
@@ -467,7 +466,7 @@ def test_a_log_is_written_once_however_often_the_line_breaks(
     cluster.output = "".join(f"{number}ä\n" for number in range(100))[:200]
     cluster.cuts = list(cuts)
     cluster.job("small-1", "RUNNING")
-    client = connect(find_server(None, None))
+    client = connect(find_server(None))
     details = client.get_job_info
 
     def end_after_cuts(job_id: str) -> Any:
@@ -484,7 +483,7 @@ def test_a_server_that_comes_back_is_followed_on(
     cluster: JobServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("rungwise.submission.submit._POLL_SECONDS", 0.0)
-    client = connect(find_server(None, None))
+    client = connect(find_server(None))
     cluster.output = "all of it\n"
     cluster.job("small-1", "SUCCEEDED")
     details = client.get_job_info

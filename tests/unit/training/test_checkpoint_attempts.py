@@ -1,10 +1,16 @@
 """Two attempts at one run write checkpoints to one folder: in every order of their operations on
-files, and after a kill at any moment, a sound checkpoint stays."""
+files, and after a kill at any moment, what an attempt has saved stays until more is saved."""
 
+import builtins
 import contextlib
 import copy
+import functools
 import hashlib
+import io
+import os
+import shutil
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,19 +18,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from rungwise.core.errors import RungwiseError
 from rungwise.core.storage.folder import Folder
 from rungwise.training import checkpoint, checkpoint_files
 from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.checkpoint_files import (
-    Checkpoint,
-    CheckpointFiles,
-    CheckpointRules,
-    Superseded,
-)
+from rungwise.training.checkpoint_files import Checkpoint, CheckpointFiles, CheckpointRules
 from rungwise.training.state import TensorPiece
 from rungwise.training.throughput import Progress
-
-TOP = "s3://memory/run"
 
 
 class Stopped(BaseException):
@@ -34,11 +34,12 @@ class Stopped(BaseException):
 class Attempt(threading.Thread):
     """Does `work`, but stops before each operation on files until `proceed` is called."""
 
-    def __init__(self, work: Callable[[], object]) -> None:
+    def __init__(self, number: int, work: Callable[[], int]) -> None:
         super().__init__(daemon=True)
+        self.number = number  # the random part of its name
         self.seen: list[object] = []  # what its operations read: determines what it does next
         self.going = True
-        self.superseded = False
+        self.saved = 0  # the step that it has saved
         self._work = work
         self._killed = False
         self._go, self._reached = threading.Semaphore(0), threading.Semaphore(0)
@@ -46,21 +47,28 @@ class Attempt(threading.Thread):
     def run(self) -> None:
         HERE.attempt = self
         try:
-            self._work()
-        except Stopped:
+            self.saved = self._work()
+        except (Stopped, RungwiseError, OSError):  # what it writes or reads may go
             pass
-        except Superseded:
-            self.superseded = True
         finally:
+            HERE.attempt = None
             self.going = False
             self._reached.release()
 
-    def wait(self) -> None:
-        """Called in the thread before an operation."""
+    def take_turn(self, operation: Callable[[], Any]) -> Any:
+        """Called in the thread: the result of an operation, once it is this attempt's turn."""
         self._reached.release()
         self._go.acquire()
         if self._killed:
             raise Stopped
+        try:
+            result = operation()
+        except OSError as error:
+            self.seen.append(error.errno)
+            raise
+        # Others, such as the number of an open file, decide nothing.
+        self.seen.append(str(result) if isinstance(result, bool | bytes | list) else None)
+        return result
 
     def launch(self) -> None:
         self.start()
@@ -80,6 +88,15 @@ class Attempt(threading.Thread):
 HERE = threading.local()
 
 
+def take_turn(operation: Callable[[], Any]) -> Any:
+    attempt: Attempt | None = getattr(HERE, "attempt", None)
+    return operation() if attempt is None else attempt.take_turn(operation)
+
+
+def draw_number(bits: int) -> int:
+    return HERE.attempt.number if HERE.attempt else 0
+
+
 class MemoryFolder(Folder):
     """A folder of an object store, all of whose objects are in `objects`. Each operation on one
     object, and each listing, is a turn of the attempt that asks for it."""
@@ -91,19 +108,19 @@ class MemoryFolder(Folder):
         return MemoryFolder(f"{self.uri}/{name}")
 
     def exists(self, name: str = "") -> bool:
-        return self._turn(lambda: f"{self.uri}/{name}" in self.objects)
+        return take_turn(lambda: f"{self.uri}/{name}" in self.objects)
 
     def names(self) -> list[str]:
-        return self._turn(self._below)
+        return take_turn(self._below)
 
     def files(self) -> list[str]:
-        return self._turn(lambda: [name for name in self._below() if "/" not in name])
+        return take_turn(lambda: [name for name in self._below() if "/" not in name])
 
     def subfolders(self) -> list[str]:
-        return self._turn(lambda: sorted({n.split("/")[0] for n in self._below() if "/" in n}))
+        return take_turn(lambda: sorted({n.split("/")[0] for n in self._below() if "/" in n}))
 
     def read_bytes(self, name: str) -> bytes:
-        return self._turn(lambda: self._get(name))
+        return take_turn(lambda: self._get(name))
 
     def local(self, name: str, cache: Path | None = None) -> Path:
         data = self.read_bytes(name)
@@ -116,11 +133,11 @@ class MemoryFolder(Folder):
         path = self.scratch / "staged"
         yield path
         data = path.read_bytes()
-        self._turn(lambda: self.objects.__setitem__(f"{self.uri}/{name}", data))
+        take_turn(lambda: self.objects.__setitem__(f"{self.uri}/{name}", data))
 
     def remove(self, name: str = "") -> None:
         for each in [name] if name else self.names():
-            self._turn(lambda each=each: self.objects.pop(f"{self.uri}/{each}", None))
+            take_turn(lambda each=each: self.objects.pop(f"{self.uri}/{each}", None))
 
     def _get(self, name: str) -> bytes:
         if (data := self.objects.get(f"{self.uri}/{name}")) is None:
@@ -131,19 +148,92 @@ class MemoryFolder(Folder):
         top = f"{self.uri}/"
         return sorted(name.removeprefix(top) for name in self.objects if name.startswith(top))
 
-    @staticmethod
-    def _turn(operation: Callable[[], Any]) -> Any:
-        attempt = getattr(HERE, "attempt", None)
-        if attempt is None:
-            return operation()
-        attempt.wait()
-        try:
-            result = operation()
-        except FileNotFoundError:
-            attempt.seen.append(None)
-            raise
-        attempt.seen.append(str(result))
-        return result
+
+class Bucket:
+    """A bucket in memory, which can be set back."""
+
+    def __init__(self, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(MemoryFolder, "scratch", scratch)
+        monkeypatch.setattr(MemoryFolder, "objects", {})
+        self.folder = MemoryFolder("s3://memory/run")
+        self._before: dict[str, bytes] = {}
+
+    def mark(self) -> None:
+        self._before = dict(MemoryFolder.objects)
+
+    def set_back(self) -> None:
+        MemoryFolder.objects.clear()
+        MemoryFolder.objects.update(self._before)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(MemoryFolder.objects))
+
+
+class Entries(list[os.DirEntry[str]]):
+    """The entries of a directory, as os.scandir gives them, all read at once."""
+
+    def __enter__(self) -> "Entries":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return str([entry.name for entry in self])
+
+
+class Directory:
+    """A directory of this machine, which can be set back. Each call of the system that makes,
+    removes, renames or lists something, or looks at a file, is a turn of the attempt that calls it;
+    what it does to a temporary file belongs to the turn before."""
+
+    CHANGES = ("mkdir", "rmdir", "unlink", "remove")
+    LOOKS = ((os, "stat"), (os, "open"), (io, "open"), (builtins, "open"))
+
+    def __init__(self, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._path, self._before = scratch / "run", dict[Path, bytes]()
+        self._path.mkdir()
+        self.folder = Folder(str(self._path))
+        scan = os.scandir
+
+        def scan_whole(path: Any = ".") -> Entries:
+            with scan(path) as entries:
+                return Entries(sorted(entries, key=lambda entry: entry.name))
+
+        monkeypatch.setattr(os, "scandir", self._by_turns(scan_whole, lambda path: True))
+        monkeypatch.setattr(os, "replace", self._by_turns(os.replace, lambda path: True))
+        for name in self.CHANGES:
+            changed = self._by_turns(getattr(os, name), lambda path: path.suffix != ".tmp")
+            monkeypatch.setattr(os, name, changed)
+        for module, name in self.LOOKS:
+            seen = self._by_turns(getattr(module, name), lambda path: ".json" in path.suffixes)
+            monkeypatch.setattr(module, name, seen)
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+        monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=0))
+
+    def _by_turns(
+        self, call: Callable[..., Any], is_turn: Callable[[Path], bool]
+    ) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def turn(*args: Any, **options: Any) -> Any:
+            if getattr(HERE, "attempt", None) is None or not is_turn(Path(str(args[0]))):
+                return call(*args, **options)
+            return take_turn(lambda: call(*args, **options))
+
+        return turn
+
+    def mark(self) -> None:
+        files = (path for path in self._path.rglob("*") if path.is_file())
+        self._before = {path: path.read_bytes() for path in files}
+
+    def set_back(self) -> None:
+        shutil.rmtree(self._path)
+        for path, data in self._before.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(str(path) for path in self._path.rglob("*")))
 
 
 class State:
@@ -166,63 +256,96 @@ class Inline:
         pass
 
 
-def begin() -> Checkpoints:
-    kept = Checkpoints(CheckpointRules(MemoryFolder(TOP), "identity", keep=1))
+def begin(folder: Folder) -> Checkpoints:
+    kept = Checkpoints(CheckpointRules(folder, "identity", keep=1))
     kept.resume(State())  # type: ignore[arg-type]
     return kept
 
 
-def save(kept: Checkpoints, step: int) -> None:
-    kept.save(State(), Progress(step=step), wait=True)  # type: ignore[arg-type]
+def save(kept: Checkpoints, step: int) -> int:
+    kept.save(State(), Progress(step=step), wait=True, must=True)  # type: ignore[arg-type]
+    return step
 
 
-def list_sound() -> list[Checkpoint]:
-    files = CheckpointFiles(CheckpointRules(MemoryFolder(TOP), "identity", keep=1))
+def list_sound(folder: Folder) -> list[Checkpoint]:
+    files = CheckpointFiles(CheckpointRules(folder, "identity", keep=1))
     return [each for each in files.finished() if not files.count_damaged(each, 0, 1)]
 
 
-@pytest.mark.parametrize(
-    "second_step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (2, 4))]
-)
-def test_in_every_order_of_two_attempts_a_sound_checkpoint_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second_step: int
-) -> None:
-    """The first has resumed from step 1 and saves step 3; the second begins, resumes and saves."""
-    monkeypatch.setattr(MemoryFolder, "scratch", tmp_path)
-    monkeypatch.setattr(MemoryFolder, "objects", {})
+def begin_and_save(folder: Folder, step: int) -> Callable[[], int]:
+    return lambda: save(begin(folder), step)
 
-    monkeypatch.setattr(checkpoint_files.secrets, "randbits", lambda bits: 7)
-    HERE.attempt = None
+
+def save_again(resumed: Checkpoints, step: int) -> Callable[[], int]:
+    return lambda: save(copy.copy(resumed), step)
+
+
+ORDERS = [
+    # The first has resumed already.
+    (Bucket, (3, 3), None),
+    (Bucket, (3, 2), None),
+    (Bucket, (3, 4), None),
+    (Directory, (3, 3), None),
+    # Both begin, with the same number: the random one after it decides which is later by name.
+    (Bucket, (2, 2), (7, 5)),
+    (Bucket, (2, 2), (5, 7)),
+    (Bucket, (3, 2), (7, 5)),
+    (Directory, (2, 2), (7, 5)),
+]
+FAST = (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("place", "steps", "numbers"),
+    [
+        pytest.param(*order, marks=() if index in FAST else pytest.mark.slow)
+        for index, order in enumerate(ORDERS)
+    ],
+)
+def test_in_every_order_of_two_attempts_what_was_saved_stays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: type[Bucket | Directory],
+    steps: tuple[int, int],
+    numbers: tuple[int, int] | None,
+) -> None:
+    """There is a checkpoint of step 1. Both attempts resume from what they find, and save."""
     with monkeypatch.context() as patch:
+        store = place(tmp_path, patch)
+        folder = store.folder
+        HERE.attempt = None
+        patch.setattr(checkpoint_files.secrets, "randbits", draw_number)
         patch.setattr(checkpoint.threading, "Thread", Inline)
         # It reads before the attempt begins, and decides nothing here.
         patch.setattr(Checkpoints, "_refuse_foreign", lambda self: None)
-        save(begin(), 1)
-        resumed, before = begin(), dict(MemoryFolder.objects)
-        sound: dict[tuple[str, ...], list[Checkpoint]] = {}
+        save(begin(folder), 1)
+        resumed = begin(folder)
+        store.mark()
+        sound: dict[tuple[str, ...], int] = {}
 
         def check(attempts: list[Attempt], order: list[int]) -> tuple[object, list[int]]:
             """What would stay if both were killed now; the state, and who goes on."""
             going = [number for number in (0, 1) if attempts[number].going]
-            names = tuple(sorted(MemoryFolder.objects))
+            names = store.names()
             if names not in sound:
-                sound[names] = list_sound()
-            assert sound[names], order
-            if 1 not in going:
-                assert not attempts[1].superseded
-                assert sound[names][-1].step >= second_step
+                sound[names] = max((each.step for each in list_sound(folder)), default=0)
+            saved = [attempt.saved for attempt in attempts]
+            assert sound[names] >= max(1, *saved), order
+            if numbers is None and 1 not in going:
+                assert saved[1], order
+            assert going or any(saved), order
             return (names, *(tuple(attempt.seen) for attempt in attempts)), going
 
         states: set[object] = set()
         orders: list[list[int]] = [[]]
         while orders:  # each from the start to a state that is known, the others put aside
             order = orders.pop()
-            MemoryFolder.objects.clear()
-            MemoryFolder.objects.update(before)
-            first = copy.copy(resumed)
+            store.set_back()
+            works = [begin_and_save(folder, step) for step in steps]
+            if numbers is None:
+                works[0] = save_again(resumed, steps[0])
             attempts = [
-                Attempt(lambda first=first: save(first, 3)),
-                Attempt(lambda: save(begin(), second_step)),
+                Attempt(number, work) for number, work in zip(numbers or (7, 7), works, strict=True)
             ]
             for attempt in attempts:
                 attempt.launch()

@@ -16,15 +16,14 @@ _JOBS_SECONDS = 15.0
 _POLL_SECONDS = 0.5
 
 
-def stop_cluster(name: str | None, console: Console) -> None:
-    """Stop the cluster's jobs, end its processes, remove its token and record; logs stay. Raises
-    UserError if no cluster has that name, or there are several and no name is given."""
-    cluster = registry.find(name)
+def stop_cluster(console: Console) -> None:
+    """Stop the cluster's jobs, end its processes, remove its token and record; logs stay."""
+    cluster = registry.find()
     if cluster is None:
         console.print("no cluster was started here")
         return
-    folder = ClusterFolder(cluster.name)
-    with folder.locked(), console.status(f"ending {cluster.name}"):
+    folder = ClusterFolder()
+    with folder.locked(), console.status("ending the cluster"):
         missing = [entry.what for entry in cluster.processes if find_process(entry) is None]
         jobs = _stop_jobs(cluster)
         count = end_processes(cluster.processes, folder.scratch)
@@ -33,7 +32,7 @@ def stop_cluster(name: str | None, console: Console) -> None:
         console.print(f"had ended by itself: {', '.join(missing)}")
     if jobs:
         console.print(f"stopped {jobs} running jobs; submit them again to go on")
-    console.print(f"ended {count} processes of the cluster {cluster.name}")
+    console.print(f"ended {count} processes of the cluster")
     console.print(f"logs stay in {folder.logs}")
 
 

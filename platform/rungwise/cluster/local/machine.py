@@ -1,75 +1,35 @@
-"""The machine under a local cluster: its cores and GPUs, free ports, memory and disk.
+"""The machine under a local cluster: its cores and free ports, and the cluster's folder.
 Ray listens on every interface, so a port must be free on all of them.
-
-The folder of a local cluster and its files, besides the record (cluster/registry.py).
 
 token         readable only by its owner; removed when the cluster ends
 ray ->        scratch of Ray's nodes; elsewhere, since Unix sockets below it need a short path
 ready         exists once everything has answered
 logs/         one file per process, and each node's Ray logs after it has ended
-prometheus/   configuration and measurements, kept for the next cluster of that name
+prometheus/   configuration and measurements, kept for the next cluster
 """
 
 import contextlib
 import fcntl
 import os
 import random
-import re
 import secrets
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from rungwise.cluster.ray_start import TOKEN_BYTES
-from rungwise.cluster.registry import clusters_folder, forget
+from rungwise.cluster.registry import cluster_folder, forget
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import local_path
 from rungwise.core.storage.object_store import is_remote
 
 MAX_NODES = 32
-# Memory of idle processes: measured with 2 nodes, rounded up.
-_MEMORY_GIB, _MEMORY_GIB_PER_NODE = 1.0, 0.5
-_DISK_GIB = 1.0
 # Below the kernel's ephemeral ports (from 32768 on Linux), so that no process started meanwhile
 # gets one of them.
 _QUIET = range(20000, 32000)
 _NEIGHBOURS = 100
-
-
-@dataclass(frozen=True)
-class MachineShare:
-    """CPUs and GPUs of one node. `devices` is None on a machine without GPUs."""
-
-    cpus: int
-    devices: tuple[str, ...] | None = None
-
-    @property
-    def resources(self) -> dict[str, float]:
-        gpus = {} if self.devices is None else {"GPU": float(len(self.devices))}
-        return {"CPU": float(self.cpus), **gpus}
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variable that stops a node from counting and assigning another node's GPUs."""
-        return {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.devices)}
-
-
-def divide_machine(
-    nodes: int, cores: int, devices: list[str], cpus: int | None = None
-) -> list[MachineShare]:
-    """A share per node: `cpus`, or the cores divided, at least one each; each GPU once."""
-    return [
-        MachineShare(
-            cpus or max(1, cores // nodes + (number < cores % nodes)),
-            tuple(devices[number::nodes]) if devices else None,
-        )
-        for number in range(nodes)
-    ]
 
 
 def count_cores() -> int:
@@ -77,13 +37,9 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def list_devices() -> list[str]:
-    """The GPUs that this process sees, named as in CUDA_VISIBLE_DEVICES."""
-    import torch
-
-    count = torch.cuda.device_count()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
+def divide_cores(nodes: int, cores: int) -> list[int]:
+    """The CPUs of each node, at least one."""
+    return [max(1, cores // nodes + (number < cores % nodes)) for number in range(nodes)]
 
 
 class Ports:
@@ -92,19 +48,10 @@ class Ports:
     def __init__(self) -> None:
         self._used: set[int] = set()
 
-    def claim(self, port: int, option: str) -> int:
-        """Take exactly this port. Raises UserError if it is in use."""
-        if not 1024 <= port <= 65535:
-            raise UserError(f"{option} is {port}; expected a port from 1024 to 65535")
-        if port in self._used or not is_free(port):
-            raise UserError(f"port {port} is taken; choose another with {option}, or leave it out")
-        self._used.add(port)
-        return port
-
     def near(self, port: int) -> int:
         """Take this port or the next free one. Raises UserError if none of 100 is free."""
-        for candidate in range(port, min(port + _NEIGHBOURS, 65536)):
-            if candidate not in self._used and is_free(candidate):
+        for candidate in range(port, port + _NEIGHBOURS):
+            if candidate not in self._used and can_bind("0.0.0.0", candidate):
                 self._used.add(candidate)
                 return candidate
         raise UserError(f"no port is free from {port} to {port + _NEIGHBOURS - 1} on this machine")
@@ -112,11 +59,6 @@ class Ports:
     def any(self) -> int:
         """Take a free port in a range that no common server uses."""
         return self.near(random.choice(_QUIET))
-
-
-def is_free(port: int) -> bool:
-    """Whether nothing listens on `port` on any interface."""
-    return can_bind("0.0.0.0", port)
 
 
 def can_bind(address: str, port: int = 0) -> bool:
@@ -134,14 +76,11 @@ def node_address(number: int) -> str:
     return f"127.0.0.{number + 2}"
 
 
-def check_nodes(nodes: int, cpus: int | None) -> None:
-    """Raise UserError for impossible numbers, and if this machine lacks the loopback addresses."""
+def check_nodes(nodes: int) -> None:
+    """Raise UserError for an impossible number, or if this machine lacks the loopback addresses."""
     if not 1 <= nodes <= MAX_NODES:
         raise UserError(f"--nodes is {nodes}; expected 1 to {MAX_NODES}")
-    if cpus is not None and cpus < 1:
-        raise UserError(f"--cpus is {cpus}; expected 1 or more, or leave it out")
-    for number in range(nodes):
-        address = node_address(number)
+    for address in map(node_address, range(nodes)):
         if not can_bind(address):
             raise UserError(
                 f"{address} is no address of this machine, and each node needs one; add it to the "
@@ -169,38 +108,11 @@ def create_root(root: str) -> Path:
     return path
 
 
-def check_capacity(nodes: int, root: Path) -> None:
-    """Raise UserError if there is too little memory or disk to start at all."""
-    needed = _MEMORY_GIB + _MEMORY_GIB_PER_NODE * nodes
-    available = psutil.virtual_memory().available / 2**30
-    if available < needed:
-        raise UserError(
-            f"{nodes} nodes need about {needed:.1f} GiB of memory before any work, "
-            f"{available:.1f} are available; use fewer --nodes or end something"
-        )
-    for place in (clusters_folder(), root, Path(tempfile.gettempdir())):
-        free = shutil.disk_usage(place).free / 2**30
-        if free < _DISK_GIB:
-            raise UserError(
-                f"{place} has {free:.1f} GiB free; expected {_DISK_GIB:.0f} or "
-                "more; free some space"
-            )
-
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-
-
 class ClusterFolder:
-    """The paths of one cluster. Raises UserError if `name` is not a valid folder name."""
+    """The paths of the cluster."""
 
-    def __init__(self, name: str) -> None:
-        if not _NAME.fullmatch(name):
-            raise UserError(
-                f"--name is {name!r}; expected at most 40 letters, digits, dots, dashes and "
-                "underscores, a letter or digit first"
-            )
-        self.name = name
-        self.path = clusters_folder().absolute() / name
+    def __init__(self) -> None:
+        self.path = cluster_folder().absolute()
         self.token = self.path / "token"
         self.ready = self.path / "ready"
         self.logs = self.path / "logs"
@@ -221,8 +133,7 @@ class ClusterFolder:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise UserError(
-                    f"another rungwise up or down is at work on the cluster {self.name}; wait for "
-                    "it, or end it with Ctrl-C"
+                    "another rungwise up or down is at work; wait for it, or end it with Ctrl-C"
                 ) from error
             yield
 
@@ -253,4 +164,4 @@ class ClusterFolder:
             self._link.unlink()
         self.token.unlink(missing_ok=True)
         self.ready.unlink(missing_ok=True)
-        forget(self.name)
+        forget()

@@ -134,14 +134,12 @@ def mlflow_command(root: Path, port: int) -> list[str]:
     return [*command, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
 
 
-def prometheus_command(
-    folder: Path, dashboard: str, token: Path, port: int, gpus: bool = False
-) -> list[str] | None:
+def prometheus_command(folder: Path, dashboard: str, token: Path, port: int) -> list[str] | None:
     """The command of a Prometheus that scrapes Ray's nodes; None if it is not installed."""
     binary = shutil.which("prometheus")
     if binary is None:
         return None
-    settings = dashboards.configuration(dashboard, token, _SCRAPE, gpus)
+    settings = dashboards.configuration(dashboard, token, _SCRAPE)
     return dashboards.configure_prometheus(
         binary, folder / "prometheus.yml", settings, folder / "data", port
     )

@@ -2,7 +2,8 @@
 
 Reporters post events without waiting. The driver drains the board a few times a second, displays
 the events (display.py) and tracks them (tracker.py). If its process is killed, Ray starts it again
-with the same address; what it held then is lost, which the driver notices by its number.
+with the same address; what it held then is lost, which the driver notices by its number. Nobody
+waits longer than ANSWER_SECONDS for it.
 """
 
 import contextlib
@@ -12,7 +13,9 @@ import uuid
 from typing import Any
 
 import ray
-import ray.exceptions
+from ray.exceptions import GetTimeoutError, RayActorError
+
+ANSWER_SECONDS = 120.0  # Ray may start its process again meanwhile
 
 
 # Ray's annotations of `remote` omit the options of actors.
@@ -58,8 +61,9 @@ class BoardReporter:
 
     def flush(self) -> None:
         # Calls from one process to one actor arrive in order, so all earlier posts have arrived.
-        with contextlib.suppress(ray.exceptions.RayActorError):  # a stage does not fail for it
-            ray.get(self._board.post.remote({"kind": "flush", "stage": self._stage}))
+        flushed = self._board.post.remote({"kind": "flush", "stage": self._stage})
+        with contextlib.suppress(RayActorError, GetTimeoutError):  # a stage does not fail for it
+            ray.get(flushed, timeout=ANSWER_SECONDS)
 
     def _post(self, **event: Any) -> None:
         event["stage"] = self._stage

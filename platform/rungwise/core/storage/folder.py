@@ -78,10 +78,11 @@ class Folder:
     def sizes(self) -> dict[str, int]:
         """Bytes of each file below this folder by relative name, sorted, from one listing."""
         with self._store() as (fs, root):
-            if not fs.exists(root):
-                return {}
             root = fs._strip_protocol(root)
-            files = fs.find(root, detail=True)
+            try:
+                files = fs.find(root, detail=True)
+            except FileNotFoundError:
+                return {}
         return {
             str(path)[len(root) :].lstrip("/"): int(info["size"])
             for path, info in sorted(files.items())
@@ -97,9 +98,10 @@ class Folder:
 
     def _directly_here(self, kind: str) -> list[str]:
         with self._store() as (fs, root):
-            if not fs.exists(root):
+            try:
+                entries = fs.ls(root, detail=True)
+            except FileNotFoundError:  # a prefix of a store ends with its last object
                 return []
-            entries = fs.ls(root, detail=True)
         paths = [str(entry["name"]) for entry in entries if entry["type"] == kind]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
@@ -212,8 +214,10 @@ class Folder:
                 try:
                     fs.rm(path, recursive=True)
                     return
-                except OSError as error:  # another process removed or wrote a part of it
-                    if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                except FileNotFoundError:  # another process removed a part of it
+                    continue
+                except OSError as error:  # or wrote one
+                    if error.errno != errno.ENOTEMPTY:
                         raise
 
     def sha256(self, name: str) -> str:

@@ -38,20 +38,25 @@ def disk_explained(place: str, what: str = "root", remedy: str = "") -> Iterator
 
 @contextlib.contextmanager
 def explain_connection_errors(uri: str, key: str = "root") -> Iterator[None]:
-    """Turn an error of S3, or a timeout, into a UserError that names the config key `key`. A
-    missing file stays a FileNotFoundError; errors not from S3 pass unchanged."""
+    """Turn an error of S3 or of a server of files, or a timeout, into a UserError that names the
+    config key `key`. A missing file stays a FileNotFoundError; other errors pass unchanged."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        if message := _store_message(error):
-            place = uri.partition("://")[2].partition("/")[0]
-            bucket = place.rpartition("@")[2]  # the part before @ could be a password
-            message = message.replace(place, bucket)
+        place = uri.partition("://")[2].partition("/")[0]
+        host = place.rpartition("@")[2]  # the part before @ could be a password
+        change = f"or change {key} (now {uri})"
+        if message := _store_message(error).replace(place, host):
             raise UserError(
-                f"cannot use bucket {bucket} ({message}); check AWS_ENDPOINT_URL, the "
-                f"credentials and the network, or change {key} (now {uri})"
+                f"cannot use bucket {host} ({message}); check AWS_ENDPOINT_URL, the "
+                f"credentials and the network, {change}"
+            ) from error
+        if message := _server_message(error):
+            raise UserError(
+                f"{host} does not give the file ({message}); check the address, whom it lets in, "
+                f"and the network, {change}"
             ) from error
         raise
 
@@ -70,6 +75,17 @@ def _store_message(error: Exception) -> str:
     if code == "NoSuchBucket":
         return "there is no such bucket"
     return "" if isinstance(error, FileNotFoundError) else " ".join(str(cause).split())
+
+
+def _server_message(error: Exception) -> str:
+    """An error of HTTP in a few words, without the address; empty for other errors."""
+    aiohttp = sys.modules.get("aiohttp")
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if aiohttp is None or not isinstance(error, aiohttp.ClientError):
+        return ""
+    status = getattr(error, "status", None)  # of an answer
+    return type(error).__name__ if status is None else f"{status} {getattr(error, 'message', '')}"
 
 
 def is_conflict(error: OSError) -> bool:

@@ -2,8 +2,11 @@
 
 A run is found by its tag `rungwise.key`, and points at steps that the run already has are dropped,
 so steps replayed after a crash appear once. What is refused is dropped with a warning, alone: the
-rest of its batch is sent. Nothing counts as refused while the server does not answer, or if it no
-longer has a run or the experiment that it had; then everything must be sent again (`Forgotten`).
+rest of its batch is sent. Nothing counts as refused while the server does not answer.
+
+An answer proves little: a proxy gives one too, and a server may come back without what it had. So
+at the end the sender counts what the server has (`compare`). If a run, the experiment or a value
+is missing, everything must be sent again (`Forgotten`).
 
 The tag `rungwise.driver` names the driver that opened a run last. Ids of drivers sort by time, and
 only the last one changes the state of a run, so events that arrive late change no newer state.
@@ -20,7 +23,7 @@ import re
 import shlex
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -228,41 +231,58 @@ class Sender:
         self._client: Any = None
         self._file: object = None  # the identity of the database file
         self._experiment_id = ""
-        self._steps: dict[str, dict[str, set[int]]] = defaultdict(dict)  # by run and metric
+        # What each run should have, by its id: the steps of its curves, and what else has a name.
+        self._steps: dict[str, dict[str, set[int]]] = defaultdict(dict)
+        self._names: dict[str, set[tuple[str, str]]] = defaultdict(set)
         self._unsure: set[str] = set()  # runs that may have points which we do not know of
+        self._deleted: set[str] = set()  # keys of runs that a user has deleted since
 
-    def send(self, event: Event, create: bool = False) -> None:
-        """Send one event; log and drop what the server will never accept.
-
-        Raises Forgotten if the server does not have the run of the event or its parent. With
-        `create`, makes a run that has the key as its name instead, and no parent.
-        """
-        if self._client is None:
-            self._client = self._connect()
-            self._file = identify_file(self._uri)
-        if self._file != identify_file(self._uri):
-            raise self._forget("its database was removed or replaced")
+    def send(self, event: Event) -> None:
+        """Send one event; log and drop what the server will never accept. Raises Forgotten if the
+        server no longer has what it had."""
+        self._connect()
+        key = event["key"]
+        if key in self._deleted:
+            return
         try:
-            self._send(event, create)
+            self._send(event)
         except Exception as error:
             if not _is_refusal(error):
                 raise
-            self._check_memory(event["key"])
-            logger.warning("MLflow refused %s: %s", event["op"], first_line(error))
+            if key not in self.runs or self._read_run(key) is not None:
+                logger.warning("MLflow refused %s: %s", event["op"], first_line(error))
 
-    def _send(self, event: Event, create: bool) -> None:
+    def compare(self) -> None:
+        """Count what the server has of what it was sent since the last time. Raises Forgotten if
+        something is missing."""
+        sent = stored = 0
+        for key, run_id in list(self.runs.items()):
+            names = self._names[run_id]
+            if key in self._deleted or not names or (run := self._read_run(key)) is None:
+                continue
+            sent, stored = sent + len(names), stored + len(names & self._read_names(run))
+            for name, steps in self._steps[run_id].items():
+                # A run comes with the last point of each curve.
+                is_one = len(steps) == 1 and name in run.data.metrics
+                present = steps if is_one else self._read_steps(run_id, name)
+                sent, stored = sent + len(steps), stored + len(steps & present)
+        if stored < sent:
+            raise self._forget(f"it has {stored:,} of {sent:,} values that it was sent")
+        self._unsure.update(self.runs.values())
+        self._steps.clear()
+        self._names.clear()
+
+    def _send(self, event: Event) -> None:
         key = event["key"]
         match event["op"]:
             case "open":
-                self._open(event, create)
+                self._open(event)
                 return
             case "abandoned":
                 self._end_abandoned(event)
                 return
-        if self._find(key) is None:
-            if not create:
-                raise self._forget(f"no MLflow run has the tag {KEY_TAG}={key}")
-            self._open({"name": key, "parent": None, "tags": {}, "params": {}} | event, create)
+        if key not in self.runs and self._find(key) is None:
+            self._open(_opening(key, event))
         run_id = self.runs[key]
         match event["op"]:
             case "metrics":
@@ -278,91 +298,112 @@ class Sender:
             case "uses":
                 self._uses(run_id, event["models"])
             case "artifact":
-                if Path(event["path"]).exists():
-                    self._client.log_artifact(run_id, event["path"], event["folder"] or None)
-                else:
-                    logger.warning("MLflow does not get %s, which is gone", event["path"])
+                self._artifact(run_id, Path(event["path"]), event["folder"])
             case "close":
                 tags = self._client.get_run(run_id).data.tags
                 if tags.get(DRIVER_TAG, "") <= event.get("driver", ""):
                     self._client.set_terminated(run_id, event["status"], event["time"])
+                    self._names[run_id].add(("status", event["status"]))
 
-    def _connect(self) -> Any:
-        import mlflow
-
+    def _connect(self) -> None:
+        """Make sure of a client of the server that has the experiment."""
+        if self._client is not None:
+            if self._file != identify_file(self._uri):
+                raise self._forget("its database was removed or replaced")
+            return
         make_store(self._uri)
         client = open_store(self._uri)
-        try:
-            location = artifact_location(self._uri)
-            self._experiment_id = client.create_experiment(
-                self._experiment, artifact_location=location, tags=_EXPERIMENT_TAGS
-            )
-        except mlflow.MlflowException:
-            experiment = client.get_experiment_by_name(self._experiment)
-            if experiment is None:
-                raise
-            self._check_active(experiment)
-            self._experiment_id = experiment.experiment_id
-        return client
+        self._experiment_id = self._find_experiment(client)
+        self._client, self._file = client, identify_file(self._uri)
 
-    def _check_active(self, experiment: Any) -> None:
+    def _find_experiment(self, client: Any) -> str:
+        experiment = client.get_experiment_by_name(self._experiment)
+        if experiment is None:
+            location = artifact_location(self._uri)
+            return _check_id(
+                client.create_experiment(
+                    self._experiment, artifact_location=location, tags=_EXPERIMENT_TAGS
+                )
+            )
         if experiment.lifecycle_stage != "active":
             raise ConnectionError(
                 f"the experiment {self._experiment} is deleted; restore it (`mlflow experiments "
                 f"restore -x {experiment.experiment_id}`), or name another in tracking.experiment"
             )
+        return _check_id(experiment.experiment_id)
 
-    def _check_memory(self, key: str) -> None:
-        """Raise Forgotten unless the server has the experiment, and the run if there was one."""
-        experiment = self._client.get_experiment_by_name(self._experiment)
-        if experiment is None or experiment.experiment_id != self._experiment_id:
-            raise self._forget(f"it no longer has the experiment {self._experiment}")
-        self._check_active(experiment)
-        if (run_id := self.runs.get(key)) is not None:
-            try:
-                self._client.get_run(run_id)
-            except Exception as error:
-                if _status(error) != 404:
-                    raise
-                raise self._forget(f"it no longer has the run {run_id}") from error
+    def _read_run(self, key: str) -> Any:
+        """The run of a key that had one; None if a user has deleted it, which is said once. Raises
+        Forgotten if the server does not have it."""
+        self._connect()
+        run_id = self.runs[key]
+        try:
+            run = self._client.get_run(run_id)
+        except Exception as error:
+            if _status(error) != 404:
+                raise
+            raise self._forget(f"it no longer has the run {run_id}") from error
+        if run.info.run_id != run_id:
+            raise self._forget(f"it answers, but not with the run {run_id}")
+        if run.info.lifecycle_stage == "active":
+            return run
+        if key not in self._deleted:
+            self._deleted.add(key)
+            logger.warning(
+                "the MLflow run %s of %s was deleted: nothing more of it is recorded; to have it "
+                "there, restore it (`mlflow runs restore --run-id %s`) and run again",
+                *(run_id, key, run_id),
+            )
+        return None
 
     def _forget(self, reason: str) -> Forgotten:
         self._client = None
         self.runs.clear()
         self._steps.clear()
+        self._names.clear()
         self._unsure.clear()
         return Forgotten(reason)
 
     def _find(self, key: str) -> str | None:
-        """The id of a run opened by this process or an earlier one."""
-        if key not in self.runs:
-            where = [self._experiment_id], _has_key(key)
-            for run in self._client.search_runs(*where, max_results=1):
-                self._unsure.add(run.info.run_id)
-                self.runs[key] = run.info.run_id
+        """The id of a run opened by this process or an earlier one; None if there is none. Raises
+        Forgotten if there was one."""
+        where = [self._experiment_id], _has_key(key)
+        for run in self._client.search_runs(*where, max_results=1):
+            self._unsure.add(run.info.run_id)
+            self.runs[key] = run.info.run_id
+            return run.info.run_id
+        if key in self.runs:
+            self._read_run(key)
         return self.runs.get(key)
 
-    def _open(self, event: Event, create: bool) -> None:
-        driver, parent = event.get("driver", ""), event["parent"]
-        tags = {KEY_TAG: acceptable_name(event["key"]), DRIVER_TAG: driver}
-        # Another driver may have continued it since, or another server taken the place of this one.
-        self.runs.pop(event["key"], None)
+    def _open(self, event: Event) -> None:
+        from mlflow.entities import ViewType
+
+        key, parent, driver = event["key"], event["parent"], event.get("driver", "")
+        if self._find_experiment(self._client) != self._experiment_id:
+            raise self._forget(f"it no longer has the experiment {self._experiment}")
+        tags = {KEY_TAG: acceptable_name(key), DRIVER_TAG: driver}
         if parent:
-            self.runs.pop(parent, None)
-            if self._find(parent) is not None:
-                tags[PARENT_TAG] = self.runs[parent]
-            elif not create:
-                raise self._forget(f"it no longer has the run {parent}")
-        if (run_id := self._find(event["key"])) is None:
-            experiment = self._client.get_experiment(self._experiment_id)
-            if experiment.name != self._experiment:
-                raise self._forget(f"it no longer has the experiment {self._experiment}")
-            name = acceptable_text(event["name"], 250)
+            if self._find(parent) is None:
+                self._open(_opening(parent, event))
+            tags[PARENT_TAG] = self.runs[parent]
+        # Asked again each time: another driver may have continued it since.
+        run_id = self._find(key)
+        if key in self._deleted:
+            return
+        if run_id is None:
+            where = [self._experiment_id], _has_key(key), ViewType.DELETED_ONLY
+            if self._client.search_runs(*where, max_results=1):
+                logger.warning("the MLflow run of %s was deleted; a new one is made", key)
+            name = acceptable_text(event["name"], _NAME_CHARACTERS)
             run = self._client.create_run(self._experiment_id, event["time"], tags, name)
-            run_id = self.runs[event["key"]] = run.info.run_id
+            run_id = self.runs[key] = _check_id(run.info.run_id)
         elif self._client.get_run(run_id).data.tags.get(DRIVER_TAG, "") <= driver:
             self._client.update_run(run_id, status="RUNNING")
             self._tags(run_id, tags)
+        names = self._names[run_id]
+        names -= {(kind, name) for kind, name in names if kind == "status"}
+        names.add(("tags", KEY_TAG))
         self._tags(run_id, event["tags"])
         self._params(run_id, event["params"])
 
@@ -406,6 +447,7 @@ class Sender:
             dataset = Dataset(acceptable_text(name, 500), digest[:36], scheme, source)
             datasets.append(DatasetInput(dataset, [InputTag("mlflow.data.context", "read")]))
         self._client.log_inputs(run_id, datasets=datasets)
+        self._names[run_id] |= {("datasets", each.dataset.name) for each in datasets}
 
     def _model(self, run_id: str, event: Event) -> None:
         from mlflow.entities import LoggedModelOutput, Metric
@@ -450,6 +492,13 @@ class Sender:
         where = [self._experiment_id], _has_key(key)
         return next(iter(self._client.search_logged_models(*where, max_results=1)), None)
 
+    def _artifact(self, run_id: str, path: Path, folder: str) -> None:
+        if not path.exists():
+            logger.warning("MLflow does not get %s, which is gone", path)
+            return
+        self._client.log_artifact(run_id, str(path), folder or None)
+        self._names[run_id].add(("artifacts", f"{folder}/{path.name}".lstrip("/")))
+
     def _metrics(self, run_id: str, event: Event) -> None:
         from mlflow.entities import Metric
 
@@ -459,43 +508,87 @@ class Sender:
             if step not in self._known_steps(run_id, name):
                 points.setdefault((name, step), Metric(name, value, time_ms, step))
         try:
-            self._log(run_id, "metrics", list(points.values()))
+            accepted = self._log(run_id, "metrics", list(points.values()))
         except Exception:
             # Some of them may have arrived: ask before they are sent again.
             self._steps.pop(run_id, None)
             self._unsure.add(run_id)
             raise
-        for name, step in points:
-            self._steps[run_id][name].add(step)
+        for point in accepted:
+            self._steps[run_id][point.key].add(point.step)
 
     def _known_steps(self, run_id: str, name: str) -> set[int]:
         """The steps of a curve that the server has."""
         if name not in self._steps[run_id]:
-            steps: set[int] = set()
-            if run_id in self._unsure:
-                history = self._client.get_metric_history(run_id, name)
-                steps = {point.step for point in history}
-            self._steps[run_id][name] = steps
+            is_unsure = run_id in self._unsure
+            self._steps[run_id][name] = self._read_steps(run_id, name) if is_unsure else set()
         return self._steps[run_id][name]
 
-    def _log(self, run_id: str, kind: str, entities: Sequence[Any]) -> None:
-        """Log in batches. A batch that is refused is halved until what is refused stands alone."""
+    def _read_steps(self, run_id: str, name: str) -> set[int]:
+        return {point.step for point in self._client.get_metric_history(run_id, name)}
+
+    def _read_names(self, run: Any) -> set[tuple[str, str]]:
+        """What a run has by name; files only of the folders to which some were sent."""
+        run_id = run.info.run_id
+        files = [name for kind, name in self._names[run_id] if kind == "artifacts"]
+        folders = {name.rpartition("/")[0] for name in files}
+        listed = (self._client.list_artifacts(run_id, folder or None) for folder in folders)
+        return (
+            {("params", name) for name in run.data.params}
+            | {("tags", name) for name in run.data.tags}
+            | {("artifacts", file.path) for files in listed for file in files}
+            | {("datasets", each.dataset.name) for each in run.inputs.dataset_inputs}
+            | {("status", run.info.status)}
+        )
+
+    def _log(self, run_id: str, kind: str, entities: Sequence[Any]) -> list[Any]:
+        """Log in batches; return what was accepted."""
         size = _MOST_IN_BATCH[kind]
-        batches = deque(entities[first : first + size] for first in range(0, len(entities), size))
-        while batches:
-            batch = batches.popleft()
-            try:
-                self._client.log_batch(run_id, **{kind: batch})
-            except Exception as error:
-                if not _is_refusal(error):
-                    raise
-                if self._client.get_run(run_id).info.lifecycle_stage != "active":
-                    raise
-                if len(batch) == 1:
-                    logger.warning("MLflow refused %s: %s", batch[0].key, first_line(error))
-                    continue
-                half = len(batch) // 2
-                batches.extendleft((batch[half:], batch[:half]))
+        accepted = list[Any]()
+        for first in range(0, len(entities), size):
+            accepted += self._log_batch(run_id, kind, entities[first : first + size])
+        if kind != "metrics":
+            self._names[run_id] |= {(kind, entity.key) for entity in accepted}
+        return accepted
+
+    def _log_batch(self, run_id: str, kind: str, batch: Sequence[Any]) -> list[Any]:
+        """Log a batch. One that is refused is halved until what is refused stands alone."""
+        try:
+            self._client.log_batch(run_id, **{kind: batch})
+            return [*batch]
+        except Exception as error:
+            if not _is_refusal(error):
+                raise
+            if self._client.get_run(run_id).info.lifecycle_stage != "active":
+                raise
+            if len(batch) == 1:
+                logger.warning("MLflow refused %s: %s", batch[0].key, first_line(error))
+                return []
+        half = len(batch) // 2
+        return [
+            entity
+            for part in (batch[:half], batch[half:])
+            for entity in self._log_batch(run_id, kind, part)
+        ]
+
+
+def _opening(key: str, event: Event) -> Event:
+    """The event that opens the run of a key, where none came into the file of `event`."""
+    return {
+        "name": key,
+        "parent": None,
+        "tags": {},
+        "params": {},
+        "time": event["time"],
+        "key": key,
+    }
+
+
+def _check_id(id: str) -> str:
+    """Return an id that a server gave. Raises ConnectionError if it is none of MLflow's."""
+    if not id:
+        raise ConnectionError("it answers, but not as MLflow does; see what stands before it")
+    return id
 
 
 def _has_key(key: str) -> str:

@@ -1,10 +1,10 @@
 """Spool files: events that wait for a server. Whoever sends a file holds a lock on it.
 
     {"op": "to", "uri": ..., "experiment": ..., "driver": ...}    where the events belong
-    {"op": "open", "n": 1, ...}                                   an event and its number
-    {"op": "sent", "n": 1}                                        the server has all up to this one
+    {"op": "open", ...}                                           an event
 
-The last line of `sent` counts: it is 0 again if the server has lost what it had.
+A file stays until the server has all of it. One that a process left is sent again from its start,
+since sending twice is harmless and nobody knows what has arrived.
 """
 
 import contextlib
@@ -36,10 +36,8 @@ class SpoolFile:
 
     def __init__(self, path: Path, stream: IO[str], header: Event) -> None:
         self.header = header
-        self.sent = 0  # the number of the last event that the server has
-        self._last = 0
         self._waiting: deque[Event] = deque()
-        self._missing = 0  # the number of the last event whose run the server did not have
+        self._unwritten: list[Event] = []  # events that are not in the file
         self._path, self._stream = path, stream
         self._lock = threading.Lock()  # the driver writes events, the sending thread takes them
         self._failed = False
@@ -67,7 +65,7 @@ class SpoolFile:
             return None
         os.set_inheritable(stream.fileno(), False)
         text = stream.read()
-        header, events, sent = _parse(text, path)
+        header, events = _parse(text, path)
         if header is None:
             logger.warning("%s does not say where its events belong; it stays", path)
             stream.close()
@@ -75,71 +73,53 @@ class SpoolFile:
         if not text.endswith("\n"):  # torn by a kill
             stream.write("\n")
         file = cls(path, stream, header)
-        file.sent = sent
-        file._waiting.extend(event for event in events if event["n"] > sent)
-        if events:
-            file._last = events[-1]["n"]
-            if driver := header.get("driver"):
-                end = {"op": "abandoned", "key": driver, "time": events[-1]["time"]}
-                file._waiting.append({**end, "n": file._last + 1})
+        if events and (driver := header.get("driver")):
+            end = {"op": "abandoned", "key": driver, "time": events[-1]["time"]}
+            file._unwritten.append(end)
+        file.rewind()
         return file
 
     @property
     def waiting(self) -> int:
-        """The number of events that the server does not have."""
-        return max(0, self._last - self.sent)
+        """The number of events that were not sent."""
+        return len(self._waiting)
 
     def append(self, event: Event) -> None:
         with self._lock:
-            self._last += 1
-            event = {**event, "n": self._last}
             self._waiting.append(event)
-            self._write(event)
+            if not self._write(event):
+                self._unwritten.append(event)
 
-    def send_waiting(self, send: Callable[[Event, bool], None]) -> None:
-        """Send what waits, in order. Raises what `send` raises; the event then waits on. After
-        Forgotten, all events wait again, and an event whose run is then still missing is sent with
-        True, to make the run: its first event never came into the file."""
-        while request := self._next_request():
-            try:
-                send(request, request["n"] == self._missing)
-            except Forgotten:
-                self._rewind(request["n"])
-                raise
-            self._mark_sent(request["last"])
+    def send_waiting(self, send: Callable[[Event], None]) -> None:
+        """Send what waits, in order; points of metrics together with those right behind them of the
+        same run. Raises what `send` raises; the event then waits on."""
+        while self._waiting:
+            event, count = self._next_request()
+            send(event)
+            with self._lock:
+                for _ in range(count):
+                    self._waiting.popleft()
 
-    def _next_request(self) -> Event | None:
-        """The first event that waits; points of metrics together with those right behind them of
-        the same run."""
+    def rewind(self) -> None:
+        """Let every event of the file wait again."""
         with self._lock:
-            if not self._waiting:
-                return None
+            _, events = _parse(self._path.read_text("utf-8"), self._path)
+            self._waiting = deque([*events, *self._unwritten])
+
+    def _next_request(self) -> tuple[Event, int]:
+        """The next event to send, and of how many that wait it is made."""
+        with self._lock:
             first = self._waiting[0]
             if first["op"] != "metrics":
-                return {**first, "last": first["n"]}
-            points, last = list[Point](), first["n"]
+                return first, 1
+            points, count = list[Point](), 0
             for event in self._waiting:
                 is_next = (event["op"], event["key"]) == ("metrics", first["key"])
                 if not is_next or len(points) >= _MOST_POINTS:
                     break
                 points += list_points(event)
-                last = event["n"]
-        return {**first, "points": points, "last": last}
-
-    def _mark_sent(self, number: int) -> None:
-        with self._lock:
-            while self._waiting and self._waiting[0]["n"] <= number:
-                self._waiting.popleft()
-            self.sent = number
-            self._write({"op": "sent", "n": number})
-
-    def _rewind(self, missing: int) -> None:
-        """Let every event of the file wait again."""
-        events = _parse(self._path.read_text("utf-8"), self._path)[1]
-        with self._lock:
-            self._waiting.extendleft(event for event in events[::-1] if event["n"] < missing)
-            self._missing, self.sent = missing, 0
-            self._write({"op": "sent", "n": 0})
+                count += 1
+        return {**first, "points": points}, count
 
     def close(self) -> None:
         self._stream.close()
@@ -148,7 +128,7 @@ class SpoolFile:
         self._path.unlink(missing_ok=True)
         self._stream.close()
 
-    def _write(self, line: Event) -> None:
+    def _write(self, line: Event) -> bool:
         try:
             self._stream.write(json.dumps(line) + "\n")
             self._stream.flush()
@@ -157,6 +137,8 @@ class SpoolFile:
             if not self._failed:
                 logger.warning("events for MLflow are not spooled to %s: %s", self._path, error)
             self._failed = True
+            return False
+        return True
 
 
 def list_points(event: Event) -> list[Point]:
@@ -174,21 +156,19 @@ def take_files(folder: Path) -> Iterator[SpoolFile]:
                     yield file
 
 
-def count_waiting(folder: Path) -> int:
-    """The number of events that wait in all files."""
+def count_events(folder: Path) -> int:
+    """The number of events in all files."""
     count = 0
     for path in folder.glob("*.jsonl"):
         with contextlib.suppress(FileNotFoundError):
-            _, events, sent = _parse(path.read_text("utf-8"), path)
-            count += sum(event["n"] > sent for event in events)
+            count += len(_parse(path.read_text("utf-8"), path)[1])
     return count
 
 
-def _parse(text: str, path: Path) -> tuple[Event | None, list[Event], int]:
-    """The header, the events and the number of the last one sent, without a torn last line."""
+def _parse(text: str, path: Path) -> tuple[Event | None, list[Event]]:
+    """The header and the events, without a torn last line."""
     header: Event | None = None
     events: list[Event] = []
-    sent = 0
     for line in text.split("\n")[:-1]:
         try:
             event = json.loads(line)
@@ -199,8 +179,6 @@ def _parse(text: str, path: Path) -> tuple[Event | None, list[Event], int]:
             continue
         if operation == "to":
             header = {name: value for name, value in event.items() if name != "op"}
-        elif operation == "sent":
-            sent = event["n"]
         else:
-            events.append({"n": len(events) + 1, **event})
-    return header, events, sent
+            events.append(event)
+    return header, events

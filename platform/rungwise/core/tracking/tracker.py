@@ -3,8 +3,8 @@
 Stages and workers report events. The driver's `Tracker` writes each to a spool file first, and a
 thread sends them in order. A server that is down, slow or broken never stops training: unsent
 events stay in the spool file, whose first line names the server, and are sent by the next run or by
-`rungwise gc`. Sending twice is harmless (sender.py). A server that comes back without what it had
-gets every event of the file again.
+`rungwise gc`. Sending twice is harmless (sender.py). The file goes once the server has been asked
+what it has of it; a server without all of that gets every event of the file again.
 """
 
 import logging
@@ -18,7 +18,7 @@ from typing import Any
 
 from rungwise.core.configuration.secrecy import redact_data
 from rungwise.core.tracking.sender import Sender, first_line, hide_credentials
-from rungwise.core.tracking.spool import Forgotten, SpoolFile, count_waiting, take_files
+from rungwise.core.tracking.spool import Forgotten, SpoolFile, count_events, take_files
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Tracker:
             if not self._to.items() <= file.header.items():
                 continue  # for another server, or for one whose address has changed
             self._earlier = file
-            if not self._send(file):
+            if not self._send(file, is_last=True):
                 return
             file.remove()
         self._earlier = None
@@ -150,25 +150,23 @@ class Tracker:
             self._wake.wait()
             self._wake.clear()
             is_last = self._closing.is_set()  # before sending: nothing is put after it was set
-            if not self._send(self._file):
+            if not self._send(self._file, is_last):
                 return
         self._all_sent = True
 
-    def _send(self, file: SpoolFile) -> bool:
+    def _send(self, file: SpoolFile, is_last: bool) -> bool:
         """Send what waits, retrying while the server is away; False if the tracker closes first."""
         tries = 0
         while True:
-            sent = file.sent
-            try:
-                file.send_waiting(self._sender.send)
+            waiting = file.waiting
+            if not (fault := _send_file(self._sender, file, is_last)):
                 self.fault = ""
                 return True
-            except Exception as error:
-                self.fault = first_line(error) or type(error).__name__
-                logger.info("MLflow is away, will try again: %s", self.fault)
+            self.fault = fault
+            logger.info("MLflow is away, will try again: %s", fault)
             if not self._closing.wait(_RETRY_SECONDS):
                 continue
-            tries = 0 if file.sent > sent else tries + 1
+            tries = 0 if file.waiting < waiting else tries + 1
             if tries >= _LAST_TRIES:
                 return False
             time.sleep(_LAST_RETRY_SECONDS)
@@ -192,12 +190,12 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     for file in take_files(spool):
         target = uri if file.header["uri"] in own_uris else file.header["uri"]
         server, place = hide_credentials(target), (target, file.header["experiment"])
-        waiting = file.waiting
+        count = file.waiting
         if place not in faults:
-            fault = _send_file(senders.setdefault(place, Sender(*place)), file)
-            sent[server] += max(0, waiting - file.waiting)
+            fault = _send_file(senders.setdefault(place, Sender(*place)), file, is_last=True)
             if not fault:
                 file.remove()
+                sent[server] += count
                 continue
             faults[place] = fault
         unsent[place] += file.waiting
@@ -208,18 +206,19 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
                 for place, fault in faults.items()
             )
         )
-    return Synced({server: count for server, count in sent.items() if count}, count_waiting(spool))
+    return Synced({server: count for server, count in sent.items() if count}, count_events(spool))
 
 
-def _send_file(sender: Sender, file: SpoolFile) -> str:
-    """Send a whole file; return why it was not sent."""
-    reason = ""
-    for _ in range(_LAST_TRIES):
-        try:
-            file.send_waiting(sender.send)
-            return ""
-        except Forgotten as error:
-            reason = first_line(error)
-        except Exception as error:
-            return first_line(error) or type(error).__name__
-    return reason
+def _send_file(sender: Sender, file: SpoolFile, is_last: bool) -> str:
+    """Send what waits; with `is_last`, have the server's values counted too. Returns why not all of
+    it was received, or ""."""
+    try:
+        file.send_waiting(sender.send)
+        if is_last:
+            sender.compare()
+    except Forgotten as error:
+        file.rewind()
+        return first_line(error)
+    except Exception as error:
+        return first_line(error) or type(error).__name__
+    return ""

@@ -36,6 +36,7 @@ from typing import Any, cast
 
 import ray
 import torch
+from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import (
     PlacementGroup,
     get_placement_group,
@@ -81,9 +82,13 @@ class ValidationTask(WorkerTask):
     def is_done(self) -> bool:
         return bool(ray.wait([self._result], timeout=0)[0])
 
-    def result(self) -> dict[str, float]:
+    def result(self, timeout_seconds: float) -> dict[str, float]:
         try:
-            return ray.get(self._result)
+            return ray.get(self._result, timeout=timeout_seconds)
+        except GetTimeoutError as error:
+            raise TimeoutError(
+                f"it has not ended after {timeout_seconds:.0f} s of waiting"
+            ) from error
         finally:
             self.close()
 
