@@ -316,7 +316,7 @@ def describe_sources(corpus: Artifact) -> list[str]:
 
 CORPUS = StageType(
     "corpus",
-    9,
+    10,
     LazyFunction("rungwise.corpus.building.stage:build_corpus"),
     CorpusSummary,
     identity=identity,

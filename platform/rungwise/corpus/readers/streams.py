@@ -342,7 +342,7 @@ def split_lines(
     parts: list[bytes] = []
     line_bytes = 0
     start = offset
-    for piece in _with_whole_breaks(content):
+    for piece in with_whole_breaks(content):
         lines = piece.splitlines(keepends=True)
         if line_bytes:
             part = lines.pop(0)
@@ -370,7 +370,18 @@ def split_lines(
         yield (offset, [b"".join(parts)], 0) if parts else (offset, [], line_bytes)
 
 
-def _with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
+def cut(line: bytes, num_bytes: int) -> bytes:
+    """Return the beginning of a longer line, up to the last blank of its `num_bytes`, or else at
+    the end of a character of UTF-8."""
+    end = max(line.rfind(blank, num_bytes // 2, num_bytes) for blank in (b" ", b"\t")) + 1
+    if not end:
+        end = num_bytes
+        while end > 1 and 0x80 <= line[end] < 0xC0:
+            end -= 1
+    return line[:end]
+
+
+def with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
     """Regroup pieces so that none ends between a CR and its LF."""
     rest = b""
     for piece in content:
