@@ -355,6 +355,12 @@ def test_a_text_without_a_place_to_cut_is_cut_at_lines_blanks_or_characters(
     assert " " not in text.strip() or words <= {*text.split()}
 
 
+def test_a_pointer_is_no_document(tmp_path: Path) -> None:
+    content = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0af' * 21}\nsize 12\n"
+    (draft,) = read(written(tmp_path / "a.txt", content), documents="line")
+    assert "stands for data elsewhere; fetch them" in detail_of(draft)
+
+
 @pytest.mark.parametrize("offset", [0, 5, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 1_500_000])
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_place_of_a_bad_byte_is_named_wherever_it_is(

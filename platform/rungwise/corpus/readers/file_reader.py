@@ -183,6 +183,11 @@ class FileReader:
         detail = f"unsound from here on: {' '.join(str(error).split())[:200]}"
         return self.skip(at, num_bytes, streams.UNSOUND, detail, unit=unit)
 
+    @property
+    def is_pointer(self) -> bool:
+        """Whether the file stands for data elsewhere (`streams.is_pointer`)."""
+        return self.file.size_bytes < streams.POINTER_BYTES and streams.is_pointer(self._head)
+
     @cached_property
     def _wide_encoding(self) -> str:
         if not self.encoding:

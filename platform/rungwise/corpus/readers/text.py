@@ -94,6 +94,10 @@ def split_paragraphs(text: str, layout: LineLayout) -> list[str]:
 
 def text_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield the documents of plain text: the file, its chunks, lines, or blank-line blocks."""
+    if reader.is_pointer:
+        detail = "it stands for data elsewhere; fetch them, for example by git lfs pull"
+        yield reader.skip(None, reader.file.size_bytes, "pointer", detail)
+        return
     match source.documents:
         case "file":
             yield from _file_document(reader, source)

@@ -77,7 +77,8 @@ def write_ladder(
         headline="; ".join(filter(None, (ranking and ranking.headline(), verdicts)))
         or "no rung has a score",
         lede=([ranking.sentence()] if ranking else [])
-        + ([f"{verdicts[0].upper()}{verdicts[1:]}."] if verdicts else []),
+        + ([f"{verdicts[0].upper()}{verdicts[1:]}."] if verdicts else [])
+        + [f"The task {task} is left out: {why}." for task, why in config.gaps.items()],
         budget=_describe_budget(inputs, rungs),
         sections=[
             _write_picture(rungs, columns, looks),
