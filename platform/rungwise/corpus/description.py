@@ -11,6 +11,7 @@ person checks before it is run (commands/init.py).
 
 import codecs
 import contextlib
+import csv
 import glob
 import itertools
 import json
@@ -18,7 +19,7 @@ import re
 import statistics
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -119,6 +120,7 @@ _FEWEST_FILES = 40  # that are looked at, if there are as many
 _HEAD_BYTES = 200_000  # of a file, to see what it is
 _SAMPLE_RECORDS = 2000  # of a file
 _LANGUAGE_CHARACTERS = 2_000_000  # to tell a language by
+_MOST_GLOBS = 8  # of a group of files
 _FREQUENT = 3  # a third of the text may be held out
 _SEPARATED = {"blank_line": "a block of lines between blank lines", "line": "a line"}
 _CODE = {
@@ -150,11 +152,12 @@ _ADVICE = {
 }
 _MARKUP = re.compile(r"\s*(?:<(?:!doctype\b|\?xml\b)|\{\\rtf)", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(?:\s[^<>]*)?>")
+_WIKI = re.compile(r"\[\[[^\[\]]+\]\]|\{\{[^{}]+\}\}")
 _JSON = re.compile(r"\s*(?:\[[\[\s]*[{\"]|\{\s*[\"'][^\"'\n]*[\"']\s*:)")
-_TIME = re.compile(r"\W{0,2}(?:\w+:\W*\w*,)?\d{1,2}:\d\d(?::\d\d)?[.,:]\d\d")
+_TIME = re.compile(r"\W{0,2}(?:\w+:\W*\w*,)?\d{1,2}:\d\d(?::\d\d)?(?:[.,:]\d\d|\s*$)")
 _SPAN = re.compile(r"[BIESMLU]-\S+")
-_TAGGED, _TIMED, _IN_COLUMNS = 0.05, 0.15, 0.98  # shares of lines
-_FEWEST_ROWS, _FEWEST_STRINGS = 20, 3
+_TAGGED, _BEGUN, _TIMED, _IN_COLUMNS = 0.05, 0.5, 0.15, 0.98  # shares of lines
+_FEWEST_ROWS = 20
 _ABOUT = re.compile(
     r"(?:readme|licen[cs]e|copying|notice|citation|changelog|contributing|authors)(?:\W.*)?",
     re.IGNORECASE,
@@ -268,22 +271,14 @@ def _list_patterns(files: Mapping[str, Sequence[SourceFile]], group: Collection[
             [path],
             [f"{folder}/**/*{glob.escape(suffix)}" for suffix in suffixes],
             [f"{folder}/{name}" for name in names],
-            [*uris],
         )
-        patterns += (
-            next(
-                (
-                    choice
-                    for choice in choices
-                    if {file.uri for each in choice for file in data_files(find_files(each))}
-                    == {*uris}
-                ),
-                [*uris],
-            )
-            if uris
-            else []
-        )
+        fitting = (each for each in choices if len(each) <= _MOST_GLOBS and _match(each) == {*uris})
+        patterns += next(fitting, [*uris]) if uris else []
     return patterns
+
+
+def _match(patterns: Sequence[str]) -> set[str]:
+    return {file.uri for each in patterns for file in data_files(find_files(each))}
 
 
 def _guess_kind(file: SourceFile) -> str:
@@ -304,7 +299,7 @@ def _guess_kind(file: SourceFile) -> str:
     if all(isinstance(each, dict) for each in records) and (records or is_long):
         return "jsonl"
     text = _decode(head)[0].removeprefix("\ufeff")
-    if suffix in _LINES_OF_JSON or len(records) >= _FEWEST_STRINGS or _JSON.match(text):
+    if suffix in _LINES_OF_JSON or (records and "json" in suffix) or _JSON.match(text):
         return "json"
     if suffix not in _CODE and (kind := _guess_lines(text)):
         return kind
@@ -315,28 +310,36 @@ def _guess_lines(text: str) -> str:
     """Return the kind of text whose lines are no prose: tagged, with times or in columns; or ""."""
     lines = [line for line in text.split("\n")[:-1] or [text] if line.strip()]
     names: dict[str, set[str]] = {"": set(), "/": set()}
-    tagged = 0
-    for line in lines:
-        tags = _TAG.findall(line)
-        tagged += bool(tags)
-        for mark, name in tags:
-            names[mark].add(name.lower())
-    begins = _TAG.match(text.lstrip())
-    if _MARKUP.match(text) or (
-        names[""] & names["/"] and (begins or tagged >= _TAGGED * len(lines))
-    ):
+    for mark, name in _TAG.findall(text):
+        names[mark].add(name.lower())
+    closed = bool(names[""] & names["/"])
+    tagged = _share(lines, lambda line: bool((closed and _TAG.search(line)) or _WIKI.search(line)))
+    begun = _share(lines, lambda line: bool(_TAG.match(line)))
+    begins = closed and _TAG.match(text.lstrip())
+    if _MARKUP.match(text) or begins or tagged >= _TAGGED or begun >= _BEGUN:
         return "markup"
-    if sum(bool(_TIME.match(line)) for line in lines) >= _TIMED * len(lines) > 0:
+    if _share(lines, lambda line: bool(_TIME.match(line))) >= _TIMED:
         return "times"
-    for separator in ("\t", None):
-        rows = [line.split(separator) for line in lines]
-        width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
-        if len(rows) < _FEWEST_ROWS or width < 2 or count < _IN_COLUMNS * len(rows):
-            continue
-        columns = zip(*(row for row in rows if len(row) == width), strict=True)
-        if separator or any(all(map(_is_tag, cells)) for cells in columns):
-            return "table"
-    return ""
+    return "table" if any(_are_rows(lines, each) for each in ("\t", ",", ";", "|", None)) else ""
+
+
+def _share(lines: Sequence[str], condition: Callable[[str], bool]) -> float:
+    return sum(map(condition, lines)) / max(1, len(lines))
+
+
+def _are_rows(lines: Sequence[str], separator: str | None) -> bool:
+    """Whether nearly all lines have as many cells; between blanks, one column must be of tags."""
+    rows = [line.split() for line in lines]
+    if separator:
+        try:
+            rows = list(csv.reader(lines, delimiter=separator))
+        except csv.Error:  # a text without line breaks is no cell
+            return False
+    width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
+    if len(rows) < _FEWEST_ROWS or width < 2 or count < _IN_COLUMNS * len(rows):
+        return False
+    columns = zip(*(row for row in rows if len(row) == width), strict=True)
+    return bool(separator) or any(all(map(_is_tag, cells)) for cells in columns)
 
 
 def _is_tag(cell: str) -> bool:

@@ -69,7 +69,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["pretrain", "{recipe}", "pretrain.lr=5"], "mean pretrain.optimizer.learning_rate=...?"),
         (["pretrain", "{recipe}", "pretrain.epochs=5"], "did you mean pretrain.steps=...?"),
         (["pretrain", "{recipe}", "steps=5"], "steps"),
-        (["pretrain", "quikstart"], "quikstart.yaml; did you mean quickstart?"),
+        (["pretrain", "quikstart"], "; did you mean quickstart?"),
         (["pretrain", "{recipe}", "pretrain.steps=x"], "should be a valid integer, found 'x'"),
         (["pretrain", "{recipe}", "corpus.sources.0.kind=pdf"], "warc, pydocs; found 'pdf'"),
         (["README.md", "{recipe}"], "README.md is no workflow: expected a Python file"),

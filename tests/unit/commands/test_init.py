@@ -194,6 +194,9 @@ NO_PROSE: dict[str, tuple[str, str, str]] = {
     "array of strings": ("a.json", json.dumps(LINES), "of JSON that is not"),
     "a string a line": ("a.jsonl", "\n".join(map(json.dumps, LINES)), "of JSON that is not"),
     "an array a line": ("a.txt", "\n".join(json.dumps([x]) for x in LINES), "of JSON that is not"),
+    "a table in a text": ("a.txt", lines_of('{},"{}",good\n'), "of tables or of words"),
+    "markup of wikis": ("a.txt", lines_of("''{}'' [[{}|a]] {{{{b}}}}\n"), "of HTML, XML or"),
+    "times of a transcript": ("a.txt", lines_of("0:{}\n{}\n"), "of lines with times"),
     "dictionaries of Python": ("a.txt", f"{{'text': {LINES[0]!r}}}\n" * 9, "of JSON that is not"),
     "chats": ("a.jsonl", (json.dumps(CHAT) + "\n") * 9, "of records whose text is inside of lists"),
     "turns": (

@@ -186,7 +186,7 @@ REVIEWS = [(f"A{n:07d}-{n}", ("ok", "bad", "fine")[n % 3], ("x", "y")[n % 2]) fo
             REVIEWS,
             [],
             {"columns": {"text": "word", "label": "class"}},
-            "label from the column class (by its name), not read: review_id",
+            "label from the column class (by its name); not read: review_id",
         ),
         (
             ("a", "b", "c"),
@@ -278,16 +278,6 @@ def test_columns_that_are_taken_and_what_they_hold_are_said(
     config = validate(Block, {"task": block["data"]}).task
     assert isinstance(config, FilesTaskConfig)
     assert load(config).splits["train"]
-
-
-def test_quotes_escaped_by_a_backslash_are_said(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    rows = "".join(f'"he said \\"{prose(n)}\\"",{"xy"[n % 2]}\n' for n in range(60))
-    (tmp_path / "reviews").mkdir()
-    (tmp_path / "reviews" / "a.csv").write_text("text,label\n" + rows)
-    assert main(["tasks", str(tmp_path / "reviews")]) == 2
-    assert 'a quote is written \\" where it must be doubled: ""' in capfd.readouterr().err
 
 
 def test_a_single_label_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

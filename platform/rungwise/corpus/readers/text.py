@@ -206,7 +206,6 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
     reader = replace(reader, begin=begin or 0, end=end)
     is_wrapped = source.lines == "wrapped"
     next_chunk, chunk = (-1 if is_wrapped and reader.begin else 0), -1
-    is_past_end = False
     document: _OpenDocument | None = None
     part_bytes = max(chunk_bytes, _SMALLEST_PART)
     for offset, part, begins_line in reader.line_parts(part_bytes):
@@ -214,19 +213,19 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
             continue
         if last is not None and offset >= last:
             break
-        is_blank = _BLANK(part)
+        is_blank = bool(_BLANK(part))
         if begins_line and (is_blank or not is_wrapped):
             next_chunk = offset // chunk_bytes
-            is_past_end = reader.is_past_end(next_chunk * chunk_bytes)
-        elif document and (not begins_line or document.num_bytes + len(part) > 2 * part_bytes):
-            next_chunk = offset // chunk_bytes
-        if next_chunk > chunk and not is_blank:
+        begins_chunk = next_chunk > chunk and not is_blank
+        # A cut within a chunk leaves the places where others begin as they are in any range.
+        is_cut = document and (not begins_line or document.num_bytes + len(part) > 2 * part_bytes)
+        if begins_chunk or (is_cut and not is_blank):
             if document:
                 yield replace(document.text(source), boilerplate=around)
                 around = 0
-            if is_past_end:
+            if begins_chunk and reader.is_past_end(next_chunk * chunk_bytes):
                 return
-            chunk, document = next_chunk, _OpenDocument(reader, offset)
+            chunk, document = max(chunk, next_chunk), _OpenDocument(reader, offset)
         if document:
             document.add([part], len(part))
         elif reader.is_past_end(offset):

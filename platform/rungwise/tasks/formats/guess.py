@@ -41,6 +41,7 @@ from rungwise.tasks.formats.guess_forms import (
 )
 from rungwise.tasks.formats.records import RecordsFormat, explain_escapes, is_columnar
 from rungwise.tasks.formats.splits import find_split_column, group_by_split, list_columns
+from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import SPLITS, Example, join_parts
 
@@ -231,8 +232,8 @@ def _read_task(
             data |= {split: paths for split in SPLITS[1:] if split in column}
     if len(groups) == 1 and data.keys().isdisjoint(SPLITS[1:]):
         notes += _name_neighbours(path, groups[first])
-    if form["kind"] == "table":
-        columns = list_columns(_parse_form(form), files[0])
+    if isinstance(table := _parse_form(form), TableFormat):
+        columns = list_columns(table, files[0])
         notes.insert(0, explain_columns(form, columns))
     notes += describe_lost_characters("\n".join(map(join_parts, examples)))
     guess = Guess(data, examples, counts, notes, _count_parts(form, data))
