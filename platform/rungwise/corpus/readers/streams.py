@@ -298,7 +298,7 @@ def read_start(file: SourceFile, num_bytes: int) -> tuple[bytes, float]:
     return head, 1.0
 
 
-_DIGEST = re.compile(rb"\b[0-9a-f]{32,}\b")
+_DIGEST = re.compile(rb"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{32,}\b")
 POINTER_BYTES, _POINTER_WORDS = 1000, 4
 
 

@@ -96,7 +96,8 @@ def text_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocume
     """Yield the documents of plain text: the file, its chunks, lines, or blank-line blocks."""
     if reader.is_pointer:
         detail = "it stands for data elsewhere; fetch them, for example by git lfs pull"
-        yield reader.skip(None, reader.file.size_bytes, "pointer", detail)
+        if not reader.begin:
+            yield reader.skip(None, reader.file.size_bytes, "pointer", detail)
         return
     match source.documents:
         case "file":
