@@ -336,7 +336,8 @@ def _are_rows(lines: Sequence[str], separator: str | None) -> bool:
         except csv.Error:  # a text without line breaks is no cell
             return False
     width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
-    if len(rows) < _FEWEST_ROWS or width < 2 or count < _IN_COLUMNS * len(rows):
+    least = 3 if separator in (",", ";") else 2  # each sentence may have one comma
+    if len(rows) < _FEWEST_ROWS or width < least or count < _IN_COLUMNS * len(rows):
         return False
     columns = zip(*(row for row in rows if len(row) == width), strict=True)
     return bool(separator) or any(all(map(_is_tag, cells)) for cells in columns)
