@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import unicodedata
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rungwise.commands.arguments import Commands, add_verb
+from rungwise.commands.tasks import (
+    add_columns,
+    derive_name,
+    describe_examples,
+    flow,
+    stated_columns,
+)
 from rungwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +51,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--labels", metavar="FILE", help="labelled data to fine-tune on; see rungwise tasks"
     )
+    add_columns(parser)
     parser.add_argument("--name", help="name of the recipe; default: from the first path")
     parser.add_argument(
         "--model",
@@ -63,7 +71,6 @@ def init(options: argparse.Namespace) -> None:
     from rungwise.core.console import plain_console
     from rungwise.core.public_data import how_to_get
     from rungwise.core.storage.source_files import find_files
-    from rungwise.core.wording import format_count
     from rungwise.corpus.description import describe_files
     from rungwise.tasks.formats.guess import guess_format
 
@@ -77,14 +84,13 @@ def init(options: argparse.Namespace) -> None:
             f"{table} is a table; give text to pretrain on, and --labels {shlex.quote(table)} to "
             "fine-tune on its labels"
         )
-    labels = guess_format(options.labels) if options.labels else None
+    labels = guess_format(options.labels, stated_columns(options)) if options.labels else None
     sources, others = describe_files(options.paths)
     if missing := [path for path in options.paths if not find_files(path)]:
         raise UserError(
             f"no file matches {', '.join(missing)}; expected a file, folder or glob"
             f"{how_to_get(missing[0])}"
         )
-    sources = [each for each in sources if each.characters]
     if not sources:
         files = f"; found: {', '.join(others)}" if others else ""
         raise UserError(f"no text below {', '.join(options.paths)}{files}")
@@ -111,25 +117,54 @@ def init(options: argparse.Namespace) -> None:
     model = options.model or ("gpt" if sources[0].is_code else "modern_bert")
     workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
     text = write_recipe(name, sources, model, workflow)
+    if options.ladder:
+        for task, why in list_gaps(sources, load_fraction(text)).items():
+            text = re.sub(rf"(?m)^  {task}: .*\n", "", text)
+            say(f"the task {task} is left out: {why}")
+        text = text.replace("\ntasks:\n\n", "\n")
     if labels:
-        counts = labels.labels
-        values = ", ".join(f"{count:,} {label}" for label, count in counts.items())
-        summary = values if len(counts) < 9 else f"{len(counts)} labels"
-        say(f"read {format_count(len(labels.examples), 'labelled text')} to train on: {summary}")
-        for note in labels.notes:
-            say(f"  {note}")
-        text += write_task(derive_name(options.labels), labels.block(validation=0.1, test=0.2))
+        say(f"\n{options.labels}")
+        for line in describe_examples(labels, 1):
+            say(f"  {line}".rstrip())
+        text += write_task(derive_name(options.labels), labels.block)
     path.write_text(text, encoding="utf-8")
     say(f"\nwrote {path}; to train on it:\n")
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
 
 
-def derive_name(path: str) -> str:
-    """A name that recipes and MLflow accept, from that of a file or folder. Letters of any script
-    are kept; Latin ones lose their accents."""
-    stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
-    stem = unicodedata.normalize("NFKC", re.sub("([A-Za-z])[\u0300-\u036f]+", r"\1", stem))
-    return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"
+def load_fraction(text: str) -> float:
+    """The share of the text that a recipe holds out."""
+    return yaml.safe_load(text)["corpus"]["held_out_fraction"]
+
+
+def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:
+    """The made tasks of the ladder that the sample of the text cannot fill, and why."""
+    from rungwise.core.configuration.config import validate
+    from rungwise.core.errors import DataError
+    from rungwise.core.stages.artifact import Artifact
+    from rungwise.core.storage.folder import Folder
+    from rungwise.corpus.building.in_memory import write_corpus
+    from rungwise.corpus.config import DocumentRules
+    from rungwise.pipeline.places import recipe_file
+    from rungwise.pipeline.recipe import TaskEntry
+    from rungwise.tasks.config import MadeTaskConfig
+    from rungwise.tasks.data import made
+
+    entries = yaml.safe_load(recipe_file(_LADDER).read_text(encoding="utf-8"))["tasks"]
+    gaps: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Folder.at(f"{scratch}/corpus")
+        rules = DocumentRules(held_out_fraction=held_out)
+        summary = write_corpus([each.sample for each in sources], rules, "sample", folder)
+        record = {"summary": summary.model_dump(mode="json")}
+        for name, entry in entries.items():
+            config = validate(TaskEntry, entry).data
+            if isinstance(config, MadeTaskConfig):
+                try:
+                    made.load(config, Artifact("corpus", "", folder, record))
+                except DataError as error:
+                    gaps[name] = str(error)
+    return gaps
 
 
 def write_task(name: str, data: dict[str, Any]) -> str:
@@ -310,15 +345,3 @@ def write_rungs(size: Size) -> str:
 def _source_block(source: FileGroup, several: bool) -> dict[str, Any]:
     name = {"name": source.kind} if several else {}
     return {"kind": source.kind} | name | {"paths": list(source.paths)} | source.source
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def flow(value: Any) -> str:
-    """Format a value in YAML's flow style, on one line."""
-    options: dict[str, Any] = {"width": float("inf"), "allow_unicode": True, "sort_keys": False}
-    # A list of one: alone, a scalar would be a document with an end mark.
-    return yaml.dump([value], Dumper=_Dumper, default_flow_style=True, **options)[1:-2]

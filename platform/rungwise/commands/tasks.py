@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.commands.init import derive_name, flow
 from rungwise.core.console import plain_console
 from rungwise.core.wording import format_count, list_first
 
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from rungwise.tasks.formats.guess import Guess
 
 _EXAMPLES, _CHARACTERS, _MOST_LABELS = 3, 300, 12
+_LONGEST_NAME = 40
+_PARTS = {"train": "to train on", "validation": "to validate on", "test": "to test on"}
 
 
 def add(commands: Commands) -> None:
@@ -27,41 +33,85 @@ def add(commands: Commands) -> None:
         metavar="PATH",
         help="a file, folder or glob, local, s3:// or hf://, also in an archive",
     )
+    add_columns(parser)
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Add the columns of labelled data, where a guess is not right."""
+    for name in ("text", "label"):
+        parser.add_argument(
+            f"--{name}-column",
+            metavar="NAME",
+            help=f"the column of the {name}, by its name or its number from 0, if another is taken",
+        )
+
+
+def stated_columns(options: argparse.Namespace) -> dict[str, str]:
+    """Return the columns that the user names, by their keys."""
+    columns = {"text": options.text_column, "label": options.label_column}
+    return {key: name for key, name in columns.items() if name is not None}
 
 
 def tasks(options: argparse.Namespace) -> None:
     """Print the block, what it reads, and three examples. Raises DataError if no format fits."""
     from rungwise.tasks.formats.guess import guess_format
 
-    plain_console().print(describe_data(options.path, guess_format(options.path)))
+    guess = guess_format(options.path, stated_columns(options))
+    plain_console().print(describe_data(options.path, guess))
 
 
 def describe_data(path: str, guess: Guess) -> str:
-    """The block as YAML of a recipe, then as comments what it reads: notes, labels, examples."""
-    from rungwise.tasks.formats.base import WORDS_DROPPED
-
-    examples, labels = guess.examples, guess.labels
-    shares = [f"{label} {n / labels.total():.0%}" for label, n in labels.most_common()]
-    dropped = ""
-    if guess.damaged:
-        words = format_count(guess.counts[WORDS_DROPPED], "word")
-        dropped = f", skipped {format_count(guess.damaged, 'damaged one')} of {words}"
-    block = guess.block(validation=0.1, test=0.1)
+    """The block as YAML of a recipe, then as comments what it reads."""
     lines = [
         "# In a recipe; the keys are in docs/reference/tasks.md.",
         "tasks:",
         f"  {flow(derive_name(path))}:",
         "    data:",
-        *(f"      {key}: {flow(value)}" for key, value in block.items()),
+        *(f"      {key}: {flow(value)}" for key, value in guess.block.items()),
         "",
-        f"# Read {format_count(len(examples), 'example')} to train on{dropped}."
-        + (f" Labels: {list_first(shares, _MOST_LABELS)}." if labels else ""),
-        *(f"# {_clip(note)}" for note in guess.notes),
+        *(f"# {line}".rstrip() for line in describe_examples(guess, _EXAMPLES)),
     ]
-    step = max(1, len(examples) // _EXAMPLES)  # from all over, since a file may be sorted
-    samples = examples[::step][:_EXAMPLES]
-    rows = (line for each in samples for line in _describe_example(asdict(each)))
-    return "\n".join([*lines, *(f"# {line}".rstrip() for line in rows)])
+    return "\n".join(lines)
+
+
+def describe_examples(guess: Guess, most: int) -> Iterator[str]:
+    """Yield what a block reads: the sizes of its parts, labels, notes, and so many examples."""
+    from rungwise.tasks.formats.base import WORDS_DROPPED
+
+    dropped = ""
+    if guess.damaged:
+        words = format_count(guess.counts[WORDS_DROPPED], "word")
+        dropped = f", skipped {format_count(guess.damaged, 'damaged one')} of {words}"
+    parts = [f"{count:,} {_PARTS[split]}" for split, count in guess.sizes.items()]
+    parts += [f"{share:.0%} of them {_PARTS[split]}" for split, share in guess.fractions.items()]
+    yield f"examples: {', '.join(parts)}{dropped}; {guess.form.get('encoding', 'utf-8')}"
+    if labels := guess.labels:
+        shares = [f"{name}: {n:,} ({n / labels.total():.0%})" for name, n in labels.most_common()]
+        yield f"labels: {list_first(shares, _MOST_LABELS)}"
+    yield from map(_clip, guess.notes)
+    step = max(1, len(guess.examples) // most)  # from all over, since a file may be sorted
+    for example in guess.examples[::step][:most]:
+        yield from _describe_example(asdict(example))
+
+
+def derive_name(path: str) -> str:
+    """A name that recipes and MLflow accept, from that of a file or folder. Letters of any script
+    are kept; Latin ones lose their accents."""
+    stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
+    stem = unicodedata.normalize("NFKC", re.sub("([A-Za-z])[\u0300-\u036f]+", r"\1", stem))
+    return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def flow(value: Any) -> str:
+    """Format a value in YAML's flow style, on one line."""
+    options: dict[str, Any] = {"width": float("inf"), "allow_unicode": True, "sort_keys": False}
+    # A list of one: alone, a scalar would be a document with an end mark.
+    return yaml.dump([value], Dumper=_Dumper, default_flow_style=True, **options)[1:-2]
 
 
 def _escape(character: str) -> str:

@@ -79,7 +79,8 @@ class TextSource(_Encoded):
     kind: Literal["text"] = "text"
     # a document is a whole file, a chunk of one, a block between blank lines, or a line
     documents: Literal["file", "chunk", "blank_line", "line"] = "file"
-    chunk_kilobytes: float = Field(default=64, gt=0)  # size of a chunk, if documents is chunk
+    # size of a chunk, if documents is chunk; a line or paragraph of twice as much is cut
+    chunk_kilobytes: float = Field(default=64, gt=0)
     # a line is part of a wrapped paragraph, a paragraph, or a sentence
     lines: LineLayout = "wrapped"
     # gutenberg: remove the header and licence of Project Gutenberg books

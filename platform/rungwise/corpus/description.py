@@ -1,31 +1,45 @@
 """Describe what files hold, from samples: format, layout, language, size.
 
-    files ──> by name and first bytes: tables, archives, text ──> one `FileGroup` per kind
+    files ──> kinds by their first bytes ──> a source of a recipe for each kind that is text
+                    │                                  │
+                    └──> advice for what is no text    └──> a corpus of a sample: its counts
 
-All figures are estimates from the beginnings of at most `_SAMPLED_FILES` files, for a draft recipe
-that a person checks before it is run (commands/init.py).
+The sample is read, cleaned and split by the steps of the stage, so that what is said is what a run
+will have; for more text than the sample, the counts are estimates. The recipe is a draft that a
+person checks before it is run (commands/init.py).
 """
 
 import codecs
 import contextlib
+import csv
 import glob
+import itertools
 import json
 import re
 import statistics
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
-from rungwise.core.storage.source_files import SourceFile, data_files, find_files, is_glob
+from rungwise.core.storage.archives import Member
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.source_files import SourceFile, data_files, find_files, split_of_path
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.wording import format_count
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.building.range_builder import Range, read_range
+from rungwise.corpus.cleaning.characters import describe_lost_characters
 from rungwise.corpus.cleaning.quality import count_marked
+from rungwise.corpus.config import CorpusConfig, DocumentRules
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.file_reader import plain_breaks
 from rungwise.corpus.readers.records import open_arrow
@@ -101,44 +115,65 @@ def language(text: str) -> str:
     return "Latin letters" if latin > 0.7 else "letters other than Latin"
 
 
-_SAMPLED_FILES, _SAMPLE_BYTES, _SAMPLE_RECORDS = 40, 200_000, 2000
-_LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together
+_SAMPLE_BYTES = 8_000_000  # read of the files of a kind
+_FEWEST_FILES = 40  # that are looked at, if there are as many
+_HEAD_BYTES = 200_000  # of a file, to see what it is
+_SAMPLE_RECORDS = 2000  # of a file
+_LANGUAGE_CHARACTERS = 2_000_000  # to tell a language by
+_MOST_GLOBS = 8  # of a group of files
 _FREQUENT = 3  # a third of the text may be held out
-_SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".wet": "warc",
-    ".warc": "warc",
-}
-_TABLES = (".csv", ".tsv")  # not prose
 _SEPARATED = {"blank_line": "a block of lines between blank lines", "line": "a line"}
-# Kinds of files with text that no source reads, and what to do with them.
-_MARKUP = re.compile(r"\s*<(?:!doctype\b|html\b|\?xml\b|mediawiki\b|head\b|body\b)", re.IGNORECASE)
-_JSON = re.compile(r"\s*(?:\[[\[\s]*[{\"]|\{\s*\"[^\"\n]*\"\s*:)")
-_ADVICE = {
-    "html": "of HTML or XML, whose tags are no text: extract it, for example by trafilatura",
-    "json": "of JSON that is not one object a line: write it so, for example by "
-    "`jq -c '.[]' FILE > FILE.jsonl` for an array and `jq -c . FILE > FILE.jsonl` for objects",
-}
 _CODE = {
     *(".py", ".js", ".ts", ".java", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb"),
     *(".php", ".sh", ".sql", ".scala", ".kt", ".swift", ".r", ".jl", ".lua", ".pl", ".hs"),
 }
+_BY_SUFFIX = {".parquet": "parquet", ".arrow": "arrow", ".wet": "warc", ".warc": "warc"}
+_TABLES, _LINES_OF_JSON = (".csv", ".tsv"), (".jsonl", ".ndjson")
 _WIKITEXT_TITLE = re.compile(r"(?m)^ = [^=\n]+ = $")
+_RECORDS = ("jsonl", "parquet", "arrow")
+_READ = ("text", "wikitext", *_RECORDS, "warc")
+
+# Files that hold text, or stand for it, in a form that no source reads; and what to do with them.
+_ADVICE = {
+    "pointer": "that stand for data elsewhere, such as pointers of Git LFS: fetch the data, for "
+    "example by `git lfs pull`",
+    "markup": "of HTML, XML or other tagged text, whose tags are no text: extract it, for example "
+    "by trafilatura, or a Wikipedia's by `wikiextractor --json`",
+    "json": "of JSON that is not one object a line: write it so, for example by "
+    "`jq -c '.[]' FILE > FILE.jsonl` for an array of objects, `jq -c . FILE > FILE.jsonl` for "
+    "objects and `jq -c '.[] | {text: .}' FILE > FILE.jsonl` for an array of strings",
+    "nested": "of records whose text is inside of lists, such as chats: write it to one field, for "
+    r"""example by `jq -c '{text: ([.messages[].content] | join("\n"))}' FILE > FILE.jsonl`""",
+    "times": "of lines with times, such as subtitles: write the text alone, for example by pysubs2",
+    "table": "of tables or of words in columns: write the text alone, or give --labels to "
+    "fine-tune on the labels in them",
+    "about": "about the others, such as a README or a licence: name it to read it",
+    "held_out": "named as validation or test, beside files to train on: name it to read it",
+}
+_MARKUP = re.compile(r"\s*(?:<(?:!doctype\b|\?xml\b)|\{\\rtf)", re.IGNORECASE)
+_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(?:\s[^<>]*)?>")
+_WIKI = re.compile(r"\[\[[^\[\]]+\]\]|\{\{[^{}]+\}\}")
+_JSON = re.compile(r"\s*(?:\[[\[\s]*[{\"]|\{\s*[\"'][^\"'\n]*[\"']\s*:)")
+_TIME = re.compile(r"\W{0,2}(?:\w+:\W*\w*,)?\d{1,2}:\d\d(?::\d\d)?(?:[.,:]\d\d|\s*$)")
+_SPAN = re.compile(r"[BIESMLU]-\S+")
+_TAGGED, _BEGUN, _TIMED, _IN_COLUMNS = 0.05, 0.5, 0.15, 0.98  # shares of lines
+_FEWEST_ROWS = 20
+_ABOUT = re.compile(
+    r"(?:readme|licen[cs]e|copying|notice|citation|changelog|contributing|authors)(?:\W.*)?",
+    re.IGNORECASE,
+)
 
 
 @dataclass
 class FileGroup:
     """The files of one kind. `source` holds the keys of a recipe's source besides kind and paths.
-    `words` (counted by blanks), `characters` and `documents` are estimates for all files; `letters`
-    and `frequent_words` count different ones in the sample."""
+    `words` (counted by blanks), `characters` and `documents` are of all files, estimated from the
+    documents of `sample`; `letters` and `frequent_words` count different ones in it."""
 
     kind: str
     paths: tuple[str, ...]
     files: int
-    bytes: int
+    bytes: int = 0
     is_code: bool = False
     language: str = "no text"
     words: int = 0
@@ -149,100 +184,174 @@ class FileGroup:
     has_accents: bool = False  # in so many words that they belong to the spelling
     source: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    sample: list[RawDocument] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The beginning of a file of text, or the first rows of a table; and how many bytes of the
+    stored file hold them."""
+
+    file: SourceFile
+    bytes: float
+    rows: list[dict[str, Any]]
 
 
 def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
-    """Return the files below `paths` by kind, largest first, and counts of those without text.
+    """Return the files below `paths` by kind, largest first, and what is not read of the others.
 
     Raises ConfigError or DataError if nothing is there or a place cannot be reached.
     """
+    files: dict[str, list[SourceFile]] = {}
     by_kind: dict[str, dict[str, SourceFile]] = defaultdict(dict)
-    parents: dict[str, str] = {}  # the path that a file is below
-    ignored: Counter[str] = Counter()
-    advised: Counter[str] = Counter()
     for path in paths:
         with explain_connection_errors(path, "the path"):
-            files = data_files(find_files(path))
-        for file in files:
-            parents[file.uri] = path
-            name = PurePosixPath(file.name.removesuffix(streams.compression_suffix(file.name)))
-            kind = _SUFFIXES.get(name.suffix.lower()) or _guess_kind(file)
-            if kind in _ADVICE:
-                advised[kind] += 1
-            elif file.size_bytes and kind and name.suffix.lower() not in _TABLES:
-                by_kind[kind][file.uri] = file
-            else:
-                ignored[name.suffix or "without a suffix" if file.size_bytes else "empty"] += 1
+            files[path] = data_files(find_files(path))
+            for file in files[path]:
+                by_kind[_guess_kind(file)][file.uri] = file
+    _set_aside(by_kind)
     groups = []
-    for kind, files in by_kind.items():
-        whole = len(by_kind) == 1 and not ignored and not advised
-        patterns = list(paths) if whole else _globs(list(files.values()), parents)
-        groups.append(_describe_group(kind, list(files.values()), patterns))
-    others = [f"{format_count(count, 'file')} {_ADVICE[kind]}" for kind, count in advised.items()]
-    others += [f"{count} {suffix}" for suffix, count in ignored.most_common(5)]
+    for kind in [kind for kind in by_kind if kind in _READ]:
+        if group := _describe_group(kind, [*by_kind[kind].values()]):
+            group.paths = tuple(_list_patterns(files, by_kind[kind]))
+            groups.append(group)
+        else:
+            by_kind["nested"] |= by_kind.pop(kind)
+    others = [
+        f"{format_count(len(by_kind[kind]), 'file')} {advice}"
+        for kind, advice in _ADVICE.items()
+        if kind in by_kind
+    ]
+    others += [
+        f"{format_count(group.files, 'file')} of {group.kind} without a document of "
+        f"{DocumentRules().minimum_characters} characters"
+        for group in groups
+        if not group.documents
+    ]
+    suffixes = Counter(
+        _plain_name(file).suffix or "without a suffix" if file.size_bytes else "empty"
+        for file in by_kind[""].values()
+    )
+    others += [f"{count} {suffix}" for suffix, count in suffixes.most_common(5)]
+    groups = [group for group in groups if group.documents]
     return sorted(groups, key=lambda group: -group.characters), others
 
 
-def _globs(files: Sequence[SourceFile], parents: dict[str, str]) -> list[str]:
-    """Return globs by suffix for files of folders, and the names of other files."""
-    patterns = dict[str, None]()
-    for file in files:
-        path, suffixes = parents[file.uri], PurePosixPath(file.name).suffixes[-2:]
-        alone = is_glob(path) or file.name == PurePosixPath(path).name
-        pattern = f"{path.rstrip('/')}/**/*{glob.escape(''.join(suffixes))}"
-        patterns[file.uri if alone or not suffixes else pattern] = None
-    return list(patterns)
+def _plain_name(file: SourceFile) -> PurePosixPath:
+    return PurePosixPath(file.name.removesuffix(streams.compression_suffix(file.name)))
 
 
-def _describe_group(kind: str, files: list[SourceFile], paths: list[str]) -> FileGroup:
-    group = FileGroup(
-        kind, tuple(paths), len(files), sum(map(streams.estimate_unpacked_bytes, files))
-    )
-    if kind in ("jsonl", "parquet", "arrow"):
-        texts = _estimate_records(group, files)
-    else:
-        suffixes = Counter(PurePosixPath(file.name).suffix.lower() for file in files)
-        group.is_code = sum(suffixes[suffix] for suffix in _CODE) > len(files) / 2
-        texts = _estimate_text(group, files)
-    words: Counter[str] = Counter()
-    for text in texts:
-        words.update(text.lower().split())
-    group.letters = len(set().union(*words))
-    group.frequent_words = sum(count >= _FREQUENT for count in words.values())
-    has_words = count_units(group.words, group.characters)[1] == "words"
-    group.has_accents = (marked := count_marked(words)).matters and has_words
-    if group.has_accents:
-        group.notes.append(
-            f"{marked.share:.0%} of the words have accents or other marks ({marked.example}), which"
-            " stay (tokenizer.strip_accents)"
+def _set_aside(by_kind: dict[str, dict[str, SourceFile]]) -> None:
+    """Move files about the others, and parts held out beside a part to train on, to own kinds."""
+    texts = [file for kind in _READ for file in by_kind.get(kind, {}).values()]
+    kinds = {file.uri: "about" for file in texts if _ABOUT.fullmatch(_plain_name(file).name)}
+    if len(kinds) == len(texts):  # there is nothing else
+        kinds = {}
+    splits = {file.uri: split_of_path(file.name) for file in texts if file.uri not in kinds}
+    if "train" in splits.values():
+        kinds |= {uri: "held_out" for uri, split in splits.items() if split not in ("", "train")}
+    for file in texts:
+        if file.uri in kinds:
+            by_kind[kinds[file.uri]][file.uri] = file
+    for kind in [kind for kind in by_kind if kind in _READ]:
+        rest = {uri: file for uri, file in by_kind.pop(kind).items() if uri not in kinds}
+        by_kind |= {kind: rest} if rest else {}
+
+
+def _list_patterns(files: Mapping[str, Sequence[SourceFile]], group: Collection[str]) -> list[str]:
+    """Return patterns that match the files of a group and no others: the path itself, globs by
+    suffix or by names with any number, or else the files."""
+    patterns: list[str] = []
+    for path, below in files.items():
+        uris = {file.uri: file.name for file in below if file.uri in group}
+        folder = path.rstrip("/")
+        suffixes = {"".join(PurePosixPath(name).suffixes[-2:]): None for name in uris.values()}
+        names = {re.sub(r"\d+", "*", glob.escape(name)): None for name in uris.values()}
+        choices = (
+            [path],
+            [f"{folder}/**/*{glob.escape(suffix)}" for suffix in suffixes],
+            [f"{folder}/{name}" for name in names],
         )
-    return group
+        fitting = (each for each in choices if len(each) <= _MOST_GLOBS and _match(each) == {*uris})
+        patterns += next(fitting, [*uris]) if uris else []
+    return patterns
+
+
+def _match(patterns: Sequence[str]) -> set[str]:
+    return {file.uri for each in patterns for file in data_files(find_files(each))}
 
 
 def _guess_kind(file: SourceFile) -> str:
     """Return the kind of a file by its content; empty if it holds no text."""
-    head = _read_head(file)
-    if not head or archive_kind(head) or (b"\0" in head and not wide_encoding(head)):
+    head, suffix = _read_head(file), _plain_name(file).suffix.lower()
+    if not file.size_bytes or not head:
         return ""
-    if head.lstrip().startswith(b"{") and _parse_records(head):
+    if streams.is_pointer(head):
+        return "pointer"
+    if kind := _BY_SUFFIX.get(suffix):
+        return kind
+    if archive_kind(head) or (b"\0" in head and not wide_encoding(head)):
+        return ""
+    if suffix in _TABLES:
+        return "table"
+    records = _parse_records(head)
+    is_long = suffix in _LINES_OF_JSON and b"\n" not in head
+    if all(isinstance(each, dict) for each in records) and (records or is_long):
         return "jsonl"
     text = _decode(head)[0].removeprefix("\ufeff")
-    if _MARKUP.match(text):
-        return "html"
-    if _JSON.match(text):
+    if suffix in _LINES_OF_JSON or (records and "json" in suffix) or _JSON.match(text):
         return "json"
+    if suffix not in _CODE and (kind := _guess_lines(text)):
+        return kind
     return "wikitext" if len(_WIKITEXT_TITLE.findall(text)) > 1 else "text"
 
 
-def _read_heads(files: Sequence[SourceFile]) -> list[bytes]:
-    sample = _sample_files(files)
-    return [_read_head(file, _LARGEST_SAMPLE_BYTES // len(sample)) for file in sample]
+def _guess_lines(text: str) -> str:
+    """Return the kind of text whose lines are no prose: tagged, with times or in columns; or ""."""
+    lines = [line for line in text.split("\n")[:-1] or [text] if line.strip()]
+    names: dict[str, set[str]] = {"": set(), "/": set()}
+    for mark, name in _TAG.findall(text):
+        names[mark].add(name.lower())
+    closed = bool(names[""] & names["/"])
+    tagged = _share(lines, lambda line: bool((closed and _TAG.search(line)) or _WIKI.search(line)))
+    begun = _share(lines, lambda line: bool(_TAG.match(line)))
+    begins = closed and _TAG.match(text.lstrip())
+    if _MARKUP.match(text) or begins or tagged >= _TAGGED or begun >= _BEGUN:
+        return "markup"
+    if _share(lines, lambda line: bool(_TIME.match(line))) >= _TIMED:
+        return "times"
+    return "table" if any(_are_rows(lines, each) for each in ("\t", ",", ";", "|", None)) else ""
 
 
-def _read_head(file: SourceFile, num_bytes: int = _SAMPLE_BYTES) -> bytes:
+def _share(lines: Sequence[str], condition: Callable[[str], bool]) -> float:
+    return sum(map(condition, lines)) / max(1, len(lines))
+
+
+def _are_rows(lines: Sequence[str], separator: str | None) -> bool:
+    """Whether nearly all lines have as many cells; between blanks, one column must be of tags."""
+    rows = [line.split() for line in lines]
+    if separator:
+        try:
+            rows = list(csv.reader(lines, delimiter=separator))
+        except csv.Error:  # a text without line breaks is no cell
+            return False
+    width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
+    least = 3 if separator in (",", ";") else 2  # each sentence may have one comma
+    if len(rows) < _FEWEST_ROWS or width < least or count < _IN_COLUMNS * len(rows):
+        return False
+    columns = zip(*(row for row in rows if len(row) == width), strict=True)
+    return bool(separator) or any(all(map(_is_tag, cells)) for cells in columns)
+
+
+def _is_tag(cell: str) -> bool:
+    """Whether a cell is no word: a number, a mark, or capitals such as NNP and B-location."""
+    return bool(_SPAN.fullmatch(cell)) or all(one.isupper() or not one.isalpha() for one in cell)
+
+
+def _read_head(file: SourceFile) -> bytes:
     head = b""
     with contextlib.suppress(OSError):
-        head = streams.read_head(file, num_bytes)
+        head = streams.read_head(file, _HEAD_BYTES)
     return head
 
 
@@ -252,92 +361,163 @@ def _decode(head: bytes) -> tuple[str, str]:
     return codecs.getincrementaldecoder(encoding)("replace").decode(head), encoding
 
 
-def _sample_files(files: Sequence[SourceFile]) -> list[SourceFile]:
-    step = max(1, len(files) // _SAMPLED_FILES)
-    return sorted(files, key=lambda file: file.name)[::step][:_SAMPLED_FILES]
-
-
-def _parse_records(head: bytes) -> list[dict[str, Any]]:
-    """Return the objects of whole lines; none if a line holds another type."""
-    records = []
-    for line in head.split(b"\n")[:_SAMPLE_RECORDS]:
-        with contextlib.suppress(ValueError, RecursionError):
+def _parse_records(head: bytes) -> list[Any]:
+    """Return the values of lines of JSON; none if one is no JSON, but for the last, or a number."""
+    records: list[Any] = []
+    lines = [line for line in head.split(b"\n")[:_SAMPLE_RECORDS] if line.strip()]
+    for line in lines:
+        try:
             records.append(json.loads(line))
-    return records if all(isinstance(record, dict) for record in records) else []
+        except (ValueError, RecursionError):
+            if line is not lines[-1]:
+                return []
+    return records if all(isinstance(each, dict | list | str) for each in records) else []
 
 
-def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
-    """Estimate the sizes of records from a sample, and return its texts.
-
-    The field with the longest strings is taken for the text.
-    """
-    if group.kind == "jsonl":
-        records = [row for head in _read_heads(files) for row in _parse_records(head)]
-    else:
-        records = [row for file in _sample_files(files) for row in _first_rows(file, group.kind)]
-    characters: Counter[str] = Counter()
-    for record in records:
-        characters.update({key: len(value) for key, value in record.items() if type(value) is str})
-    if not characters:
-        return []
-    text_field = max(characters, key=lambda name: characters[name])
-    texts = [record[text_field] for record in records if isinstance(record.get(text_field), str)]
-    record_bytes = statistics.mean(map(_record_bytes, records))
-    fewest = len(records) if len(files) == 1 else 1
-    group.documents = max(fewest, round(group.bytes / record_bytes))
-    if group.kind == "parquet":
-        group.documents = 0
-        for file in files:
-            with _open_table(file, group.kind) as table:
-                group.documents += table.metadata.num_rows
-    group.words = round(group.documents * statistics.mean(len(text.split()) for text in texts))
-    group.characters = round(group.documents * statistics.mean(map(len, texts)))
-    group.language = language("\n".join(texts))
-    group.source = {"text_field": text_field} if text_field != "text" else {}
-    others = ", ".join(sorted(set(records[0]) - {text_field})) or "none"
-    group.notes = [f"the text is the field {text_field}; others: {others}"]
-    return texts
+def _take_samples(kind: str, files: Sequence[SourceFile]) -> list[_Sample]:
+    """Take files from all over, the small ones whole, and of the others the beginning."""
+    unpacked = sum(map(streams.estimate_unpacked_bytes, files))
+    step = min(-(-unpacked // _SAMPLE_BYTES), len(files) // _FEWEST_FILES)
+    spread = sorted(files, key=lambda file: file.name)[:: max(1, step)]
+    if kind in ("parquet", "arrow"):
+        return [_read_rows(file, kind) for file in spread[:_FEWEST_FILES]]
+    samples, rest = [], _SAMPLE_BYTES
+    for number, file in enumerate(sorted(spread, key=lambda file: file.size_bytes)):
+        samples.append(_read_beginning(file, rest // (len(spread) - number)))
+        rest -= samples[-1].file.size_bytes
+    return samples
 
 
-def _record_bytes(record: dict[str, Any]) -> int:
-    text = json.dumps(record, default=str, ensure_ascii=False, separators=(",", ":"))
-    return len(text.encode("utf-8", "surrogatepass"))
+def _read_beginning(file: SourceFile, num_bytes: int) -> _Sample:
+    """Return the beginning of a file, up to the end of a line if there is one."""
+    content, share = b"", 1.0
+    with contextlib.suppress(OSError):
+        content, share = streams.read_start(file, num_bytes)
+    if share < 1 and not wide_encoding(content):
+        end = content.rfind(b"\n") + 1 or content.rfind(b" ") + 1 or len(content)
+        content, share = content[:end], share * end / len(content)
+    name = file.uri.removesuffix(streams.compression_suffix(file.uri))
+    part = Member(name, name, len(content), content=content)
+    return _Sample(part, share * file.size_bytes, [])
 
 
-def _first_rows(file: SourceFile, kind: str) -> list[dict[str, Any]]:
-    with _open_table(file, kind) as table:
-        batches = table.iter_batches(_SAMPLE_RECORDS) if kind == "parquet" else iter(table)
-        first = next(batches, None)
-        return [] if first is None else first.slice(0, _SAMPLE_RECORDS).to_pylist()
-
-
-@contextlib.contextmanager
-def _open_table(file: SourceFile, kind: str) -> Iterator[Any]:
-    """Open a Parquet file, or the record batches of an Arrow file."""
+def _read_rows(file: SourceFile, kind: str) -> _Sample:
+    """Return a file of rows with the first of them. Raises DataError if it cannot be read."""
+    rows: list[dict[str, Any]] = []
+    share = 1.0
     try:
         if kind == "parquet":
-            with file.open() as stream:
-                yield pq.ParquetFile(stream)
+            with file.open() as stream, pq.ParquetFile(stream) as table:
+                for batch in table.iter_batches(_SAMPLE_RECORDS):
+                    rows = batch.to_pylist()
+                    break
+                share = len(rows) / max(1, table.metadata.num_rows) or 1.0
         else:
             with open_arrow(file) as stream, pa.ipc.open_stream(stream) as batches:
-                yield batches
+                for batch in batches:
+                    rows += batch.to_pylist()
+                    if len(rows) >= _SAMPLE_RECORDS:
+                        share = stream.tell() / file.size_bytes
+                        break
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"cannot read {file.uri} as {kind.title()}: {error}; mend the file or leave it out"
         ) from error
+    return _Sample(replace(file, name=file.uri), share * file.size_bytes, rows)
 
 
-def _estimate_text(group: FileGroup, files: list[SourceFile]) -> list[str]:
-    """Estimate the sizes and the layout of text files from a sample, and return its texts."""
-    heads = list(filter(None, _read_heads(files)))
-    samples = [_decode(head) for head in heads]
-    texts = [plain_breaks(text) for text, _ in samples]
-    joined = "\n\n".join(filter(None, texts))
-    scale = group.bytes / max(1, sum(map(len, heads)))
-    group.documents = len(files)
-    group.words = round(len(joined.split()) * scale)
-    group.characters = round(len(joined) * scale)
+def _describe_group(kind: str, files: Sequence[SourceFile]) -> FileGroup | None:
+    """Describe the files of a kind; None if they are records whose text is inside of lists."""
+    samples = _take_samples(kind, files)
+    scale = sum(file.size_bytes for file in files) / max(1.0, sum(each.bytes for each in samples))
+    unpacked = sum(sample.file.size_bytes for sample in samples)
+    group = FileGroup(kind, (), len(files), round(scale * unpacked))
+    if kind in _RECORDS:
+        if not _choose_field(group, samples):
+            return None
+    else:
+        suffixes = Counter(_plain_name(file).suffix.lower() for file in files)
+        group.is_code = sum(suffixes[suffix] for suffix in _CODE) > len(files) / 2
+        _choose_layout(group, [_read_head(sample.file) for sample in samples])
+    _count(group, samples, scale)
+    return group
+
+
+def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
+    """Read the samples as the corpus stage does, and estimate what all files hold, whose size is
+    `scale` times theirs."""
+    config = validate(
+        CorpusConfig, {"sources": [{"kind": group.kind, "paths": ["-"], **group.source}]}
+    )
+    for sample in samples:
+        documents = read_range(Range(0, 0, (sample.file,)), config)
+        group.sample += itertools.islice(documents, len(sample.rows) or None)
+    words: Counter[str] = Counter()
+    texts = ["\n".join(document.paragraphs) for document in group.sample]
+    for text in texts:
+        words.update(text.lower().split())
+    if not words:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        rules = DocumentRules()
+        summary = write_corpus([group.sample], rules, group.kind, Folder.at(f"{folder}/sample"))
+    group.words = round(scale * summary.words.total)
+    group.characters = round(scale * summary.characters.total)
+    is_file = group.kind == "text" and "documents" not in group.source
+    times = group.files / len(samples) if is_file else scale
+    group.documents = round(times * summary.documents.total)
+    joined = "\n".join(texts)[:_LANGUAGE_CHARACTERS]
     group.language = "code" if group.is_code else language(joined)
+    group.letters = len(set().union(*words))
+    group.frequent_words = sum(count >= _FREQUENT for count in words.values())
+    has_words = count_units(group.words, group.characters)[1] == "words"
+    group.has_accents = (marked := count_marked(words)).matters and has_words
+    if group.has_accents:
+        group.notes.append(
+            f"{marked.share:.0%} of the words have accents or other marks ({marked.example}), which"
+            " stay (tokenizer.strip_accents)"
+        )
+    group.notes += describe_lost_characters(joined)
+    if damaged := sum(document.damage is not None for document in group.sample):
+        group.notes.append(f"{format_count(damaged, 'part')} of the sample cannot be read")
+
+
+def _choose_field(group: FileGroup, samples: Sequence[_Sample]) -> bool:
+    """Take the field with the longest strings for the text; False if text is inside of others."""
+    records = [row for sample in samples for row in sample.rows] or [
+        record
+        for sample in samples
+        for record in _parse_records(streams.read_head(sample.file, _SAMPLE_BYTES))
+    ]
+    characters: Counter[str] = Counter()
+    inside = 0
+    for record in records:
+        for name, value in record.items():
+            size = sum(map(len, _strings(value)))
+            characters[name] += size if isinstance(value, str) else 0
+            inside += 0 if isinstance(value, str) else size
+    text_field = max(characters, key=lambda name: characters[name], default="text")
+    if inside > characters[text_field]:
+        return False
+    group.source = {"text_field": text_field} if text_field != "text" else {}
+    others = ", ".join(sorted({*characters} - {text_field})) or "none"
+    group.notes = [f"the text is the field {text_field}; others: {others}"]
+    return True
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)
+
+
+def _choose_layout(group: FileGroup, heads: Sequence[bytes]) -> None:
+    """Choose the keys of a source of text, by the beginnings of files, and note them."""
+    samples = [_decode(head) for head in heads if head]
+    texts = [plain_breaks(text) for text, _ in samples if text]
+    joined = "\n\n".join(texts)
     encodings = Counter(encoding for _, encoding in samples)
     if set(encodings) - {"utf-8"}:
         group.source["encoding"] = "detect"
@@ -345,31 +525,20 @@ def _estimate_text(group: FileGroup, files: list[SourceFile]) -> list[str]:
         group.notes.append(
             f"not all files are UTF-8 ({counts} of {len(samples)} looked at): each is detected"
         )
-    if group.kind == "wikitext":
-        group.documents = max(1, round(len(_WIKITEXT_TITLE.findall(joined)) * scale))
-    elif group.kind == "text":
-        layout = "sentence" if group.is_code else guess_layout(joined)
-        if layout != "wrapped":
-            group.source["lines"] = layout
-        _choose_documents(group, layout, texts, scale)
-    return list(filter(None, texts))
-
-
-def _choose_documents(group: FileGroup, layout: str, texts: Sequence[str], scale: float) -> None:
-    """Choose what a document is, and note it; `texts` are beginnings of files, `scale` is how much
-    text there is for one of theirs."""
+    if group.kind != "text":
+        return
+    layout = "sentence" if group.is_code else guess_layout(joined)
+    if layout != "wrapped":
+        group.source["lines"] = layout
     # Of many files, each is a document, whatever stands between its paragraphs.
     few = group.files < 4 or (group.files < 20 and group.bytes / group.files > 200_000)
-    separator = "" if group.is_code or not few else guess_separator("\n\n".join(texts), layout)
+    separator = "" if group.is_code or not few else guess_separator(joined, layout)
     document = "a file"
     if separator:
         group.source["documents"] = separator
-        samples = [part for text in texts for part in split_documents(text, separator)]
-        group.documents = max(1, round(len(samples) * scale))
         document = _SEPARATED[separator]
     elif few:
         kilobytes = max(2, min(64, group.bytes // 40_000))
-        group.documents = max(1, round(group.bytes / kilobytes / 1000))
         group.source["documents"] = "chunk"
         if kilobytes != 64:
             group.source["chunk_kilobytes"] = kilobytes

@@ -15,7 +15,13 @@ from typing import Any
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public_data import how_to_get
-from rungwise.core.storage.source_files import SourceFile, data_files, digest_of_blocks, find_files
+from rungwise.core.storage.source_files import (
+    SourceFile,
+    data_files,
+    digest_of_blocks,
+    find_files,
+    from_here,
+)
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.corpus.cleaning.decontamination import PATHS_KEY, DecontaminationConfig
 from rungwise.corpus.config import CorpusConfig, FileSource, PydocsSource, source_key
@@ -84,8 +90,8 @@ def _match(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[
                 matches = [file for file in matches if file.name.endswith(".arrow")]
         if not matches:
             raise ConfigError(
-                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
-                f"{how_to_get(pattern)}"
+                f"{key}: no file matches {pattern!r}{from_here(pattern)}; expected a file, "
+                f"folder or glob{how_to_get(pattern)}"
             )
         for file in matches:
             try:

@@ -17,6 +17,7 @@ from itertools import takewhile
 
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage, Title
+from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import EVALUATE
@@ -85,11 +86,15 @@ def plan_experiment(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> Ex
     """Plan every stage of a recipe's `variants`; the first gives its corpus to tasks that are made
     from text."""
     graph = Graph()
-    # Before any training, so that mistakes in files are found at once.
+    # Before any training, so that mistakes in files, or too little text, are found at once.
     budgets = {
         task: read_task(graph, recipe, task)
         for task, entry in recipe.tasks.items()
         if isinstance(entry.data, FilesTaskConfig)
+    }
+    corpus = graph.add(CORPUS.stage(variants[0].pretrainings[0].corpus), Title("corpus"))
+    budgets |= {
+        task: read_task(graph, recipe, task, corpus) for task in recipe.tasks if task not in budgets
     }
     pretrainings: dict[str, list[Pretraining]] = {}
     measured: dict[str, list[Stage]] = {}
@@ -105,10 +110,9 @@ def plan_experiment(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> Ex
                 for each in runs
                 if not each.number
             ]
-    corpus = pretrainings[variants[0].name][0].steps[0].stages["corpus"]
     evaluated: list[Stage] = []
     for task in recipe.tasks:
-        examples = budgets.get(task) or read_task(graph, recipe, task, corpus)
+        examples = budgets[task]
         candidates = tune_variants(graph, recipe, variants, task, pretrainings, examples[None])
         compared = compare_candidates(graph, recipe, task, candidates, examples)
         if recipe.registry is not None:

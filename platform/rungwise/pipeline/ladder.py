@@ -4,17 +4,21 @@ experiment.py ──> measure of each rung, evaluate of each task ──> claims
 curve.py ──> pretrainings at shares of the budgets, if asked ──> curve ────┘
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage, Title
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
 from rungwise.evaluation.curve import CurveStageConfig
 from rungwise.pipeline.curve import plan_curve
 from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import Graph, measure_stage, train_steps
+from rungwise.pipeline.stages import FinishedStages, Graph, Grow, measure_stage, train_steps
 from rungwise.pipeline.variants import change_recipe, resolve_variants
 from rungwise.report.stage import LADDER, LadderConfig
+from rungwise.tasks.config import FilesTaskConfig
 
 ALL_TRIALS = "all trials"
 
@@ -50,6 +54,7 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
         measured=measured,
         claims_after={part: stage.display_name for part, stage in after.items()},
         claims_at={budget: stage.display_name for budget, stage in at.items()},
+        gaps=dict(recipe.gaps),
     )
     stages |= {stage.display_name: stage for stage in after.values()}
     ladder = LADDER.stage(config, {**stages, **recipe.searches})
@@ -74,6 +79,27 @@ def _judge_budgets(curve: Stage, graph: Graph, counted: tuple[str, ...]) -> dict
         label = f"{budget:g}"
         at[label] = graph.add(CLAIMS.stage(config, inputs), Title("claims", part=label))
     return at
+
+
+def grow_past_gaps(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
+    """Return a function that leaves out tasks that the text cannot fill, so that the page of the
+    others is written; None without such tasks. `make` makes the `stages` of a recipe."""
+    made = {each.fingerprint: each.title.task for each in stages if each.name == "task"}
+    made = {
+        key: task
+        for key, task in made.items()
+        if task and not isinstance(recipe.tasks[task].data, FilesTaskConfig)
+    }
+    if not made or stages[-1].name != "ladder":
+        return None
+
+    def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> FinishedStages:
+        gaps = {task: failed[key] for key, task in made.items() if key in failed}
+        known = make(recipe.with_gaps(gaps)) if gaps else stages
+        needed = {stage.fingerprint for stage in known} - made.keys()
+        return FinishedStages(known, frozenset(each.fingerprint for each in stages) - needed)
+
+    return grow
 
 
 def _judge_fewer_trials(recipe: Recipe, graph: Graph) -> dict[str, Stage]:

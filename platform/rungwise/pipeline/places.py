@@ -7,7 +7,10 @@ import PyTorch.
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
+import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,19 +28,50 @@ if TYPE_CHECKING:
 PLACES = (Path(), data_parent("workflows"))
 
 
+_ABOUT_CHARACTERS = 90
+_TIME = re.compile(
+    r"(?:(?:some|about|half|a quarter of|three quarters of) )*(?:\d+|an?|two|three) "
+    r"(?:second|minute|hour|day)s?\b|minutes|hours"
+)
+
+
 def recipe_file(name: str | Path) -> Path:
     """Find a recipe's file; a name without a suffix is one in workflows/configs. Raises ConfigError
     naming the nearest recipes if there is none."""
     file = find_place("workflows/configs", name, ".yaml")
     if file.exists():
         return file
-    places = (file.parent, Path(), *(place / "workflows/configs" for place in PLACES))
-    there = dict.fromkeys(each for place in places for each in place.glob("*.yaml"))
+    recipes = list_recipes(file.parent)
+    stems = {Path(name).stem: name for name in recipes}
+    near = [stems[stem] for stem in difflib.get_close_matches(file.stem, stems, n=2, cutoff=0.6)]
+    where = "" if file.is_absolute() else f" in {Path.cwd()}"
+    if near:
+        raise ConfigError(f"there is no recipe {file}{where}; did you mean {' or '.join(near)}?")
+    lines = "".join(f"\n  {describe_recipe(name, path)}" for name, path in recipes.items())
+    raise ConfigError(f"there is no recipe {file}{where}; these are there:{lines}")
+
+
+def list_recipes(folder: Path = PLACES[0]) -> dict[str, Path]:
+    """Return the files of recipes, by the names to type: of a folder, and of workflows/configs."""
+    places = (folder, Path(), *(place / "workflows/configs" for place in PLACES))
+    there = dict.fromkeys(each for place in places for each in sorted(place.glob("*.yaml")))
     short = ("workflows", "configs")
-    stems = {each.stem: each.stem if each.parts[-3:-1] == short else str(each) for each in there}
-    near = difflib.get_close_matches(file.stem, stems, n=2, cutoff=0.6)
-    guess = f"; did you mean {' or '.join(stems[stem] for stem in near)}?" if near else ""
-    raise ConfigError(f"there is no recipe {file}{guess}")
+    return {each.stem if each.parts[-3:-1] == short else str(each): each for each in there}
+
+
+def describe_recipe(name: str, path: Path) -> str:
+    """Return a line: the name of a recipe, how long it takes where its first lines say so, and
+    what it is about."""
+    head = itertools.takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+    text = " ".join(line.strip("# ") for line in head)
+    time = _TIME.search(text)
+    return f"{name:<24}{time[0] if time else '-':<27}{textwrap.shorten(text, _ABOUT_CHARACTERS)}"
+
+
+def list_workflows() -> list[str]:
+    """Return the names of the workflows."""
+    files = {file.stem for place in PLACES for file in place.glob("workflows/*.py")}
+    return sorted(files)
 
 
 def root_folder(root: str) -> Folder:

@@ -126,6 +126,7 @@ class Recipe(Config):
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
     _searches: dict[str, Stage] = PrivateAttr(default_factory=dict)
     _after_fewer: dict[str, Recipe] = PrivateAttr(default_factory=dict)
+    _gaps: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def raw(self) -> Mapping[str, Any]:
@@ -141,6 +142,18 @@ class Recipe(Config):
     def after_fewer(self) -> Mapping[str, Recipe]:
         """The recipe after fewer trials of these searches, by how many."""
         return self._after_fewer
+
+    @property
+    def gaps(self) -> Mapping[str, str]:
+        """The tasks that the text could not fill, and why."""
+        return self._gaps
+
+    def with_gaps(self, gaps: Mapping[str, str]) -> Recipe:
+        """The same recipe without these tasks."""
+        tasks = {name: entry for name, entry in self.tasks.items() if name not in gaps}
+        recipe = self.model_copy(update={"tasks": tasks})
+        recipe._gaps = dict(gaps)
+        return recipe
 
     def with_searches(
         self, searches: Mapping[str, Stage], after_fewer: Mapping[str, Recipe]

@@ -139,6 +139,7 @@ class Schedule:
         if rows := self._growth.grow(self.finished, failed):
             self._build.display.add([row.stage.display_name for row in rows])
             for row in rows:
+                self._failed_before.pop(row.stage.display_name, None)
                 if row.artifact:
                     self.finished[row.stage.display_name] = row.artifact
                     show_cached(row, row.artifact, self._build.display)

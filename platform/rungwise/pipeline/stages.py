@@ -411,8 +411,11 @@ class Growth:
         rows: list[Planned] = []
         while True:
             self.known = self._make(artifacts, errors)
+            # A stage may take the place of one that cannot be built.
             stages = [
-                each for each in self.known.stages if each.display_name not in self.fingerprints
+                each
+                for each in self.known.stages
+                if self.fingerprints.get(each.display_name) != each.fingerprint
             ]
             if not stages:
                 self.rows += rows

@@ -17,9 +17,10 @@ from rungwise.cluster.environment import set_environment
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError, UserError, as_overrides
 from rungwise.core.stages.stage import Planned, Stage
+from rungwise.pipeline.ladder import grow_past_gaps
 from rungwise.pipeline.places import (
-    PLACES,
     find_place,
+    list_workflows,
     recipe_file,
     root_folder,
     spool_folder,
@@ -71,7 +72,8 @@ def _make(workflow: Workflow, recipe: Recipe) -> list[Stage] | Grow:
     make = workflow if callable(workflow) else _read(workflow)
     try:
         stages = make(recipe)
-        return grow_stages(recipe, make, stages) or stages
+        grow = grow_stages(recipe, make, stages) or grow_past_gaps(recipe, make, stages)
+        return grow or stages
     except ConfigError as error:
         raise error.completed(
             lambda changes: make(recipe.with_changes(changes, recipe.name))
@@ -107,9 +109,7 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
 def _read(workflow: str | Path) -> Callable[[Recipe], list[Stage]]:
     path = find_place("workflows", workflow, ".py")
     if not path.is_file():
-        there = ", ".join(
-            sorted({file.stem for place in PLACES for file in place.glob("workflows/*.py")})
-        )
+        there = ", ".join(list_workflows())
         raise ConfigError(
             f"there is no workflow {path}; found: {there or 'no workflows/*.py in this folder'}"
         )

@@ -21,12 +21,14 @@ class ReportConfig(Config):
 class LadderConfig(Config):
     """The title of the page, and each rung by name with the titles of its measure stages, one per
     seed of pretraining; `claims_after` are the titles of the claims after so many trials,
-    `claims_at` those at shares of the budget."""
+    `claims_at` those at shares of the budget, `gaps` the tasks that the text could not fill, and
+    why."""
 
     title: str | None  # the label of the run if unset
     measured: dict[str, tuple[str, ...]]
     claims_after: dict[str, str] = Field(default_factory=dict)
     claims_at: dict[str, str] = Field(default_factory=dict)
+    gaps: dict[str, str] = Field(default_factory=dict)
 
 
 class ReportSummary(Summary):

@@ -64,8 +64,12 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"],
             "no file matches '/no/such'",
         ),
-        (["pretrain", "gone.yaml"], "there is no recipe gone.yaml"),
-        (["pretrain", "quikstart"], "quikstart.yaml; did you mean quickstart?"),
+        (["pretrain", "quikstart.yaml"], "there is no recipe quikstart.yaml in "),
+        (["pretrain", "{recipe}", "learning_rate=5"], "mean pretrain.optimizer.learning_rate=...?"),
+        (["pretrain", "{recipe}", "pretrain.lr=5"], "mean pretrain.optimizer.learning_rate=...?"),
+        (["pretrain", "{recipe}", "pretrain.epochs=5"], "did you mean pretrain.steps=...?"),
+        (["pretrain", "{recipe}", "steps=5"], "steps"),
+        (["pretrain", "quikstart"], "; did you mean quickstart?"),
         (["pretrain", "{recipe}", "pretrain.steps=x"], "should be a valid integer, found 'x'"),
         (["pretrain", "{recipe}", "corpus.sources.0.kind=pdf"], "warc, pydocs; found 'pdf'"),
         (["README.md", "{recipe}"], "README.md is no workflow: expected a Python file"),
@@ -91,6 +95,19 @@ def test_a_mistake_is_one_line_and_status_2(
     assert "Traceback" not in captured.err
     assert len(captured.err.strip().splitlines()) == 1
     assert not (recipe.parent / "root").exists() or not list((recipe.parent / "root").glob("*/*"))
+
+
+def test_a_recipe_that_is_not_there_lists_those_that_are(
+    recipe: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recipes"]) == 0
+    rows = capfd.readouterr().out.splitlines()
+    assert len(rows) >= 48
+    assert any(row.startswith("ladder  ") and "some 13 minutes" in row for row in rows)
+    assert main(["plan", "pretrain", "xyz.yaml"]) == 2
+    first, *others = capfd.readouterr().err.splitlines()
+    assert first.endswith(f"there is no recipe xyz.yaml in {REPOSITORY}; these are there:")
+    assert [each.strip() for each in others] == rows
 
 
 @pytest.mark.parametrize(
@@ -188,6 +205,19 @@ def test_doctor_asks_a_server_with_a_password_and_gives_whole_advice(
         (["prove_resume"], "did you mean 'prove-resume'?"),
         (["xyz"], "there is no command 'xyz'; rungwise help lists the commands"),
         (["help", "rn"], "did you mean 'run'?"),
+        (["version"], "type: rungwise --version"),
+        (["pretrain", "quickstart"], "type: rungwise run pretrain quickstart"),
+        (["finetune"], "type: rungwise run finetune RECIPE"),
+        (["run", "pretrain", "quickstart", "--set", "a.b=1"], "keys are set without it: a.b=1"),
+        (["run", "pretrain", "quickstart", "--steps=200"], "are set by pretrain.steps=200"),
+        (
+            ["run", "finetune", "quickstart", "--learning-rate", "0.1"],
+            "keys of a recipe are set by pretrain.optimizer.learning_rate=...",
+        ),
+        (
+            ["run", "pretrain", "quickstart", "--verbose"],
+            "set by KEY=VALUE, such as pretrain.steps",
+        ),
         (["run", "books.yaml"], "put a workflow before it, such as: pretrain books.yaml"),
         (["plan", "books.yaml"], "put a workflow before it, such as: pretrain books.yaml"),
     ],

@@ -12,15 +12,19 @@ import yaml
 from tokenizers import Tokenizer
 
 from rungwise.__main__ import main
-from rungwise.commands.init import flow
+from rungwise.commands.tasks import flow
 from rungwise.core.configuration.config import union_members, validate
 from rungwise.core.errors import DataError
+from rungwise.core.stages.stage import Stage
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.building.range_builder import list_ranges, read_range
-from rungwise.corpus.config import CorpusConfig, FileSource
+from rungwise.corpus.config import CorpusConfig, DocumentRules, FileSource
 from rungwise.corpus.description import FileGroup, describe_files, language
 from rungwise.corpus.files import list_source_files
 from rungwise.corpus.summary import format_amount
 from rungwise.models.config import ModelConfig
+from rungwise.pipeline.ladder import grow_past_gaps, ladder_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, make_stages
@@ -42,6 +46,12 @@ def prose(seed: int, sentences: int) -> list[str]:
         " ".join(rng.choices(WORDS, k=rng.randint(6, 14))).capitalize() + "."
         for _ in range(sentences)
     ]
+
+
+def chinese(seed: int, sentences: int) -> str:
+    rng = random.Random(seed)
+    letters = CHINESE.replace("\u3002", "").replace("\uff1a", "")
+    return "".join("".join(rng.choices(letters, k=12)) + "\u3002" for _ in range(sentences))
 
 
 def wrapped(seed: int, paragraphs: int) -> str:
@@ -128,7 +138,7 @@ def test_records_longer_than_a_page_are_seen(tmp_path: Path) -> None:
     assert len(text) > 200_000
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}) + "\n")
     seen = only(tmp_path)
-    assert (seen.language, seen.documents) == ("English", 1)
+    assert (seen.language, seen.documents) == ("English", 3)  # its middle is held out
 
 
 def test_parquet_files_without_rows_are_read_and_broken_ones_named(tmp_path: Path) -> None:
@@ -143,7 +153,7 @@ def test_parquet_files_without_rows_are_read_and_broken_ones_named(tmp_path: Pat
 
 def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None:
     books(tmp_path, 5)
-    (tmp_path / "a.jsonl").write_text('{"text": "The sea."}\n')
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": " ".join(prose(9, 9))}) + "\n")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\0\0")
     (tmp_path / "none.txt").touch()
     (tmp_path / "note.gz").write_bytes(b"not gzip")
@@ -166,32 +176,153 @@ def test_other_encodings_are_said(tmp_path: Path, encoding: str) -> None:
 
 RECORDS = [{"id": number, "text": " ".join(prose(number, 6))} for number in range(20)]
 PAGE = f"<!DOCTYPE html>\n<html><body><p>{' '.join(prose(0, 20))}</p></body></html>\n"
+LINES = prose(1, 60)
+DIGEST = "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
+CHAT = {"id": 1, "messages": [{"role": "user", "content": line} for line in LINES[:3]]}
+SPOKEN = list(enumerate(LINES, start=10))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "advice"),
-    [
-        ("a.json", json.dumps(RECORDS), "JSON that is not one object a line: write it so, for"),
-        ("a.json", json.dumps(RECORDS, indent=2), "JSON that is not one object a line"),
-        ("a.jsn", json.dumps(RECORDS[0], indent=2), "JSON that is not one object a line"),
-        ("a.json", json.dumps(prose(0, 20)), "JSON that is not one object a line"),
-        ("a.html", PAGE, "HTML or XML, whose tags are no text: extract it"),
-        ("a", "\ufeff\n" + PAGE.lower(), "HTML or XML"),
-        ("a.xml", '<?xml version="1.0"?>\n<doc>words</doc>', "HTML or XML"),
-    ],
-)
-def test_what_is_text_but_no_prose_is_named_with_what_to_do(
-    tmp_path: Path, name: str, content: str, advice: str
-) -> None:
+def lines_of(pattern: str) -> str:
+    return "".join(pattern.format(number, line) for number, line in SPOKEN)
+
+
+# what it is: (name, content, the advice begins with)
+NO_PROSE: dict[str, tuple[str, str, str]] = {
+    "array of objects": ("a.json", json.dumps(RECORDS), "of JSON that is not one object a line"),
+    "indented array": ("a.json", json.dumps(RECORDS, indent=2), "of JSON that is not"),
+    "indented object": ("a.jsn", json.dumps(RECORDS[0], indent=2), "of JSON that is not"),
+    "array of strings": ("a.json", json.dumps(LINES), "of JSON that is not"),
+    "a string a line": ("a.jsonl", "\n".join(map(json.dumps, LINES)), "of JSON that is not"),
+    "an array a line": ("a.txt", "\n".join(json.dumps([x]) for x in LINES), "of JSON that is not"),
+    "a table in a text": ("a.txt", lines_of('{},"{}",good\n'), "of tables or of words"),
+    "markup of wikis": ("a.txt", lines_of("''{}'' [[{}|a]] {{{{b}}}}\n"), "of HTML, XML or"),
+    "times of a transcript": ("a.txt", lines_of("0:{}\n{}\n"), "of lines with times"),
+    "dictionaries of Python": ("a.txt", f"{{'text': {LINES[0]!r}}}\n" * 9, "of JSON that is not"),
+    "chats": ("a.jsonl", (json.dumps(CHAT) + "\n") * 9, "of records whose text is inside of lists"),
+    "turns": (
+        "a.jsonl",
+        json.dumps({"id": "x", "conversations": [{"from": "me", "value": LINES[0]}]}) + "\n",
+        "of records whose text is inside",
+    ),
+    "HTML": ("a.html", PAGE, "of HTML, XML or other tagged text"),
+    "HTML after a mark": ("a", "\ufeff\n" + PAGE.lower(), "of HTML, XML or"),
+    "XML": ("a.xml", '<?xml version="1.0"?>\n<doc>words</doc>', "of HTML, XML or"),
+    "TREC": ("a", lines_of("<DOC>\n<DOCNO> {} </DOCNO>\n{}\n</DOC>\n"), "of HTML, XML or"),
+    "SGML": ("a.sgm", lines_of('<REUTERS ID="{}">\n{}\n</REUTERS>\n'), "of HTML, XML or"),
+    "RTF": ("a.rtf", "{\\rtf1\\ansi " + " ".join(LINES), "of HTML, XML or"),
+    "SubRip": (
+        "a.srt",
+        lines_of("1\n00:00:{},120 --> 00:00:19,000\n{}\n\n"),
+        "of lines with times",
+    ),
+    "WebVTT": ("a.txt", "WEBVTT\n" + lines_of("\n00:{}.120 --> 00:19.000\n{}\n"), "of lines with"),
+    "lyrics": ("a.lrc", lines_of("[00:{}.50]{}\n"), "of lines with times"),
+    "SubStation": ("a.ass", lines_of("Dialogue: 0,0:00:{}.00,0:00:59.00,,{}\n"), "of lines with"),
+    "a table of tabs": ("a.txt", lines_of("{}\t{}\n"), "of tables or of words in columns"),
+    "tagged words": ("a.txt", "He PRP B-NP\nruns VBZ B-VP\n\n" * 20, "of tables or of words"),
+    "a pointer of Git LFS": (
+        "a.txt",
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{DIGEST}\nsize 9\n",
+        "that stand for data elsewhere",
+    ),
+    "a pointer of git-annex": ("a", f"/annex/objects/MD5E-s9--{DIGEST}.txt\n", "that stand for"),
+    "a pointer of DVC": ("a.dvc", f"outs:\n- md5: {DIGEST}\n  path: a.txt\n", "that stand for"),
+}
+
+
+@pytest.mark.parametrize("case", NO_PROSE)
+def test_what_is_text_but_no_prose_is_named_with_what_to_do(case: str, tmp_path: Path) -> None:
+    name, content, advice = NO_PROSE[case]
     (tmp_path / name).write_text(content)
     groups, others = describe_files([str(tmp_path)])
     assert not groups
     (other,) = others
-    assert other.startswith(f"1 file of {advice}")
-    books(tmp_path, 2)
+    assert other.startswith("1 file " + advice)
+    (tmp_path / "book.text").write_text(wrapped(0, 40))
     (group,), _ = describe_files([str(tmp_path)])
-    (again,), others = describe_files(group.paths)  # the recipe reads the books alone
-    assert (again.files, others) == (2, [])
+    (again,), others = describe_files(group.paths)  # the recipe reads the book alone
+    assert (again.files, others) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("names", "read", "said"),
+    [
+        (
+            ["a.txt", "b.txt", "README.md", "LICENSE"],
+            ["a.txt", "b.txt"],
+            "2 files about the others",
+        ),
+        (["README.md"], ["README.md"], ""),
+        (
+            ["train-0.txt", "train-1.txt", "test-0.txt", "valid.txt"],
+            ["train-0.txt", "train-1.txt"],
+            "2 files named as validation or test",
+        ),
+        (["train/a.txt", "dev/a.txt"], ["train/a.txt"], "1 file named as validation or test"),
+        (["a.test.txt", "b.test.txt"], ["a.test.txt", "b.test.txt"], ""),
+    ],
+)
+def test_files_about_the_others_and_held_out_parts_are_said_and_left_out(
+    names: list[str], read: list[str], said: str, tmp_path: Path
+) -> None:
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(wrapped(number, 40))
+    (group,), others = describe_files([str(tmp_path)])
+    assert [said] * bool(said) == [other[: len(said)] for other in others]
+    source = validate(
+        CorpusConfig, {"sources": [{"kind": "text", "paths": group.paths} | group.source]}
+    ).sources[0]
+    assert isinstance(source, FileSource)
+    assert sorted(file.uri for file in list_source_files(source, 0)) == [
+        str(tmp_path / name) for name in read
+    ]
+
+
+@pytest.mark.parametrize("form", ["books.gz", "lines.gz", "records", "many", "words"])
+def test_counts_are_those_of_the_run(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a part of the text, within a twentieth."""
+    monkeypatch.setattr("rungwise.corpus.description._SAMPLE_BYTES", 300_000)
+    match form:
+        case "books.gz":
+            content = wrapped(0, 2000).encode()
+            (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content))
+        case "lines.gz":
+            text = "\n".join(" ".join(prose(n, 5)) for n in range(3000))
+            (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
+        case "records":
+            rows = ({"text": " ".join(prose(n, 5))} for n in range(3000))
+            (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        case "many":
+            for n in range(200):
+                (tmp_path / f"{n}.txt").write_text(" ".join(prose(n, 40)))
+        case _:
+            (tmp_path / "a.txt").write_text(" ".join(prose(0, 9000)).lower().replace(".", ""))
+    seen = only(tmp_path)
+    config = validate(
+        CorpusConfig, {"sources": [{"kind": seen.kind, "paths": seen.paths, **seen.source}]}
+    )
+    ranges = [list(read_range(cut, config)) for cut in list_ranges(config)]
+    whole = write_corpus(ranges, DocumentRules(), "all", Folder.at(tmp_path / "corpus"))
+    assert seen.documents == pytest.approx(whole.documents.total, rel=0.05)
+    assert seen.words == pytest.approx(whole.words.total, rel=0.05)
+    assert seen.characters == pytest.approx(whole.characters.total, rel=0.05)
+
+
+def test_text_that_was_decoded_wrongly_is_said(tmp_path: Path) -> None:
+    text = "La ni\u00f1a cant\u00f3 ayer en el caf\u00e9, y \u00e9l\u2019 la oy\u00f3. "
+    lines = [f"{text}{word}" for word in WORDS * 20]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    assert not any("UTF-8" in note for note in only(tmp_path).notes)
+    wrong = "\n".join(lines).encode().decode("cp1252")
+    (tmp_path / "a.txt").write_text(wrong + "\ufffd", encoding="utf-8")
+    notes = " ".join(only(tmp_path).notes)
+    assert (
+        "places look like UTF-8 read in another encoding, such as \u00c3\u00b3 for \u00f3" in notes
+    )
+    assert "1 characters were lost before" in notes
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -248,10 +379,11 @@ def test_languages(text: str, expected: str) -> None:
 
 
 def test_chinese_is_counted_by_characters(tmp_path: Path) -> None:
-    text = f"\u3000\u3000{CHINESE * 4}\n" * 300
-    (tmp_path / "a.txt").write_text(text)
+    lines = [chinese(number, 4) for number in range(300)]
+    (tmp_path / "a.txt").write_text("".join(f"\u3000\u3000{line}\n" for line in lines))
     seen = only(tmp_path)
-    assert format_amount([(seen.words, seen.characters)]) == f"{len(text):,} characters"
+    assert seen.words < seen.characters == pytest.approx(sum(map(len, lines)), rel=0.1)
+    assert format_amount([(9, seen.characters)]).endswith(" characters")
     assert format_amount([(5, 60), (1, 13), (2, 9)]) == "7 words and 13 characters"
 
 
@@ -266,14 +398,16 @@ def test_the_recipe_can_be_planned(
             books(folder, 3)
         case "chinese":
             (folder / "a.txt").write_text(
-                "\n".join(f"\u3000\u3000{CHINESE * 4}" for _ in range(300))
+                "\n".join(f"\u3000\u3000{chinese(n, 4)}" for n in range(300))
             )
         case "mixed":
             books(folder, 3, 100)
-            (folder / "a.txt").write_text(CHINESE * 1000)
+            (folder / "a.txt").write_text(chinese(0, 900))
         case "code":
             for number in range(5):
-                (folder / f"{number}.py").write_text("def f(x):\n    return x\n" * 50)
+                (folder / f"{number}.py").write_text(
+                    "".join(f"def f{n}(x):\n    return x + {number}\n\n" for n in range(50))
+                )
         case "one file":
             (folder / "a.txt").write_text(" ".join(prose(0, 120)))
         case _:
@@ -328,9 +462,10 @@ def test_accents_stay_where_a_language_has_them(
         ({"a.bin": "\0\1\2" * 9}, "no text below text; found: 1 .bin"),
         (
             {"a.txt": "It was a dark night.\n", "t.csv": "text,label\n" + "a line,b\n" * 500},
-            "about 21 characters of text below text; expected 500 or more",
+            "1 file of tables or of words in columns: write the text alone, or give --labels to "
+            "fine-tune on the labels in them, 1 file of text without a document of 50 characters",
         ),
-        ({"one.txt": "the sea and the wind " * 40}, "one document of about 840 characters"),
+        ({"one.txt": "the sea and the wind " * 40}, "one document of about 839 characters"),
     ],
 )
 def test_what_nothing_can_be_learnt_from_is_refused(
@@ -441,7 +576,7 @@ def test_wildcards_in_names_of_folders_are_letters(
     for folder in (name, "notes o", "whats", "a-b"):
         (tmp_path / folder / "in").mkdir(parents=True)
         books(tmp_path / folder / "in", 2, 40)
-    (tmp_path / name / "in" / "a.jsonl").write_text('{"text": "The sea."}\n')
+    (tmp_path / name / "in" / "a.jsonl").write_text(json.dumps({"text": " ".join(prose(9, 9))}))
     assert main(["init", name, "--name", "recipe"]) == 0
     recipe = load_recipe("recipe.yaml")
     assert isinstance(recipe, Recipe)
@@ -466,7 +601,9 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
     if text == "books":
         books(folder, 3)
     else:
-        (folder / "a.txt").write_text("\n\n".join([CHINESE * 9] * 600), encoding="utf-8")
+        (folder / "a.txt").write_text(
+            "\n\n".join(chinese(n, 4) for n in range(1500)), encoding="utf-8"
+        )
     monkeypatch.chdir(tmp_path)
     assert main(["init", "--ladder", text]) == 0
     assert f"rungwise run ladder {text}.yaml" in capsys.readouterr().out
@@ -475,9 +612,37 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
     assert [*recipe.variants] == [*packaged.variants]
     assert recipe.measure == packaged.measure
     assert {*packaged.tasks} - {*recipe.tasks} == {"library"}
-    assert make_stages("ladder", recipe)
+    stages = make_stages("ladder", recipe)
+    # A task that the text cannot fill after all is a gap of the page, known before training.
+    names = [stage.display_name for stage in stages]
+    assert names.index("task/capitals") < names.index("pretrain")
+    grow = grow_past_gaps(recipe, make_ladder, stages)
+    assert grow
+    (task,) = (stage for stage in stages if stage.display_name == "task/capitals")
+    known = grow({}, {task.fingerprint: "too few examples"})
+    left = [stage.display_name for stage in known.stages if "capitals" in stage.display_name]
+    assert (left, known.stages[-1].name) == ([], "ladder")
+    assert getattr(known.stages[-1].config, "gaps", None) == {"capitals": "too few examples"}
+    lost = {each.fingerprint for each in stages} - {each.fingerprint for each in known.stages}
+    assert lost <= known.optional
     assert main(["init", "--ladder", text, "--model", "gpt"]) == 2
     assert "leave out --labels and --model" in capsys.readouterr().err
+
+
+def make_ladder(recipe: Recipe) -> list[Stage]:
+    return list(ladder_stages(recipe).values())
+
+
+def test_a_made_task_that_the_text_cannot_fill_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.txt").write_text(" ".join(prose(0, 900)).lower().replace(".", ""))
+    assert main(["init", "--ladder", "one.txt"]) == 0
+    assert "the task capitals is left out: the corpus gives 0 examples" in capsys.readouterr().out
+    recipe = load_recipe("one.yaml")
+    assert not recipe.tasks
+    assert make_stages("ladder", recipe)[-1].name == "ladder"
 
 
 def test_a_ladder_holds_more_of_a_little_text_out(
@@ -485,7 +650,7 @@ def test_a_ladder_holds_more_of_a_little_text_out(
 ) -> None:
     """A tenth of the text gives its tasks too few test examples."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "one.txt").write_text("It was late, and the sea was calm. " * 3000)
+    (tmp_path / "one.txt").write_text(" ".join(prose(0, 2400)))
     assert main(["init", "--ladder", "one.txt"]) == 0
     assert load_recipe("one.yaml").corpus.held_out_fraction == 0.25
 

@@ -330,6 +330,37 @@ def test_a_large_file_is_read_in_chunks_of_whole_paragraphs(tmp_path: Path) -> N
     assert paragraphs_of(drafts) == [["one"], ["two"]]
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("sea wind harbour " * 3000, "paragraph"),  # as text8
+        ("sea wind harbour " * 3000, "wrapped"),
+        ("var a=1;" * 6000, "paragraph"),  # code without blanks
+        ("\u4f60\u597d" * 9000, "wrapped"),
+        ("".join(f">{n}\n" + "ACGTTGCA" * 8 + "\n" for n in range(700)), "wrapped"),
+        ("short\n\n" + "and so on\n" * 5000 + "\n\nshort", "wrapped"),
+    ],
+)
+def test_a_text_without_a_place_to_cut_is_cut_at_lines_blanks_or_characters(
+    tmp_path: Path, text: str, lines: str
+) -> None:
+    path = written(tmp_path / "a.txt", text)
+    drafts = read(path, 9000, documents="chunk", chunk_kilobytes=2, lines=lines)
+    assert not any(reasons_of(drafts))
+    joined = ["".join("".join(draft.paragraphs).split()) for draft in drafts]
+    assert "".join(joined) == "".join(text.split())
+    assert max(len(each.encode()) for each in joined) <= 4000
+    assert len(drafts) >= len(text.encode()) // 4000
+    words = {word for draft in drafts for one in draft.paragraphs for word in one.split()}
+    assert " " not in text.strip() or words <= {*text.split()}
+
+
+def test_a_pointer_is_no_document(tmp_path: Path) -> None:
+    content = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0af' * 21}\nsize 12\n"
+    (draft,) = read(written(tmp_path / "a.txt", content), documents="line")
+    assert "stands for data elsewhere; fetch them" in detail_of(draft)
+
+
 @pytest.mark.parametrize("offset", [0, 5, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 1_500_000])
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_place_of_a_bad_byte_is_named_wherever_it_is(
@@ -746,8 +777,14 @@ ALPHABET = "ab= \n\r\t\u00e9\u4f60\U0001f600\u3000\u00a0\ufeff"
     maximum=st.sampled_from([4, 9, 1000]),
 )
 def test_any_cuts_yield_the_documents_of_the_whole(
-    tmp_path: Path, source: dict[str, Any], pieces: list[str], step: int, maximum: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: dict[str, Any],
+    pieces: list[str],
+    step: int,
+    maximum: int,
 ) -> None:
+    monkeypatch.setattr("rungwise.corpus.readers.text._SMALLEST_PART", 5)
     path = written(tmp_path / "a.txt", "".join(pieces))
     size = path.stat().st_size
     config = config_of(path, maximum, **source)

@@ -175,6 +175,111 @@ def test_the_block_that_is_printed_loads_the_data_with_its_own_splits(
         assert task.info.labels == ("bad", "good")
 
 
+REVIEWS = [(f"A{n:07d}-{n}", ("ok", "bad", "fine")[n % 3], ("x", "y")[n % 2]) for n in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "arguments", "format_", "said"),
+    [
+        (
+            ("review_id", "word", "class"),
+            REVIEWS,
+            [],
+            {"columns": {"text": "word", "label": "class"}},
+            "label from the column class (by its name); not read: review_id",
+        ),
+        (
+            ("a", "b", "c"),
+            [(prose(n), ("x", "y")[n % 2], ("u", "v", "w")[n % 3]) for n in range(60)],
+            ["--label-column", "c"],
+            {"columns": {"text": "a", "label": "c"}},
+            "labels: u: 20 (33%), v: 20 (33%), w: 20 (33%)",
+        ),
+        (
+            (prose(98), prose(99), "x"),
+            [(prose(n), prose(n + 99), ("x", "y")[n % 2]) for n in range(60)],
+            ["--text-column", "1"],
+            {"columns": {"text": 1, "label": 2}, "header": False},
+            "text from the column 1",
+        ),
+        (
+            ("text", "label"),
+            [(prose(n), (-1, 0, 1, 2)[n % 4]) for n in range(80)],
+            [],
+            {"columns": {"text": "text", "label": "label"}, "skip_labels": ["-1"]},
+            "rows with the label -1 are left out, which stands for none",
+        ),
+        (
+            ("text", "label"),
+            [(prose(n), (-1, 0, 1)[n % 3]) for n in range(60)],
+            [],
+            {"columns": {"text": "text", "label": "label"}},
+            "-1 may stand for no label; if so, set format.skip_labels: ['-1']",
+        ),
+        (
+            ("text", "note"),
+            [(prose(n), f"{n % 5},{n % 10}") for n in range(60)],
+            [],
+            {"columns": {"text": "text", "score": "note"}},
+            "score from the column note (its values are numbers)",
+        ),
+        (
+            ("text", "label", "is_test"),
+            [(prose(n), ("x", "y")[n % 2], ("True", "False")[n % 5 > 0]) for n in range(60)],
+            [],
+            {
+                "columns": {"text": "text", "label": "label"},
+                "split": {"column": "is_test", "test": "True", "train": "False"},
+            },
+            "examples: 48 to train on, 12 to test on, 10% of them to validate on; utf-8",
+        ),
+        (
+            ("text", "label", "Usage"),
+            [
+                (prose(n), ("x", "y")[n % 2], ("Training", "PublicTest")[n % 3 > 1])
+                for n in range(60)
+            ],
+            [],
+            None,
+            "examples: 40 to train on, 20 to test on, 10% of them",
+        ),
+        (
+            ("text", "label"),
+            [(prose(n), "rare" if n < 3 else ("x", "y")[n % 2]) for n in range(60)],
+            [],
+            None,
+            "fewer than 5 examples have the label rare (3)",
+        ),
+        (
+            ("text", "label"),
+            [(f"caf\u00c3\u00a9 {prose(n)}", ("x", "y")[n % 2]) for n in range(60)],
+            [],
+            None,
+            "60 places look like UTF-8 read in another encoding, such as \u00c3\u00a9 for \u00e9",
+        ),
+    ],
+)
+def test_columns_that_are_taken_and_what_they_hold_are_said(
+    header: tuple[str, ...],
+    rows: list[tuple[Any, ...]],
+    arguments: list[str],
+    format_: dict[str, Any] | None,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "a.tsv").write_text(tsv(header, *rows))
+    assert main(["tasks", str(tmp_path / "a.tsv"), *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert f"# {said}" in printed or said in printed
+    (block,) = yaml.safe_load(printed)["tasks"].values()
+    if format_:
+        assert block["data"]["format"] == {"kind": "table", **format_}
+    config = validate(Block, {"task": block["data"]}).task
+    assert isinstance(config, FilesTaskConfig)
+    assert load(config).splits["train"]
+
+
 def test_a_single_label_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.jsonl").write_text(lines(*({"text": prose(n), "label": "x"} for n in range(9))))
     assert main(["tasks", str(tmp_path / "a.jsonl")]) == 0

@@ -101,6 +101,7 @@ _PARSED = re.compile(", unable to (parse|interpret) .*$")
 # A name that is no English word: hidden_size, masking.rate.
 _KEY = re.compile(r"(?<![\w.])([a-z]+)(?:[._][a-z_]+)+(?![\w.]*[(:])")
 _MOST_PLACES = 3  # to name where a key is that stands in a wrong one
+_MOST_DEPTH = 3
 
 
 class Config(BaseModel):
@@ -136,7 +137,7 @@ def validate(model: type[ConfigT], data: dict[str, Any], source: str = "config")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = list_problems(model, error)
+        problems = list_problems(model, error, data)
         text = "; ".join(str(problem) for problem in problems)
         raise ConfigError(f"{source}: {text}", join_changes(problems)) from None
 
@@ -159,10 +160,10 @@ def join_changes(problems: Iterable[Problem]) -> dict[str, Any]:
     return {key: value for problem in problems for key, value in problem.changes.items()}
 
 
-def list_problems(model: type[Config], error: ValidationError) -> list[Problem]:
-    """The problems that pydantic found in data for `model`, by keys as written in YAML."""
+def list_problems(model: type[Config], error: ValidationError, data: Any) -> list[Problem]:
+    """The problems that pydantic found in `data` for `model`, by keys as written in YAML."""
     items = error.errors()
-    problems = [_problem(model, item) for item in items]
+    problems = [_problem(model, item, data) for item in items]
     # Pydantic does not count invalid items, so it also reports their list as too short.
     return [
         problem
@@ -172,18 +173,20 @@ def list_problems(model: type[Config], error: ValidationError) -> list[Problem]:
     ]
 
 
-def _problem(model: type[Config], item: Any) -> Problem:
+def _problem(model: type[Config], item: Any, data: Any) -> Problem:
     path, blocks = find_blocks(model, item["loc"])
     key = ".".join(str(part) for part in path)
     if item["type"] == "extra_forbidden":
         _, blocks = find_blocks(model, item["loc"][:-1])
         names = sorted({name for block in blocks for name in block.model_fields})
-        near = (
-            _elsewhere(str(path[-1]), blocks, [*path[:-1]])
-            or _nearest(str(path[-1]), names)
-            or _elsewhere(str(path[-1]), [model], [])
-            or f"known here: {', '.join(names)}"
-        )
+        block = key.rpartition(".")[0]
+        keys = suggest_keys(model, data, key, (block,) if block else ("pretrain", ""))
+        near = "" if keys else _nearest(str(path[-1]), names)
+        if not keys and not near:
+            keys = suggest_keys(model, data, key)
+        if keys:
+            near = f"did you mean {' or '.join(f'{each}=...' for each in keys)}?"
+        near = near or f"known here: {', '.join(names)}"
         return Problem(key, f"unknown key; {near}")
     if item["type"] == "missing":
         return Problem(key, "this key is missing")
@@ -206,23 +209,55 @@ def _problem(model: type[Config], item: Any) -> Problem:
     return Problem(key, message, {f"{within}{name}": value for name, value in changes.items()})
 
 
-def _elsewhere(name: str, blocks: Sequence[type[BaseModel]], path: list[int | str]) -> str:
-    """Ask whether a key of this name in a block further down is meant, the least deep ones."""
-    level: list[tuple[type[BaseModel], list[int | str]]] = [(block, path) for block in blocks]
-    while level:
-        level = [
-            (each, [*way, key])
-            for block, way in level
-            for key, field in block.model_fields.items()
-            for each in union_members(field.annotation)
-            if is_block(each)
+# Names that other tools have for what is set here.
+_OTHER_NAMES = {
+    **dict.fromkeys(("lr", "alpha"), "learning_rate"),
+    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_steps", "iter"), "steps"),
+    **dict.fromkeys(("bs", "batch_size", "train_batch_size"), "global_batch_size"),
+    **dict.fromkeys(("n_layer", "n_layers", "num_hidden_layers", "depth"), "num_layers"),
+    **dict.fromkeys(("n_head", "n_heads", "num_attention_heads"), "num_heads"),
+    **dict.fromkeys(("d_model", "n_embd", "hidden_dim", "dim"), "hidden_size"),
+    **dict.fromkeys(("max_length", "max_seq_length", "block_size", "seq_len"), "sequence_length"),
+    "wd": "weight_decay",
+}
+
+
+def suggest_keys(
+    model: type[BaseModel], data: Any, key: str, blocks: Sequence[str] = ("pretrain", "")
+) -> list[str]:
+    """Return the keys of `data` for `model` that a key which is none may mean, by its name or by
+    what that means elsewhere: the least deep ones in the first of `blocks` that has some."""
+    name = key.rpartition(".")[2]
+    ways = dict.fromkeys(_list_keys([model], data, ()))
+    for block in blocks:
+        near = [
+            way
+            for way in ways
+            if way[-1] in (name, _OTHER_NAMES.get(name))
+            and (not block or ".".join(way).startswith(f"{block}."))
         ]
-        ways = dict.fromkeys(
-            ".".join(map(str, [*way, name])) for block, way in level if name in block.model_fields
-        )
-        if ways:
-            return f"did you mean {' or '.join([*ways][:_MOST_PLACES])}?"
-    return ""
+        if near:
+            least = min(map(len, near))
+            return [".".join(way) for way in near if len(way) == least][:_MOST_PLACES]
+    return []
+
+
+def _list_keys(
+    blocks: Sequence[Any], data: Any, path: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of the keys of blocks: of those of the kind in `data`, else of the first that
+    has the most of its keys."""
+    data = data if isinstance(data, dict) else {}
+    own = [each for each in blocks if data.get("kind") in block_kinds(each)]
+    own = own or sorted(blocks, key=lambda each: -len(data.keys() & each.model_fields))[:1]
+    for block in own:
+        for name, field in block.model_fields.items():
+            yield (*path, name)
+            below = [each for each in union_members(field.annotation) if is_block(each)]
+            default = [type(field.default)] if is_block(type(field.default)) else below
+            has_kind = isinstance(data.get(name), dict) and "kind" in data[name]
+            if len(path) < _MOST_DEPTH:
+                yield from _list_keys(below if has_kind else default, data.get(name), (*path, name))
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -137,7 +137,7 @@ def _resolve(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[Probl
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        return list_problems(model, error)
+        return list_problems(model, error, data)
     except ConfigError as error:
         return [Problem("", str(error.with_changes({})), error.changes)]
 

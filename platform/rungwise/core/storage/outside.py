@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public_data import how_to_get
 from rungwise.core.storage import archives
-from rungwise.core.storage.source_files import SourceFile, data_files
+from rungwise.core.storage.source_files import SourceFile, data_files, from_here
 from rungwise.core.storage.store_errors import explain_connection_errors
 
 # Files (also .gz), folders and globs, local, s3:// or hf://, and members of .zip and .tar; one or a
@@ -30,8 +30,8 @@ def list_matching_files(patterns: Sequence[str], key: str) -> list[SourceFile]:
             matched = data_files(archives.find(pattern))
         if not matched:
             raise ConfigError(
-                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
-                f"{how_to_get(pattern)}"
+                f"{key}: no file matches {pattern!r}{from_here(pattern)}; expected a file, "
+                f"folder or glob{how_to_get(pattern)}"
             )
         files |= {file.uri: file for file in matched if file.uri not in files}
     if not any(file.size_bytes for file in files.values()):

@@ -5,6 +5,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from fsspec.utils import glob_translate
@@ -51,6 +52,27 @@ class SourceFile:
                 digest.update(chunk)
                 remaining -= len(chunk)
         return digest.digest()
+
+
+_SPLIT_WORDS = {
+    "train": ("train", "training", "trn", "trainset"),
+    "validation": ("validation", "valid", "val", "dev", "devel", "development", "trial", "testa"),
+    "test": ("test", "testing", "tst", "testset", "testb", "holdout", "heldout", "evaluation"),
+}
+_SPLITS = {word: split for split, words in _SPLIT_WORDS.items() for word in words}
+
+
+def name_split(name: str) -> str | None:
+    """Return the split that a name such as `wnut17train.conll`, `PublicTest` or `DEV` tells; None
+    if not one."""
+    words = [*re.findall("[a-z]+", name.lower()), *re.findall("[A-Z][a-z]+", name)]
+    splits = {_SPLITS.get(word.lower()) for word in words} - {None}
+    return splits.pop() if len(splits) == 1 else None
+
+
+def split_of_path(path: str) -> str:
+    """Return the split that the name of a file tells, else that of its folders; "" if none."""
+    return next(filter(None, map(name_split, reversed(path.split("/")))), "")
 
 
 def place_by_name(place: str, names: Mapping[str, str]) -> str:
@@ -106,6 +128,11 @@ def find_files(pattern: str) -> list[SourceFile]:
             uri = fs.unstrip_protocol(name) if is_remote(pattern) else str(name)
             files.append(SourceFile(uri, relative, int(info["size"]), object_tag(info)))
     return files
+
+
+def from_here(path: str) -> str:
+    """Say from where a relative path was looked for; "" for another."""
+    return "" if is_remote(path) or Path(path).is_absolute() else f" in {Path.cwd()}"
 
 
 def is_glob(pattern: str) -> bool:

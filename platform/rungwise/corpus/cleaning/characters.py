@@ -9,6 +9,7 @@ forums have in plain text, become such.
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -124,3 +125,35 @@ def _single_blanks(data: bytes) -> bytes:
 
 def _compose(text: str) -> str:
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+
+
+# How the bytes of UTF-8 look in Windows' encoding of Western languages: those that begin a
+# character of two or three bytes, and those that continue one.
+_BYTES = [
+    bytes([code]).decode("cp1252", "replace").replace("\ufffd", chr(code)) for code in range(256)
+]
+_AS_BYTES = {character: code for code, character in enumerate(_BYTES)}
+_MORE = "".join(map(re.escape, _BYTES[0x80:0xC0]))
+_MISREAD = re.compile(
+    f"[{''.join(_BYTES[0xC2:0xE0])}][{_MORE}]|[{''.join(_BYTES[0xE0:0xF0])}][{_MORE}]{{2}}"
+)
+_FEWEST_MISREAD, _MISREAD_SHARE = 3, 0.2
+
+
+def describe_lost_characters(text: str) -> list[str]:
+    """Return notes on text that was decoded wrongly before it came here."""
+    notes = []
+    if lost := text.count("\ufffd"):
+        notes.append(
+            f"{lost:,} characters were lost before (\ufffd), where the text was decoded wrongly"
+        )
+    misread = Counter(_MISREAD.findall(text))
+    others = sum(not character.isascii() for character in text)
+    if misread.total() >= _FEWEST_MISREAD and 2 * misread.total() >= _MISREAD_SHARE * others:
+        usual = misread.most_common(1)[0][0]
+        right = bytes(_AS_BYTES[character] for character in usual).decode("utf-8", "replace")
+        notes.append(
+            f"{misread.total():,} places look like UTF-8 read in another encoding, such as "
+            f"{usual} for {right}; mend the text first, for example by ftfy"
+        )
+    return notes

@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
@@ -98,6 +99,30 @@ class FileReader:
             break
         yield from batches
 
+    def line_parts(self, part_bytes: int) -> Iterator[tuple[int, bytes, bool]]:
+        """Yield the offset of each line that begins in the range or later, its bytes, and whether a
+        line begins there: one of more than twice `part_bytes` comes in parts of about that size."""
+        if self.begin and self._wide_encoding:
+            return  # the range that begins at 0 reads it all
+        offset, rest, begins = max(0, self.begin - 1), b"", True
+        is_own = self.begin == 0  # the line at `begin` - 1 belongs to the range before
+        for piece in chain(streams.with_whole_breaks(self.pieces()), [b""]):
+            lines, rest = (rest + piece).splitlines(keepends=True), b""
+            for line in lines:
+                while len(line) > 2 * part_bytes:
+                    part = streams.cut(line, part_bytes)
+                    if is_own:
+                        yield offset, part, begins
+                    offset, line, begins = offset + len(part), line[len(part) :], False
+                if piece and not line.endswith((b"\n", b"\r")):
+                    rest = line
+                elif is_own:
+                    yield offset, line if offset else line.removeprefix(codecs.BOM_UTF8), begins
+                if not rest:
+                    offset, begins, is_own = offset + len(line), True, True
+            if not is_own and self.is_past_end(offset):
+                return
+
     def decode(self, content: bytes) -> tuple[str, str]:
         """Return `content` as text with plain line breaks, and its encoding if it was detected and
         is not UTF-8, or ""; raises UnicodeDecodeError."""
@@ -157,6 +182,11 @@ class FileReader:
         """Return a document without text for all that follows `at`."""
         detail = f"unsound from here on: {' '.join(str(error).split())[:200]}"
         return self.skip(at, num_bytes, streams.UNSOUND, detail, unit=unit)
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether the file stands for data elsewhere (`streams.is_pointer`)."""
+        return self.file.size_bytes < streams.POINTER_BYTES and streams.is_pointer(self._head)
 
     @cached_property
     def _wide_encoding(self) -> str:

@@ -19,6 +19,7 @@ import contextlib
 import gzip
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -277,13 +278,35 @@ def read_pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Ite
 
 def read_head(file: SourceFile, num_bytes: int) -> bytes:
     """Return the first bytes of the content, fewer if it is damaged: its reader reports that."""
-    head = b""
-    with contextlib.suppress(UnsoundError):
-        for piece in read_pieces(file, 0, num_bytes):
+    return read_start(file, num_bytes)[0]
+
+
+def read_start(file: SourceFile, num_bytes: int) -> tuple[bytes, float]:
+    """Return the first bytes of the content, and about which share of all they are."""
+    head, suffix = b"", compression_suffix(file.name)
+    with file.open() as stream, contextlib.suppress(UnsoundError):
+        pieces = (
+            _unpack(stream, suffix, file.size_bytes)
+            if suffix
+            else iter(lambda: stream.read(min(num_bytes, _LARGEST_PIECE)), b"")
+        )
+        for piece in pieces:
             head += piece
-            if len(head) >= num_bytes:
-                break
-    return head[:num_bytes]
+            if len(head) > num_bytes:
+                packed = stream.tell() if suffix else len(head)
+                return head[:num_bytes], packed / file.size_bytes * num_bytes / len(head)
+    return head, 1.0
+
+
+_DIGEST = re.compile(rb"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{32,}\b")
+POINTER_BYTES, _POINTER_WORDS = 1000, 4
+
+
+def is_pointer(content: bytes) -> bool:
+    """Whether a file stands for data elsewhere, as the pointers of Git LFS, git-annex and DVC do: a
+    few short lines with a digest."""
+    short = all(len(line.split()) <= _POINTER_WORDS for line in content.splitlines())
+    return len(content) < POINTER_BYTES and short and bool(_DIGEST.search(content))
 
 
 def _unpack(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
@@ -342,7 +365,7 @@ def split_lines(
     parts: list[bytes] = []
     line_bytes = 0
     start = offset
-    for piece in _with_whole_breaks(content):
+    for piece in with_whole_breaks(content):
         lines = piece.splitlines(keepends=True)
         if line_bytes:
             part = lines.pop(0)
@@ -370,7 +393,18 @@ def split_lines(
         yield (offset, [b"".join(parts)], 0) if parts else (offset, [], line_bytes)
 
 
-def _with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
+def cut(line: bytes, num_bytes: int) -> bytes:
+    """Return the beginning of a longer line, up to the last blank of its `num_bytes`, or else at
+    the end of a character of UTF-8."""
+    end = max(line.rfind(blank, num_bytes // 2, num_bytes) for blank in (b" ", b"\t")) + 1
+    if not end:
+        end = num_bytes
+        while end > 1 and 0x80 <= line[end] < 0xC0:
+            end -= 1
+    return line[:end]
+
+
+def with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
     """Regroup pieces so that none ends between a CR and its LF."""
     rest = b""
     for piece in content:

@@ -14,7 +14,7 @@ import codecs
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, compress, count, islice
+from itertools import accumulate, compress, count
 from typing import Any
 
 from rungwise.core.errors import UserError
@@ -50,16 +50,17 @@ def gutenberg_text(text: str) -> str:
     return text[start:end]
 
 
-def gutenberg_lines(content: bytes) -> tuple[int, int, int]:
-    """Return the first line of the book in a file and the one after its last, from 0, and the bytes
-    around it."""
+def gutenberg_book(content: bytes) -> tuple[int, int, int]:
+    """Return the offsets of the lines of the book in a file, the first and the one after its last,
+    and the bytes around it."""
     # The markers are ASCII, and each byte is a character: no encoding is needed.
     text = plain_breaks(content.decode("latin-1"))
     start, end = _find_book(text)
     before, until = text.count("\n", 0, start), text.count("\n", 0, end)
-    whole = end == len(text)
-    first, last = before + bool(start), until + whole
-    return first, last, len(text) - (end - start)
+    lines = content.splitlines(keepends=True)
+    offsets = [*accumulate(map(len, lines), initial=0)]
+    first, last = before + bool(start), len(lines) if end == len(text) else until
+    return offsets[min(first, len(lines))], offsets[last], len(text) - (end - start)
 
 
 def _find_book(text: str) -> tuple[int, int]:
@@ -68,6 +69,7 @@ def _find_book(text: str) -> tuple[int, int]:
     return start, end.start() if end else len(text)
 
 
+_SMALLEST_PART = 1000  # bytes of a line or of a paragraph that is cut
 _PARAGRAPH_BREAK = re.compile(r"\n(?:[ \t]*\n)+")
 _WIKITEXT_HEADING = re.compile(r"\s*(=(?: =)*) (.+?) \1\s*$")
 _WIKITEXT_TITLE = re.compile(rb"\s*= (?!= ).* =\s*$")
@@ -92,6 +94,11 @@ def split_paragraphs(text: str, layout: LineLayout) -> list[str]:
 
 def text_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield the documents of plain text: the file, its chunks, lines, or blank-line blocks."""
+    if reader.is_pointer:
+        detail = "it stands for data elsewhere; fetch them, for example by git lfs pull"
+        if not reader.begin:
+            yield reader.skip(None, reader.file.size_bytes, "pointer", detail)
+        return
     match source.documents:
         case "file":
             yield from _file_document(reader, source)
@@ -116,18 +123,18 @@ class _OpenDocument:
     def __init__(self, reader: FileReader, begin: int) -> None:
         self._reader = reader
         self._begin = begin
-        self._num_bytes = 0
+        self.num_bytes = 0
         self._lines: list[bytes] = []
 
     def add(self, lines: Sequence[bytes], num_bytes: int) -> None:
         """Add lines of `num_bytes`, none if they are too long to be read."""
-        self._num_bytes += num_bytes
+        self.num_bytes += num_bytes
         if not self._is_too_long:
             self._lines += lines
 
     def text(self, source: TextSource) -> RawDocument:
         if self._is_too_long:
-            return self._reader.skip_too_long(self._begin, self._num_bytes)
+            return self._reader.skip_too_long(self._begin, self.num_bytes)
         id_, content = self._reader.document_id(self._begin), b"".join(self._lines)
         return _text_document(self._reader, source, id_, self._begin, content)
 
@@ -135,7 +142,7 @@ class _OpenDocument:
         """Yield the article of WikiText, or nothing if it has no paragraph."""
         reader, content = self._reader, b"".join(self._lines)
         if self._is_too_long:
-            yield reader.skip_too_long(self._begin, self._num_bytes)
+            yield reader.skip_too_long(self._begin, self.num_bytes)
             return
         try:
             text, encoding = reader.decode(content)
@@ -148,7 +155,7 @@ class _OpenDocument:
 
     @property
     def _is_too_long(self) -> bool:
-        return self._num_bytes > self._reader.maximum_bytes + BREAK_BYTES
+        return self.num_bytes > self._reader.maximum_bytes + BREAK_BYTES
 
 
 def _file_document(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
@@ -182,8 +189,9 @@ def _read_whole(reader: FileReader) -> bytes | None:
 def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield a document per `chunk_kilobytes` of the file, the same wherever it is split.
 
-    A chunk begins with the first line in it; in wrapped text, the first after a blank line. With
-    `boilerplate`, the file is one range.
+    A chunk begins with the first line in it; in wrapped text, the first after a blank line. What
+    has no such place is cut when it is twice as large: at a line, else at a blank, else at a
+    character. With `boilerplate`, the file is one range.
     """
     first, last, around = 0, None, 0
     if source.boilerplate:
@@ -191,7 +199,7 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
         if content is None:
             yield reader.skip_too_long(None, reader.file.size_bytes)
             return
-        first, last, around = gutenberg_lines(content)
+        first, last, around = gutenberg_book(content)
     chunk_bytes = max(1, round(source.chunk_kilobytes * 1000))
     begin, end = (
         place and -(-place // chunk_bytes) * chunk_bytes for place in (reader.begin, reader.end)
@@ -200,19 +208,29 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
     is_wrapped = source.lines == "wrapped"
     next_chunk, chunk = (-1 if is_wrapped and reader.begin else 0), -1
     document: _OpenDocument | None = None
-    for offset, length, line in islice(reader.lines(), first, last):
-        is_blank = line is not None and _BLANK(line)
-        if is_blank or not is_wrapped:
+    part_bytes = max(chunk_bytes, _SMALLEST_PART)
+    for offset, part, begins_line in reader.line_parts(part_bytes):
+        if offset < first:
+            continue
+        if last is not None and offset >= last:
+            break
+        is_blank = bool(_BLANK(part))
+        if begins_line and (is_blank or not is_wrapped):
             next_chunk = offset // chunk_bytes
-        if next_chunk > chunk and not is_blank:
+        begins_chunk = next_chunk > chunk and not is_blank
+        # A cut within a chunk leaves the places where others begin as they are in any range.
+        is_cut = document and (not begins_line or document.num_bytes + len(part) > 2 * part_bytes)
+        if begins_chunk or (is_cut and not is_blank):
             if document:
                 yield replace(document.text(source), boilerplate=around)
                 around = 0
-            if reader.is_past_end(next_chunk * chunk_bytes):
+            if begins_chunk and reader.is_past_end(next_chunk * chunk_bytes):
                 return
-            chunk, document = next_chunk, _OpenDocument(reader, offset)
+            chunk, document = max(chunk, next_chunk), _OpenDocument(reader, offset)
         if document:
-            document.add([] if line is None else [line], length)
+            document.add([part], len(part))
+        elif reader.is_past_end(offset):
+            return
     if document:
         yield replace(document.text(source), boilerplate=around)
 
@@ -302,20 +320,20 @@ class _Content:
     def __init__(self, reader: FileReader) -> None:
         self._pieces = reader.pieces()
         self._rest = b""
-        self._num_bytes = 0
+        self.num_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
         piece = self._rest or next(self._pieces, b"")
         end = len(piece) if size < 0 else size
         piece, self._rest = piece[:end], piece[end:]
-        self._num_bytes += len(piece)
+        self.num_bytes += len(piece)
         return piece
 
     def length(self) -> int:
         """Return the length of the whole content, by reading what remains."""
         while self.read():
             pass
-        return self._num_bytes
+        return self.num_bytes
 
 
 def warc_documents(reader: FileReader, source: WarcSource) -> Iterator[RawDocument]:

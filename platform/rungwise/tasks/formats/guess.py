@@ -9,7 +9,7 @@ known; other layouts are stated by hand. A person is expected to check a guess a
 
 import os.path
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -19,7 +19,9 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.archives import Member, find
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import list_matching_files
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile, name_split
+from rungwise.core.wording import list_first
+from rungwise.corpus.cleaning.characters import describe_lost_characters
 from rungwise.corpus.readers.streams import compression_suffix, detect_encoding
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import (
@@ -29,15 +31,25 @@ from rungwise.tasks.formats.base import (
     join_names,
     read_bytes,
 )
-from rungwise.tasks.formats.guess_forms import ROWS, guess_json, guess_lines, guess_parquet
+from rungwise.tasks.formats.guess_forms import (
+    NO_LABEL,
+    ROWS,
+    explain_columns,
+    guess_json,
+    guess_lines,
+    guess_parquet,
+)
 from rungwise.tasks.formats.records import RecordsFormat, explain_escapes, is_columnar
-from rungwise.tasks.formats.splits import find_split_column, group_by_split, name_split
+from rungwise.tasks.formats.splits import find_split_column, group_by_split, list_columns
+from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.interface import KINDS
-from rungwise.tasks.kinds.examples import SPLITS, Example
+from rungwise.tasks.kinds.examples import SPLITS, Example, join_parts
 
 _SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block
 _MOST_DAMAGED = 0.3
 _FILES_TRIED = 3
+_FEWEST_EXAMPLES = 5  # of a label
+_SHARES = {"validation": 0.1, "test": 0.2}  # of the training part, where there are no files
 _TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet", ".arrow")  # one is no text of a class
 
 
@@ -47,14 +59,15 @@ class _Block(Config):
 
 @dataclass
 class Guess:
-    """A block of a task, without the shares that stand for files, and what its training part holds:
-    all examples, and how many examples and words could not be read. `notes` are lines for the
-    user."""
+    """A block of a task, and what its training part holds: all examples, and how many examples and
+    words could not be read. `sizes` are the examples of parts with files or rows of their own;
+    `notes` are lines for the user."""
 
     data: dict[str, Any]
     examples: list[Example]
     counts: Counter[str]
     notes: list[str]
+    sizes: dict[str, int]
 
     @property
     def form(self) -> dict[str, Any]:
@@ -67,33 +80,42 @@ class Guess:
     @property
     def labels(self) -> Counter[str]:
         """How often each label occurs; tags count once per word."""
-        targets = [getattr(e, "tags", None) or getattr(e, "target", None) for e in self.examples]
-        return Counter(
-            label
-            for target in targets
-            for label in (target if isinstance(target, tuple) else [target])
-            if isinstance(label, str)
-        )
+        return _count_labels(self.examples)
 
-    def block(self, validation: float, test: float) -> dict[str, Any]:
-        """Return the block of the task, with these shares where there are no files."""
-        shares = {"validation": validation, "test": test}
-        return self.data | {
-            f"{split}_fraction": share for split, share in shares.items() if split not in self.data
-        }
+    @property
+    def fractions(self) -> dict[str, float]:
+        """The shares of the training part that stand for parts without files."""
+        return {split: share for split, share in _SHARES.items() if split not in self.data}
+
+    @property
+    def block(self) -> dict[str, Any]:
+        """The block of the task."""
+        return self.data | {f"{split}_fraction": each for split, each in self.fractions.items()}
 
 
-def guess_format(path: str) -> Guess:
-    """Guess how to read the files that `path` matches, and which of them are which split.
+def _count_labels(examples: Sequence[Example]) -> Counter[str]:
+    targets = [getattr(e, "tags", None) or getattr(e, "target", None) for e in examples]
+    return Counter(
+        label
+        for target in targets
+        for label in (target if isinstance(target, tuple) else [target])
+        if isinstance(label, str)
+    )
+
+
+def guess_format(path: str, stated: Mapping[str, str] | None = None) -> Guess:
+    """Guess how to read the files that `path` matches, and which of them are which split; `stated`
+    are the columns `text` and `label` where the user names them.
 
     Raises ConfigError if nothing matches, DataError if no block reads the largest files.
     """
+    stated = dict(stated or {})
     files = list_matching_files([path], "FILE")
     groups = group_by_split(files)
     first = next(groups[split] for split in (*SPLITS, "") if split in groups)
     # The largest, since a README may be first.
     for file in sorted(first, key=lambda each: -each.size_bytes)[:_FILES_TRIED]:
-        for likely in _guess_forms(file, first):
+        for likely in _guess_forms(file, first, stated):
             form = _choose_form(likely, [file] if likely["kind"] != "folders" else first)
             if form is None:
                 continue
@@ -103,25 +125,28 @@ def guess_format(path: str) -> Guess:
             if guess is not None:
                 return guess
     _, text = _decode(read_bytes(max(first, key=lambda each: each.size_bytes)))
+    columns = "".join(f" with {key} in the column {name!r}" for key, name in stated.items())
     raise DataError(
-        f"{path}: no format reads this; expected a table (CSV or TSV, with names of columns or "
-        "none), tagged words in columns, objects of JSON, JSON Lines or Parquet, SQuAD's JSON, "
-        "or a folder for each class; for other layouts, such as questions with options or marks of "
-        "a labelling tool, write data.format yourself: "
+        f"{path}: no format reads this{columns}; expected a table (CSV or TSV, with names of "
+        "columns or none), tagged words in columns, objects of JSON, JSON Lines or Parquet, "
+        "SQuAD's JSON, or a folder for each class; for other layouts, such as questions with "
+        "options or marks of a labelling tool, write data.format yourself: "
         "docs/reference/layouts.md has blocks for public ones, docs/reference/tasks.md all keys"
-        f"{explain_escapes(text) if path.endswith('.csv') else ''}"
+        f"{explain_escapes(text)}"
     )
 
 
-def _guess_forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
+def _guess_forms(
+    file: SourceFile, files: Sequence[SourceFile], stated: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     folders = {each.uri.rpartition("/")[0] for each in files}
     content = read_bytes(file)
     if is_columnar(content):
-        yield from guess_parquet(content)
+        yield from guess_parquet(content, stated)
         return
     encoding, text = _decode(content)
     if text.lstrip().startswith(("{", "[")):
-        forms = guess_json(text)
+        forms = guess_json(text, stated)
     elif len(folders) > 1 and not file.name.endswith(_TABLES):
         # Most of the texts may be ASCII, and only some tell the encoding.
         others = (_decode(read_bytes(each))[0] for each in files)
@@ -130,7 +155,7 @@ def _guess_forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict
         unlabelled = any(folder.endswith("/unsup") for folder in folders)
         forms = iter([{"kind": "folders"} | ({"skip_labels": ["unsup"]} if unlabelled else {})])
     else:
-        forms = guess_lines(text)
+        forms = guess_lines(text, stated)
     keys = {} if encoding == "utf-8" else {"encoding": encoding}
     yield from (form | keys for form in forms)
 
@@ -207,10 +232,39 @@ def _read_task(
             data |= {split: paths for split in SPLITS[1:] if split in column}
     if len(groups) == 1 and data.keys().isdisjoint(SPLITS[1:]):
         notes += _name_neighbours(path, groups[first])
-    guess = Guess(data, examples, counts, notes)
+    if isinstance(table := _parse_form(form), TableFormat):
+        columns = list_columns(table, files[0])
+        notes.insert(0, explain_columns(form, columns))
+    notes += describe_lost_characters("\n".join(map(join_parts, examples)))
+    guess = Guess(data, examples, counts, notes, _count_parts(form, data))
+    notes += _describe_labels(guess.labels, form)
     if len(guess.labels) == 1 and KINDS[_parse_form(form).task_kind].labelled:
         notes.append(f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two")
     return guess
+
+
+def _count_parts(form: dict[str, Any], data: dict[str, Any]) -> dict[str, int]:
+    """Return the number of examples of each part that has files or rows of its own."""
+    config, sizes = _parse_form(form), {}
+    for split in filter(data.__contains__, SPLITS):
+        paths = data[split] if isinstance(data[split], list) else [data[split]]
+        counts: Counter[str] = Counter()
+        files = config.select_files(list_matching_files(paths, f"data.{split}"), counts)
+        sizes[split] = sum(1 for file in files for _ in config.read(file, split, counts))
+    return sizes
+
+
+def _describe_labels(labels: Counter[str], form: dict[str, Any]) -> Iterator[str]:
+    """Yield notes about labels that are rare or may be none."""
+    if NO_LABEL in form.get("skip_labels", ()):
+        yield f"rows with the label {NO_LABEL} are left out, which stands for none"
+    elif labels[NO_LABEL] and {"0", "1"} <= labels.keys():
+        yield f"{NO_LABEL} may stand for no label; if so, set format.skip_labels: ['{NO_LABEL}']"
+    if rare := [f"{label} ({n})" for label, n in labels.items() if n < _FEWEST_EXAMPLES]:
+        yield (
+            f"fewer than {_FEWEST_EXAMPLES} examples have the label {list_first(rare, 5)}; such a "
+            "label is hardly learnt, and may be missing in a part"
+        )
 
 
 def _list_paths(path: str, form: dict[str, Any], files: Sequence[SourceFile]) -> str | list[str]:

@@ -16,9 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from rungwise.core.storage.source_files import name_split
+from rungwise.core.wording import list_first
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.records import read_cells, read_table
-from rungwise.tasks.formats.splits import name_split
 from rungwise.tasks.formats.tagged import are_spans
 from rungwise.tokenizer.mask_units import HAN
 
@@ -45,7 +46,15 @@ _TEXTS = (
 _OPTIONS = ("options", "choices", "endings")
 _OPTION_SERIES = re.compile(r"(ending|choice|option|answer|distractor|sol|op)_?[0-9a-h]")
 _SPACED = re.compile(rf"[ {HAN}]")
-_DECIMALS, _DECIMAL_COMMAS = re.compile(r"-?\d+\.\d+"), re.compile(r"-?\d+[.,]\d+")
+_DECIMALS, _DECIMAL_COMMAS = re.compile(r"-?\d+\.\d+"), re.compile(r"-?\d+,\d+")
+_ID = re.compile(r"(?:.*[\W_]|.*[a-z](?=I))?(?:[Ii][Dd]|(?i:idx|index|uuid|guid))")
+NO_LABEL = "-1"  # where classes are numbered
+_MOST_NAMES = 8
+_REASONS = {
+    "label": "its values recur",
+    "labels": "its values recur",
+    "score": "its values are numbers",
+}
 _FEW = 10  # fewer values do not tell whether they recur
 _LONGEST_LABEL = 60
 _MOST_TEXTS = 3
@@ -59,11 +68,13 @@ _DELIMITERS: tuple[Form, ...] = (
 _CONLLU_WIDTH = 10
 
 
-def guess_lines(text: str) -> Iterator[Form]:
-    """Yield format blocks that may read a file of lines, likeliest first."""
+def guess_lines(text: str, stated: Form) -> Iterator[Form]:
+    """Yield format blocks that may read a file of lines, likeliest first; `stated` are the columns
+    that the user names."""
     lines = split_lines(text)
     filled = [line for line in lines if line.strip()]
-    yield from _guess_tagged(lines[:_TAGGED_LINES])
+    if not stated:
+        yield from _guess_tagged(lines[:_TAGGED_LINES])
     for layout in _DELIMITERS:
         try:
             cells = read_cells(
@@ -74,10 +85,10 @@ def guess_lines(text: str) -> Iterator[Form]:
             continue
         width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1 and same > 0.9 * len(rows):
-            yield from _guess_table(rows, width, layout)
+            yield from _guess_table(rows, width, layout, stated)
 
 
-def guess_json(text: str) -> Iterator[Form]:
+def guess_json(text: str, stated: Form) -> Iterator[Form]:
     """Yield format blocks that may read SQuAD's JSON, an array of objects, or an object a line."""
     layout: Form = {"layout": "json"}
     try:
@@ -92,7 +103,7 @@ def guess_json(text: str) -> Iterator[Form]:
             layout, data = {"layout": "json_lines"}, [data]
     rows = _spread(data) if isinstance(data, list) else []
     if records := [row for row in rows if isinstance(row, dict)]:
-        yield from _guess_records(records, layout)
+        yield from _guess_records(records, layout, stated)
 
 
 def _parse_lines(text: str) -> Iterator[Any]:
@@ -103,7 +114,7 @@ def _parse_lines(text: str) -> Iterator[Any]:
             continue
 
 
-def guess_parquet(content: bytes) -> Iterator[Form]:
+def guess_parquet(content: bytes, stated: Form) -> Iterator[Form]:
     """Yield format blocks that may read the file, likeliest first; none if it is damaged."""
     try:
         rows = read_table(content)
@@ -111,11 +122,14 @@ def guess_parquet(content: bytes) -> Iterator[Form]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
         return
     records = rows.take([*_spread(range(len(rows)))]).to_pylist()
-    for form in _guess_records(records, {"layout": "parquet"}) if records else ():
+    for form in _guess_records(records, {"layout": "parquet"}, stated) if records else ():
         columns = form.get("columns", {})
         target = next((columns[key] for key in ("label", "labels", "tags") if key in columns), "")
         classes = names.get(target) if isinstance(target, str) else None
-        yield form | ({"labels": dict(enumerate(classes))} if classes else {})
+        if classes:
+            unlabelled = {"skip_labels": [NO_LABEL]} if form["kind"] == "table" else {}
+            form |= {"labels": dict(enumerate(classes)), **unlabelled}
+        yield form
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
@@ -132,23 +146,25 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     return names
 
 
-def _guess_records(records: Sequence[dict[str, Any]], layout: Form) -> Iterator[Form]:
+def _guess_records(records: Sequence[dict[str, Any]], layout: Form, stated: Form) -> Iterator[Form]:
     """Yield format blocks for objects: questions with answers, tagged words, or a table."""
     columns: dict[str, list[Any]] = {}
     for record in records:
         for name, value in record.items():
             columns.setdefault(name, []).append(value)
     match records[0]:
+        case _ if stated:
+            pass
         case {"context": _, "question": _, "answers": {"answer_start": _}}:
             yield {"kind": "squad", **layout}
             return
         case {"tokens": [*_]} | {"words": [*_]}:
             yield from _guess_lists(columns, layout)
     flat = {name: values for name, values in columns.items() if not any(map(_nests, values))}
-    if not flat or _has_options(flat):
+    if not flat or (not stated and _has_options(flat)):
         return
     # Beside marks of a labelling tool, what recurs may be the state of its work.
-    yield from _guess_columns(flat, layout, by_contents=len(flat) == len(columns))
+    yield from _guess_columns(flat, layout, stated, by_contents=len(flat) == len(columns))
 
 
 def _nests(value: Any) -> bool:
@@ -170,7 +186,9 @@ def _guess_lists(columns: Columns, layout: Form) -> Iterator[Form]:
     yield {"kind": "tokens", **layout, "columns": {"words": words, "tags": name}, **labels}
 
 
-def _guess_table(rows: Sequence[list[str]], width: int, layout: Form) -> Iterator[Form]:
+def _guess_table(
+    rows: Sequence[list[str]], width: int, layout: Form, stated: Form
+) -> Iterator[Form]:
     """Yield blocks of a table whose first row has known names, other names, or none."""
     header = [cell.strip() for cell in rows[0]]
     even = [row for row in rows if len(row) == width]
@@ -179,43 +197,86 @@ def _guess_table(rows: Sequence[list[str]], width: int, layout: Form) -> Iterato
     columns: dict[str, list[str]] = {}
     if len(even) > 1 and len(header) >= width:
         columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
-    if _has_options(columns):
+    if not stated and _has_options(columns):
         return
-    for form in _guess_columns(columns, layout) if columns else ():
+    for form in _guess_columns(columns, layout, stated) if columns else ():
         # A label would occur below too, and a text would have more words.
         names = [n for each in form["columns"].values() for n in _as_list(each)]
         if all(n.count(" ") < _WORDS_OF_A_NAME and n not in columns[n] for n in names):
             yield form
     numbered = dict(enumerate(map(list, zip(*even, strict=True))))
-    yield from _guess_columns(numbered, layout | {"header": False})
+    yield from _guess_columns(
+        numbered,
+        layout | {"header": False},
+        {key: int(name) if name.isdecimal() else name for key, name in stated.items()},
+    )
 
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _guess_columns(columns: Columns, layout: Form, *, by_contents: bool = True) -> Iterator[Form]:
+def _guess_columns(
+    columns: Columns, layout: Form, stated: Form, *, by_contents: bool = True
+) -> Iterator[Form]:
     """Yield tables, likeliest first. Without `by_contents`, only a name tells the labels."""
+    if any(name not in columns for name in stated.values()):
+        return
     lower = {str(name).lower(): name for name in columns}
     lengths = {name: _mean_length(values) for name, values in columns.items()}
     prose = [name for name, values in columns.items() if _is_prose(values)]
-    longest = max(prose or columns, key=lambda name: lengths[name])
+    texts = prose or [name for name, values in columns.items() if not _are_ids(name, values)]
+    longest = stated.get("text", max(texts or columns, key=lambda name: lengths[name]))
     indicators = [name for name, values in columns.items() if {*map(str, values)} <= {"0", "1"}]
-    named = _find_target(columns, lower)
+    named = stated.get("label", _find_target(columns, lower))
     targets = dict.fromkeys([named, _find_classes(columns, but=longest) if by_contents else None])
-    if by_contents and len(indicators) > 2:
+    if by_contents and len(indicators) > 2 and not stated:
         yield {"kind": "table", **layout, "columns": {"text": longest, "labels": indicators}}
     for name in targets:
         if name is None:
             continue
         target, keys = _target_columns(name, columns[name], layout)
         table = {"kind": "table", **layout, **keys}
-        texts = _find_named_texts(lower, lengths, name)
-        if name == named and longest != name:
-            texts.append({"text": longest})
-        for each in [*texts, *_find_texts(columns, prose, lengths, longest, name)]:
-            skip = {"skip_labels": ["-"]} if "second" in each and "-" in columns[name] else {}
+        forms = _find_named_texts(lower, lengths, name)
+        if name == named and longest != name and not _are_ids(longest, columns[longest]):
+            forms.append({"text": longest})
+        forms += _find_texts(columns, prose, lengths, longest, name)
+        marks = _no_labels(columns[name]) if "label" in target else []
+        skip = {"skip_labels": marks} if marks else {}
+        for each in [{"text": longest}] if "text" in stated else forms:
             yield {**table, "columns": {**each, **target}, **skip}
+
+
+def _no_labels(values: Sequence[Any]) -> list[str]:
+    """Return what stands for no label: a lone -, and -1 beside classes that are numbered from 0.
+    Where these are 0 and 1 alone, -1 may be a class."""
+    different = {str(value).strip() for value in values}
+    others = different - {NO_LABEL}
+    numbered = all(map(str.isdecimal, others)) and len(others) > 2 and "0" in others
+    marks = {"-"} | ({NO_LABEL} if numbered else set())
+    return sorted(marks & different)
+
+
+def explain_columns(form: Form, columns: Sequence[Any]) -> str:
+    """Say which columns a table's block reads and why, and which it does not."""
+    parts, used = [], []
+    by_name = {*_LABELS, *_SCORES, *_TEXTS, *itertools.chain(*_PAIRS)}
+    for key, value in form["columns"].items():
+        reason = _REASONS.get(key, "its texts are the longest")
+        for name in _as_list(value):
+            used.append(name)
+            why = "by its name" if str(name).lower() in by_name else reason
+            parts.append(f"{key} from the column {name} ({why})")
+    rest = list_first((str(name) for name in columns if name not in used), _MOST_NAMES)
+    return ", ".join(parts) + (f"; not read: {rest}" if rest else "")
+
+
+def _are_ids(name: Any, values: Sequence[Any]) -> bool:
+    """Tell whether a column numbers or names its rows."""
+    cells = [str(value).strip() for value in values]
+    different = len({*cells}) == len(cells) > 1 and not any(map(_SPACED.search, cells))
+    digits = sum(any(map(str.isdigit, cell)) for cell in cells) > 0.5 * len(cells)
+    return bool(_ID.fullmatch(str(name))) or (different and digits)
 
 
 def _find_target(columns: Columns, lower: Mapping[str, Any]) -> Any:
@@ -267,9 +328,11 @@ def _has_options(columns: Columns) -> bool:
 def _target_columns(name: Any, values: Sequence[Any], layout: Form) -> tuple[Form, Form]:
     """Return the column of a score, or of one or several labels per example, and the format keys it
     needs."""
-    decimal = _DECIMAL_COMMAS if layout.get("delimiter") == ";" else _DECIMALS
-    is_score = str(name).lower() in _SCORES
-    if is_score or any(decimal.fullmatch(str(value).strip()) for value in values):
+    cells = [str(value).strip() for value in values]
+    commas = sum(bool(_DECIMAL_COMMAS.fullmatch(cell)) for cell in cells)
+    are_commas = commas > (0 if layout.get("delimiter") == ";" else 0.5 * len(cells))
+    is_score = str(name).lower() in _SCORES or are_commas
+    if is_score or any(map(_DECIMALS.fullmatch, cells)):
         return {"score": name}, {}
     lists = [each for each in values if isinstance(each, list)]
     # With at most one label in each, an empty list is an example without its label.

@@ -1,28 +1,16 @@
 """The splits of labelled data, as names of files, folders and columns tell them."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
 from rungwise.tasks.formats.records import RecordsFormat, plain, read_objects, read_rows
 
-_SPLIT_WORDS = {
-    "train": ("train", "training", "trn", "trainset"),
-    "validation": ("validation", "valid", "val", "dev", "devel", "development", "trial", "testa"),
-    "test": ("test", "testing", "tst", "testset", "testb"),
-}
-_SPLITS = {word: split for split, words in _SPLIT_WORDS.items() for word in words}
 _COLUMNS = ("split", "splits", "set", "subset", "partition", "fold", "splitset_label")
+_MARKS = (("0", "1"), ("false", "true"), ("no", "yes"))
 _MOST_VALUES = 12  # of a column that names splits
-
-
-def name_split(name: str) -> str | None:
-    """Return the split that a name such as `wnut17train.conll` or `DEV` tells; None if not one."""
-    splits = {_SPLITS.get(word) for word in re.findall("[a-z]+", name.lower())} - {None}
-    return splits.pop() if len(splits) == 1 else None
 
 
 def group_by_split(
@@ -33,8 +21,7 @@ def group_by_split(
     groups: dict[str, list[SourceFile]] = {}
     for file in files:
         parts = file.name.split("/")[: -2 if classes_in_folders else None]
-        splits = filter(None, map(name_split, reversed(parts)))
-        groups.setdefault(next(splits, ""), []).append(file)
+        groups.setdefault(split_of_path("/".join(parts)), []).append(file)
     # A single split that is not train is all that there is, whatever its name.
     return groups if len(groups.keys() - {""}) > 1 or "train" in groups else {"": [*files]}
 
@@ -61,12 +48,26 @@ def find_split_column(
         if "train" in splits and len(splits.keys() - {""}) > 1:
             block = {n: v if len(v) > 1 else v[0] for n, v in splits.items() if n}
             return {"column": column, **block}, f"the column {column!r} names the split: {listed}"
+        own, marks = name_split(str(column)), {value.lower(): value for value in values}
+        if (
+            own
+            and len(marks) == 2
+            and (pair := next((p for p in _MARKS if marks.keys() == {*p}), None))
+        ):
+            no, yes = (marks[mark] for mark in pair)
+            other = "test" if own == "train" else "train"
+            return {"column": column, own: yes, other: no}, f"{column!r} marks the split: {listed}"
         if str(column).lower() in _COLUMNS and len(values) > 1:
             return None, (
                 f"the column {column!r} may name the split ({listed}); if so, see the key split in "
                 "docs/reference/tasks.md"
             )
     return None, ""
+
+
+def list_columns(form: RecordsFormat, file: SourceFile) -> list[Any]:
+    """Return the columns of a file, or the fields of its first record."""
+    return [*next(iter(_read_records(form, file)), {})]
 
 
 def _read_records(form: RecordsFormat, file: SourceFile) -> Iterator[Mapping[Any, Any]]:

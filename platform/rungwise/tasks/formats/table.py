@@ -7,6 +7,7 @@ presets.yaml has the table of each, by the kind of the format and the values of 
 
 import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -131,8 +132,10 @@ class TableFormat(RecordsFormat):
         return [_label_text(each, where) for each in several]
 
     def _score(self, value: Any, where: str) -> float:
-        if self.delimiter == ";" and isinstance(value, str):
-            value = value.replace(",", ".")  # a semicolon leaves the comma to the decimals
+        # A comma before three digits may separate thousands, unless others separate columns.
+        is_comma = isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip())
+        if isinstance(value, str) and (is_comma or self.delimiter == ";"):
+            value = value.replace(",", ".")
         try:
             # float(True) is 1.0, but `true` among scores is a mistake.
             score = math.nan if isinstance(value, bool) else float(value)
@@ -181,6 +184,7 @@ def _label_text(value: Any, where: str) -> str:
     )
 
 
+_DECIMAL_COMMA = re.compile(r"[-+]?\d*,(?:\d{1,2}|\d{4,})")
 _FILE = "presets.yaml"
 
 GlueTask = Literal[
