@@ -93,7 +93,7 @@ def _samples(atom: str, pattern: str) -> list[str]:
     try:
         remover = normalizers.Replace(Regex(atom), "")
     except Exception:  # a part of something else, such as a back reference
-        return [atom[-1:]]
+        return [atom[-1:]] * 3
     letters = sorted({*pattern, *_CHARACTERS})
     matches = [each for each in letters if not remover.normalize_str(each)] or [atom[-1:]]
     return [matches[0], matches[len(matches) // 2], matches[-1]]

@@ -368,6 +368,7 @@ def test_several_pretrainings_are_one_rung_and_their_luck_is_in_claims_and_score
     assert worse is not None
     assert both is not None
     assert both.value == pytest.approx((alone.value + worse.value) / 2)
+    both, alone, worse = both.estimate, alone.estimate, worse.estimate
     assert both.low < alone.low < worse.high < both.high  # two trainings say little
     page = [row for row in history_rows(list(twice.values()), []) if row["rung"] == "gpt"]
     assert page[0]["pretrainings"] == 2

@@ -146,7 +146,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         result = self._measure(rung, name)
-        if not rung.summary.model.learns_documents:
+        if not getattr(rung.model, "learns_documents", False):
             return result
         tested = self._read("test" if self.test else "train", name)
         texts = [" ".join(text.parts) for _, text in tested]

@@ -42,7 +42,6 @@ class ParagraphVectorsConfig(WindowFamily):
     paper: ClassVar[str] = "Le & Mikolov"
     idea: ClassVar[str] = "a list of numbers for every paragraph, learnt from its words"
     page: ClassVar[str] = "paragraph-vector model"
-    learns_documents: ClassVar[bool] = True
 
     kind: Literal["paragraph_vectors"] = "paragraph_vectors"
     # predict a word from its document, or (dm) from its document and its window
@@ -203,6 +202,8 @@ class ParagraphModel:
     inputs: NDArray[np.float32]  # (V + 1, D), the last for places beyond an end; or (1, D)
     outputs: NDArray[np.float32]  # (R, X)
     counts: Counts  # (V,) of tokens in the training split
+
+    learns_documents: ClassVar[bool] = True  # it has learnt a vector for each that it has read
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name."""
