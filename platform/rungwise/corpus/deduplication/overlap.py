@@ -142,7 +142,7 @@ def mark_repeats(table: pa.Table, training: Iterable[Sequence[str]]) -> np.ndarr
     passages = hash_passages(table["sentences"].to_pylist())
     members = HashFilter.for_hashes(len(passages))
     members.add(passages)
-    repeated = np.isin(passages, hash_training(training, members))
+    repeated = np.isin(passages, select_common(hash_passages(training), members))
     return mark_sentences(table, np.flatnonzero(repeated))
 
 
