@@ -102,10 +102,11 @@ def learn_gaps(corpora: Corpora, priors: Priors) -> dict[str, Normal]:
         return {}
     corpus, family, level, variance = (np.array(column) for column in zip(*rungs, strict=True))
     weights = 1 / (variance + GAP**2)
-    gaps = np.zeros(len(rungs))
+    levels = _average(corpus, level, weights)
     for _ in range(ROUNDS):
-        levels = _average(corpus, level - gaps, weights)
         gaps = _average(family, level - levels, weights)
+        levels = _average(corpus, level - gaps, weights)
+    gaps = _average(family, level - levels, weights)
     learnt = {}
     for name in np.unique(family):
         mine = family == name

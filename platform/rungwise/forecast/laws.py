@@ -59,7 +59,7 @@ class Law:
 
 LAWS: dict[Fitted, tuple[Law, ...]] = {
     "gradient": (
-        Law("floor", ("level", "slope", "bend", "worth")),
+        Law("floor", ("level", "slope", "bend", "worth"), fades=1.0),
         Law("onset", ("level", "slope", "bend", "worth", "onset")),
         Law("rising", ("level", "slope", "bend", "worth", "onset", "rise")),
         Law("line", ("level", "slope", "worth"), fades=1.0),
