@@ -25,7 +25,7 @@ import yaml
 from benchmarks.common import REPOSITORY, RESULTS, add_results, print_rows
 from rungwise.forecast.backtest import Backtest, Cell, compare, mean_bits
 from rungwise.forecast.crossings import Crossing, find_crossings
-from rungwise.forecast.forecast import BUDGETS, explain_refusals, forecast
+from rungwise.forecast.forecast import BUDGETS, explain_refusals, explain_width, forecast
 from rungwise.forecast.laws import LAWS, Array, Law, Normal, fit_law
 from rungwise.forecast.points import Fitted, Growth, Point, group_by_rung
 from rungwise.forecast.priors import LawPriors, Priors, estimate_noise
@@ -102,10 +102,11 @@ def learn_gaps(corpora: Corpora, priors: Priors) -> dict[str, Normal]:
         return {}
     corpus, family, level, variance = (np.array(column) for column in zip(*rungs, strict=True))
     weights = 1 / (variance + GAP**2)
-    gaps = np.zeros(len(rungs))
+    levels = _average(corpus, level, weights)
     for _ in range(ROUNDS):
-        levels = _average(corpus, level - gaps, weights)
         gaps = _average(family, level - levels, weights)
+        levels = _average(corpus, level - gaps, weights)
+    gaps = _average(family, level - levels, weights)
     learnt = {}
     for name in np.unique(family):
         mine = family == name
@@ -178,7 +179,8 @@ def forecast_cells(points: Sequence[Point], priors: Priors) -> tuple[list[Cell],
         hidden = [point for point in points if point.budget / level in TIMES]
         refusals = explain_refusals(seen, priors)
         for cell in compare(seen, hidden, priors):
-            (refused if refusals[cell.rung] else told).append(cell)
+            why = refusals[cell.rung] or explain_width(cell.foretold)
+            (refused if why else told).append(cell)
     return told, refused
 
 
@@ -259,16 +261,18 @@ def _interpolate(rows: Sequence[Point], seconds: Array) -> Array:
 def describe(told: Sequence[Cell], refused: Sequence[Cell]) -> dict[str, Any]:
     """The numbers of cells, and the rungs that were missed."""
     result = Backtest(list(told))
+    bytewise = Backtest([cell for cell in told if cell.measure == "bits_per_byte"])
     missed = Counter(c.rung for c in told if not c.foretold.covers(c.actual))
-    width = [(cell.foretold.high - cell.foretold.low) / 2 for cell in told]
+    width = [(cell.foretold.high - cell.foretold.low) / 2 for cell in bytewise.cells]
     return {
         "cells": len(told),
         "refused": dict(Counter(cell.rung for cell in refused)),
         "coverage": result.coverage,
-        "median error": result.error,
+        "cells in bits per byte": len(bytewise.cells),
+        "median error, bits per byte": bytewise.error,
         "mean half width": fmean(width) if width else None,
-        "median error of the last point": result.last_error,
-        "median error of the line": result.line_error,
+        "median error of the last point": bytewise.last_error,
+        "median error of the line": bytewise.line_error,
         "order": result.order,
         "order of the small runs": result.last_order,
         "misses": dict(missed),

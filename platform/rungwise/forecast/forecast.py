@@ -15,7 +15,7 @@ BUDGETS = 3  # two to fit, and the third tells whether the fit foretells anythin
 FARTHEST = 100.0  # times the largest budget; beyond, nothing is said
 OFF = 2.0  # a rung whose largest budget lies so many half-widths from its forecast is not foretold
 HARDLY = 0.04  # a network whose loss moves less over its budgets has not begun, or has ended
-WIDEST = 0.5  # an interval whose half is a larger share of its median is no forecast
+WIDEST = 0.15  # an interval whose half is a larger share of its median is no forecast
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,11 @@ def _refuse_target(last: Point, target: Point, bits: np.ndarray) -> str:
     times = max(target.tokens / last.tokens, target.distinct / last.distinct)
     if times > FARTHEST:
         return f"{times:g} times the largest budget is too far; at most {FARTHEST:g} times"
-    interval = Interval.of(bits)
+    return explain_width(Interval.of(bits))
+
+
+def explain_width(interval: Interval) -> str:
+    """Say what an interval too wide for a forecast allows; "" if it is narrow enough."""
     if interval.high - interval.low > 2 * WIDEST * interval.median:
         return f"it may be anything between {interval.low:.2f} and {interval.high:.2f}"
     return ""

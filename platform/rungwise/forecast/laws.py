@@ -59,7 +59,7 @@ class Law:
 
 LAWS: dict[Fitted, tuple[Law, ...]] = {
     "gradient": (
-        Law("floor", ("level", "slope", "bend", "worth")),
+        Law("floor", ("level", "slope", "bend", "worth"), fades=1.0),
         Law("onset", ("level", "slope", "bend", "worth", "onset")),
         Law("rising", ("level", "slope", "bend", "worth", "onset", "rise")),
         Law("line", ("level", "slope", "worth"), fades=1.0),
@@ -172,7 +172,7 @@ def _list_starts(law: Law, normals: Array, tokens: Array, unique: Array, logs: A
     """A grid over what the prior allows, each start level with the last point."""
     grids = []
     for name, mean, sd in zip(law.free, *normals, strict=True):
-        wide = name in ("slope", "bend", "onset")
+        wide = name in ("bend", "onset")
         grids.append([mean - 1.5 * sd, mean, mean + 1.5 * sd] if wide else [mean])
     rows = np.array(np.meshgrid(*grids)).reshape(len(grids), -1).T
     starts = np.tile([FIXED.get(name, 0.0) for name in PARAMETERS], (len(rows), 1))
