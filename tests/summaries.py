@@ -33,7 +33,7 @@ def standing(
 
 def corpus_of(folder: Folder | Path, files: list[dict[str, Any]], **fields: Any) -> Artifact:
     """A corpus of these files."""
-    rows = tuple(CorpusFile.model_construct(**row) for row in files)
+    rows = tuple(CorpusFile.model_construct(**{"source": "source"} | row) for row in files)
     return standing("corpus", folder, CorpusSummary.model_construct(files=rows, **fields))
 
 
