@@ -20,6 +20,7 @@ from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.range_builder import list_ranges
 from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.stage import build_corpus, write_documents
+from rungwise.corpus.summary import summarise_reports
 from tests.conftest import made_up_sentences
 from tests.ray.kills import PARTS, start
 from tests.waiting import wait_until
@@ -147,6 +148,7 @@ def test_one_process_without_a_cluster_writes_the_same(
     for range_ in ranges[::2]:
         task.read(range_)
     reports = [task.read(range_) for range_ in ranges]
-    summary = write_documents(task, Packs([ranges], small=True), reports, len(lines))
+    reports = write_documents(task, Packs([ranges], small=True), reports, len(lines))
+    summary = summarise_reports(reports)
     assert summary.dropped["duplicate"] + summary.dropped["near-duplicate"] > 300
     assert summary.sha256 == expected
