@@ -14,7 +14,9 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
+from itertools import repeat
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -258,6 +260,15 @@ def _interpolate(rows: Sequence[Point], seconds: Array) -> Array:
     return np.interp(np.log(seconds), np.log(places), bits)
 
 
+def try_corpus(
+    name: str, corpora: Corpora
+) -> tuple[float, list[Cell], list[Cell], list[dict[str, Any]]]:
+    """Forecast cells and crossings of a corpus with what the others teach."""
+    priors = calibrate(leave_out(corpora, name))
+    told, refused = forecast_cells(corpora[name], priors)
+    return priors.factor, told, refused, forecast_crossings(corpora[name], priors)
+
+
 def describe(told: Sequence[Cell], refused: Sequence[Cell]) -> dict[str, Any]:
     """The numbers of cells, and the rungs that were missed."""
     result = Backtest(list(told))
@@ -287,20 +298,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     corpora = read_points(options.points)
     results: dict[str, Any] = {}
     told, refused, crossings = [], [], []
-    for name, points in corpora.items():
-        priors = calibrate(leave_out(corpora, name))
-        own_told, own_refused = forecast_cells(points, priors)
-        met = forecast_crossings(points, priors)
-        results[name] = {"factor": priors.factor, **describe(own_told, own_refused)}
-        results[name] |= {
-            "crossings foretold": len(met),
-            "crossings inside their interval": sum(row["inside"] for row in met),
-            "crossings": met,
-            "table": [asdict(cell) for cell in own_told],
-        }
-        told += own_told
-        refused += own_refused
-        crossings += met
+    with ProcessPoolExecutor(len(corpora) + 1) as pool:
+        names = list({name.partition("_")[0]: None for name in corpora})
+        whole = pool.submit(calibrate, corpora) if options.write else None
+        for name, tried in zip(names, pool.map(try_corpus, names, repeat(corpora)), strict=True):
+            factor, own_told, own_refused, met = tried
+            results[name] = {"factor": factor, **describe(own_told, own_refused)}
+            results[name] |= {
+                "crossings foretold": len(met),
+                "crossings inside their interval": sum(row["inside"] for row in met),
+                "crossings": met,
+                "table": [asdict(cell) for cell in own_told],
+            }
+            told += own_told
+            refused += own_refused
+            crossings += met
     results["all"] = describe(told, refused) | {
         # Rungs are put in order within a corpus.
         "order": fmean(result["order"] for result in results.values()),
@@ -314,8 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shown = {key: value for key, value in result.items() if key not in ("table", "crossings")}
         print_rows(name, [(key, _show(value)) for key, value in shown.items()])
     add_results("forecast", {"points": options.points.name, "times": TIMES}, results)
-    if options.write:
-        write_priors(calibrate(corpora))
+    if whole:
+        write_priors(whole.result())
 
 
 def _show(value: Any) -> str:
