@@ -15,7 +15,7 @@ BUDGETS = 3  # two to fit, and the third tells whether the fit foretells anythin
 FARTHEST = 100.0  # times the largest budget; beyond, nothing is said
 OFF = 2.0  # a rung whose largest budget lies so many half-widths from its forecast is not foretold
 HARDLY = 0.04  # a network whose loss moves less over its budgets has not begun, or has ended
-WIDEST = 0.15  # an interval whose half is a larger share of its median is no forecast
+WIDEST = 0.3  # an interval whose half is a larger share of its median is no forecast
 
 
 @dataclass(frozen=True)
