@@ -33,6 +33,7 @@ from benchmarks.common import print_rows, write_results
 from benchmarks.large_file import write_source
 from rungwise.cluster import tasks
 from rungwise.core.configuration.config import validate
+from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus import CorpusConfig, input_digests
@@ -68,7 +69,8 @@ def real_range(folder: Path) -> dict[str, Any]:
     """One range of real text, read and written: its reports, its documents, its bytes."""
     write_source(folder / "in.jsonl", 0.008)
     config = _config(str(folder / "in.jsonl"), 256.0)
-    task = RangeTask(config, Folder.at(folder / "out"))
+    out = Folder.at(folder / "out")
+    task = RangeTask(config, out, SharedResults(out / "shared"))
     [one] = range_builder.list_ranges(config)
     reading = task.read(one)
     writing = task.write_training(one, NO_POSITIONS, NO_POSITIONS, HeldOutSplit(2**64 // 100))

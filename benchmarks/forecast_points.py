@@ -124,14 +124,22 @@ GROUPS: tuple[tuple[str, ...], ...] = (
 # Where not all rungs are trained: those that read parts of a text; and no clusters of a text of
 # which 1/64 has fewer words than classes.
 ONLY = {"docs_text": {"gpt", "lstm"}, "novels": RUNGS.keys() - {"brown"}}
+# Networks that have twice the steps.
+LONGER = {
+    "docs": {"gpt", "lstm"},
+    "abstracts": {"gpt", "lstm", "nnlm"},
+    "novels": {"gpt", "lstm", "nnlm"},
+}
 
 
 def make_recipe(corpus: str, rungs: Iterable[str], root: str) -> Recipe:
     sources, tokenizer, steps, curve = CORPORA[corpus]
-    lengths = {
-        "pretrain.steps": steps,
-        "pretrain.optimizer.schedule.warmup_steps": round(steps * WARMUP),
-    }
+
+    def lengthen(rung: str) -> dict[str, int]:
+        own = steps * (2 if rung in LONGER.get(corpus, ()) else 1)
+        key = "pretrain.optimizer.schedule.warmup_steps"
+        return {"pretrain.steps": own, key: round(own * WARMUP)}
+
     data = real_data()
     sources = [
         source | {"paths": [str(data / path) for path in source["paths"]]}
@@ -148,7 +156,8 @@ def make_recipe(corpus: str, rungs: Iterable[str], root: str) -> Recipe:
         "model": {"kind": "ngram"},
         "pretrain": {"kind": "counts"},
         "variants": {
-            name: RUNGS[name] | (lengths if "pretrain" in RUNGS[name] else {}) for name in rungs
+            name: RUNGS[name] | (lengthen(name) if "pretrain" in RUNGS[name] else {})
+            for name in rungs
         },
         "measure": {"perplexity": {"kind": "perplexity", "documents": 60}},
         "curve": curve,

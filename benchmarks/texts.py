@@ -160,10 +160,7 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
     A copy is written before the next is made, so memory holds one.
     """
     target, rules = Folder(str(folder)), DocumentRules(shard_megabytes=SHARD_MEGABYTES)
-    writer, no_positions = (
-        ShardWriter(rules, HeldOutSplit(threshold=0), target),
-        np.empty((0, 2), np.int64),
-    )
+    no_positions = np.empty((0, 2), np.int64)
     reports: list[list[RangeReport]] = [[], []]  # of reading and writing
     num_bytes = copy = 0
     while True:
@@ -172,9 +169,12 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
                 return _finish(target, summarise_reports([*reports[0], *reports[1]]))
             builder = RangeBuilder(rules, "benchmark")
             tables = builder.tables(changed(base, row.file, copy))
-            report, _ = writer.write_training(
-                len(reports[0]), "benchmark", tables, no_positions, no_positions
-            )
+            part = f"part-{len(reports[0]):05}"
+            writer = ShardWriter(rules, HeldOutSplit(threshold=0), target / part)
+            report = writer.write_training("benchmark", tables, no_positions, no_positions).report
+            report.files = [
+                file.model_copy(update={"file": f"{part}/{file.file}"}) for file in report.files
+            ]
             num_bytes += sum(file.bytes for file in report.files)
             reports[0].append(builder.report)
             reports[1].append(report)

@@ -33,8 +33,9 @@ def standing(
 
 def corpus_of(folder: Folder | Path, files: list[dict[str, Any]], **fields: Any) -> Artifact:
     """A corpus of these files."""
-    rows = tuple(CorpusFile.model_construct(**{"source": "source"} | row) for row in files)
-    return standing("corpus", folder, CorpusSummary.model_construct(files=rows, **fields))
+    rows: list[Any] = [{"source": "source"} | row for row in files]
+    rows = [CorpusFile.model_construct(None, **row) for row in rows]
+    return standing("corpus", folder, CorpusSummary.model_construct(files=tuple(rows), **fields))
 
 
 def tokens_of(

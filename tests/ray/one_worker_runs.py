@@ -60,7 +60,7 @@ def train_all(runs: Runs, folder: Path, report: Reporter | None = None) -> None:
         context = Context(COMPUTE, report or SilentReporter())
         plan = gradient.plan_run(settings, {"instances": rows}, Folder.at(folder / name), COMPUTE)
         try:
-            gradient._train(settings, plan, context)
+            gradient._train(settings, plan, context, lambda group: lambda: False)
         except Killed:
             assert report is not None
 

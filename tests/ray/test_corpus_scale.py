@@ -84,6 +84,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.held_out import HeldOutSplit
+from rungwise.core.stages.results import SharedResults
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.range_builder import list_ranges
 def megabytes(name):
@@ -95,7 +96,8 @@ config = validate(CorpusConfig, {
     "quality": {"maximum_repeated_share": 1, "maximum_one_sentence_share": 1},
     "near_duplicates": {},
 })
-task = RangeTask(config, Folder.at(sys.argv[1] + ".out"))
+out = Folder.at(sys.argv[1] + ".out")
+task = RangeTask(config, out, SharedResults(out / "shared"))
 before = megabytes("VmRSS")
 counts = {"": 0}
 for range in list_ranges(config):

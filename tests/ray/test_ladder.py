@@ -58,6 +58,8 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     measured = MeasureSummary.of(finished["measure/ngram2"])
     value = measured.value("perplexity", "perplexity")
     assert value is not None
+    assert value.low is not None
+    assert value.high is not None
     assert value.low < value.value < value.high
     assert measured.passed_over == {"polysemy": "word vectors"}
     assert "perplexity" in MeasureSummary.of(finished["measure/word2vec"]).passed_over

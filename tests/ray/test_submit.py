@@ -190,7 +190,7 @@ def client(
     for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS", "RUNGWISE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(project)
-    return connect(find_server(None, None))
+    return connect(find_server(None))
 
 
 def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(

@@ -156,7 +156,7 @@ def test_of_held_out_text_that_was_kept_what_is_new_is_what_would_stay(tmp_path:
     assert new == default["validation"] != whole["validation"]
     for kept, folder in ((True, "kept"), (False, "default")):
         own = standing("corpus", Folder.at(tmp_path / folder), summary if kept else default_summary)
-        inputs = dict.fromkeys(("pretrain", "tokens", "tokenizer", "corpus"), own)
+        inputs: dict[str, Any] = dict.fromkeys(("pretrain", "tokens", "tokenizer", "corpus"), own)
         suites: Any = {"sentences": Sentences()}
         measured = measure(
             MeasureConfig.model_construct(suites=suites),
