@@ -114,7 +114,7 @@ def _suggest_override(options: argparse.Namespace, rest: Sequence[str]) -> str:
     if overrides and option == "--set":
         return f"; keys are set without it: {' '.join(overrides)}"
     try:
-        data = read_mapping(recipe_file(options.config))
+        data = read_mapping(recipe_file(getattr(options, "config", None)))  # export has none
     except (UserError, TypeError):
         data = {}
     key = option.strip("-").replace("-", "_")

@@ -67,7 +67,7 @@ def forecast(options: argparse.Namespace) -> None:
     from rungwise.forecast.crossings import find_crossings
     from rungwise.forecast.forecast import forecast as forecast_rungs
     from rungwise.forecast.points import Growth
-    from rungwise.pipeline.curve import load_curve
+    from rungwise.pipeline.curve_points import load_curve
     from rungwise.pipeline.workflow import load_recipe
 
     recipe = load_recipe(options.config, options.overrides)

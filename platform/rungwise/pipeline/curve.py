@@ -8,28 +8,18 @@ builds them in the order of their length, and each goes on from the plateau of t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage, Title
-from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.curve import (
-    CURVE,
-    CurveConfig,
-    CurveRun,
-    CurveStageConfig,
-    CurveSummary,
-    read_points,
-)
+from rungwise.evaluation.curve import CURVE, CurveConfig, CurveRun, CurveStageConfig
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.forecast.points import Point
-from rungwise.models.naming import name_models
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import Graph, measure_inputs, pretrain_config, train_steps
-from rungwise.pipeline.variants import ExperimentVariant, name_variant, resolve_variants
+from rungwise.pipeline.stages import Graph, measure_inputs, train_steps
+from rungwise.pipeline.variants import ExperimentVariant, name_variant
 from rungwise.training.fit_config import PretrainStageConfig
 
 _SOURCE = "curve"
@@ -171,46 +161,4 @@ def _require_trunk(recipe: Recipe, fewest: int) -> None:
         f"follow; set pretrain.optimizer.schedule: {{{line}}}, without a budget or early stop, or "
         "set curve.of: text",
         {"pretrain.optimizer.schedule": stable},
-    )
-
-
-@dataclass(frozen=True)
-class LoadedCurve:
-    """The finished curve of a ladder: its points, the names of rungs as people write them, why
-    other rungs have no points, and the words of the training text."""
-
-    points: list[Point]
-    names: dict[str, str]
-    passed_over: dict[str, str]
-    words: float
-
-
-def load_curve(recipe: Recipe, file: str) -> LoadedCurve:
-    """Read the curve of a ladder that was run. Raises ConfigError if the recipe has none, UserError
-    if it is not built below the root."""
-    from rungwise.pipeline.workflow import plan
-
-    if recipe.curve is None:
-        raise ConfigError(
-            f"{file} has no block curve, so each rung was trained at one budget; add it and run "
-            "the ladder again",
-            {"curve": {"budgets": [0.25, 0.5, 1]}},
-        )
-    rows = {row.stage.display_name: row.artifact for row in plan("ladder", recipe)}
-    corpus, curve = rows.get("corpus"), rows.get("curve")
-    if corpus is None or curve is None:
-        raise UserError(
-            f"the curve of {recipe.name} is not below {recipe.root}; run it first: "
-            f"rungwise run ladder {file}"
-        )
-    models = {
-        variant.name: (config.model, config.objective)
-        for variant in resolve_variants(recipe)
-        for config in [pretrain_config(variant.recipe)]
-    }
-    return LoadedCurve(
-        points=read_points(curve),
-        names=name_models(models),
-        passed_over=CurveSummary.of(curve).passed_over,
-        words=CorpusSummary.of(corpus).words.train,
     )

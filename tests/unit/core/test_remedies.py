@@ -90,7 +90,7 @@ def _overrides(rest: list[str]) -> list[str]:
         ("instances.max_predictions", "instances.masking.max_predictions"),
         ("corpus.held_out", "'held_out_fraction'"),
         ("model.sequence_length", "instances.sequence_length"),
-        ("batch_size", "finetune.batch_size"),
+        ("batch_size", "pretrain.global_batch_size"),
     ],
 )
 def test_a_key_in_a_wrong_place_finds_its_own(

@@ -175,7 +175,7 @@ def test_the_block_that_is_printed_loads_the_data_with_its_own_splits(
         assert task.info.labels == ("bad", "good")
 
 
-REVIEWS = [(f"A{n:07d}-{n}", ("ok", "bad", "fine")[n % 3], ("x", "y")[n % 2]) for n in range(60)]
+REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in range(60)]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_the_controller_waits_until_all_have_saved(tmp_path: Path) -> None:
         args=(RunningState(), RESIZING),
     )
     held.start()
-    wait_until("the mark", scratch.names, 10)
+    wait_until("the mark", lambda: scratch.exists("save"), 10)
     assert requests()  # and now the loop saves, and asks again when that is done
     assert not other()
     assert held.is_alive()
