@@ -25,11 +25,11 @@ import numpy as np
 import yaml
 
 from benchmarks.common import REPOSITORY, RESULTS, add_results, print_rows
-from rungwise.forecast.backtest import Backtest, Cell, compare, mean_bits
+from rungwise.forecast.backtest import Backtest, HiddenBudget, compare, mean_bits
 from rungwise.forecast.crossings import Crossing, find_crossings
 from rungwise.forecast.forecast import BUDGETS, explain_refusals, explain_width, forecast
 from rungwise.forecast.laws import LAWS, Array, Law, Normal, fit_law
-from rungwise.forecast.points import Fitted, Growth, Point, group_by_rung
+from rungwise.forecast.points import Fitted, Increase, Point, group_by_rung
 from rungwise.forecast.priors import LawPriors, Priors, estimate_noise
 from rungwise.forecast.ties import fit_level
 
@@ -172,10 +172,12 @@ def list_levels(points: Sequence[Point]) -> list[float]:
     return [level for level in budgets[BUDGETS - 1 :] if level * TIMES[0] <= budgets[-1]]
 
 
-def forecast_cells(points: Sequence[Point], priors: Priors) -> tuple[list[Cell], list[Cell]]:
+def forecast_cells(
+    points: Sequence[Point], priors: Priors
+) -> tuple[list[HiddenBudget], list[HiddenBudget]]:
     """Forecast the cells of a corpus; return them and those that a forecast refuses."""
-    told: list[Cell] = []
-    refused: list[Cell] = []
+    told: list[HiddenBudget] = []
+    refused: list[HiddenBudget] = []
     for level in list_levels(points):
         seen = [point for point in points if point.budget <= level]
         hidden = [point for point in points if point.budget / level in TIMES]
@@ -186,7 +188,7 @@ def forecast_cells(points: Sequence[Point], priors: Priors) -> tuple[list[Cell],
     return told, refused
 
 
-def choose_factor(cells: Sequence[Cell], noise: float) -> float:
+def choose_factor(cells: Sequence[HiddenBudget], noise: float) -> float:
     """Return the factor with which 95 % of cells lie in their intervals (split conformal).
 
     Intervals were made without one; the luck of a run, a part of them, is not widened.
@@ -229,7 +231,7 @@ def forecast_crossings(points: Sequence[Point], priors: Priors) -> list[dict[str
     for level in list_levels(points):
         seen = [point for point in points if point.budget <= level]
         largest = {rung: points[-1].seconds for rung, points in group_by_rung(seen).items()}
-        for crossing in find_crossings(forecast(seen, Growth(), priors)):
+        for crossing in find_crossings(forecast(seen, Increase(), priors)):
             pair = (crossing.passing, crossing.passed)
             moving = [rung for rung in pair if rungs[rung][-1].fitted == "gradient"] or pair
             begin = min(largest[rung] for rung in moving)
@@ -262,14 +264,14 @@ def _interpolate(rows: Sequence[Point], seconds: Array) -> Array:
 
 def try_corpus(
     name: str, corpora: Corpora
-) -> tuple[float, list[Cell], list[Cell], list[dict[str, Any]]]:
+) -> tuple[float, list[HiddenBudget], list[HiddenBudget], list[dict[str, Any]]]:
     """Forecast cells and crossings of a corpus with what the others teach."""
     priors = calibrate(leave_out(corpora, name))
     told, refused = forecast_cells(corpora[name], priors)
     return priors.factor, told, refused, forecast_crossings(corpora[name], priors)
 
 
-def describe(told: Sequence[Cell], refused: Sequence[Cell]) -> dict[str, Any]:
+def describe(told: Sequence[HiddenBudget], refused: Sequence[HiddenBudget]) -> dict[str, Any]:
     """The numbers of cells, and the rungs that were missed."""
     result = Backtest(list(told))
     bytewise = Backtest([cell for cell in told if cell.measure == "bits_per_byte"])

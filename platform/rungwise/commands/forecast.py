@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rungwise.forecast.backtest import Backtest
     from rungwise.forecast.crossings import Crossing
     from rungwise.forecast.forecast import RungForecast
-    from rungwise.forecast.points import Growth
+    from rungwise.forecast.points import Increase
     from rungwise.pipeline.recipe import Recipe
 
 _MOST_CROSSINGS = 12
@@ -66,14 +66,14 @@ def forecast(options: argparse.Namespace) -> None:
     from rungwise.forecast.backtest import backtest
     from rungwise.forecast.crossings import find_crossings
     from rungwise.forecast.forecast import forecast as forecast_rungs
-    from rungwise.forecast.points import Growth
+    from rungwise.forecast.points import Increase
     from rungwise.pipeline.curve_points import load_curve
     from rungwise.pipeline.workflow import load_recipe
 
     recipe = load_recipe(options.config, options.overrides)
     curve = load_curve(recipe, options.config)
     text = options.text if options.words is None else options.words / curve.words
-    growth = Growth(options.compute, text, options.seconds)
+    growth = Increase(options.compute, text, options.seconds)
     rungs = forecast_rungs(curve.points, growth)
     if options.plan is not None:
         _write_plan(recipe, rungs, growth, options)
@@ -174,7 +174,7 @@ def _print_lines(
 
 
 def _write_plan(
-    recipe: Recipe, rungs: Sequence[RungForecast], growth: Growth, options: argparse.Namespace
+    recipe: Recipe, rungs: Sequence[RungForecast], growth: Increase, options: argparse.Namespace
 ) -> None:
     """Write the recipe of a rung with the steps, or passes, of that budget."""
     import yaml
@@ -183,12 +183,14 @@ def _write_plan(
 
     if options.plan.exists():
         raise UserError(f"{options.plan} exists; give --plan another file")
-    known = {rung.rung: rung for rung in rungs if rung.later is not None}
-    name = options.rung or max(known, key=lambda rung: known[rung].best or 0.0, default=None)
-    if name not in known:
-        expected = ", ".join(known) or "none, since no rung can be forecast"
+    forecasts = {rung.rung: rung for rung in rungs if rung.later is not None}
+    name = options.rung or max(
+        forecasts, key=lambda rung: forecasts[rung].best or 0.0, default=None
+    )
+    if name not in forecasts:
+        expected = ", ".join(forecasts) or "none, since no rung can be forecast"
         raise UserError(f"--rung: expected a rung with a forecast ({expected}), found {name}")
-    rung, changed = known[name], change_recipe(recipe, name)
+    rung, changed = forecasts[name], change_recipe(recipe, name)
     assert changed.model
     assert changed.pretrain
     data = {key: value for key, value in changed.raw.items() if key not in _OF_A_LADDER}

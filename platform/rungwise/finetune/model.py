@@ -40,7 +40,7 @@ from rungwise.models.trained.encoders import LayeredEncoder, count_marks
 from rungwise.models.transformer.rows import run_cells
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo
-from rungwise.tasks.kinds.heads import Head, PooledHead, Rows
+from rungwise.tasks.kinds.heads import PooledHead, Rows, TaskHead
 from rungwise.tasks.kinds.kind import Stand
 
 
@@ -148,7 +148,7 @@ class HeadedEncoder(nn.Module):
     def __init__(
         self,
         encoder: LayeredEncoder,
-        head: Head,
+        head: TaskHead,
         *,
         top: BiLstm | Tagger | None = None,
         mix: ScalarMix | None = None,

@@ -14,7 +14,7 @@ BITS, POINT = 0.02, 0.01  # margins: bits per byte, a share of correct answers
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PricedModel:
     """A rung, or a rival without pretraining, with its score and its price in core-seconds."""
 
     name: str
@@ -31,15 +31,15 @@ class Advice:
     is the share of draws in which the choice is within the margin of the best; None without draws.
     """
 
-    choice: Candidate
-    best: Candidate
+    choice: PricedModel
+    best: PricedModel
     gain: float
     times: float
     chance: float | None
 
 
 def advise(
-    candidates: Sequence[Candidate], margin: float, better: Literal["lower", "higher"]
+    candidates: Sequence[PricedModel], margin: float, better: Literal["lower", "higher"]
 ) -> Advice:
     """Choose the cheapest candidate whose score is within `margin` of the best score."""
     sign = 1.0 if better == "lower" else -1.0

@@ -21,7 +21,7 @@ FEWEST = 2  # budgets that a forecast is made from
 
 
 @dataclass(frozen=True)
-class Cell:
+class HiddenBudget:
     """One hidden budget of one rung: what it has, and what was foretold from smaller ones."""
 
     rung: str
@@ -48,9 +48,9 @@ class Cell:
 class Backtest:
     """The cells of a ladder, or of several; numbers are NaN where there are no cells."""
 
-    cells: list[Cell]
+    cells: list[HiddenBudget]
 
-    def _median(self, error: Callable[[Cell], float]) -> float:
+    def _median(self, error: Callable[[HiddenBudget], float]) -> float:
         return median(map(error, self.cells)) if self.cells else float("nan")
 
     @property
@@ -92,11 +92,11 @@ def backtest(
     """
     priors = priors or read_priors()
     budgets = sorted({point.budget for point in points})
-    cells: list[Cell] = []
+    cells: list[HiddenBudget] = []
     for largest in budgets[FEWEST - 1 : -1]:
-        seen = [replace(point, documents=None) for point in points if point.budget <= largest]
+        smaller = [replace(point, documents=None) for point in points if point.budget <= largest]
         hidden = [point for point in points if point.budget > largest]
-        cells += compare(seen, hidden, priors, draws, seed)
+        cells += compare(smaller, hidden, priors, draws, seed)
     return Backtest(cells)
 
 
@@ -106,7 +106,7 @@ def compare(
     priors: Priors,
     draws: int = DRAWS,
     seed: int = 0,
-) -> list[Cell]:
+) -> list[HiddenBudget]:
     """Forecast hidden points, means over seeds, from those seen of the same rungs."""
     curves = draw_curves(seen, priors, draws, seed)
     rungs = group_by_rung(seen)
@@ -120,7 +120,7 @@ def compare(
             actual = fmean(row.bits for row in [first, *others])
             last = rungs[rung][-1]
             cells.append(
-                Cell(
+                HiddenBudget(
                     rung=rung,
                     family=first.family,
                     measure=first.measure,
@@ -151,11 +151,11 @@ def extend_line(rows: Sequence[Point]) -> Callable[[Point], float]:
     return lambda point: float(y1 * (point.budget / x1) ** slope)
 
 
-def share_ordered(cells: Sequence[Cell], value: Callable[[Cell], float]) -> float:
+def share_ordered(cells: Sequence[HiddenBudget], value: Callable[[HiddenBudget], float]) -> float:
     """Return the share of pairs that `value` orders as they are; ties count half."""
     right: list[float] = []
 
-    def key(cell: Cell) -> tuple[float, float, str]:
+    def key(cell: HiddenBudget) -> tuple[float, float, str]:
         return (cell.seen, cell.budget, cell.measure)
 
     for _, group in groupby(sorted(cells, key=key), key=key):

@@ -15,7 +15,7 @@ import numpy as np
 from rungwise.forecast.forecast import FARTHEST, RungForecast
 from rungwise.forecast.intervals import Curves, Interval
 from rungwise.forecast.laws import Array
-from rungwise.forecast.points import Growth, grow
+from rungwise.forecast.points import Increase, grow
 
 STEPS = 240  # places of the grid of seconds, evenly spaced in logarithms
 LIKELY = 0.5  # a crossing whose median lies within the limit is one that is foretold
@@ -42,7 +42,7 @@ class Crossing:
 def predict_at_seconds(curves: Curves, seconds: Array, text: float = 1.0) -> Array:
     """Return draws of bits after so many core-seconds, on `text` times the training text."""
     last = curves.last
-    distinct = grow(last, Growth(text=text)).distinct
+    distinct = grow(last, Increase(text=text)).distinct
     tokens = last.tokens * seconds / last.seconds
     if last.fitted == "counts":
         tokens = np.minimum(tokens, distinct)
@@ -92,8 +92,8 @@ def interpolate(places: Array, gaps: Array) -> Array:
     low, high = gaps[rows, before], gaps[rows, index]
     with np.errstate(invalid="ignore", divide="ignore"):
         part = np.where(index > 0, -low / (high - low), 0.0)
-    met = places[before] + part * (places[index] - places[before])
-    return np.where(positive.any(axis=1), met, np.inf)
+    crossing = places[before] + part * (places[index] - places[before])
+    return np.where(positive.any(axis=1), crossing, np.inf)
 
 
 def _rank(places: Array) -> Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rungwise.forecast.intervals import DRAWS, Curves, Interval, draw_curves
-from rungwise.forecast.points import Growth, Point, group_by_rung, grow
+from rungwise.forecast.points import Increase, Point, group_by_rung, grow
 from rungwise.forecast.priors import Priors, read_priors
 
 BUDGETS = 3  # two to fit, and the third tells whether the fit foretells anything
@@ -20,7 +20,7 @@ WIDEST = 0.3  # an interval whose half is a larger share of its median is no for
 
 @dataclass(frozen=True)
 class RungForecast:
-    """What a rung is worth at its largest measured budget, and at a larger one.
+    """The worth of a rung at its largest measured budget, and at a larger one.
 
     `later` and `best` are None where the rung cannot be forecast; `refusal` says why. `best` is the
     chance to be the best of those that can, among rungs with the same measure.
@@ -38,7 +38,7 @@ class RungForecast:
 
 def forecast(
     points: Sequence[Point],
-    growth: Growth,
+    growth: Increase,
     priors: Priors | None = None,
     draws: int = DRAWS,
     seed: int = 0,
@@ -52,15 +52,15 @@ def forecast(
     later = {rung: curves[rung].predict_point(targets[rung]) for rung in rungs}
     for rung, bits in later.items():
         refusals[rung] = refusals[rung] or _refuse_target(rungs[rung][-1], targets[rung], bits)
-    known = {rung: bits for rung, bits in later.items() if not refusals[rung]}
-    chances = count_wins(known, {rung: rows[-1].measure for rung, rows in rungs.items()})
+    draws_known = {rung: bits for rung, bits in later.items() if not refusals[rung]}
+    chances = count_wins(draws_known, {rung: rows[-1].measure for rung, rows in rungs.items()})
     return [
         RungForecast(
             rung=rung,
             last=rows[-1],
             target=targets[rung],
             now=Interval.of(curves[rung].predict_point(rows[-1])),
-            later=Interval.of(later[rung]) if rung in known else None,
+            later=Interval.of(later[rung]) if rung in draws_known else None,
             best=chances.get(rung),
             refusal=refusals[rung],
             curves=curves[rung],
@@ -74,8 +74,8 @@ def explain_refusals(
 ) -> dict[str, str]:
     """Say of each rung why it cannot be forecast from its points; "" if it can."""
     rungs = group_by_rung(points)
-    seen = [point for point in points if point.budget < rungs[point.rung][-1].budget]
-    curves = draw_curves(seen, priors, draws, seed)
+    smaller = [point for point in points if point.budget < rungs[point.rung][-1].budget]
+    curves = draw_curves(smaller, priors, draws, seed)
     return {rung: _refuse_rung(rows, curves.get(rung)) for rung, rows in rungs.items()}
 
 

@@ -150,15 +150,15 @@ def weigh_laws(
     """
     last = rows[-1]
     hidden = [row for row in rows if row.budget == last.budget]
-    seen = [row for row in rows if row.budget < last.budget]
+    smaller = [row for row in rows if row.budget < last.budget]
     laws = LAWS[last.fitted]
-    if len({row.budget for row in seen}) < 2:
+    if len({row.budget for row in smaller}) < 2:
         return {law.name: 1 / len(laws) for law in laws}
     actual = float(np.mean(np.log([row.bits for row in hidden])))
-    octaves = count_octaves(seen[-1], last.tokens, last.unique)
+    octaves = count_octaves(smaller[-1], last.tokens, last.unique)
     densities = []
     for law in laws:
-        fit = fit_law(law, seen, prior[law.name], noise.size)
+        fit = fit_law(law, smaller, prior[law.name], noise.size)
         foretold = fit.predict(last.tokens, last.unique)[0]
         own = fit.predict_error(last.tokens, last.unique)[0]
         error = np.sqrt(own**2 + noise.size**2 + (misfit * octaves) ** 2)

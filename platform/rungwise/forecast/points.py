@@ -58,7 +58,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Growth:
+class Increase:
     """Factors over budget 1 that a forecast is for: of core-seconds, and of training text. With
     `seconds`, each rung that learns by gradient has so many core-seconds instead."""
 
@@ -67,7 +67,7 @@ class Growth:
     seconds: float | None = None
 
 
-def grow(point: Point, growth: Growth) -> Point:
+def grow(point: Point, growth: Increase) -> Point:
     """Return where a point would lie with more compute and text; its bits are unknown (NaN).
 
     A rung that learns by gradient reads more tokens with more compute; one that counts reads its

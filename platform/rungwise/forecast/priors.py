@@ -1,4 +1,4 @@
-"""What earlier backtests say before a rung has points: priors of parameters, noise, misfit.
+"""Priors from earlier backtests, before a rung has points: of parameters, noise and misfit.
 
 priors.yaml is written by `python -m benchmarks.forecast --write` from every corpus with a curve.
 Families that were seen there have priors of their own; others take those of how they are fitted.

@@ -84,20 +84,20 @@ def _judge_budgets(curve: Stage, graph: Graph, counted: tuple[str, ...]) -> dict
 def grow_past_gaps(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
     """Return a function that leaves out tasks that the text cannot fill, so that the page of the
     others is written; None without such tasks. `make` makes the `stages` of a recipe."""
-    made = {each.fingerprint: each.title.task for each in stages if each.name == "task"}
-    made = {
+    tasks = {each.fingerprint: each.title.task for each in stages if each.name == "task"}
+    tasks = {
         key: task
-        for key, task in made.items()
+        for key, task in tasks.items()
         if task and not isinstance(recipe.tasks[task].data, FilesTaskConfig)
     }
-    if not made or stages[-1].name != "ladder":
+    if not tasks or stages[-1].name != "ladder":
         return None
 
     def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> FinishedStages:
-        gaps = {task: failed[key] for key, task in made.items() if key in failed}
-        known = make(recipe.with_gaps(gaps)) if gaps else stages
-        needed = {stage.fingerprint for stage in known} - made.keys()
-        return FinishedStages(known, frozenset(each.fingerprint for each in stages) - needed)
+        gaps = {task: failed[key] for key, task in tasks.items() if key in failed}
+        remaining = make(recipe.with_gaps(gaps)) if gaps else stages
+        needed = {stage.fingerprint for stage in remaining} - tasks.keys()
+        return FinishedStages(remaining, frozenset(each.fingerprint for each in stages) - needed)
 
     return grow
 

@@ -50,13 +50,13 @@ class _Model:
             raise _RequestTooLarge(
                 f"expected at most {MOST_BYTES:,} bytes, found {len(body):,}; send several requests"
             )
-        sent = json.loads(body)
-        if isinstance(sent, list) and len(sent) > MOST_EXAMPLES:
+        message = json.loads(body)
+        if isinstance(message, list) and len(message) > MOST_EXAMPLES:
             raise _RequestTooLarge(
-                f"expected at most {MOST_EXAMPLES:,} examples, found {len(sent):,}; send several "
-                "requests"
+                f"expected at most {MOST_EXAMPLES:,} examples, found {len(message):,}; send "
+                "several requests"
             )
-        return self._model.predict(sent).to_dict("records")
+        return self._model.predict(message).to_dict("records")
 
 
 class _RequestTooLarge(DataError):

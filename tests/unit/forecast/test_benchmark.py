@@ -13,7 +13,7 @@ from benchmarks.forecast import (
     leave_out,
     measure_crossing,
 )
-from rungwise.forecast.backtest import Cell
+from rungwise.forecast.backtest import HiddenBudget
 from rungwise.forecast.crossings import Crossing
 from rungwise.forecast.intervals import Interval
 from rungwise.forecast.laws import LAWS, PARAMETERS, log_loss
@@ -44,9 +44,9 @@ def test_priors_have_the_mean_and_the_spread_of_the_curves() -> None:
     assert families["gpt"]["slope"][0] > kind["slope"][0] > families["rnn"]["slope"][0]
 
 
-def make_cell(actual: float, half: float) -> Cell:
+def make_cell(actual: float, half: float) -> HiddenBudget:
     interval = Interval(1.0, math.exp(-half), math.exp(half))
-    return Cell("gpt", "gpt", "bits_per_byte", 0.25, 1.0, 1e6, actual, interval, 1.0, 1.0)
+    return HiddenBudget("gpt", "gpt", "bits_per_byte", 0.25, 1.0, 1e6, actual, interval, 1.0, 1.0)
 
 
 def test_the_factor_covers_95_of_100_cells() -> None:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from rungwise.forecast.advice import Candidate, advise
+from rungwise.forecast.advice import PricedModel, advise
 from rungwise.forecast.backtest import backtest
 from rungwise.forecast.crossings import find_crossings, interpolate
 from rungwise.forecast.forecast import forecast
-from rungwise.forecast.points import Growth
+from rungwise.forecast.points import Increase
 from tests.unit.forecast.curves import LARGEST, list_points, vague_priors
 
 
@@ -23,7 +23,7 @@ def test_a_crossing_is_where_algebra_says() -> None:
     # The slow rung takes ten times the seconds: 1.8 (t / 60)^-0.04 = 2 (t / 600)^-0.1.
     expected = ((2.0 / 1.8) * 600**0.1 / 60**0.04) ** (1 / 0.06)
     points = list_points(fast, "fast", seconds=60) + list_points(slow, "slow", seconds=600)
-    (crossing,) = find_crossings(forecast(points, Growth(), vague_priors()))
+    (crossing,) = find_crossings(forecast(points, Increase(), vague_priors()))
     assert (crossing.passing, crossing.passed) == ("slow", "fast")
     assert crossing.foretold
     assert crossing.chance > 0.95
@@ -34,7 +34,7 @@ def test_a_crossing_is_where_algebra_says() -> None:
 def test_a_network_passes_counts_where_its_curve_meets_their_value() -> None:
     counts = list_points(fast, "3-gram", seconds=5, fitted="counts", distinct=LARGEST)
     points = counts + list_points(slow, "slow", seconds=600)
-    (crossing,) = find_crossings(forecast(points, Growth(), vague_priors()))
+    (crossing,) = find_crossings(forecast(points, Increase(), vague_priors()))
     assert crossing.passing == "slow"
     # 1.8 = 2 (t / 600)^-0.1, whatever the counts would gain from more text.
     assert crossing.seconds.median == pytest.approx(600 * (2 / 1.8) ** 10, rel=0.05)
@@ -42,7 +42,7 @@ def test_a_network_passes_counts_where_its_curve_meets_their_value() -> None:
 
 def test_no_crossing_within_the_limit() -> None:
     points = list_points(fast, "one") + list_points(lambda t, d: 1.5 * fast(t, d), "two")
-    (crossing,) = find_crossings(forecast(points, Growth(), vague_priors()))
+    (crossing,) = find_crossings(forecast(points, Increase(), vague_priors()))
     assert not crossing.foretold
     assert crossing.chance < 0.05
     assert crossing.seconds.median == np.inf
@@ -80,9 +80,9 @@ def test_order_is_compared_where_small_runs_mislead() -> None:
 
 def test_advice_is_the_cheapest_within_the_margin() -> None:
     rungs = [
-        Candidate("gpt", 1.50, 600),
-        Candidate("lstm", 1.515, 300),
-        Candidate("3-gram", 1.7, 5),
+        PricedModel("gpt", 1.50, 600),
+        PricedModel("lstm", 1.515, 300),
+        PricedModel("3-gram", 1.7, 5),
     ]
     advice = advise(rungs, 0.02, "lower")
     assert (advice.choice.name, advice.best.name) == ("lstm", "gpt")
@@ -95,7 +95,7 @@ def test_advice_is_the_cheapest_within_the_margin() -> None:
 def test_advice_says_how_sure_it_is() -> None:
     draws = np.array([1.5, 1.5, 1.5, 1.5])
     rungs = [
-        Candidate("gpt", 1.5, 600, draws),
-        Candidate("lstm", 1.515, 300, np.array([1.5, 1.51, 1.53, 1.53])),
+        PricedModel("gpt", 1.5, 600, draws),
+        PricedModel("lstm", 1.515, 300, np.array([1.5, 1.51, 1.53, 1.53])),
     ]
     assert advise(rungs, 0.02, "lower").chance == 0.5

@@ -8,7 +8,7 @@ import pytest
 
 from rungwise.forecast.forecast import count_wins, forecast
 from rungwise.forecast.intervals import Interval, draw_curves, weigh_laws
-from rungwise.forecast.points import Growth, Point, grow
+from rungwise.forecast.points import Increase, Point, grow
 from rungwise.forecast.priors import Noise, estimate_noise, read_priors
 from tests.unit.forecast.curves import list_points, vague_priors
 from tests.unit.forecast.test_laws import line_law, passes_law, power_law
@@ -18,14 +18,14 @@ PRIORS = read_priors()
 
 def interval_at(points: list[Point], times: float, noise: float) -> Interval:
     curves = draw_curves(points, replace(PRIORS, noise=noise))
-    return Interval.of(curves["gpt"].predict_point(grow(points[-1], Growth(times, times))))
+    return Interval.of(curves["gpt"].predict_point(grow(points[-1], Increase(times, times))))
 
 
 def test_a_permutation_of_points_changes_nothing() -> None:
     points = list_points(power_law) + list_points(line_law, rung="lstm")
     shuffled = random.Random(0).sample(points, len(points))
-    first = {one.rung: one for one in forecast(points, Growth(4, 4), PRIORS)}
-    for other in forecast(shuffled, Growth(4, 4), PRIORS):
+    first = {one.rung: one for one in forecast(points, Increase(4, 4), PRIORS)}
+    for other in forecast(shuffled, Increase(4, 4), PRIORS):
         assert other.later == first[other.rung].later
         assert other.best == first[other.rung].best
 
@@ -59,8 +59,8 @@ def test_intervals_widen_with_distance() -> None:
 
 @pytest.mark.parametrize("law", [power_law, passes_law])
 def test_a_forecast_with_new_text_is_no_worse_than_with_repeated_text(law) -> None:
-    (repeated,) = forecast(list_points(law, distinct=2e6), Growth(compute=8), PRIORS)
-    (new,) = forecast(list_points(law, distinct=2e6), Growth(compute=8, text=32), PRIORS)
+    (repeated,) = forecast(list_points(law, distinct=2e6), Increase(compute=8), PRIORS)
+    (new,) = forecast(list_points(law, distinct=2e6), Increase(compute=8, text=32), PRIORS)
     medians = [np.median(one.curves.predict_point(one.target)) for one in (new, repeated)]
     assert medians[0] <= medians[1]
 
@@ -93,9 +93,9 @@ def test_documents_move_all_rungs_alike() -> None:
         for rung, law in (("gpt", power_law), ("lstm", line_law))
         for point in list_points(law, rung=rung)
     ]
-    gpt, lstm = forecast(points, Growth(), vague_priors())
+    gpt, lstm = forecast(points, Increase(), vague_priors())
     alone = [replace(point, documents=None) for point in points]
-    without = forecast(alone, Growth(), vague_priors())[0]
+    without = forecast(alone, Increase(), vague_priors())[0]
     assert gpt.now.high - gpt.now.low > 5 * (without.now.high - without.now.low)
     moved = [one.curves.documents for one in (gpt, lstm)]
     assert moved[0] == pytest.approx(moved[1])
@@ -110,14 +110,18 @@ def test_wins_are_counted_among_rungs_that_are_measured_alike() -> None:
 @pytest.mark.parametrize(
     ("points", "growth", "says"),
     [
-        (list_points(power_law, budgets=(0.5, 1)), Growth(4), "needs 3 budgets"),
-        (list_points(lambda t, d: 2 + (t > 5e6)), Growth(4), "for the largest, which has 3.000"),
-        (list_points(lambda t, d: 2.5 - t / 1e8), Growth(4), "fell by only 3.0% over its budgets"),
-        (list_points(power_law), Growth(1000), "1000 times the largest budget is too far"),
+        (list_points(power_law, budgets=(0.5, 1)), Increase(4), "needs 3 budgets"),
+        (list_points(lambda t, d: 2 + (t > 5e6)), Increase(4), "for the largest, which has 3.000"),
+        (
+            list_points(lambda t, d: 2.5 - t / 1e8),
+            Increase(4),
+            "fell by only 3.0% over its budgets",
+        ),
+        (list_points(power_law), Increase(1000), "1000 times the largest budget is too far"),
     ],
 )
 def test_a_rung_that_cannot_be_forecast_says_so(
-    points: list[Point], growth: Growth, says: str
+    points: list[Point], growth: Increase, says: str
 ) -> None:
     (result,) = forecast(points, growth, PRIORS)
     assert says in result.refusal

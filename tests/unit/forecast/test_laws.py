@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rungwise.forecast.laws import FIXED, LAWS, PARAMETERS, fit_law, log_loss
-from rungwise.forecast.points import Fitted, Growth, Point, grow
+from rungwise.forecast.points import Fitted, Increase, Point, grow
 from tests.unit.forecast.curves import LARGEST, list_points, vague_priors
 
 
@@ -77,11 +77,11 @@ def test_counts_gain_from_text_and_networks_from_compute() -> None:
     (network,) = list_points(power_law, budgets=[1], distinct=1e6)
     counts = replace(network, tokens=1e6, fitted="counts")
 
-    def place(point: Point, growth: Growth) -> tuple[float, float, float]:
+    def place(point: Point, growth: Increase) -> tuple[float, float, float]:
         point = grow(point, growth)
         return point.tokens, point.distinct, point.seconds
 
-    assert place(network, Growth(compute=10)) == (8e7, 1e6, 6000)
-    assert place(network, Growth(text=10)) == (8e6, 1e7, 600)
-    assert place(counts, Growth(compute=10)) == (1e6, 1e6, 600)
-    assert place(counts, Growth(text=10)) == (1e7, 1e7, 6000)
+    assert place(network, Increase(compute=10)) == (8e7, 1e6, 6000)
+    assert place(network, Increase(text=10)) == (8e6, 1e7, 600)
+    assert place(counts, Increase(compute=10)) == (1e6, 1e6, 600)
+    assert place(counts, Increase(text=10)) == (1e7, 1e7, 6000)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rungwise.forecast.forecast import forecast
-from rungwise.forecast.points import Growth, Point
+from rungwise.forecast.points import Increase, Point
 from rungwise.forecast.priors import Noise
 from rungwise.forecast.ties import tie_levels
 from tests.unit.forecast.curves import list_points, vague_priors
@@ -38,7 +38,7 @@ def test_families_without_a_gap_and_other_measures_are_not_tied() -> None:
 
 def test_a_tie_narrows_a_forecast_from_little() -> None:
     little = list_rung("rnn", 2.4)[:3]
-    (alone,) = forecast(little, Growth(8), PRIORS)
-    _, beside = forecast(list_rung("gpt", 2.0) + little, Growth(8), PRIORS)
+    (alone,) = forecast(little, Increase(8), PRIORS)
+    _, beside = forecast(list_rung("gpt", 2.0) + little, Increase(8), PRIORS)
     draws = [one.curves.predict_point(one.target) for one in (beside, alone)]
     assert np.std(draws[0]) < np.std(draws[1])

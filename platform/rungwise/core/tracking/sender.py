@@ -528,7 +528,7 @@ class Sender:
         return {point.step for point in self._client.get_metric_history(run_id, name)}
 
     def _read_names(self, run: Any) -> set[tuple[str, str]]:
-        """What a run has by name; files only of the folders to which some were sent."""
+        """The values of a run in MLflow, by name; files of the folders to which some were sent."""
         run_id = run.info.run_id
         files = [name for kind, name in self._names[run_id] if kind == "artifacts"]
         folders = {name.rpartition("/")[0] for name in files}

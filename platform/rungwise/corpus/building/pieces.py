@@ -30,7 +30,7 @@ def name_pieces(
     plain = identity(config)
     rules = {name: value for name, value in plain.items() if name not in _LATER}
     names = source_names(config.sources)
-    named: list[Range] = []
+    numbered_ranges: list[Range] = []
     for index, source in enumerate(config.sources):
         own = [range for range in ranges if range.source == index]
         files = list(dict.fromkeys(file for range in own for file in range.files))
@@ -50,5 +50,5 @@ def name_pieces(
                 facts = [settings, content, range.begin, range.end]
                 key = fingerprint(facts, KEY_CHARACTERS)
                 pieces.append(Piece(key, part, results.get(key, "")))
-            named.append(replace(range, pieces=tuple(pieces)))
-    return named
+            numbered_ranges.append(replace(range, pieces=tuple(pieces)))
+    return numbered_ranges

@@ -322,17 +322,19 @@ class RangeTask:
         """Stage the documents of a range, those of its files unless given; read the pieces that
         have not been read; return the report."""
         pieces = range.pieces or (Piece(str(range.number), range.files),)
-        known = {key: self.shared.read(key) for key in {piece.result for piece in pieces} - {""}}
-        missing = [piece for piece in pieces if not _holds(known.get(piece.result), piece)]
+        results = {key: self.shared.read(key) for key in {piece.result for piece in pieces} - {""}}
+        missing = [piece for piece in pieces if not _holds(results.get(piece.result), piece)]
         own = fingerprint([piece.key for piece in missing], KEY_CHARACTERS)
         if missing:
-            known[own] = self.shared.read(own) or self._read_pieces(own, range, missing, documents)
+            results[own] = self.shared.read(own) or self._read_pieces(
+                own, range, missing, documents
+            )
         result_of = {piece.key: piece.result for piece in pieces}
         result_of |= {piece.key: own for piece in missing}
         report, rows = RangeReport(source=self._source(range)), list[_Rows]()
         for piece in pieces:
             key = result_of[piece.key]
-            entry = known[key][piece.key]
+            entry = results[key][piece.key]
             report.add(RangeReport.from_plain(entry["report"]))
             report.results[piece.key] = key
             if rows and (rows[-1].result, rows[-1].end) == (key, entry["first"]):

@@ -377,9 +377,11 @@ def _text_bytes(range: Range) -> float:
 
 def _work_bytes(range: Range) -> float:
     """Return the bytes of text that take as long as what is to be done of this range."""
-    read = sum(file.size_bytes for piece in range.pieces if piece.result for file in piece.files)
-    known = min(1.0, read / max(1, range.num_bytes))
-    return _text_bytes(range) * (1 - known * (1 - _REUSED))
+    num_read = sum(
+        file.size_bytes for piece in range.pieces if piece.result for file in piece.files
+    )
+    share_read = min(1.0, num_read / max(1, range.num_bytes))
+    return _text_bytes(range) * (1 - share_read * (1 - _REUSED))
 
 
 def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[RangeReport]) -> None:

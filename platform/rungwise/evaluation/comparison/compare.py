@@ -183,9 +183,11 @@ def compare_variants(
             context.report.note(_noise_note(name, result, metric))
     trivial = [scores[metric] for scores in task.baselines.values() if metric in scores]
     lowest = results[first].estimates[metric].low
-    shown = {name: each.estimates[metric].mean for name, each in results.items()}
-    shown |= {name: run.scores["test"][metric] for name, run in rivals.items()}
-    means = ", ".join(f"{name} {format_metric(mean, metric)}" for name, mean in shown.items())
+    scores_shown = {name: each.estimates[metric].mean for name, each in results.items()}
+    scores_shown |= {name: run.scores["test"][metric] for name, run in rivals.items()}
+    means = ", ".join(
+        f"{name} {format_metric(mean, metric)}" for name, mean in scores_shown.items()
+    )
     return EvaluateSummary(
         task=config.task,
         budget=config.budget,

@@ -193,9 +193,9 @@ def _refuse_shared(
     lists: Mapping[str, list[frozenset[str]]], others: Mapping[str, list[frozenset[str]]], what: str
 ) -> None:
     """Raise ConfigError if one of the `lists` of pairs lies in the `others`."""
-    known = {pair for pairs in others.values() for pair in pairs}
+    other_pairs = {pair for pairs in others.values() for pair in pairs}
     for file, pairs in lists.items():
-        shared = sum(pair in known for pair in pairs)
+        shared = sum(pair in other_pairs for pair in pairs)
         if pairs and shared >= _SAME_PAIRS * len(pairs):
             raise ConfigError(
                 f"search.measure.path: {shared} of {len(pairs)} pairs of {file} are in {what}; "

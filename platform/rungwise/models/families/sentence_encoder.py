@@ -420,7 +420,7 @@ def _list_modules(model: SentenceModel) -> list[SentenceModule]:
 
 
 def _compute_tensors(body: SentenceBody, config: SentenceEncoderConfig) -> dict[str, Tensor]:
-    """What the body computes, and zeros for heads that nothing reads."""
+    """The states of the body, and zeros for heads that nothing reads."""
     D, heads = config.hidden_size, config.num_layers * config.num_heads
     return {
         "sentence.token_embedding.weight": _word_vectors(body) * D**0.5,

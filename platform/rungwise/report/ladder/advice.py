@@ -8,7 +8,7 @@ from typing import Any
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.evaluation.suites.section import Column, MeasuredRung, Panel, plot_estimate
-from rungwise.forecast.advice import BITS, POINT, Advice, Candidate, advise
+from rungwise.forecast.advice import BITS, POINT, Advice, PricedModel, advise
 from rungwise.report import formats, style
 from rungwise.report.page import Section
 from rungwise.report.palette import Series
@@ -19,8 +19,8 @@ _LEAST_SECONDS = 0.1  # of a model that is fitted in less
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a model is wanted for, `to predict text`, and who was tried: the score and the
+class LadderQuestion:
+    """A use for a model, `to predict text`, and the candidates for it: the score and the
     core-seconds of training of each."""
 
     words: str
@@ -31,7 +31,7 @@ class Question:
     @property
     def advice(self) -> Advice:
         candidates = [
-            Candidate(name, score.mean, self.seconds[name]) for name, score in self.scores.items()
+            PricedModel(name, score.mean, self.seconds[name]) for name, score in self.scores.items()
         ]
         higher = METRICS[self.metric].higher_is_better
         return advise(candidates, POINT if higher else BITS, "higher" if higher else "lower")
@@ -58,11 +58,11 @@ class Question:
 
 def gather_questions(
     rungs: Sequence[MeasuredRung], columns: Sequence[Column], comparison: VariantComparison | None
-) -> list[Question]:
+) -> list[LadderQuestion]:
     """The questions that at least two candidates answer: the text, then every task."""
     seconds = {name: _count_seconds(rung) for rung in rungs for name in (rung.name, *rung.also)}
     questions = [
-        Question(
+        LadderQuestion(
             "To predict text",
             _BITS,
             {name: cell.value for name, cell in column.cells.items() if cell.exact},
@@ -74,7 +74,7 @@ def gather_questions(
     return [each for each in questions if len(each.scores) > 1]
 
 
-def _ask_task(task: TaskResult, pretraining: Mapping[str, float]) -> Question:
+def _ask_task(task: TaskResult, pretraining: Mapping[str, float]) -> LadderQuestion:
     evaluation = task.evaluation
     seconds: dict[str, float] = {}
     for name, result in evaluation.variants.items():
@@ -82,7 +82,7 @@ def _ask_task(task: TaskResult, pretraining: Mapping[str, float]) -> Question:
         before = pretraining.get(name, 0.0) if result.pretraining else 0.0
         seconds[name] = before + sum(runs) / len(runs)
     seconds |= {name: rival.seconds for name, rival in evaluation.rivals.items()}
-    return Question(f"For the task {task.name}", task.metric, evaluation.estimates(), seconds)
+    return LadderQuestion(f"For the task {task.name}", task.metric, evaluation.estimates(), seconds)
 
 
 def _count_seconds(rung: MeasuredRung) -> float:
@@ -92,7 +92,9 @@ def _count_seconds(rung: MeasuredRung) -> float:
     return max(rung.pretrain.seconds * workers, _LEAST_SECONDS)
 
 
-def write_advice(questions: Sequence[Question], looks: Mapping[str, Series]) -> Section | None:
+def write_advice(
+    questions: Sequence[LadderQuestion], looks: Mapping[str, Series]
+) -> Section | None:
     """The section; None if no question has two candidates."""
     if not questions:
         return None
@@ -120,7 +122,7 @@ def write_advice(questions: Sequence[Question], looks: Mapping[str, Series]) -> 
     )
 
 
-def _make_row(question: Question, name: str) -> dict[str, Any]:
+def _make_row(question: LadderQuestion, name: str) -> dict[str, Any]:
     score = question.scores[name]
     return {
         "question": question.words,

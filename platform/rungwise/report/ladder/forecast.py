@@ -1,5 +1,4 @@
-"""What each rung would be worth with more: its curve over the cost of training, and what it
-foretells.
+"""The section about more time or text: curves over the cost of training, and what they foretell.
 
 The points are those of the curve stage; the laws through them are drawn anew (forecast/), which
 takes a few seconds.
@@ -18,7 +17,7 @@ from rungwise.evaluation.curve import read_points
 from rungwise.forecast.backtest import backtest
 from rungwise.forecast.crossings import Crossing, find_crossings, predict_at_seconds
 from rungwise.forecast.forecast import RungForecast, forecast
-from rungwise.forecast.points import Growth, Point
+from rungwise.forecast.points import Increase, Point
 from rungwise.forecast.wording import describe_backtest, describe_crossing
 from rungwise.report import palette, style
 from rungwise.report.formats import metric_name, small_percent
@@ -33,8 +32,8 @@ _NARROW = 3.7  # inches: the width of a telephone
 _HEIGHT = 3.9
 _BITS = "bits_per_byte"
 _GROWTHS = {
-    "ten times the time, the same text": Growth(TIMES, 1.0),
-    "ten times the time and the text": Growth(TIMES, TIMES),
+    "ten times the time, the same text": Increase(TIMES, 1.0),
+    "ten times the time and the text": Increase(TIMES, TIMES),
 }
 
 
@@ -73,7 +72,7 @@ class LadderForecast:
 def gather_forecast(
     inputs: Mapping[str, Artifact], names: Mapping[str, str]
 ) -> LadderForecast | None:
-    """What the curve of a ladder foretells, with the names of rungs on the page; None without a
+    """Forecasts from the curve of a ladder, with the names of rungs on the page; None without a
     curve."""
     curves = [*select_stage(inputs, "curve").values()]
     if not curves:
@@ -119,10 +118,10 @@ def _order(rungs: Sequence[RungForecast]) -> list[RungForecast]:
 
 
 def _describe_best(title: str, rungs: Sequence[RungForecast]) -> str:
-    known = [each for each in rungs if each.later and each.last.measure == _BITS]
-    if not known:
+    candidates = [each for each in rungs if each.later and each.last.measure == _BITS]
+    if not candidates:
         return f"With {title}: no rung can be foretold."
-    best = max(known, key=lambda each: each.best or 0.0)
+    best = max(candidates, key=lambda each: each.best or 0.0)
     first = min((each for each in rungs if each.last.measure == _BITS), key=lambda e: e.last.bits)
     assert best.later
     later = f"{best.later.median:.2f} [{best.later.low:.2f}, {best.later.high:.2f}]"
@@ -198,7 +197,7 @@ def _draw(
 
 
 def _draw_rung(
-    axes: Axes, rung: RungForecast, points: Sequence[Point], growth: Growth, look: Series
+    axes: Axes, rung: RungForecast, points: Sequence[Point], growth: Increase, look: Series
 ) -> None:
     axes.plot(
         [point.seconds for point in points],
@@ -227,7 +226,7 @@ def _mark_crossings(
     rungs: Sequence[RungForecast],
     crossings: Sequence[Crossing],
     drawn: Sequence[str],
-    growth: Growth,
+    growth: Increase,
 ) -> None:
     by_name = {each.rung: each for each in rungs}
     for crossing in crossings:

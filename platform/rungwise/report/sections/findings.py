@@ -156,9 +156,9 @@ def rival_headline(task: TaskResult) -> str:
         return ""
     evaluation, metric = task.evaluation, task.metric
     ours = score(evaluation.variants[pair.first].estimates[metric].mean, metric)
-    theirs = score(evaluation.rivals[pair.second].estimate.mean, metric)
+    rival_score = score(evaluation.rivals[pair.second].estimate.mean, metric)
     verb = "beats" if pair.bootstrap.high < 0 else "cannot be told from"
-    return f"{task.name}: {pair.second} {theirs} {verb} {pair.first} {ours}"
+    return f"{task.name}: {pair.second} {rival_score} {verb} {pair.first} {ours}"
 
 
 def describe_learning(pretrain: PretrainSummary, objective: Objective) -> str:

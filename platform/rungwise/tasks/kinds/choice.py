@@ -42,7 +42,7 @@ from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mea
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rungwise.tasks.kinds.heads import Head
+    from rungwise.tasks.kinds.heads import TaskHead
 
 _OPTION = "option"
 _NUMBERED = re.compile(f"{_OPTION}[0-9]+")
@@ -110,7 +110,7 @@ class Choice(TaskKind):
             items.append(Item(rows, index, example.target, needs=needs, cut=cut))
         return items
 
-    def build_head(self, stand: Stand) -> Head:
+    def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import ChoiceHead
 
         return ChoiceHead(stand.width, 1, stand.pooling, stand.dropout, stand.pooler)

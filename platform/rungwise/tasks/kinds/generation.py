@@ -33,7 +33,7 @@ from rungwise.tokenizer import CLEAN_UP
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rungwise.tasks.kinds.heads import Head
+    from rungwise.tasks.kinds.heads import TaskHead
 
 
 def _pairs(predictions: Predictions, examples: Sequence[Text]) -> list[tuple[str, str]]:
@@ -77,7 +77,7 @@ class Generation(TextKind):
                 "to write beside three marks and a source; choose 5 or more"
             )
 
-    def build_head(self, stand: Stand) -> Head:
+    def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import TokenHead
 
         return TokenHead(stand.width, stand.num_tokens, stand.dropout)

@@ -91,7 +91,7 @@ class Pool(nn.Module):
         return pooled_RE if self.dense is None else torch.tanh(self.dense(pooled_RE))
 
 
-class Head(nn.Module):
+class TaskHead(nn.Module):
     """A linear layer on the states. `purpose` is what it is for, by which models/counterpart.py
     finds a class of transformers, None if there is none; `outputs` names what ONNX returns."""
 
@@ -104,7 +104,7 @@ class Head(nn.Module):
         return self.linear(states_RTE)
 
 
-class PooledHead(Head):
+class PooledHead(TaskHead):
     """A linear layer that reads one vector of each row, or of each pair of rows."""
 
     def __init__(
@@ -167,7 +167,7 @@ class ChoiceHead(PooledHead):
         return empty_BO.index_put((rows.item, option_R), score_R)
 
 
-class TokenHead(Head):
+class TokenHead(TaskHead):
     """One tag for each word, or the token to write after each place of a target, from one state."""
 
     purpose = "token"
@@ -185,7 +185,7 @@ class TokenHead(Head):
         return self.linear(self.dropout(states_RTE[rows.word_row, rows.word_place]))
 
 
-class SpanHead(Head):
+class SpanHead(TaskHead):
     """Start and end of an answer, by two vectors (Devlin et al. 2019, section 4.2). No dropout, as
     in run_squad.py of google-research/bert."""
 

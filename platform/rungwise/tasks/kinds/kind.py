@@ -34,7 +34,7 @@ from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric
 if TYPE_CHECKING:  # reading a recipe needs no PyTorch
     from torch import Tensor
 
-    from rungwise.tasks.kinds.heads import Head
+    from rungwise.tasks.kinds.heads import TaskHead
 
 Calibration = Mapping[str, float]
 Prediction = dict[str, Any]
@@ -206,7 +206,7 @@ class TaskKind(ABC):
         return 0
 
     @abstractmethod
-    def build_head(self, stand: Stand) -> Head:
+    def build_head(self, stand: Stand) -> TaskHead:
         """Build the head, with random weights."""
 
     @staticmethod

@@ -32,7 +32,7 @@ from rungwise.tasks.kinds.items import (
 from rungwise.tasks.kinds.kind import Outputs, Reading, Record, Stand, TaskKind
 
 if TYPE_CHECKING:
-    from rungwise.tasks.kinds.heads import Head
+    from rungwise.tasks.kinds.heads import TaskHead
 
 _Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
 
@@ -62,7 +62,7 @@ class SentenceKind(TextKind):
     def takes(self, key: str) -> bool:
         return super().takes(key) and (key != "pairs" or self.info.pair)
 
-    def build_head(self, stand: Stand) -> Head:
+    def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import SequenceHead
 
         pooled = (stand.pooling, stand.dropout, stand.pooler)

@@ -46,7 +46,7 @@ from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, rat
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rungwise.tasks.kinds.heads import Head
+    from rungwise.tasks.kinds.heads import TaskHead
 
 NO_ANSWER = (0, 0)  # target: start and end at the first token of the row
 THRESHOLD = "null_threshold"
@@ -127,7 +127,7 @@ class Span(TaskKind):
     def longest_answer(self) -> int:
         return self.reading.max_answer_tokens
 
-    def build_head(self, stand: Stand) -> Head:
+    def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import SpanHead
 
         return SpanHead(stand.width)

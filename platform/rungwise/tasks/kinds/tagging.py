@@ -53,7 +53,7 @@ from rungwise.tokenizer.mask_units import HAN
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rungwise.tasks.kinds.heads import Head
+    from rungwise.tasks.kinds.heads import TaskHead
 
 _GOES_ON = ("I", "E")  # marks that continue a span
 
@@ -167,7 +167,7 @@ class Tagging(TaskKind):
         if self.reading.legal_tags and self.info.labels:
             Transitions.of(self.info.labels)
 
-    def build_head(self, stand: Stand) -> Head:
+    def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import CrfHead, TokenHead
 
         head = CrfHead if stand.crf else TokenHead
