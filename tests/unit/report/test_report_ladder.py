@@ -25,6 +25,7 @@ from rungwise.pipeline.job import description
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder import claims as board
+from rungwise.report.ladder.advice import LadderQuestion
 from rungwise.report.ladder.claims import Ranked, Ranking
 from rungwise.report.ladder.page import write_ladder
 from rungwise.report.ladder.picture import draw_ladder
@@ -176,6 +177,20 @@ def test_the_overview_of_the_run_shows_the_wide_picture(
     text = description({"ladder": artifact}, "root")
     assert text.startswith(f"**{summary.headline}**")
     assert "![ladder](" in text
+
+
+@pytest.mark.parametrize(("metric", "choice"), [("f1", "b"), ("bits_per_byte", "a")])
+def test_the_cheapest_within_the_margin_of_the_best_is_advised(metric: str, choice: str) -> None:
+    """Of a task's F1 more is better, of bits per byte less."""
+    scores = {"a": 0.3, "b": 0.395, "c": 0.4, "d": 0.3}
+    question = LadderQuestion(
+        "For the task ner",
+        metric,
+        {name: Estimate(score, score, score, 1) for name, score in scores.items()},
+        {"a": 1.0, "b": 10.0, "c": 50.0, "d": 2.0},
+    )
+    assert question.advice.choice.name == choice
+    assert question.sentence().startswith(f"For the task ner: {choice}, ")
 
 
 def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.items import METRICS
 from rungwise.evaluation.suites.section import Column, MeasuredRung, Panel, plot_estimate
 from rungwise.forecast.advice import BITS, POINT, Advice, PricedModel, advise
 from rungwise.report import formats, style
@@ -33,7 +32,7 @@ class LadderQuestion:
         candidates = [
             PricedModel(name, score.mean, self.seconds[name]) for name, score in self.scores.items()
         ]
-        higher = METRICS[self.metric].higher_is_better
+        higher = self.metric != _BITS  # what a task is judged by is higher where it is better
         return advise(candidates, POINT if higher else BITS, "higher" if higher else "lower")
 
     def sentence(self) -> str:
