@@ -228,6 +228,11 @@ def test_what_cannot_be_placed_is_dropped_and_counted(
     assert found.dropped == len(spans) - sum(map(len, kept)) // 2
 
 
+def test_a_span_at_a_joiner_that_is_clean_only_between_letters_is_dropped() -> None:
+    text = "\u3002\u200d\u4f60"  # the joiner begins the second sentence
+    assert locate_spans(text, [(1, 3)], sentences_of(text)).dropped == 1
+
+
 PIECES = st.sampled_from(
     [*"ab.\n\r \t\u00a0\u0301\u200b\u200d\u4f60\u3002\ue000\ufeff", "\u1100", "\u1161", "A", "e. "]
 )

@@ -221,7 +221,8 @@ def locate_spans(
     bounds = sorted({bound for span in inside for bound in span})
     between = [_visible(text[a:b]) for a, b in itertools.pairwise((0, *bounds))]
     before = dict(zip(bounds, itertools.accumulate(map(len, between)), strict=True))
-    visible = [_visible(sentence) for sentence in sentences]
+    # Clean already; cleaned alone, a sentence would lose a joiner at its edge.
+    visible = [sentence.replace(" ", "") for sentence in sentences]
     # The number of visible characters before each sentence.
     starts = [0, *itertools.accumulate(map(len, visible))]
     by_sentence: list[list[int]] = [[] for _ in sentences]

@@ -41,7 +41,7 @@ class LadderQuestion:
         choice, best = advice.choice, advice.best
         text = (
             f"{self.words}: {choice.name}, {self.write_score(choice.score)} after "
-            f"{formats.duration(choice.seconds, 0)} of a core"
+            f"{formats.duration(max(choice.seconds, 1.0), 0)} of a core"
         )
         if best is choice:
             return f"{text}, the best of {len(self.scores)}."

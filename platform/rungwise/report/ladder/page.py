@@ -105,8 +105,7 @@ def write_ladder(
             )
         )
         or "no rung has a score",
-        lede=[findings.describe_rival(task) for task in tasks if task.rival_wins]
-        + ([each.sentence() for each in questions] or ([ranking.sentence()] if ranking else []))
+        lede=([each.sentence() for each in questions] or ([ranking.sentence()] if ranking else []))
         + ([f"{verdicts[0].upper()}{verdicts[1:]}."] if verdicts else [])
         + [f"The task {task} is left out: {why}." for task, why in config.gaps.items()],
         budget=_describe_budget(inputs, rungs),
