@@ -1,7 +1,7 @@
 """Points of the curves of eleven rungs on three texts, for `benchmarks.forecast` to backtest.
 
     python -m benchmarks.forecast_points --root /tmp/curves           an hour of a core
-    python -m benchmarks.forecast_points --root /tmp/curves --corpora novel --rungs gpt,lstm
+    python -m benchmarks.forecast_points --root /tmp/curves --corpora novels --rungs gpt,lstm
 
 Budgets go from 1/64 of a run of one or half a million tokens to the whole, with a second seed at
 the smallest two: by steps for networks, by documents for counts. Two texts are longer than what a
