@@ -113,9 +113,10 @@ def _suggest_override(options: argparse.Namespace, rest: Sequence[str]) -> str:
     overrides = [item for item in [*options.overrides, *rest] if "=" in item and item[0] != "-"]
     if overrides and option == "--set":
         return f"; keys are set without it: {' '.join(overrides)}"
+    file = getattr(options, "config", None)  # of some verbs only
     try:
-        data = read_mapping(recipe_file(getattr(options, "config", None)))  # export has none
-    except (UserError, TypeError):
+        data = read_mapping(recipe_file(file)) if file else {}
+    except UserError:
         data = {}
     key = option.strip("-").replace("-", "_")
     if keys := suggest_keys(Recipe, data, key):
