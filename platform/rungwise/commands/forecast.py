@@ -52,7 +52,9 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--plan", type=Path, metavar="FILE", help="write the recipe of one rung at that budget"
     )
-    parser.add_argument("--rung", help="the variant for --plan; by default the likeliest best")
+    parser.add_argument(
+        "--rung", help="the variant for --plan; by default the likeliest best by bits per byte"
+    )
     add_json(parser)
 
 
@@ -170,7 +172,22 @@ def _print_lines(
     reasons = {rung.rung: rung.refusal for rung in rungs if rung.refusal} | dict(passed_over)
     for rung, reason in reasons.items():
         console.print(f"no forecast of {names[rung]}: {reason}")
+    if any(rung.refusal for rung in rungs):
+        console.print("a chance to be best is among the rungs with a forecast alone")
     console.print(describe_backtest(tested))
+
+
+def _choose_rung(rungs: Sequence[RungForecast]) -> str | None:
+    """The likeliest best by bits per byte, since chances of other measures do not compare; None if
+    no rung has a forecast of it. Raises UserError if a rung without one might be better."""
+    alike = [rung for rung in rungs if rung.last.measure == "bits_per_byte"]
+    if refused := [rung.rung for rung in alike if rung.refusal]:
+        raise UserError(
+            f"{', '.join(refused)} cannot be forecast at that budget and may be the best; name the "
+            "rung to plan with --rung, or ask for a smaller budget"
+        )
+    best = max(alike, key=lambda rung: rung.best or 0.0, default=None)
+    return None if best is None else best.rung
 
 
 def _write_plan(
@@ -184,9 +201,7 @@ def _write_plan(
     if options.plan.exists():
         raise UserError(f"{options.plan} exists; give --plan another file")
     forecasts = {rung.rung: rung for rung in rungs if rung.later is not None}
-    name = options.rung or max(
-        forecasts, key=lambda rung: forecasts[rung].best or 0.0, default=None
-    )
+    name = options.rung or _choose_rung(rungs)
     if name not in forecasts:
         expected = ", ".join(forecasts) or "none, since no rung can be forecast"
         raise UserError(f"--rung: expected a rung with a forecast ({expected}), found {name}")

@@ -116,7 +116,7 @@ class Models:
         validation: float,
         trivial: float = -1.0,
         random: float | None = None,
-        rival: float = 0.0,
+        rival: float = -1.0,
     ) -> Artifact:
         """An evaluation that kept a model, which says the opposite of the first one if `turned`,
         with the scores of a trivial baseline and of a rival, and with random weights that are lower

@@ -130,8 +130,10 @@ def _describe_best(title: str, rungs: Sequence[RungForecast]) -> str:
         if best.rung == first.rung
         else f"where now {first.rung} is, with {first.last.bits:.2f}"
     )
+    refused = [each.rung for each in rungs if each.refusal and each.last.measure == _BITS]
+    among = f" among those that can be foretold (not {', '.join(refused)})" if refused else ""
     return (
-        f"With {title}, {best.rung} would be best with a chance of "
+        f"With {title}, {best.rung} would be best{among} with a chance of "
         f"{small_percent(best.best or 0.0)}, {today}: {later} bits per byte instead of "
         f"{best.last.bits:.2f}."
     )
