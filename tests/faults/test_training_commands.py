@@ -68,7 +68,7 @@ def changes(values: dict[str, Any]) -> list[str]:
 
 def record_of(root: Folder | Path, stage: str) -> dict[str, Any]:
     folder = Folder.at(root if isinstance(root, Path) else root.uri) / stage
-    (label,) = folder.subfolders()
+    (label,) = (name for name in folder.subfolders() if not name.startswith("."))
     return json.loads((folder / label).read_bytes("artifact.json"))
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
 
 from rungwise.__main__ import main
 from rungwise.finetune.scoring import outputs
@@ -19,7 +18,7 @@ from rungwise.tasks.kinds.kind import Reading
 from rungwise.tasks.kinds.sentences import SentenceKind
 from tests.reference.test_onnx import TOLERANCE, logits_by
 from tests.small_models import shaken
-from tests.unit.serving.test_predictor import INFO, RECORDS, make_model
+from tests.unit.serving.test_predictor import INFO, RECORDS, make_model, write_weights
 
 CLASSES = {"tagging": "TokenClassification", "span": "QuestionAnswering"}
 
@@ -62,7 +61,7 @@ def test_a_fine_tuned_model_answers_the_same_in_transformers(
 ) -> None:
     keys = {"pooling": "cls", "pairs": "joined"}
     predictor = make_model(tmp_path, kind, "mlm_nsp", norm, **keys)
-    save_file(shaken(predictor.model).state_dict(), tmp_path / "model.safetensors")
+    write_weights(tmp_path, shaken(predictor.model))
     out = tmp_path / "out"
     assert main(["export", str(tmp_path), "--to", str(out)]) == 0
     assert "AutoModelFor" in capsys.readouterr().out

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from rungwise.__main__ import main
@@ -23,7 +22,7 @@ from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs, Reading
 from tests.report_pages import built
 from tests.small_models import LENGTH, VOCAB_SIZE, objective_of, shaken, small_config
-from tests.unit.serving.test_predictor import INFO, RECORDS, make_model, numeric
+from tests.unit.serving.test_predictor import INFO, RECORDS, make_model, numeric, write_weights
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 TOLERANCE: Any = {"atol": 1e-4, "rtol": 1e-4}
@@ -91,7 +90,7 @@ def test_a_model_for_a_task_gives_the_same_answers(
     kind: Kind, keys: dict[str, Any], objective: str, tmp_path: Path
 ) -> None:
     predictor = make_model(tmp_path, kind, objective, **keys)
-    save_file(shaken(predictor.model).state_dict(), tmp_path / "model.safetensors")
+    write_weights(tmp_path, shaken(predictor.model))
     out = tmp_path / "out"
     assert main(["export", str(tmp_path), "--format", "onnx", "--to", str(out)]) == 0
     graph, info, settings = session(out), predictor.info, predictor.model.config

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
 
 from rungwise.commands.predict import predict_lines
 from rungwise.core.configuration.config import validate
@@ -78,9 +79,14 @@ def make_model(
         settings, INFO[kind], PretrainedBody(config, config.objective(objective), VOCAB_SIZE)
     ).eval()
     (folder / DESCRIPTION).write_text(json.dumps(describe(model)))
+    write_weights(folder, model)
+    return Predictor.load(Folder.at(folder))
+
+
+def write_weights(folder: Path, model: nn.Module) -> None:
+    """The weights, and the record of the folder that knows them."""
     save_file(model.state_dict(), folder / "model.safetensors")
     artifacts.finish(Folder.at(folder), {"stage": "evaluate", "fingerprint": "f" * 12}, {})
-    return Predictor.load(Folder.at(folder))
 
 
 def load_served(folder: Path) -> Any:
