@@ -61,9 +61,8 @@ from rungwise.training.optimizer import (
 )
 from rungwise.training.parallel import Group, Worker, distribute
 from rungwise.training.ray.gradient import plan_run, pretrain
-from rungwise.training.step import Step
+from rungwise.training.step import Step, validate
 from rungwise.training.tensor_files import MODEL, load_tensors
-from rungwise.training.validation import validate
 
 PUBLISHED = {
     "shakespeare": "1.8857 nats (nanoGPT with these settings, run elsewhere)",

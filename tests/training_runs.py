@@ -127,7 +127,6 @@ def run(
     mixed: dict[str, Artifact] | None = None,
     initial: Artifact | None = None,
     earlier: EarlierRun | None = None,
-    submit: Any = lambda work: None,
     **compute: Any,
 ) -> Progress:
     """The loop in this process."""
@@ -145,7 +144,7 @@ def run(
     inputs = {"instances": instances} | ({"longer_instances": longer} if longer else {})
     inputs |= {MIXED_INSTANCES + name: each for name, each in (mixed or {}).items()}
     turns = list_turns(inputs, settings.pretrain)
-    worker = Worker(group or Group.current(CPU), keys, report or SilentReporter(), notice, submit)
+    worker = Worker(group or Group.current(CPU), keys, report or SilentReporter(), notice)
     return pretrain(settings, Run(turns, initial, Folder.at(output), rules), worker)[0]
 
 

@@ -41,24 +41,6 @@ _FIXED_BY_STREAMS = {
 }
 
 
-class OutlierConfig(Config):
-    """Which steps to leave out. They are compared with the medians of the hundred steps before."""
-
-    # multiple of the median loss that stands out; null: ignore the loss
-    loss_factor: float | None = Field(default=1.5, gt=1)
-    # multiple of the median gradient norm that stands out; null: ignore the norm
-    norm_factor: float | None = Field(default=4.0, gt=1)
-
-    @model_validator(mode="after")
-    def _compares_something(self) -> Self:
-        if self.loss_factor is None and self.norm_factor is None:
-            raise ValueError(
-                "loss_factor and norm_factor are both null, so no step could stand out; give one, "
-                "or set skip_outliers to null"
-            )
-        return self
-
-
 class EarlyStopConfig(Config):
     """When the validation loss counts as no longer falling."""
 
@@ -105,7 +87,6 @@ class GradientConfig(Fitting):
     optimizer: AnyOptimizerConfig = OptimizerConfig()
     # of computation; auto: bfloat16 where the processor multiplies it natively, else float32
     precision: Precision = "auto"
-    bfloat16_stream: bool = False  # with bfloat16, also pass activations between blocks in it
     validation_every_steps: int = Field(default=1000, ge=1)
     validation_instances: int = Field(default=512, ge=1)  # held-out instances per validation
     log_every_steps: int = Field(default=20, ge=1)
@@ -113,8 +94,6 @@ class GradientConfig(Fitting):
     max_skipped_steps: int = Field(default=10, ge=0)
     # report a step whose loss exceeds this many times the running median
     spike_factor: float = Field(default=1.5, gt=1)
-    # leave out steps that stand out; null: only report them
-    skip_outliers: OutlierConfig | None = None
     # where the bias of an output over words begins: at the logarithm of their frequencies in the
     # training rows, so that the first loss is that of order 1, or at zeros; ignored without a bias
     output_bias: Literal["frequencies", "zeros"] = "frequencies"
@@ -194,12 +173,6 @@ class GradientConfig(Fitting):
                 f"pretrain.{key} and pretrain.mixture are both set, and the turns of a mixture are "
                 f"drawn for a number of steps; set pretrain.{key} to null",
                 {f"pretrain.{key}": None},
-            )
-        if self.mixture and self.skip_outliers is not None:
-            raise ConfigError(
-                "pretrain.skip_outliers and pretrain.mixture are both set, and losses of different "
-                "objectives do not compare; set pretrain.skip_outliers to null",
-                {"pretrain.skip_outliers": None},
             )
         if self.global_batch_size < objective.fewest_rows:
             raise ConfigError(

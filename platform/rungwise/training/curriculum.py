@@ -104,12 +104,10 @@ class Phase:
     sequence_length: int
     global_batch_size: int
     step: Callable[[int], StepBatch]  # takes the number of a step of the run
-    # the part of the worker of a rank; the same instances each time
-    validation: Callable[[int], list[Batch[Tensor]]]
+    validation: Callable[[], list[Batch[Tensor]]]  # this worker's part; the same each time
     tokens_per_byte: float | None = None  # of held-out text predicted token by token
     flops_per_token: float | None = None
-    # those of the worker of a rank, if the model carries a state (streams.py)
-    streams: Callable[[int], range] | None = None
+    streams: range | None = None  # those of this worker, if the model carries a state
 
 
 def find_phase(phases: Sequence[Phase], step: int) -> Phase:
@@ -191,10 +189,10 @@ def _open_phase(config: GradientFit, turn: DataPhase, first_length: int, worker:
             worker.parts_of_a_batch,
         )
 
-    def validation(rank: int) -> list[Batch[Tensor]]:
+    def validation() -> list[Batch[Tensor]]:
         read_batches = held_out_in_streams if carries_state else held_out_batches
-        count, part = settings.validation_instances, replace(share, rank=rank)
-        return read_batches(validation_source, count, part, micro_batch_size, settings.seed)
+        count = settings.validation_instances
+        return read_batches(validation_source, count, share, micro_batch_size, settings.seed)
 
     return Phase(
         lambda number: turn.first_step <= number and turn.count(number + 1) > turn.count(number),
@@ -210,7 +208,7 @@ def _open_phase(config: GradientFit, turn: DataPhase, first_length: int, worker:
             config.objective,
             train_source.reader.config.masked_per_row,
         ),
-        (lambda rank: replace(share, rank=rank).rows) if carries_state else None,
+        share.rows if carries_state else None,
     )
 
 

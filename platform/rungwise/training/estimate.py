@@ -253,7 +253,7 @@ def memory_estimate(
     rows_tokens = micro * measures.sequence_length
     again = compute.recompute_activations
     a_unit = (_RECOMPUTED_BYTES if again else _BYTES_A_TOKEN_AND_UNIT) * words / 2
-    if words == 2 and not settings.bfloat16_stream:
+    if words == 2:
         a_unit += _RECOMPUTED_WIDE_BYTES if again else _WIDE_STREAM_BYTES
     layers = config.model.depth + (1 if again else 0)
     activations = rows_tokens * config.model.width * a_unit * layers

@@ -25,7 +25,7 @@ from rungwise.models.fitting import (
 from rungwise.models.losses.objectives import Objective
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 
-VERSION = 8  # of the stage's output, checkpoints included
+VERSION = 9  # of the stage's output, checkpoints included
 
 
 def _kind(block: Any) -> str | None:

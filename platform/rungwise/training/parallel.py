@@ -77,22 +77,6 @@ class Group:
         return self.count(value if self.leads else 0)
 
 
-class WorkerTask(Protocol):
-    """Work in another process, which has the resources of one more worker until `close`."""
-
-    def is_done(self) -> bool: ...
-
-    def result(self, timeout_seconds: float) -> dict[str, float]:
-        """Wait for the end, and close. Raises what the work raised, that its process is gone, or
-        TimeoutError."""
-        ...
-
-    def close(self) -> None: ...
-
-
-Work = Callable[[torch.device], dict[str, float]]  # takes the device that it has
-
-
 @dataclass(frozen=True)
 class Worker:
     """One process of a run: its place among the others, how it computes, and whom it tells."""
@@ -102,8 +86,6 @@ class Worker:
     reporter: Reporter = field(default_factory=SilentReporter)
     # Returns True once for each notice that a machine will go away, to save at once.
     notice: Callable[[], bool] = lambda: False
-    # Starts a task; returns None if there is no room for one.
-    submit: Callable[[Work], WorkerTask | None] = lambda work: None
 
     @property
     def report(self) -> Reporter:

@@ -70,7 +70,6 @@ def summarise(
             data_hash=progress.data_hash,
             skipped_steps=tuple(progress.skipped),
             spikes=tuple(progress.spikes),
-            outlier_steps=tuple(progress.outliers),
             prolonged=tuple(Prolonged(**row) for row in progress.prolonged),
             attempts=tuple(Attempt(**row) for row in progress.attempts),
             stopped_early=progress.step < settings.steps,

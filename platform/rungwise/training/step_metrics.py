@@ -11,11 +11,6 @@ not finite   A step whose gradient holds a NaN or an infinity changes neither we
 spike        Each gradient is clipped to `optimizer.clip_norm`, which bounds the effect of one
              batch. A step whose loss exceeds `spike_factor` times the median of the hundred before
              it, in a mixture of those of its own objective, is counted and named, and nothing else.
-outlier      With `skip_outliers`, a step whose loss exceeds `loss_factor` times that median, or
-             whose gradient norm before clipping exceeds `norm_factor` times theirs, changes neither
-             weights nor moments. It is counted, named and enters the medians like any other step,
-             so a lasting change of level soon becomes the median. (Chowdhery et al. 2022,
-             arXiv:2204.02311, section 5.1, rewound and skipped batches by hand.)
 
 The first twenty steps never stand out. All workers decide the same from the same sums.
 
@@ -27,7 +22,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from itertools import islice
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -35,16 +29,15 @@ from torch import Tensor
 from rungwise.core.errors import UserError
 from rungwise.core.wording import format_count
 from rungwise.models.losses.objectives import LossSum
-from rungwise.training.config import GradientFit, OutlierConfig
+from rungwise.training.config import GradientFit
 from rungwise.training.feed import StepBatch
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.throughput import Progress
 
-T = TypeVar("T")
 WINDOW = 100
 ENOUGH = 20  # losses needed before one can stand out
 _HALF = 1 << 32
-_FLAGS = 4  # values at the end of a row: loss, norm, outlier, skipped
+_FLAGS = 2  # values at the end of a row: norm, skipped
 
 
 class StepTotals:
@@ -83,30 +76,6 @@ class StepTotals:
         return seconds, ask > 0, int(tokens), (int(low) + int(high) * _HALF) % _HALF**2
 
 
-class Outliers:
-    """The rule of `skip_outliers`, with the loss and norm of each previous step on the device."""
-
-    def __init__(
-        self, config: OutlierConfig, before: Sequence[Sequence[float]], device: torch.device
-    ) -> None:
-        """`before` are rows of [loss, norm], oldest first."""
-        factors = [factor or math.inf for factor in (config.loss_factor, config.norm_factor)]
-        self._factors_2 = torch.tensor(factors, dtype=torch.float64, device=device)
-        rows = [[math.nan] * 2] * (WINDOW - len(before)) + [list(row) for row in before]
-        self._before = torch.tensor(rows, dtype=torch.float64, device=device)  # (WINDOW, 2)
-
-    def stands_out(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Whether the step is an outlier, (); if finite, it enters the medians of the next."""
-        values_2 = torch.stack((loss.double(), norm.double()))
-        median_2 = torch.nanquantile(self._before, 0.5, dim=0)
-        enough = self._before[-ENOUGH].isfinite().all()
-        above = (values_2 > self._factors_2 * median_2).any()
-        finite = values_2.isfinite().all()
-        window = torch.cat((self._before[1:], values_2[None]))
-        self._before = torch.where(finite, window, self._before)
-        return above & enough & finite
-
-
 class StepMetrics:
     """Adds steps to a progress; the rows of the latest are still on the devices."""
 
@@ -115,36 +84,20 @@ class StepMetrics:
         self._parts = config.objective.parts
         self._settings = config.pretrain
         self._worker = worker
-        rule, device = self._settings.skip_outliers, worker.group.device
-        self._outliers = None if rule is None else Outliers(rule, progress.compared, device)
         names = [each.name for each in config.objective.members]
         self._turns = self._settings.draw_turns(names) if self._settings.mixture else None
-        # (3 P + 4,) each: the sums, then the step's loss, norm, and flags for outlier and skipped.
-        # The loss is known only if outliers are skipped.
+        # (3 P + 2,) each: the sums, then the norm, and whether the step was skipped.
         self._rows: list[Tensor] = []
 
-    def judge(self, sums_3P: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of the step over all workers, and whether to skip the step, both ()."""
-        assert self._outliers is not None
-        total_P, count_P, _ = self._worker.group.sum(sums_3P.clone()).unbind(0)
-        loss = (total_P / count_P.clamp(min=1)).sum()
-        return loss, self._outliers.stands_out(loss, norm)
-
     def enter(
-        self,
-        totals: StepTotals,
-        sums_3P: Tensor,
-        norm: Tensor,
-        verdict: tuple[Tensor, Tensor],
-        flops_per_token: float | None,
+        self, totals: StepTotals, sums_3P: Tensor, norm: Tensor, flops_per_token: float | None
     ) -> bool:
         """Count the step; returns True if it is time to ask for notices."""
         progress = self._progress
-        loss, outlier = verdict
         skipped = ~norm.isfinite()
         sums = torch.where(skipped, torch.zeros_like(sums_3P), sums_3P).flatten()
         # These are the same on all workers, and rows will be summed, so only the leader's count.
-        flags = torch.stack([each.double() for each in (loss, norm, outlier, skipped)])
+        flags = torch.stack((norm.double(), skipped.double()))
         flags *= self._worker.group.leads
         self._rows.append(torch.cat((sums, flags.nan_to_num())))
         progress.seconds, ask, tokens, data_hash = totals.read()
@@ -157,8 +110,8 @@ class StepMetrics:
         return ask
 
     def gather(self) -> dict[str, float]:
-        """Sum the rows over all workers; report skipped steps, outliers and spikes. Returns the
-        newest `loss`, if there is a row with one. Raises UserError if too many were skipped."""
+        """Sum the rows over all workers; report skipped steps and spikes. Returns the newest
+        `loss`, if there is a row with one. Raises UserError if too many were skipped."""
         if not self._rows:
             return {}
         progress, note = self._progress, self._worker.report.note
@@ -168,24 +121,16 @@ class StepMetrics:
         newest: dict[str, float] = {}
         for step, row in enumerate(rows, first):
             progress.pending.append(row)
-            judged_loss, norm, outlier, skipped = row[-_FLAGS:]
-            if skipped:
+            if row[-1]:
                 progress.skipped.append(step)
                 note(f"step {step} is skipped, its gradient is not finite")
                 continue
-            if self._outliers is not None:
-                remember([judged_loss, norm], progress.compared)
-            if outlier:
-                progress.outliers.append(step)
-                note(
-                    f"step {step} is left out, it stands out: loss {judged_loss:.3f}, norm of the "
-                    f"gradient {norm:.3g}"
-                )
             newest["loss"] = loss = self._metrics(row)["loss"]
             if is_spike(loss, self._peers(step), self._settings.spike_factor):
                 progress.spikes.append(step)
                 note(f"the loss of step {step} stands out: {loss:.3f}")
-            remember(loss, progress.recent)
+            progress.recent.append(loss)
+            del progress.recent[:-WINDOW]
         check_skipped(progress.skipped, self._settings.max_skipped_steps)
         return newest
 
@@ -209,11 +154,10 @@ class StepMetrics:
             return {}
         total = [math.fsum(column) for column in zip(*good, strict=True)]
         return {
-            "gradient_norm": good[-1][1 - _FLAGS],
+            "gradient_norm": good[-1][-_FLAGS],
             **self._metrics(total),
             "skipped_steps": float(len(progress.skipped)),
             "spikes": float(len(progress.spikes)),
-            "outlier_steps": float(len(progress.outliers)),
         }
 
     def _metrics(self, row: list[float]) -> dict[str, float]:
@@ -223,12 +167,6 @@ class StepMetrics:
 
 def is_spike(loss: float, recent: Sequence[float], factor: float) -> bool:
     return len(recent) >= ENOUGH and loss > factor * statistics.median(recent)
-
-
-def remember(value: T, recent: list[T]) -> None:
-    """Append `value` to the window that the next one is compared with."""
-    recent.append(value)
-    del recent[:-WINDOW]
 
 
 def check_skipped(skipped: Sequence[int], most: int) -> None:

@@ -40,8 +40,6 @@ class Progress:
     skipped: list[int] = field(default_factory=list)  # steps whose gradient was not finite
     spikes: list[int] = field(default_factory=list)  # steps whose loss stood out
     recent: list[float] = field(default_factory=list)  # losses that the next is compared with
-    outliers: list[int] = field(default_factory=list)  # steps skipped because they stood out
-    compared: list[list[float]] = field(default_factory=list)  # [loss, norm], for outliers
     data_hash: str = ""  # of the instances of all steps so far (feed.py)
     data: list[list[Any]] = field(default_factory=list)  # [step, data_hash] at logged steps
     history: list[dict[str, float]] = field(default_factory=list)  # one row per logged step

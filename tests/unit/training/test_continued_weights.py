@@ -201,7 +201,7 @@ def test_a_model_is_converted_to_another_way_of_reading(
     # The loss is that of these weights, read in the other way, before the first step.
     model = further.model.build(VOCAB, further.objective)
     model.load_state_dict({name: old.get(name, new[name]) for name in model.state_dict()})
-    batches = open_phases(further, list_turns(inputs, further.pretrain), ALONE)[0].validation(0)
+    batches = open_phases(further, list_turns(inputs, further.pretrain), ALONE)[0].validation()
     with torch.no_grad():
         sums = sum((further.objective(model, batch).packed() for batch in batches), torch.zeros(1))
     expected = LossSum.unpacked(sums, further.objective.parts).metrics()

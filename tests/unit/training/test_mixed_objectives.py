@@ -244,7 +244,6 @@ def test_a_loss_is_compared_with_those_of_its_own_objective(
         ({"pretrain.objective": "skip_thoughts+skip_thoughts"}, "names an objective twice"),
         ({"pretrain.objective": "skip_thoughts+mlm"}, "which takes quick_thoughts"),
         ({"pretrain.max_seconds": 9}, "set pretrain.max_seconds=null"),
-        ({"pretrain.skip_outliers": {}}, "set pretrain.skip_outliers to null"),
     ],
 )
 def test_mixtures_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -177,7 +177,7 @@ def test_each_step_masks_its_share_and_held_out_rows_that_of_the_beginning(
         np.mean(expected.reshape(4, 10), axis=1),
         atol=0.01,
     )
-    assert share(phase.validation(0)) == pytest.approx(0.5, abs=0.02)
+    assert share(phase.validation()) == pytest.approx(0.5, abs=0.02)
     # A lower rate takes fewer of the same tokens of a row.
     kind, rows = read_kind(falling), np.arange(8)
     reader_rows = [set(map(tuple, np.argwhere(_hidden(kind.at(p), falling, rows)))) for p in (0, 1)]

@@ -240,7 +240,7 @@ def test_a_run_goes_on_with_other_workers_and_another_way_of_sharing_them(
     [
         ("ddp on 2", "bert", False, 1e-5),
         ("fsdp on 2", "gpt", False, 1e-5),
-        ("fsdp on 2", "bert", True, 1e-2),  # sharded blocks travel in bfloat16
+        ("fsdp on 2", "bert", True, 1e-2),
     ],
 )
 def test_compiled_parts_have_the_losses_of_one_worker(
@@ -248,7 +248,7 @@ def test_compiled_parts_have_the_losses_of_one_worker(
 ) -> None:
     world, compute = WAYS[way]
     rows = make_instances(tmp_path / "instances", KINDS[model])
-    keys = {"pretrain.precision": "bfloat16", "pretrain.bfloat16_stream": True}
+    keys = {"pretrain.precision": "bfloat16"}
     settings = config(KINDS[model], **(keys if narrow else {}))
     alone = run(settings, rows, tmp_path / "alone")
     progress = together(

@@ -1,7 +1,5 @@
-"""Averages of the weights, and steps that are left out because they stand out."""
+"""Averages of the weights."""
 
-import math
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +10,10 @@ import torch
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.training import step as training_step
-from rungwise.training.config import GradientConfig, OutlierConfig
+from rungwise.training.config import GradientConfig
 from rungwise.training.initial import build_model
-from rungwise.training.step_metrics import Outliers
 from tests.training_runs import (
-    CPU,
     VOCAB,
-    Killed,
-    KilledAt,
-    Notes,
     checkpoints_in,
     config,
     kill_and_resume,
@@ -101,72 +93,11 @@ def test_workers_have_the_average_of_one_and_train_on_after_validation(
         assert torch.allclose(tensor, other[name], atol=1e-5), name
 
 
-def test_the_rule_for_outliers_by_hand() -> None:
-    """Against the median of statistics, over more steps than the window holds."""
-    generator = np.random.default_rng(0)
-    rows = [[2.0 + 0.1 * a, 1.0 + 0.1 * b] for a, b in generator.normal(size=(260, 2))]
-    rows[30][0], rows[140][1], rows[150] = 3.1, 4.5, [2.0, math.nan]
-    rule = Outliers(OutlierConfig(), [], CPU)
-    found, before = [], []
-    for number, (loss, norm) in enumerate(rows):
-        if number == 200:  # resumed
-            rule = Outliers(OutlierConfig(), before[-100:], CPU)
-        if rule.stands_out(torch.tensor(loss), torch.tensor(norm)):
-            found.append(number)
-        if math.isfinite(norm):
-            before.append([loss, norm])
-        medians = [statistics.median(column) for column in zip(*before[-100:], strict=True)]
-        kept = rule._before[rule._before.isfinite().all(1)]
-        assert kept.quantile(0.5, dim=0).tolist() == pytest.approx(medians)
-    assert found == [30, 140]
-
-
-def test_an_outlier_changes_nothing_is_counted_and_survives_a_kill(
-    instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clip = training_step.clip_gradients
-
-    def run_with_large_gradients(output: Path, begin: int = 0, **keys: Any) -> Any:
-        steps = iter(range(begin + 1, 10**6))
-
-        def enlarge(model: torch.nn.Module, settings: Any) -> torch.Tensor:
-            if next(steps) in (25, 33):
-                for parameter in model.parameters():
-                    if parameter.grad is not None:
-                        parameter.grad *= 1e4
-            return clip(model, settings)
-
-        monkeypatch.setattr(training_step, "clip_gradients", enlarge)
-        return run(settings, instances, output, checkpoint_every_steps=1, **keys)
-
-    changes: dict[str, Any] = {"pretrain.steps": 40, "pretrain.skip_outliers": {}}
-    settings = config(**changes, **{"pretrain.optimizer.learning_rate": 1e-3})
-    notes = Notes()
-    whole = run_with_large_gradients(tmp_path / "whole", report=notes, keep_checkpoints=50)
-    assert whole.outliers == [25, 33]
-    assert whole.skipped == []
-    assert [note for note in notes.notes if note.startswith("step 25 is left out")]
-    assert whole.history[-1]["outlier_steps"] == 2
-    rows = of_every_step(tmp_path / "whole")
-    still = [
-        step
-        for step in range(2, 41)
-        if all(np.array_equal(rows[step - 1][name], rows[step - 2][name]) for name in rows[0])
-    ]
-    assert still == [25, 33]
-    with pytest.raises(Killed):
-        run_with_large_gradients(tmp_path / "cut", report=KilledAt(30))
-    resumed = run_with_large_gradients(tmp_path / "cut", begin=29)
-    assert resumed.attempts[-1]["step"] == 29
-    assert resumed == whole
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"average": LAST, "early_stop": {}}, "early_stop could end the run before them"),
         ({"average": {"kind": "last", "steps": 21}}, "average.steps is 21, more than steps 20"),
-        ({"skip_outliers": {"loss_factor": None, "norm_factor": None}}, "are both null"),
         (
             {"optimizer": {"kind": "adamw", "schedule": {"warmup_steps": 12, "decay_steps": 9}}},
             "warmup_steps 12 and decay_steps 9, more than steps 20",

@@ -174,8 +174,6 @@ class ComputeConfig(Config):
     compile: bool = False  # torch.compile; micro-batches are then padded to one shape
     # in the backward pass: a third more work for about a tenth of the memory
     recompute_activations: bool = False
-    # in a Ray task while training goes on, where the cluster has room for one more worker
-    asynchronous_validation: bool = False
     # of all machines together; null: costs are not shown
     price_per_hour: float | None = Field(default=None, ge=0)
     # cost of a run above which it alerts, but does not end; null: none

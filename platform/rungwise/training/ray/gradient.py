@@ -10,13 +10,6 @@ A run that differs from a finished one only in its length starts from what they 
 (stage.py). The optional input `initial` is a finished pretrain stage or imported weights,
 which replace the random draw (initial.py).
 
-A validation in a Ray task beside training, with the resources of one more worker.
-
-Ray Train's own (`ValidationConfig`) reads checkpoints that were reported to its controller and
-returns results through its snapshot, neither of which is used here (gradient.py). So this is a
-plain task. Its placement group is made or refused at once: the task never queues for resources that
-the run which waits for it may hold.
-
 Saves outside the schedule: when a machine is about to go away, when one has come back, and when the
 driver is interrupted.
 
@@ -26,24 +19,11 @@ starts more, which would lose the steps since the last checkpoint. So its contro
 until the workers have saved (save_request.py).
 """
 
-import contextlib
-import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
-
-import ray
-import torch
-from ray.exceptions import GetTimeoutError
-from ray.util.placement_group import (
-    PlacementGroup,
-    get_placement_group,
-    placement_group,
-    remove_placement_group,
-)
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.canonical import fingerprint
@@ -62,63 +42,12 @@ from rungwise.training.curriculum import DataPhase, list_turns, rows_per_epoch
 from rungwise.training.fit_config import check_rows
 from rungwise.training.initial import INITIAL, check_initial, fixes_vectors, start_model
 from rungwise.training.loop import train, uses_bfloat16
-from rungwise.training.parallel import Group, Work, Worker, WorkerTask
+from rungwise.training.parallel import Group, Worker
 from rungwise.training.run_summary import RunOutcome, summarise
 from rungwise.training.save_request import SCRATCH, SaveRequests, drop_requests, request_saves
 from rungwise.training.stage import find_earlier, list_finished_runs
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.throughput import Costs, Progress, device_name
-
-# What is free on all machines together need not be free on one.
-_PLACING_SECONDS = 2.0
-
-
-class ValidationTask(WorkerTask):
-    """A task in a placement group of its own."""
-
-    def __init__(self, result: Any, group: PlacementGroup) -> None:
-        self._result, self._group = result, group
-
-    def is_done(self) -> bool:
-        return bool(ray.wait([self._result], timeout=0)[0])
-
-    def result(self, timeout_seconds: float) -> dict[str, float]:
-        try:
-            return ray.get(self._result, timeout=timeout_seconds)
-        except GetTimeoutError as error:
-            raise TimeoutError(
-                f"it has not ended after {timeout_seconds:.0f} s of waiting"
-            ) from error
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        remove_placement_group(self._group)
-
-
-def submit(name: str, compute: ComputeConfig, work: Work) -> ValidationTask | None:
-    """Start `work` for the run `name`; None if no machine has the resources of a worker free."""
-    with contextlib.suppress(ValueError):  # there is none, unless a process of the run was killed
-        remove_placement_group(get_placement_group(name))
-    worker = {"CPU": compute.cpus_per_worker, "GPU": compute.gpus_per_worker}
-    resources = {name: amount for name, amount in worker.items() if amount}
-    free = ray.available_resources()
-    if any(free.get(each, 0.0) < amount for each, amount in resources.items()):
-        return None
-    group = placement_group([resources], name=name)
-    if not group.wait(_PLACING_SECONDS):
-        remove_placement_group(group)
-        return None
-    remote: Any = ray.remote
-    task = remote(lambda work, device: work(device)).options(
-        name="validation",
-        num_cpus=compute.cpus_per_worker,
-        num_gpus=compute.gpus_per_worker,
-        max_retries=0,
-        scheduling_strategy=PlacementGroupSchedulingStrategy(group),
-    )
-    device = torch.device("cuda" if compute.gpus_per_worker else "cpu")
-    return ValidationTask(task.remote(work, device), group)
 
 
 class PreemptionWatch:
@@ -344,9 +273,7 @@ def _train(
 
     use_threads(context.compute.cpus_per_worker)
     group = Group.current(ray.train.torch.get_device())
-    name = f"validation {run.output.uri}"
-    beside = functools.partial(submit, name, context.compute)
-    worker = Worker(group, context.compute, context.report, notice=watch(group), submit=beside)
+    worker = Worker(group, context.compute, context.report, watch(group))
     try:
         progress, costs = pretrain(config, run, worker)
     finally:
