@@ -13,15 +13,14 @@ Masked blocks of which some are read from left to right instead: the rows of GPT
 (Charpentier & Samuel 2024, arXiv:2410.24159).
 
 A share `causal_share` of the rows is causal, `[CLS] A [SEP]` unmasked, in which every token after
-the first is predicted; the others are masked blocks. The share may go to another one over the run,
-in a straight line. Whether a row is causal is a function of seed, epoch and instance, and a row
-that is causal at a share is so at a higher one.
+the first is predicted; the others are masked blocks. Whether a row is causal is a function of seed,
+epoch and instance.
 
 B batch, T sequence
 """
 
 import dataclasses
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -178,28 +177,12 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
 
     kind: Literal["causal_and_masked"] = "causal_and_masked"  # pyright: ignore[reportIncompatibleVariableOverride]
     causal_share: float = Field(default=0.5, ge=0, le=1)  # of the rows
-    # share at the end of a run, to which it goes in a straight line; null: `causal_share`
-    final_causal_share: float | None = Field(default=None, ge=0, le=1)
-
-    @property
-    def _shares(self) -> tuple[float, float]:
-        last = self.final_causal_share
-        return self.causal_share, self.causal_share if last is None else last
 
     @property
     def masked_per_row(self) -> float:
         """The mean number of tokens predicted in a full row."""
-        share = sum(self._shares) / 2
+        share = self.causal_share
         return share * self.length + (1 - share) * super().masked_per_row
-
-    @property
-    def changes(self) -> bool:
-        return super().changes or self.final_causal_share is not None
-
-    def at(self, progress: float) -> Self:
-        first, last = self._shares
-        share = first + progress * (last - first)
-        return super().at(progress).model_copy(update={"causal_share": share})
 
     def batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary

@@ -8,7 +8,7 @@ kinds.py lists them in one union. Kinds of the same form share their batch class
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -112,15 +112,6 @@ class Kind(Config):
     def masked_per_row(self) -> float:
         """The mean number of tokens masked in a full row."""
         return 0.0
-
-    @property
-    def changes(self) -> bool:
-        """Whether rows are read in another way as a run goes on; see `at`."""
-        return False
-
-    def at(self, progress: float) -> Self:
-        """The kind as read after this share of a run's steps; held-out rows as at the beginning."""
-        return self
 
     @property
     def tokens(self) -> TokensConfig:

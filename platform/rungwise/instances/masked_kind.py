@@ -53,7 +53,7 @@ class MaskedKind(Kind):
 
     @model_validator(mode="after")
     def _room_for_predictions(self) -> Self:
-        rate = max(self.masking.rates)
+        rate = self.masking.rate
         needed = math.floor(rate * (self.sequence_length - 3))
         if needed > self.masking.max_predictions:
             raise BlockError(
@@ -70,17 +70,7 @@ class MaskedKind(Kind):
 
     @property
     def masked_per_row(self) -> float:
-        rate = sum(self.masking.rates) / 2
-        return min(rate * self.sequence_length, self.masking.max_predictions)
-
-    @property
-    def changes(self) -> bool:
-        return self.masking.final_rate is not None
-
-    def at(self, progress: float) -> Self:
-        if not self.changes:
-            return self
-        return self.model_copy(update={"masking": self.masking.at(progress)})
+        return min(self.masking.rate * self.sequence_length, self.masking.max_predictions)
 
     @property
     def tokens(self) -> TokensConfig:

@@ -15,9 +15,6 @@ the text. Every draw is a function of (seed, epoch, instance, position): masks d
 epochs, but not between workers. Special tokens and padding are never selected and never drawn as a
 replacement.
 
-A rate that falls over the run (mmBERT, Marone et al. 2025, arXiv:2509.06888) only takes fewer of
-the same tokens.
-
 B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch.
 "Flat" positions count through a (B, T) array row by row.
 
@@ -255,8 +252,6 @@ class MaskingConfig(Config):
     dynamic: bool = True  # mask anew in every epoch; false: always as in the first
     # share of the tokens to predict, special tokens not counted
     rate: float = Field(default=0.15, gt=0, lt=1)
-    # share at the end of a run, to which the rate goes in a straight line; null: `rate`
-    final_rate: float | None = Field(default=None, gt=0, lt=1)
     mask_share: float = Field(default=0.8, ge=0, le=1)  # share of these that become [MASK]
     # share that become a random token; the rest stay as they are
     random_share: float = Field(default=0.1, ge=0, le=1)
@@ -264,16 +259,6 @@ class MaskingConfig(Config):
     # for spans: parameter of the geometric draw of their length; by default 3.8 words on average
     span_stop_probability: float = Field(default=0.2, gt=0, lt=1)
     span_max_words: int = Field(default=10, ge=1, le=64)  # for spans: longest, in words
-
-    @property
-    def rates(self) -> tuple[float, float]:
-        """The rates at the beginning and at the end of a run."""
-        return self.rate, self.rate if self.final_rate is None else self.final_rate
-
-    def at(self, progress: float) -> "MaskingConfig":
-        """The config after this share of a run's steps."""
-        first, last = self.rates
-        return self.model_copy(update={"rate": first + progress * (last - first)})
 
     @model_validator(mode="after")
     def _shares(self) -> Self:

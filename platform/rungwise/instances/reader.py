@@ -53,14 +53,10 @@ class InstanceReader:
         return int(self._begin[-1])
 
     def batch(
-        self,
-        instances: NDArray[np.int64],
-        epochs: NDArray[np.int64],
-        seed: int,
-        progress: float = 0.0,
+        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int
     ) -> Batch[NDArray[Any]]:
-        """The rows of these indices (B,), read in these epochs (B,) after a share `progress`."""
-        return self.config.at(progress).batch(self.rows(instances), epochs, seed, self.vocabulary)
+        """The rows of these indices (B,), read in these epochs (B,)."""
+        return self.config.batch(self.rows(instances), epochs, seed, self.vocabulary)
 
     def rows(self, instances: NDArray[np.int64]) -> PaddedRows:
         """The rows with these indices (B,), padded to the width of the kind. Raises DataError if a

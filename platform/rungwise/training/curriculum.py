@@ -180,7 +180,7 @@ def _open_phase(config: GradientFit, turn: DataPhase, first_length: int, worker:
 
     def step(number: int) -> StepBatch:
         return step_batch(
-            replace(train_source, progress=number / settings.steps),
+            train_source,
             order,
             turn.count(number),
             share,

@@ -47,19 +47,17 @@ class StepBatch:
 
 @dataclass(frozen=True)
 class Source:
-    """One split of instances that a model trains on, as it is read after a share `progress` of the
-    run. `fixed_shapes`: see `Batch.micro_batches`."""
+    """One split of instances that a model trains on. `fixed_shapes`: see `Batch.micro_batches`."""
 
     reader: InstanceReader
     fixed_shapes: bool = False
-    progress: float = 0.0
 
     def read(
         self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
     ) -> tuple[list[Any], int]:
         """The rows (B,) of these epochs (B,) in `bins` micro-batches of NumPy arrays, and their
         tokens without padding."""
-        batch = self.reader.batch(instances, epochs, seed, self.progress)
+        batch = self.reader.batch(instances, epochs, seed)
         return list(batch.micro_batches(bins, self.fixed_shapes)), batch.tokens
 
 

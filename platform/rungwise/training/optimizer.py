@@ -12,19 +12,7 @@ gradients clipped to a global norm of 1. Unlike google-research/bert, Adam's bia
 kept: without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
 
 Muon (below) takes the matrices of the layers; embeddings, heads, norms and biases stay with
-AdamW. Its updates are as large as AdamW's, so one learning rate and decay serve both; embeddings
-and heads may have their own rates.
-
-With `base_width`, the learning rate is that of a model of this hidden size and is rescaled, so that
-a rate tuned on a narrow model serves a wide one. At n times the width the factors are
-
-    matrices and tables, AdamW   1/n         n times the units move an output, all the same way
-    matrices of layers, Muon     1/sqrt(n)   keeps the spectral norm of an update
-    norms and biases             1
-
-after Yang et al. 2022 (arXiv:2203.03466) and 2023 (arXiv:2310.17813); a table that is also the
-output matrix is scaled as an output (Everett et al. 2024, arXiv:2407.05872, for untied matrices).
-The initial draw has its own key: divide `model.initializer_range` by sqrt(n).
+AdamW. Its updates are as large as AdamW's, so one learning rate and decay serve both.
 
 The learning rate is a pure function of the step, so resuming needs only the step:
 
@@ -224,8 +212,6 @@ class ScheduleConfig(Config):
 
 class _SharedConfig(Config):
     learning_rate: float = Field(default=1e-4, gt=0.0)  # the peak
-    # hidden size the rate was tuned at, from which it is rescaled; null: the model's own
-    base_width: int | None = Field(default=None, ge=1)
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     beta2: float = Field(default=0.999, ge=0.0, lt=1.0)
     epsilon: float = Field(default=1e-6, gt=0.0)
@@ -249,10 +235,6 @@ class MuonConfig(_SharedConfig):
 
     kind: Literal["muon"] = "muon"
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)  # of Muon
-    # peak rate of the embeddings, tied or not; null: `learning_rate`
-    embedding_learning_rate: float | None = Field(default=None, gt=0.0)
-    # peak rate of the heads; null: `learning_rate`
-    head_learning_rate: float | None = Field(default=None, gt=0.0)
 
 
 AnyOptimizerConfig = Annotated[OptimizerConfig | MuonConfig, Field(discriminator="kind")]
@@ -264,12 +246,8 @@ def build_optimizers(
 ) -> Optimizers:
     """The optimizers of the trainable parameters, each in one of them. With `bfloat16`, Muon's
     products use it, as the model's do."""
-    bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
-    width_share = 1.0
-    if config.base_width is not None and bodies:
-        width_share = config.base_width / bodies[0].hidden_size
-    widths = {name: width_share for name, value in model.named_parameters() if value.ndim == 2}
     if isinstance(config, OptimizerConfig):
+        bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
         depths = {
             id(parameter): len(levels) - 1 - number
             for levels in (body.levels() for body in bodies)
@@ -278,20 +256,12 @@ def build_optimizers(
             for parameter in part.parameters()
         }
         shares = {
-            name: widths.get(name, 1.0) * config.layer_decay ** depths.get(id(value), 0)
+            name: config.layer_decay ** depths.get(id(value), 0)
             for name, value in model.named_parameters()
         }
         return (build_optimizer(model, config, shares),)
-    inside = {id(p) for body in bodies for p in body.parameters()}
-    lowest = {id(p) for body in bodies for part in body.levels()[0] for p in part.parameters()}
-    shares: dict[str, float] = {}
-    for name, parameter in model.named_parameters():
-        rate = None if id(parameter) in inside else config.head_learning_rate
-        if id(parameter) in lowest:
-            rate = config.embedding_learning_rate
-        shares[name] = (rate or config.learning_rate) / config.learning_rate * widths.get(name, 1.0)
     hidden = hidden_matrices(model)
-    adamw = build_optimizer(model, config, shares, without=hidden)
+    adamw = build_optimizer(model, config, without=hidden)
     if not hidden:  # a family without a body of layers
         return (adamw,)
     stacked = {m.weight: m.sizes for m in model.modules() if isinstance(m, StackedLinear)}
@@ -303,7 +273,6 @@ def build_optimizers(
         config.momentum,
         torch.bfloat16 if bfloat16 else torch.float32,
     )
-    muon.param_groups[0][_SHARE] = math.sqrt(width_share)
     return (muon, adamw)
 
 

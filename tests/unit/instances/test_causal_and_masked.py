@@ -149,17 +149,8 @@ def test_workers_read_the_rows_of_a_step_as_one_worker_does(instances: Artifact)
         assert torch.equal(objective(model, one).packed(), objective(model, other).packed())
 
 
-def test_the_share_goes_over_the_run_and_adds_rows(instances: Artifact) -> None:
-    kind = read_kind(instances)
-    going = kind.model_copy(update={"causal_share": 0.2, "final_causal_share": 0.8})
-    assert [going.changes, kind.changes] == [True, False]
-    reader, rows = InstanceReader(instances, "train"), np.arange(100)
-    causal = []
-    for progress in (0.0, 0.5, 1.0):
-        batch: Any = going.at(progress).batch(reader.rows(rows), rows * 0, 7, reader.vocabulary)
-        causal.append(set(np.flatnonzero(batch.is_causal)))
-    assert causal[0] < causal[1] < causal[2]
-    assert [len(each) for each in causal] == pytest.approx([20, 50, 80], abs=12)
+def test_a_row_is_shown_in_the_form_in_which_it_is_read(instances: Artifact) -> None:
+    kind, reader, rows = read_kind(instances), InstanceReader(instances, "train"), np.arange(100)
     last, batch = SPECIAL_IDS.require("sep")[0], reader.batch(rows, rows * 0, 7)
     shown = [kind.show(batch, row, reader.vocabulary, str) for row in range(20)]
     assert {"left to right" in each.note for each in shown} == {True, False}

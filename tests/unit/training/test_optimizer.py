@@ -1,8 +1,6 @@
 """AdamW and its schedule against numbers worked out by hand."""
 
 import math
-import typing
-from typing import Any
 
 import pytest
 import torch
@@ -10,15 +8,10 @@ from torch import nn
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.models.config import ModelConfig
 from rungwise.models.families.bert import BertConfig, BertForPretraining
-from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.recurrent import LstmConfig
-from rungwise.models.family import Family
 from rungwise.models.losses.objectives import CAUSAL
-from rungwise.training.fit_config import fitting_kind
 from rungwise.training.optimizer import (
-    MuonConfig,
     OptimizerConfig,
     ScheduleConfig,
     build_optimizer,
@@ -27,9 +20,6 @@ from rungwise.training.optimizer import (
     decay_groups,
     learning_rate_at,
 )
-from rungwise.training.parallel import Group, distribute
-from rungwise.training.step import Step
-from tests.small_models import random_causal_batch
 
 SMALL = BertConfig(
     num_layers=2, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=16
@@ -200,40 +190,6 @@ def test_wrong_keys_are_named(keys, message):
         validate(OptimizerConfig, keys)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_with_a_base_width_states_and_logits_move_as_far_at_any_width(kind: str) -> None:
-    """The coordinate check of Yang et al. 2022: after some steps nothing has grown with the width,
-    as it does without the rule."""
-    moved = {ruled: [_moved(kind, width, ruled) for width in (32, 128)] for ruled in (True, False)}
-    (tables, *narrow), (wide_tables, *wide) = moved[True]
-    assert wide_tables < tables
-    assert all(0.7 < w / n < 1.5 for n, w in zip(narrow, wide, strict=True))
-    narrow, wide = moved[False]
-    assert max(w / n for n, w in zip(narrow, wide, strict=True)) > 4
-
-
-FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig)[0])
-
-
-@pytest.mark.parametrize(
-    "family", [each for each in FAMILIES if fitting_kind(each.model_validate({})) == "gradient"]
-)
-def test_at_the_base_width_every_family_keeps_its_rates(family: type[Family]) -> None:
-    """Also where a state is wider than the hidden size, as two directions are together."""
-    sizes = {
-        "num_layers": 2,
-        "num_heads": 2,
-        "intermediate_size": 32,
-        "hidden_size": 16,
-        "embedding_size": 16,
-    }
-    config = family(**{key: sizes[key] for key in sizes.keys() & family.model_fields.keys()})
-    model: Any = config.build(40, config.objectives[0])
-    for kind in (OptimizerConfig, MuonConfig):
-        for optimizer in build_optimizers(model, kind(base_width=16)):
-            assert all(group["learning_rate_share"] == 1 for group in optimizer.param_groups)
-
-
 def test_lower_layers_learn_more_slowly_and_heads_as_the_highest() -> None:
     """Two layers: embeddings, which are the output too, first layer, second layer and the bias."""
     model = LstmConfig(num_layers=2, hidden_size=4).build(9, CAUSAL)
@@ -250,38 +206,3 @@ def test_lower_layers_learn_more_slowly_and_heads_as_the_highest() -> None:
         name: value for name, value in shares.items() if value != (0.5, 1.0)["s.1." in name]
     } == {}
     assert len(shares) == 8
-
-
-def _moved(kind: str, width: int, ruled: bool) -> list[float]:
-    """The root mean squares of what six steps change of the states of each layer, and of logits."""
-    torch.manual_seed(5)
-    family = GptConfig(
-        num_layers=2,
-        num_heads=width // 16,
-        hidden_size=width,
-        intermediate_size=4 * width,
-        max_position_embeddings=16,
-        initializer_range=0.1 * (math.sqrt(32 / width) if ruled else 1.0),
-    )
-    model: Any = family.build(40, family.objectives[0])
-    settings = validate(
-        MuonConfig if kind == "muon" else OptimizerConfig,
-        {"learning_rate": 4e-3, "base_width": 32 if ruled else None},
-    )
-    group = Group(0, 1, torch.device("cpu"))
-    optimizers = build_optimizers(model, settings)
-    exchange = distribute(model, group, "ddp", 1)
-    step = Step(model, family.objectives[0], exchange, optimizers, settings, group, bfloat16=False)
-    batches = [random_causal_batch(8, 16, 40, packed=False, padded=False) for _ in range(6)]
-
-    @torch.no_grad()
-    def seen() -> list[torch.Tensor]:
-        ids = batches[0].ids
-        return [*model.body.encode_layers(ids), model.logits(ids)]
-
-    before = seen()
-    for batch in batches:
-        step([batch], torch.tensor([128.0]), 4e-3)
-    return [
-        (new - old).square().mean().sqrt().item() for new, old in zip(seen(), before, strict=True)
-    ]

@@ -24,7 +24,6 @@ from rungwise.training.optimizer import (
     build_optimizers,
     decay_groups,
     hidden_matrices,
-    set_learning_rate,
     update,
 )
 from rungwise.training.step_metrics import is_spike
@@ -244,26 +243,6 @@ def test_muon_is_pytorchs_but_in_float32_and_with_queries_keys_and_values_apart(
     assert sizes(stacked.weight, before, D) == pytest.approx([0.88] * 3, abs=0.02)
     fused_sizes = sizes(together.weight, before_fused, 3 * D)
     assert fused_sizes == pytest.approx([0.83, 0.27, 0.03], abs=0.02)
-
-
-def test_embeddings_and_heads_may_have_rates_of_their_own() -> None:
-    model = small_model("mlm_nsp")
-    for settings, expected in (
-        (MuonConfig(learning_rate=0.1), {"body": 0.05, "embedding": 0.05, "head": 0.05}),
-        (
-            MuonConfig(learning_rate=0.1, embedding_learning_rate=0.5, head_learning_rate=0.25),
-            {"body": 0.05, "embedding": 0.25, "head": 0.125},
-        ),
-    ):
-        found = {}
-        for optimizer in build_optimizers(model, settings):
-            set_learning_rate(optimizer, 0.05)  # half of the peak
-            groups = optimizer.param_groups
-            found |= {id(p): group["lr"] for group in groups for p in group["params"]}
-        for name, parameter in model.named_parameters():
-            part = "body" if ".blocks." in name or "pooler" in name else "head"
-            part = "embedding" if "embedding" in name else part
-            assert found[id(parameter)] == pytest.approx(expected[part]), name
 
 
 def test_rates_and_shares_follow_from_times_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

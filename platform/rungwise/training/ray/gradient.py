@@ -126,12 +126,6 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
                 f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
                 f"{count} {longer}training instances; lower it, or add text"
             )
-        if read_kind(turn.instances).changes and (end := settings.ends_early):
-            raise ConfigError(
-                f"{block} change over the steps of the run, and pretrain.{end} could end it before "
-                "the last; set it to null",
-                {f"pretrain.{end}": None},
-            )
         turn.order(config)  # raises if its mixture does not fit the sources
         held_out = min(settings.validation_instances, summary.instances.validation)
         if held_out < objective.fewest_rows:
@@ -162,9 +156,7 @@ def plan_run(
     }
     if initial is not None:
         facts[INITIAL] = initial.fingerprint
-    # What changes over a run does so faster in a shorter one.
-    changes = any(read_kind(turn.instances).changes for turn in turns)
-    shared = 0 if changes else config.pretrain.shared_steps
+    shared = config.pretrain.shared_steps
     # Do not even look at other runs if there is nothing to share.
     finished = list_finished_runs(output) if shared else []
     fingerprints = {name: artifact.fingerprint for name, artifact in inputs.items()}
