@@ -41,14 +41,7 @@ from rungwise.tokenizer import (
 )
 from rungwise.tokenizer.encoder import sample_corpus
 from rungwise.tokenizer.memo import int32_values
-from rungwise.tokenizer.token_stage import (
-    TOKENS,
-    TokensConfig,
-    TokensRow,
-    TokensSummary,
-    identity,
-    input_digests,
-)
+from rungwise.tokenizer.token_stage import TOKENS, TokensConfig, TokensRow, TokensSummary, identity
 from rungwise.tokenizer.token_text import document_hash, join_texts, write_tokens
 
 _SHARE = 0x5A7E  # separates the draw of documents from other random numbers
@@ -225,11 +218,10 @@ def encode_corpus(
     Raises DataError if spans are requested and the corpus has none, or a file is corrupt.
     """
     corpus, tokenizer = CorpusSummary.of(inputs["corpus"]), TokenizerSummary.of(inputs["tokenizer"])
-    if config.spans and config.mask_units.phrases is None and not corpus.spans.total:
+    if config.spans and not corpus.spans.total:
         raise DataError(
-            "instances.masking.unit is phrase, but the corpus holds no spans and "
-            "instances.mask_units.phrases names no list; name spans_field in a jsonl or parquet "
-            "source, or give a list, or set instances.masking.unit=whole_word"
+            "instances.masking.unit is phrase, but the corpus holds no spans; name spans_field in "
+            "a jsonl or parquet source, or set instances.masking.unit=whole_word"
         )
     task = EncodeTask(
         config,
@@ -254,7 +246,7 @@ def _list_orders(
     settings = {
         "version": TOKENS.version,
         "config": identity(config),
-        "lists": input_digests(config),
+        "lists": {},
         "tokenizer": {name: file["sha256"] for name, file in tokenizer.items()},
     }
     for row in corpus.files:
@@ -266,7 +258,7 @@ def _list_orders(
 def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
     sample = sample_corpus(inputs["corpus"].folder, corpus.file_names("train"))
     tokenizer = load_tokenizer(inputs["tokenizer"].folder)
-    choice = choose_encoder(tokenizer, context.compute.tokenizer_backend, sample)
+    choice = choose_encoder(tokenizer, sample)
     if choice.notice is not None:
         context.report.note(choice.notice)
     return choice

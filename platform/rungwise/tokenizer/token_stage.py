@@ -10,9 +10,7 @@ from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
-from rungwise.tokenizer.mask_units import MaskUnitsConfig, list_digest
-
-_LISTS = {"word_list", "phrases"}
+from rungwise.tokenizer.mask_units import MaskUnitsConfig
 
 
 class TokensConfig(Config):
@@ -26,17 +24,11 @@ class TokensConfig(Config):
 
 
 def identity(config: TokensConfig) -> dict[str, Any]:
-    """Return the part of the config that decides the result: all but the paths of lists."""
-    plain = config.model_dump(mode="json", exclude={"mask_units": _LISTS})
+    """Return the part of the config that decides the result."""
+    plain = config.model_dump(mode="json")
     if config.share == 1:
         del plain["share"]  # recipes from before it have the same tokens
     return plain
-
-
-def input_digests(config: TokensConfig) -> dict[str, Any]:
-    """Return digests of the lists that the config reads; raises DataError if one is missing."""
-    paths = config.mask_units.model_dump(include=_LISTS, exclude_none=True)
-    return {name: {"sha256": list_digest(name, path)} for name, path in paths.items()}
 
 
 class TokensRow(SummaryPart):
@@ -78,6 +70,5 @@ TOKENS = StageType(
     LazyFunction("rungwise.tokenizer.token_building:encode_corpus"),
     TokensSummary,
     identity=identity,
-    outside=input_digests,
     resumes=True,
 )

@@ -18,8 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.core.configuration.overrides import TokenizerBackend
-from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA
 from rungwise.tokenizer import (
@@ -270,20 +268,10 @@ def test_a_process_keeps_its_encoders_by_what_the_file_says(tmp_path: Path) -> N
     assert open_encoder(folders[0]) is not a, "old encoders are dropped"
 
 
-def test_a_package_is_refused_where_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("byte_bpe", "unigram", "word"):
-        for package in ("nanotoken", "gigatoken"):
-            with pytest.raises(ConfigError, match="found another tokenizer; choose 'auto'"):
-                make_encoder(trained(name), package)
-    monkeypatch.setitem(sys.modules, "gigatoken", None)
-    with pytest.raises(UserError, match="pip install gigatoken, or choose 'memo'"):
-        choose_encoder(trained("byte_bpe cased"), "gigatoken", hard_texts(1, 9))
-
-
 @pytest.mark.parametrize("name", TRAINED)
 def test_auto_is_the_package_made_for_the_tokenizer_or_else_the_memo(name: str) -> None:
     tokenizer, texts = trained(name), hard_texts(1, 50)
-    choice = choose_encoder(tokenizer, "auto", texts)
+    choice = choose_encoder(tokenizer, texts)
     packages = {
         "wordpiece": "nanotoken",
         "wordpiece cased": "nanotoken",
@@ -291,7 +279,6 @@ def test_auto_is_the_package_made_for_the_tokenizer_or_else_the_memo(name: str) 
     }
     assert choice.backend == packages.get(name, "memo")
     assert choice.notice is None
-    assert choose_encoder(tokenizer, "memo", texts) == EncoderChoice()
 
 
 @pytest.mark.parametrize(
@@ -301,7 +288,7 @@ def test_without_the_package_the_memo_encodes_and_says_so(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    assert choose_encoder(trained(name), "auto", hard_texts(1, 9)) == EncoderChoice(
+    assert choose_encoder(trained(name), hard_texts(1, 9)) == EncoderChoice(
         notice=f"encoding with 'memo': {package}, which is several times faster, is not installed"
     )
 
@@ -330,9 +317,8 @@ class _Errs:
 
 
 @pytest.mark.parametrize("way", ["id", "word", "length"])
-@pytest.mark.parametrize("wanted", ["auto", "nanotoken"])
 def test_an_encoder_that_errs_on_one_text_is_not_used_and_the_text_is_said(
-    wanted: TokenizerBackend, way: str, monkeypatch: pytest.MonkeyPatch
+    way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = trained("wordpiece")
     sample = pa.array([*SENTENCES, "", "a strange berry", *SENTENCES], pa.string())
@@ -340,14 +326,14 @@ def test_an_encoder_that_errs_on_one_text_is_not_used_and_the_text_is_said(
         "rungwise.tokenizer.encoder.NanoEncoder",
         lambda tokenizer: _Errs(tokenizer, "a strange berry", way),
     )
-    choice = choose_encoder(tokenizer, wanted, sample)
+    choice = choose_encoder(tokenizer, sample)
     assert choice == EncoderChoice(
         notice=f"encoding with 'memo': nanotoken {version('nanotoken')} and the tokenizers library "
         "disagree on the text 'a strange berry'"
     )
     # The sample is bounded: a text behind it is not tried.
     monkeypatch.setattr("rungwise.tokenizer.encoder.PROOF_BYTES", 100)
-    assert choose_encoder(tokenizer, wanted, sample).backend == "nanotoken"
+    assert choose_encoder(tokenizer, sample).backend == "nanotoken"
 
 
 def test_a_package_that_fails_is_not_used_and_says_how(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,9 +153,6 @@ def _node_key(node: Any, parts: Sequence[str], depth: int) -> Any:
     return part
 
 
-TokenizerBackend = Literal["auto", "memo", "nanotoken", "gigatoken"]
-
-
 class ComputeConfig(Config):
     """Where and how stages are computed. Changing a value here rebuilds nothing."""
 
@@ -188,8 +185,6 @@ class ComputeConfig(Config):
     max_concurrent_trials: int = Field(default=2, ge=1)
     cpus_per_trial: float = Field(default=1.0, gt=0)
     gpus_per_trial: float = Field(default=0.0, ge=0)  # several divide each batch among them
-    # All give the same ids. auto: the fastest one installed, once proved on the text at hand.
-    tokenizer_backend: TokenizerBackend = "auto"
     shard_cache_megabytes: int = Field(default=8192, ge=1)  # cache for remote shards, per machine
     # object store of a Ray that rungwise starts
     object_store_megabytes: int = Field(default=512, ge=80)
