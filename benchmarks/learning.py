@@ -50,8 +50,7 @@ from rungwise.core.stages.stage import Stage, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.statistics import Estimate, estimate, paired_difference
 from rungwise.finetune import evaluate, finetune, load_data
-from rungwise.instances.kinds import read_kind
-from rungwise.instances.summary import INSTANCES, InstancesSummary
+from rungwise.instances.summary import INSTANCES, InstancesSummary, read_kind
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph, instances_stages
 from rungwise.pipeline.workflow import load_recipe
@@ -61,8 +60,7 @@ from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.parallel import Group, Worker
-from rungwise.training.ray.gradient import plan_run, pretrain
-from rungwise.training.run_summary import RunOutcome, summarise
+from rungwise.training.ray.gradient import RunOutcome, plan_run, pretrain, summarise
 from rungwise.training.summary import PretrainSummary
 
 VALIDATIONS = 20  # of a run, for the steps to a loss

@@ -49,7 +49,7 @@ from rungwise.tokenizer import SpecialIds
 from rungwise.tokenizer.token_building import unigram_loss
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.config import GradientConfig, GradientFit
-from rungwise.training.curriculum import DataPhase, open_phases
+from rungwise.training.feed import DataPhase, open_phases
 from rungwise.training.fit_config import FitConfig
 from rungwise.training.initial import build_model
 from rungwise.training.loop import uses_bfloat16

@@ -28,12 +28,12 @@ from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.summary import InstancesConfig
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules, EarlierRun
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import MIXED_INSTANCES, list_turns
+from rungwise.training.feed import MIXED_INSTANCES, list_turns
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.ray.gradient import Run, pretrain

@@ -1,8 +1,6 @@
-"""Rows for one forward pass. Their arrays are NumPy's where rows are read, tensors where a model
-reads them; kinds of instances of the same form share a class.
+"""Rows for one forward pass: NumPy arrays where rows are read, tensors where a model reads them.
 
-B batch, T sequence, L tokens of a text, R sentences of a run, M masked positions, S documents of a
-batch
+B batch, T sequence, L tokens of a text, R sentences of a run, M masked positions, S documents
 """
 
 from __future__ import annotations

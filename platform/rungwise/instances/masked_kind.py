@@ -1,9 +1,4 @@
-"""The base of masked pairs, masked blocks and sentence-order pairs: keys, batches, pages, checks.
-
-Shards hold unmasked ids; rows are masked when they are read (masking.py). So the check draws the
-masks of epoch 0: for every row of a shard up to half a million tokens, and for evenly spaced rows
-of a larger one.
-"""
+"""The base of masked pairs, masked blocks and sentence-order pairs."""
 
 import math
 from collections import Counter
@@ -15,15 +10,19 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.instances.contract import ContractShare, Facts, check_bound, check_rows, check_shares
 from rungwise.instances.kind import (
     ColouredPiece,
+    ContractShare,
+    Facts,
     Figure,
     Kind,
     PieceKind,
     ShownRow,
     Spell,
     WholeRow,
+    check_bound,
+    check_rows,
+    check_shares,
     count_unused_tokens,
 )
 from rungwise.instances.masking import MaskingConfig, Vocabulary, expected_predictions, mask

@@ -1,30 +1,10 @@
-"""Masking: select the tokens that a batch predicts and corrupt them, when rows are read.
+"""Masking: select the tokens that a batch predicts, one by one or by unit, and corrupt them.
 
-Devlin et al. 2019 (arXiv:1810.04805): 15 % of the tokens are selected; of these 80 % become [MASK],
-10 % a random token, and 10 % stay. Tokens are selected by unit:
+Every draw is a function of (seed, epoch, instance, position): masks differ between epochs, not
+between workers. Special tokens and padding are never selected and never a replacement.
 
-    token        each by itself
-    whole_word   all pieces of a word; units are taken in random order, skipping those that no
-                 longer fit, as in the second release of google-research/bert
-    phrase       the same with phrases and entities, ERNIE (Sun et al. 2019, arXiv:1904.09223)
-    span         consecutive words, their number geometrically distributed, SpanBERT (Joshi et al.
-                 2020, arXiv:1907.10529)
-
-The starts of words and phrases are stored with the ids (mask_units.py), so masking does not need
-the text. Every draw is a function of (seed, epoch, instance, position): masks differ between
-epochs, but not between workers. Special tokens and padding are never selected and never drawn as a
-replacement.
-
-B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch.
-"Flat" positions count through a (B, T) array row by row.
-
-Select the tokens of a batch to mask, one by one or by unit.
-
-The candidates of a row are ordered by random numbers with their positions in the low bits, so
-sorting the numbers yields positions. masking.py defines units and spans.
-
-B batch, T sequence, U units of a batch, K units considered per row, P tokens selected. "Flat"
-positions count through a (B, T) array row by row.
+B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch,
+U units of a batch, K units considered per row. "Flat" positions count through (B, T) row by row.
 """
 
 from dataclasses import dataclass
@@ -248,7 +228,9 @@ def _selected_tokens(
 class MaskingConfig(Config):
     """Which tokens to mask, and how; the defaults are the papers' numbers."""
 
-    unit: Literal["token", "whole_word", "phrase", "span"] = "token"  # what is masked as a whole
+    # what is masked as a whole: a token, the pieces of a word, a phrase (ERNIE, Sun et al. 2019,
+    # arXiv:1904.09223), or some words in a row (SpanBERT, Joshi et al. 2020, arXiv:1907.10529)
+    unit: Literal["token", "whole_word", "phrase", "span"] = "token"
     dynamic: bool = True  # mask anew in every epoch; false: always as in the first
     # share of the tokens to predict, special tokens not counted
     rate: float = Field(default=0.15, gt=0, lt=1)

@@ -1,20 +1,9 @@
-"""Mixtures: the reading order when sources have shares of their own.
+"""Mixtures: the reading order when sources have shares of their own, in closed form.
 
-Each source is read in its own order (order.py), pass after pass; its passes are its epochs. A tree
-decides which source comes next:
-
-    quota   instances of each source in one epoch of the mixture
-    tree    the two smallest quotas are joined, then the next two (Huffman), until one node is left
-    node    of its first p draws, round(p * share) go left, the others right
-
-So position p of a run is draw k of a source, in closed form: nothing is stored or drawn, and a run
-can resume anywhere. A node adds an error of at most half a draw and passes on its parent's in
-proportion. In a Huffman tree a grandparent's quota is at least the sum of those of its child and
-grandchild, so the errors sum to less than half the sum of the reciprocal Fibonacci numbers,
-3.36 / 2: at every position each source is within 1.7 draws of its share (half a draw if there are
-two), so a batch is within 3.4. At the end of every epoch the draws equal the quotas exactly.
-
-With `lanes`, a rank reads the same lanes of every source, except for a few at either end.
+Each source is read in its own order, pass after pass. A Huffman tree over the quotas decides which
+comes next: of the first p draws of a node, round(p * share) go left. At every position each source
+is within 1.7 draws of its share (half a draw if there are two), since the errors sum to less than
+half the sum of the reciprocal Fibonacci numbers; at the end of an epoch the draws equal the quotas.
 """
 
 import heapq

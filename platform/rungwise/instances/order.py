@@ -1,34 +1,9 @@
 """The order in which training reads: computed, never stored, local to a few shards at a time.
 
-Place q of the N places of an epoch is found in three steps, each O(1) except for one bisection:
+Position p of a run is place p % N of epoch p // N, and step s takes positions [s B, (s + 1) B) for
+any number of workers, so the data position of a run is one integer.
 
-    line      the shards in a permutation of the epoch, their rows laid end to end
-    lane      the line cut into `lanes` equal parts; place q is place q // lanes of lane q % lanes
-    window    `window_instances` places of a lane, permuted by a Feistel network
-
-The network has four rounds over the smallest even number of bits that holds the window, repeated
-until the result lies inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
-2002). So a batch draws from all lanes, but a worker that reads a few lanes needs only the few
-shards of their windows. If one window holds the whole epoch, the shards keep their places and the
-order is one permutation of all instances.
-
-Position p of a run is place p % N of epoch p // N. Step s takes positions [s B, (s + 1) B) for any
-number of workers, so the data position of a run is one integer. B global batch size
-
-Streams of contiguous text: the reading order of models that carry a state.
-
-Truncated backpropagation through time (Williams and Peng 1990) passes the state at the end of a
-block to the next block of the text. So each row of a batch is a stream instead of a random draw:
-
-    line    the shards in a permutation of the epoch, their blocks laid end to end
-    stream  the line cut into B equal parts of S = N // B blocks
-    step    s reads block s % S of every stream, in epoch s // S
-
-The last N % B blocks of the line are left out of that epoch. A stream restarts at each epoch and
-where the line moves to another shard. The streams of a rank are adjacent and the same at every
-step, so no state moves between workers.
-
-N instances, B global batch size and number of streams, S steps of an epoch
+N instances, B global batch size
 """
 
 from abc import ABC, abstractmethod
@@ -82,7 +57,7 @@ class LocatedRow:
     shards: NDArray[np.int64]  # number of the shard in the manifest
     rows: NDArray[np.int64]  # in the shard
     epochs: NDArray[np.int64]  # passes over the instances before this one
-    # For streams (streams.py): whether the row continues the text of the row before in its stream.
+    # For streams: whether the row continues the text of the row before in its stream.
     continues: NDArray[np.bool_] | None = None
 
 
@@ -149,7 +124,15 @@ class Order(ABC):
 
 
 class ReadOrder(Order):
-    """The order of one run: a function of seed, rows per shard, and config."""
+    """The order of one run: a function of seed, rows per shard, and config.
+
+    line      the shards in a permutation of the epoch, their rows laid end to end
+    lane      the line cut into `lanes` equal parts; place q is place q // lanes of lane q % lanes
+    window    `window_instances` places of a lane, permuted by a Feistel network
+
+    So a batch draws from all lanes, but a worker that reads a few lanes needs only the few shards
+    of their windows. A window that holds the whole epoch is one permutation of all instances.
+    """
 
     def __init__(
         self, rows_per_shard: NDArray[np.int64], seed: int, config: OrderConfig | None = None
@@ -308,7 +291,8 @@ def permute(
     seed: int,
 ) -> NDArray[np.int64]:
     """A permutation of 0..count-1 for every key; `key` and `count` belong to each place. The key is
-    the epoch if one window holds the whole epoch."""
+    the epoch if one window holds the whole epoch. A Feistel network of four rounds (Black and
+    Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002)."""
     counts = np.broadcast_to(np.asarray(count, dtype=np.int64), places.shape)
     # The exponent of a float is the bit length, exact for counts below 2^53.
     length = np.frexp(np.maximum(counts - 1, 1).astype(np.float64))[1]
@@ -331,7 +315,13 @@ def permute(
 
 
 class StreamOrder(Order):
-    """The streams of one run: a function of seed, rows per shard and number of streams."""
+    """Contiguous text for models that carry a state: a function of seed, rows per shard and number
+    of streams (truncated backpropagation through time, Williams and Peng 1990).
+
+    The line of an epoch is cut into B equal streams of S = N // B blocks, and step s reads block
+    s % S of each in epoch s // S. The last N % B blocks are left out of that epoch. A stream
+    restarts at each epoch and where the line moves to another shard.
+    """
 
     def __init__(self, rows_per_shard: NDArray[np.int64], seed: int, streams: int) -> None:
         """`rows_per_shard` is in manifest order; zeros are allowed."""

@@ -1,38 +1,4 @@
-"""Masked pairs `[CLS] A [SEP] B [SEP]`, as in BERT, for MLM and next-sentence prediction.
-
-The procedure is that of Devlin et al. 2019 (arXiv:1810.04805, appendix A.2): sentences of one
-document are gathered up to a target length, which is sometimes short, and split in two. B is the
-second part or, half of the time, text from another document; then the unused sentences are gathered
-again.
-
-Differences from google-research/bert:
-
-- A pair ends before the sentence that would overshoot; there it is gathered and the pair truncated.
-  A random B ends the same way and is drawn again if its first sentence is too long, so that lengths
-  do not reveal the label. A sentence longer than half a row is cut into pieces that act as
-  sentences (plan.py). So no token of the text is lost.
-- A document that ends in a single sentence can only give NotNext, which would exceed half of all
-  pairs. Here a later pair is made IsNext in return; if too many are owed, the sentence is split.
-- B is never from the document of A.
-- The target length is drawn per pair, not per document.
-- Masks are counted in ordinary tokens (masking.py); there special tokens count too.
-
-Masked blocks `[CLS] A [SEP]`, for MLM without pairs.
-
-A holds whole sentences of one document up to the sequence length (DOC-SENTENCES of Liu et al. 2019,
-arXiv:1907.11692). A sentence longer than that fills blocks of its own.
-
-With `packed`, a row continues with the next document (FULL-SENTENCES of the same paper),
-`[CLS] A [SEP] [CLS] B [SEP]`, until a sentence does not fit. Unlike in the paper, attention stays
-within each text and positions restart, so the loss equals that of the same texts in padded rows.
-Less than one sentence per row is padding.
-
-Sentence-order pairs (Lan et al. 2020, ALBERT, arXiv:1909.11942).
-
-A and B are consecutive in a document, and half of the pairs are swapped, so the topic does not
-reveal the label, only coherence does. A pair that would leave a lone sentence behind gives it its
-own last sentence, or absorbs it; a document of one sentence is cut in two.
-"""
+"""Masked pairs (BERT), masked blocks (RoBERTa) and sentence-order pairs (ALBERT)."""
 
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -46,8 +12,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances import plan
-from rungwise.instances.contract import Facts, check_bound
-from rungwise.instances.kind import Built, Figure
+from rungwise.instances.kind import Built, Facts, Figure, check_bound
 from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.plan import Pieces
@@ -67,6 +32,8 @@ class MaskedBlocksConfig(MaskedKind):
     def build(
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
+        # Whole sentences of one document (DOC-SENTENCES of Liu et al. 2019, arXiv:1907.11692), or
+        # packed, FULL-SENTENCES, but attention stays within each text and positions restart.
         room = self.sequence_length - 2
         short_rate = 0.0 if self.packed else self.short_rate
         pieces = plan.in_rows(text, room, short_rate, rng, planned)
@@ -130,6 +97,11 @@ class MaskedPairsConfig(MaskedKind):
                 f"{documents} document; set instances.kind=masked_blocks, add documents, or "
                 "raise corpus.shard_megabytes"
             )
+        # As Devlin et al. 2019, appendix A.2, but where google-research/bert truncates, a pair and
+        # a random B end before the sentence that would overshoot, and long sentences are cut into
+        # pieces: no token is lost, and lengths do not reveal the label. Targets are drawn per pair.
+        # A document that ends in a single sentence can only give NotNext; a later pair is made
+        # IsNext in return, or, if too many are owed, the sentence is split.
         room = self.sequence_length - 3
         pieces = plan.in_half_rows(text, room, rng, planned)
         target = plan.targets(pieces, room, self.short_rate, rng)
@@ -247,7 +219,9 @@ class SentenceOrderConfig(MaskedKind):
     def build(
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
-        # A document of one token has no order; such tokens are left out and counted.
+        # Lan et al. 2020, ALBERT, arXiv:1909.11942. A pair that would leave a lone sentence behind
+        # gives it its own last one, or absorbs it; a document of one sentence is cut in two. A
+        # document of one token has no order; such tokens are left out and counted.
         room = self.sequence_length - 3
         pieces = plan.in_half_rows(text, room, rng, planned)
         begin = np.arange(len(pieces.document))

@@ -1,11 +1,6 @@
 """Plan where the instances of a text begin and end, so that no token is lost, and frame them as
 rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
-Sentences too long for their kind are cut into pieces, and pieces are gathered: an instance ends
-before the piece that would exceed its target length. The random numbers of an instance are drawn
-for every piece where one could begin, all at once; only the walk from each beginning to the next
-is a loop.
-
 P pieces, D documents
 """
 
@@ -17,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.instances.contract import check_bound
+from rungwise.instances.kind import check_bound
 from rungwise.instances.shards import Shard, pack_bits
 
 Spans = NDArray[np.int64]  # (rows, 2) begin and end in the ids of a text

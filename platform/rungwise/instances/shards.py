@@ -1,11 +1,8 @@
 """The shard file: token ids without masks, in Arrow IPC, memory-mapped and read by row.
 
-    ids           list<uint16|uint32>   a row's tokens, unpadded
-    unit_starts   list<bool>            where a word or span begins; only if masking asks for units
-    ...           one number per row    columns of the kind of instance, such as a_length or is_next
-
-Masks are drawn when a row is read, so a shard serves every epoch. Vocabularies up to 65,536 take
-two bytes per token (uint16); one more bit marks where words begin.
+ids           list<uint16|uint32>   a row's tokens, unpadded
+unit_starts   list<bool>            where a word or span begins; only if masking asks for units
+...           one number per row    columns of the kind of instance, such as a_length or is_next
 """
 
 from collections.abc import Mapping, Sequence

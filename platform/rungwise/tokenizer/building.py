@@ -30,9 +30,14 @@ from rungwise.tokenizer.config import (
     WordPieceConfig,
 )
 from rungwise.tokenizer.encoder import make_encoder
-from rungwise.tokenizer.files import FILE, load_tokenizer, read_tokenizer
-from rungwise.tokenizer.special import remove_clean_up, special_ids
-from rungwise.tokenizer.stage import TokenizerSummary
+from rungwise.tokenizer.files import (
+    FILE,
+    load_tokenizer,
+    read_tokenizer,
+    remove_clean_up,
+    special_ids,
+)
+from rungwise.tokenizer.token_stage import TokenizerSummary
 from rungwise.tokenizer.training import count_words, from_counts, train
 
 _EVALUATED_CHARACTERS = 1_000_000  # of held-out text, to measure on

@@ -1,12 +1,8 @@
 """The encoder of a tokenizer: the fastest that is proved on the text at hand.
 
-All backends give the same ids. `memo` looks up known words (memo.py) and serves every tokenizer.
-`nanotoken`, for WordPiece, and `gigatoken`, for byte-level BPE, are many times faster but young,
-so they are used only if their ids and word starts equal those of the `tokenizers` library on a
-megabyte of the text and on 2,000 hard texts. They get no special tokens: `[MASK]` and the like in a
-text never become one. An encoder uses one core.
-
-Texts that are hard to tokenise, to verify encoders and for tests.
+All give the ids of the `tokenizers` library, and no special tokens. The packages `nanotoken`
+(WordPiece) and `gigatoken` (byte-level BPE) are young, so they are used only if ids and word starts
+are right on a megabyte of the text and on 2,000 hard texts; else `memo` (memo.py) encodes.
 """
 
 # ruff: noqa: RUF001

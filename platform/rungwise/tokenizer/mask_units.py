@@ -1,14 +1,6 @@
-"""Find where mask units begin, the units that are masked as one: a bit per token in each shard.
-
-A unit is a word (pre-token) of the tokenizer, or a span of characters that belong together:
-
-    Chinese words      han characters are single tokens, so a segmenter finds the words
-                       (whole-word masking of Cui et al. 2021, arXiv:1906.08101)
-    phrases, entities  spans of the corpus (ERNIE, Sun et al. 2019, arXiv:1904.09223)
-
-A token begins a unit unless it lies inside an earlier one. A token across the border of two units
-therefore merges them, and so do overlapping spans. Texts with only the tokenizer's words go
-through the encoder, which is several times faster.
+"""Find where mask units begin: words of the tokenizer or of a Chinese segmenter (whole-word masking
+of Cui et al. 2021, arXiv:1906.08101), and spans of the corpus (ERNIE, Sun et al. 2019,
+arXiv:1904.09223). A token begins a unit unless it lies inside an earlier one.
 
 P texts, N tokens, S spans, C characters
 """

@@ -1,8 +1,5 @@
-"""Tokens stage: encode the corpus once, a file of ids per file of text.
-
-Sentences are encoded one by one, to keep their bounds. If a blank is text for the tokenizer, every
-sentence but a document's first is encoded with the blank before it: the ids of a document then
-equal those of its whole text, and serve models of sentences and of running text.
+"""Tokens stage: encode the corpus once, a file of ids per file of text. Sentences are encoded one
+by one, to keep their bounds, with the blank before them if a blank is text for the tokenizer.
 """
 
 import base64
@@ -41,7 +38,13 @@ from rungwise.tokenizer import (
 )
 from rungwise.tokenizer.encoder import sample_corpus
 from rungwise.tokenizer.memo import int32_values
-from rungwise.tokenizer.token_stage import TOKENS, TokensConfig, TokensRow, TokensSummary, identity
+from rungwise.tokenizer.token_stage import (
+    TOKENS,
+    TokensConfig,
+    TokensRow,
+    TokensSummary,
+    tokens_identity,
+)
 from rungwise.tokenizer.token_text import document_hash, join_texts, write_tokens
 
 _SHARE = 0x5A7E  # separates the draw of documents from other random numbers
@@ -245,7 +248,7 @@ def _list_orders(
     tokenizer, files = (inputs[name].record["files"] for name in ("tokenizer", "corpus"))
     settings = {
         "version": TOKENS.version,
-        "config": identity(config),
+        "config": tokens_identity(config),
         "lists": {},
         "tokenizer": {name: file["sha256"] for name, file in tokenizer.items()},
     }

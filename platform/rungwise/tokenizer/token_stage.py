@@ -1,7 +1,5 @@
-"""The config of tokens: derived from what the instances need, not a block of a recipe.
-
-The summary of tokens, a manifest of their files, and the stage, which building.py builds.
-"""
+"""The stages of tokenizers and tokens, for planning: summaries, and the config of tokens, which
+follows from what the instances need."""
 
 from typing import Any
 
@@ -10,6 +8,8 @@ from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
+from rungwise.tokenizer.config import identity
+from rungwise.tokenizer.files import input_digests
 from rungwise.tokenizer.mask_units import MaskUnitsConfig
 
 
@@ -23,7 +23,7 @@ class TokensConfig(Config):
     share: float = 1.0
 
 
-def identity(config: TokensConfig) -> dict[str, Any]:
+def tokens_identity(config: TokensConfig) -> dict[str, Any]:
     """Return the part of the config that decides the result."""
     plain = config.model_dump(mode="json")
     if config.share == 1:
@@ -69,6 +69,28 @@ TOKENS = StageType(
     3,
     LazyFunction("rungwise.tokenizer.token_building:encode_corpus"),
     TokensSummary,
-    identity=identity,
+    identity=tokens_identity,
     resumes=True,
+)
+
+
+class TokenizerSummary(Summary):
+    """The vocabulary, the size of its sample, and measurements on held-out text."""
+
+    kind: str
+    vocab_size: int
+    special: SpecialIds
+    sample_characters: int  # 0 for a vocabulary from a file without new words
+    unknown_rate: float
+    tokens_per_word: float
+    characters_per_token: float
+
+
+TOKENIZER = StageType(
+    "tokenizer",
+    6,
+    LazyFunction("rungwise.tokenizer.building:train_tokenizer"),
+    TokenizerSummary,
+    identity=identity,
+    outside=input_digests,
 )

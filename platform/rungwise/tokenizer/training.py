@@ -1,7 +1,5 @@
-"""Train tokenizers; the same sentences give the same vocabulary in any process.
-
-The `tokenizers` library learns WordPiece and byte-level BPE, sentencepiece learns Unigram;
-characters and words are counted. BERT's special tokens come first in each.
+"""Train tokenizers; the same sentences give the same vocabulary in any process. BERT's special
+tokens come first in each.
 """
 
 import io

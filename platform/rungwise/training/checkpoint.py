@@ -1,14 +1,7 @@
 """Checkpoints: everything a run needs to continue, as data and not as code (checkpoint_files.py).
 
-Training stops only while tensors are copied to host memory; a thread writes them. Each worker
-writes its own object, and the leader writes the record when all are there. Folder names contain the
-number of the attempt, so files of another attempt are never mistaken for its own.
-
-The data position is the step (instances/order.py), the learning rate follows from the progress, and
-dropout is seeded by the step (loop.py), so no generator state is saved.
-
-If the store is unavailable, a save retries for up to three minutes while training continues to its
-next save. A failed save is reported, and the next one tries again; the third in a row ends the run.
+Training stops only while tensors are copied to host memory; a thread writes them. The learning rate
+and the data follow from the step, and dropout is seeded by it, so no generator state is saved.
 """
 
 import json
@@ -25,13 +18,13 @@ from torch import Tensor
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.training.average import AVERAGE
 from rungwise.training.checkpoint_files import (
     Checkpoint,
     CheckpointFiles,
     CheckpointRules,
     Superseded,
 )
+from rungwise.training.optimizer import AVERAGE
 from rungwise.training.parallel import Group
 from rungwise.training.state import RunState, TensorPiece
 from rungwise.training.tensor_files import MODEL, save_tensors, write_file

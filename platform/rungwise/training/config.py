@@ -14,14 +14,18 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.lazy import LazyFunction
 from rungwise.core.randomness import bits
-from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.order import OrderConfig
+from rungwise.instances.summary import InstancesConfig
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import Fitting
 from rungwise.models.losses.objectives import BatchShapes, Objective
-from rungwise.training.average import AverageConfig, LastAverageConfig
-from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
+from rungwise.training.optimizer import (
+    AnyOptimizerConfig,
+    AverageConfig,
+    LastAverageConfig,
+    OptimizerConfig,
+)
 
 # "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
 # losses are always float32.

@@ -1,17 +1,5 @@
-"""Estimates what a run takes before anything is spent: size, steps, memory, time and cost.
-
-    estimate_run(config, measures, compute) -> Estimate
-
-All but the time follows from the config. The time follows from a known rate, or on request from one
-measured by training on a few micro-batches of random tokens on this machine, which predicts the
-cluster only if this machine is like its workers.
-
-Memory per device is estimated by rule: 4 bytes each for the weight, gradient and two moments of a
-parameter, and its average if there is one, the activations that backward needs (Korthikanti et al.
-2022, arXiv:2205.05198: per layer, 34 bytes per token and hidden unit in 16 bits, without the
-attention matrix, which the flash kernel never stores, and 4 more where the residual stream stays in
-float32; benchmarks/simulated_step.py counts 34 and 38), and logits with their gradient.
-"""
+"""Estimates what a run takes before anything is spent: size, steps, memory, time and cost. The time
+follows from a known rate, or from one measured on some micro-batches on this machine."""
 
 import math
 import time
@@ -26,14 +14,13 @@ import torch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kind import Kind
-from rungwise.instances.kinds import read_kind
-from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.models.device import shapes_only
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
 from rungwise.models.losses.objectives import CarriesState
 from rungwise.models.transformer.block import parameter_count, recompute_activations
 from rungwise.training.config import GradientConfig, GradientFit
-from rungwise.training.curriculum import rows_per_epoch, scale_micro_batch
+from rungwise.training.feed import rows_per_epoch, scale_micro_batch
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
 from rungwise.training.parallel import Group, distribute
@@ -236,7 +223,10 @@ def _flops_per_token(config: GradientFit, measures: Measures) -> float:
 def memory_estimate(
     config: GradientFit, measures: Measures, compute: ComputeConfig, parameters: int, micro: int
 ) -> int:
-    """Bytes per device, by the rule in the module docstring."""
+    """Bytes per device, by rule: 4 bytes each for the weight, gradient and two moments of a
+    parameter, and its average if there is one; the activations that backward needs (Korthikanti et
+    al. 2022, arXiv:2205.05198: per layer, 34 bytes per token and hidden unit in 16 bits, and 4 more
+    where the residual stream stays in float32); logits with their gradient."""
     sharded_over = {"ddp": 1, "fsdp": compute.num_workers, "hybrid": compute.shard_workers}[
         compute.parallel
     ]

@@ -1,7 +1,5 @@
-"""The blocks `model` and `pretrain` of a recipe: a family, and how its weights are fitted.
-
-A new kind of fitting is a config that answers for itself (`Fitting`), named once in the union
-`PretrainConfig`.
+"""The blocks `model` and `pretrain` of a recipe: a family, and how its weights are fitted. A new
+kind of fitting is a config that answers for itself, named once in the union `PretrainConfig`.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -68,7 +66,7 @@ class AsynchronousConfig(_Passes):
     """
 
     fits: ClassVar[type] = ReadingFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.asynchronous:pretrain_asynchronously")
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.rounds:pretrain_asynchronously")
 
     kind: Literal["asynchronous"] = "asynchronous"
     epochs: int = Field(default=5, ge=1)
@@ -97,7 +95,7 @@ class CooccurrenceConfig(_Passes):
     or, where the family is calculated at once, neither epochs nor a learning rate."""
 
     fits: ClassVar[type] = CooccurrenceFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.cooccurrence:pretrain_by_cooccurrence")
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.rounds:pretrain_by_cooccurrence")
     holds_out: ClassVar[bool] = False
 
     kind: Literal["cooccurrence"] = "cooccurrence"

@@ -1,26 +1,9 @@
-"""The weights that a run starts with: random, or those of a finished run.
+"""The weights that a run starts with: random, or those of a finished run or another library's.
 
-As in Howard & Ruder 2018 (arXiv:1801.06146) and Gururangan et al. 2020 (arXiv:2004.10964), only the
-weights are taken over. Step, moments, learning rate and data order start anew.
-
-Tensors are matched by name. Objectives of a family that predict words share the body and the head
-for words, whether they mask or read from left to right: which tokens attention sees is no weight.
-So a model may be converted (Gisserot-Boukhlef et al. 2025, arXiv:2507.00994). They differ in the
-rest:
-
-    fresh    parts that the run trains and the old model lacks, such as the pooler and the pair
-             head of `mlm_nsp` after `mlm` or `left_to_right`; they are drawn at random
-    carried  parts that the old model has and the run does not train, such as the same two in `mlm`
-             after `mlm_nsp`; they are written unchanged beside the new weights
-
-Imported weights (serving/hugging_face/stage.py) are handled likewise: they have the encoder, and
-perhaps heads.
-
-Word vectors (a step of another family) replace the token vectors of any model that has some of
-their size, and are fixed; the rest is drawn.
-
-Carrying keeps the trained pooler, on which fine-tuning puts its head, when a run trains on
-sentences without a successor. A carried part was trained on an older encoder.
+Only weights are taken over (Howard & Ruder 2018, arXiv:1801.06146), matched by name. What the run
+trains and the old model lacks is drawn at random ("fresh"); what the old model has and the run does
+not train, such as a pooler, is written unchanged beside the new weights ("carried"). Word vectors
+replace the token vectors of any model that has some of their size, and are fixed.
 """
 
 import contextlib

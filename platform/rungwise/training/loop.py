@@ -1,15 +1,8 @@
 """The training loop: plain PyTorch, without Ray and MLflow, to be read from top to bottom.
 
-A run is a function of its config. Step s reads positions [s B, (s + 1) B) of the computed order,
-its learning rate follows from s, and dropout is seeded by (seed, s, logical worker). So a killed
-run continues from its last checkpoint and ends bit for bit as it would have ended. (Except with a
-budget of seconds: how many steps fit into an hour is no function of a config.)
-
-A loss is a sum and a count until the last all-reduce: every micro-batch is divided by the counts of
-the whole global batch, so splitting it over micro-batches and workers in any way gives the same
-gradient.
-
-P parts of the objective
+A run is a function of its config: a killed run continues from its last checkpoint and ends bit for
+bit as it would have ended (except with a budget of seconds). A loss is a sum and a count until the
+last all-reduce, so splitting a batch in any way gives the same gradient.
 """
 
 import contextlib
@@ -22,20 +15,19 @@ from torch import nn
 from rungwise.core.randomness import bits
 from rungwise.models.device import keep_freed_memory, multiplies_bfloat16
 from rungwise.models.transformer.block import recompute_activations
-from rungwise.training.average import WeightAverage
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import EarlyStopConfig, GradientConfig, GradientFit, Precision
-from rungwise.training.curriculum import DataPhase, find_phase, open_phases
-from rungwise.training.feed import Prefetched, logical_ranks
-from rungwise.training.optimizer import build_optimizers, learning_rate_at
+from rungwise.training.feed import DataPhase, Prefetched, find_phase, logical_ranks, open_phases
+from rungwise.training.optimizer import WeightAverage, build_optimizers, learning_rate_at
 from rungwise.training.parallel import Worker, distribute
 from rungwise.training.state import RunState
 from rungwise.training.step import Step, new_streams, validate
-from rungwise.training.step_metrics import StepMetrics, StepTotals
 from rungwise.training.throughput import (
     Clock,
     Costs,
     Progress,
+    StepMetrics,
+    StepTotals,
     check_start,
     group_matmul_rate,
     log_saves,

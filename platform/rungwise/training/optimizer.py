@@ -1,51 +1,15 @@
-"""AdamW, Muon and the learning rate of each step, as pure functions: no scheduler object.
+"""AdamW, Muon, the learning rate of each step as a pure function, and averages of the weights."""
 
-    optimizers = build_optimizers(model, config)
-    set_learning_rate(optimizer, learning_rate_at(step, total_steps, config))
-    norm = clip_gradients(model, config)
-    update(optimizers, norm.isfinite())
-
-AdamW: Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101. The
-defaults are BERT's (Devlin et al. 2019, arXiv:1810.04805, appendix A.2; google-research/bert,
-optimization.py): betas 0.9 and 0.999, epsilon 1e-6, decay 0.01 except on biases and LayerNorm,
-gradients clipped to a global norm of 1. Unlike google-research/bert, Adam's bias correction is
-kept: without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
-
-Muon (below) takes the matrices of the layers; embeddings, heads, norms and biases stay with
-AdamW. Its updates are as large as AdamW's, so one learning rate and decay serve both.
-
-The learning rate is a pure function of the step, so resuming needs only the step:
-
-    linear               warm-up to the peak, straight line to final_fraction of it
-    cosine               warm-up to the peak, half a cosine to final_fraction of it
-    warmup_stable_decay  warm-up to the peak, plateau, straight line to final_fraction of it
-    slanted              straight lines from 1/32 of the peak to it and back (Howard & Ruder 2018,
-                         arXiv:1801.06146, equation 3: slanted triangles)
-
-The last is from Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can continue from its plateau.
-
-Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"): the update
-of a matrix is its momentum made nearly orthogonal, so that every direction moves equally far.
-
-As `torch.optim.Muon` with `match_rms_adamw`, with three differences. Matrices that share a product
-(`StackedLinear`: queries, keys and values; the halves of a gated MLP) are orthogonalised apart:
-together, the one with the largest gradient would dominate the step. Matrices of one shape are
-iterated as one batch, in bfloat16 if the run's products are, else in float32. And whether a step
-counts is read on the device.
-
-The iteration amplifies small singular values, and with them the last bits of a sum over workers.
-docs/how-to/pretraining.md says how far runs with different numbers of workers diverge; with the
-same number they are equal bit for bit.
-"""
-
+import contextlib
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rungwise.core.configuration.config import Config
 from rungwise.models.transformer.body import OnBody
@@ -72,7 +36,11 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
 
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum, orthogonalised and scaled to a root mean square of about 0.2 · lr, that of
-    AdamW's updates (Liu et al. 2025, arXiv:2502.16982).
+    AdamW's updates (Liu et al. 2025, arXiv:2502.16982), so that one rate and decay serve both.
+
+    As `torch.optim.Muon` with `match_rms_adamw`, but matrices that share a product are
+    orthogonalised apart (together, the one with the largest gradient would dominate), matrices of
+    one shape are iterated as one batch, and whether a step counts is read on the device.
 
     `sizes` maps parameters that stack several matrices to the rows of each; `dtype` is that of the
     iteration. `found_inf` may be set before a step: 1 leaves everything unchanged, 0 does not.
@@ -159,7 +127,7 @@ def _gather(rows: Tensor, parameter: Tensor) -> Tensor:
 
 
 _SHARE = "learning_rate_share"  # extra key of a parameter group
-_SLANT = 32  # the peak of slanted triangles over their ends
+_SLANT = 32  # peak over ends of slanted triangles: Howard & Ruder 2018, arXiv:1801.06146, eq. 3
 
 
 class ScheduleConfig(Config):
@@ -224,6 +192,9 @@ class _SharedConfig(Config):
 class OptimizerConfig(_SharedConfig):
     """AdamW with a schedule."""
 
+    # The defaults are BERT's (Devlin et al. 2019, appendix A.2), but Adam's bias correction is
+    # kept: without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
+
     kind: Literal["adamw"] = "adamw"
     # rate of a layer over that of the one above; heads have the highest layer's (Howard & Ruder
     # 2018: 1 / 2.6 for a language model that goes on with the text of a task)
@@ -245,7 +216,8 @@ def build_optimizers(
     model: nn.Module, config: OptimizerConfig | MuonConfig, bfloat16: bool = False
 ) -> Optimizers:
     """The optimizers of the trainable parameters, each in one of them. With `bfloat16`, Muon's
-    products use it, as the model's do."""
+    products use it, as the model's do. Muon takes the matrices of the layers; embeddings, heads,
+    norms and biases stay with AdamW."""
     if isinstance(config, OptimizerConfig):
         bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
         depths = {
@@ -392,3 +364,86 @@ def update(optimizers: Optimizers, finite: Tensor) -> None:
         optimizer.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.step()
+
+
+AVERAGE = "average/"  # before the name of a parameter, in checkpoints
+
+
+class MovingAverageConfig(Config):
+    """An exponential moving average of the weights, from the first step on."""
+
+    kind: Literal["ema"] = "ema"
+    # weight of the previous average; less in the first steps
+    decay: float = Field(default=0.999, gt=0, lt=1)
+
+
+class LastAverageConfig(Config):
+    """The plain mean of the weights over the last steps."""
+
+    kind: Literal["last"] = "last"
+    steps: int = Field(ge=1)  # number of these steps
+
+
+AverageConfig = Annotated[MovingAverageConfig | LastAverageConfig, Field(discriminator="kind")]
+
+
+class WeightAverage:
+    """The average of the parameters of one model, sharded as they are: of an EMA (Polyak &
+    Juditsky 1992), or of the last steps (Izmailov et al. 2018, arXiv:1803.05407). The share of a
+    step follows from its number, so a resumed run has the same."""
+
+    def __init__(
+        self, model: nn.Module, config: MovingAverageConfig | LastAverageConfig, total_steps: int
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._total_steps = total_steps
+        copies = {id(each): each.detach().clone() for each in model.parameters()}
+        # Both names of a parameter that is used twice, as in the model's state dict.
+        names = model.named_parameters(remove_duplicate=False)
+        # By their names in checkpoints; sharded ones are DTensors.
+        self.tensors = {f"{AVERAGE}{name}": copies[id(each)] for name, each in names}
+
+    def update(self, step: int) -> None:
+        """Include the weights after update number `step`, counted from 1."""
+        share = self._share(step)
+        if share > 0:
+            average, weights = self._pairs()
+            get_ema_multi_avg_fn(1.0 - share)(average, weights, 0)
+
+    @contextlib.contextmanager
+    def swap_averages(self, step: int) -> Iterator[None]:
+        """Swap the averages into the model inside the block, if they have begun by `step`."""
+        if self._share(step) == 0:
+            yield
+            return
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _share(self, step: int) -> float:
+        """The share of the weights after `step` in the average at that time."""
+        match self._config:
+            case MovingAverageConfig(decay=decay):
+                return 1.0 - min(decay, (1 + step) / (10 + step)) if step > 0 else 0.0
+            case LastAverageConfig(steps=steps):
+                count = step - (self._total_steps - steps)
+                return 1.0 / count if count > 0 else 0.0
+
+    def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The local rows of the averages, and of the weights in the same order."""
+        names = [name for name, _ in self._model.named_parameters()]
+        averages = [local_rows(self.tensors[f"{AVERAGE}{name}"])[0] for name in names]
+        return averages, [local_rows(each)[0] for each in self._model.parameters()]
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        # FSDP2 may still hold whole weights that it gathered before.
+        if reshard := getattr(self._model, "reshard", None):
+            reshard()
+        for average, weights in zip(*self._pairs(), strict=True):
+            copy = weights.clone()
+            weights.copy_(average)
+            average.copy_(copy)

@@ -1,18 +1,9 @@
 """The workers of one training run: this worker's rank, sums over all, and the gradient exchange.
 
-One `Group` serves a single process, gloo on CPUs and nccl on GPUs. The launcher (Ray Train,
-torchrun, a test) sets up `torch.distributed`, which a single process does without.
-
-    ddp     every worker holds the model; gradients are summed in buckets during backward
-    fsdp    every worker holds a part of each tensor (PyTorch's FSDP2; Zhao et al. 2023,
-            arXiv:2304.11277); blocks are gathered when they are needed
-    hybrid  fsdp within `shard_workers` neighbours, ddp between them; fsdp over all if that number
-            does not divide the workers left after a loss, which needs less memory
-
-PyTorch's DistributedDataParallel reorders its buckets after the first backward of a process. A sum
-of three numbers depends on its order, so with three or more workers a resumed run would differ in
-the last bit from an undisturbed one. Here buckets follow from the model alone, and the sums of a
-step are a function of the number of workers. They are sums, not means, as objectives.py requires.
+ddp     every worker holds the model; gradients are summed in buckets during backward
+fsdp    every worker holds a part of each tensor (PyTorch's FSDP2; Zhao et al. 2023,
+        arXiv:2304.11277); blocks are gathered when they are needed
+hybrid  fsdp within `shard_workers` neighbours, ddp between them
 """
 
 import contextlib
@@ -165,7 +156,9 @@ class _Bucket:
 
 
 class _Buckets:
-    """Gradients as views of flat buckets, summed in bucket order, last layers first."""
+    """Gradients as views of flat buckets, summed in bucket order, last layers first. They follow
+    from the model alone: DistributedDataParallel reorders its buckets after the first backward of a
+    process, so a resumed run of three or more workers would differ in the last bit."""
 
     def __init__(self, model: nn.Module, group: Group) -> None:
         self._group = group

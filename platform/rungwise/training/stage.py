@@ -1,20 +1,5 @@
-"""Pretrain stage: fits a family's weights in the way that it takes.
-
-kind of pretrain   how                                            module
-gradient           steps on batches, on the workers of Ray Train  gradient.py
-counts             sums over the shards, by Ray Data              counts.py
-asynchronous       word by word over the text, by Ray tasks       asynchronous.py
-cooccurrence       sums as above, then epochs over their cells    cooccurrence.py
-
-Each config names its fitter, whose module is imported by the process that fits: a plan needs none.
-
-A longer run continues from the plateau of a shorter one, or decays from any of its checkpoints.
-
-With `schedule.kind: warmup_stable_decay` and `warmup_steps`, runs that differ only in `steps`, in
-the decay and in `longer_share` take the same first steps, up to the end of the shorter plateau
-(`GradientConfig.shared_steps`). So a finished run's checkpoint from these steps is one of the new
-run too: weights, moments, average, step and data position. The artifact is the one that the new
-config names, however it was reached; its summary names the run it continued from.
+"""Pretrain stage. A run that differs from a finished one only in its length or decay starts from
+the steps that both share; its summary names the run it continued from.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,21 +2,11 @@
 
     model/NAME                 parameters and buffers
     optimizer/PARAMETER/KEY    moments and counters, by the names of their parameters
-    average/PARAMETER          the average of a parameter (average.py)
-    lanes/state                the states of streams, a row for each (streams.py)
+    average/PARAMETER          the average of a parameter
+    lanes/state                the states of streams, a row for each
 
-A sharded tensor is cut along its first dimension, so each part is a range of rows of a named
-tensor. Readers ask for the rows they hold, whichever workers wrote them; so a checkpoint fits any
-number of workers, sharded or not.
-
-The states of streams: what a model carries from the end of a block to the next one.
-
-A state belongs to a stream of text, not to a worker, so a checkpoint holds one tensor of all B
-streams, cut along them, and each worker of a resumed run reads its own. Gradients stop at the start
-of a block.
-
-A step skipped for a non-finite gradient leaves the states unchanged, because the new ones may not
-be finite either. The text still moves on by a block.
+A sharded tensor is cut along its first dimension. Readers ask for the rows they hold, so a
+checkpoint fits any number of workers. A state belongs to a stream of text, not to a worker.
 
 B streams of the run, L streams of this worker, S the model's `state_shape`
 """
@@ -51,7 +41,7 @@ class TensorPiece:
 
 
 class HasPiece(Protocol):
-    """The states of streams (streams.py)."""
+    """The states of streams."""
 
     def piece(self) -> TensorPiece: ...
 

@@ -1,11 +1,6 @@
-"""One optimizer step, as the loop runs it and as benchmarks and tests measure it.
+"""One optimizer step, as the loop runs it and as benchmarks and tests measure it, and validation.
 
-    step = Step(model, objective, exchange, optimizers, config, group, bfloat16, compile=True)
-    sums, norm = step(micro_batches, counts, learning_rate)
-
-Nothing in it waits for the device, except for losses that need the vectors of the whole batch
-(`with_vectors`). The device also decides whether the step counts: if its gradient is not finite,
-weights, moments and the states of streams stay as they are.
+Nothing in a step waits for the device, except for losses that need the vectors of the whole batch.
 
 P parts of the objective
 """
@@ -34,7 +29,7 @@ from rungwise.training.parallel import Exchange, Group
 from rungwise.training.state import StreamStates
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no instances to read
-    from rungwise.training.curriculum import Phase
+    from rungwise.training.feed import Phase
 
 _MOST_GRAPHS = 64  # compiled graphs of one function
 

@@ -19,8 +19,8 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import artifact as checked
 from rungwise.core.storage.folder import Folder
-from rungwise.instances import cache, shards
-from rungwise.instances.cache import CacheFolder, ShardStore
+from rungwise.instances import reader, shards
+from rungwise.instances.reader import CacheFolder, ShardStore
 from rungwise.instances.shards import Shard
 from tests.conftest import mounted_disk
 from tests.waiting import wait_until
@@ -143,7 +143,7 @@ def test_prefetch_checks_local_shards_in_the_background(local: Artifact) -> None
 def test_open_shards_are_bounded_and_the_longest_unused_is_closed(
     local: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_OPEN_SHARDS", 3)
+    monkeypatch.setattr(reader, "_OPEN_SHARDS", 3)
     store = local.store()
     for number in (0, 1, 2, 0, 3):
         store.get(number)
@@ -196,7 +196,7 @@ def test_concurrent_threads_share_one_download(
 _READ_ALL = """
 import json, sys
 from pathlib import Path
-from rungwise.instances.cache import ShardStore
+from rungwise.instances.reader import ShardStore
 from rungwise.core.storage.folder import Folder
 uri, files, digests, sizes, limit, folder = json.load(sys.stdin)
 store = ShardStore(Folder.at(uri), files, digests, sizes, limit, Path(folder))

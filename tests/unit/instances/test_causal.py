@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.contract import Facts
+from rungwise.instances.kind import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import pad_rows
 from rungwise.tokenizer import SpecialIds

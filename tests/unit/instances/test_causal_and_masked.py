@@ -12,12 +12,11 @@ from torch.nn import functional
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.instances.kinds import read_kind
 from rungwise.instances.order import ShardShare
 from rungwise.instances.reader import InstanceReader
+from rungwise.instances.summary import read_kind
 from rungwise.models.losses.objectives import LossSum, Objective
-from rungwise.training.curriculum import list_turns
-from rungwise.training.feed import Source, step_batch
+from rungwise.training.feed import Source, list_turns, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.step import _compile
 from tests.conftest import SPECIAL_IDS

@@ -21,8 +21,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import shards
 from rungwise.instances.building import build_instances
-from rungwise.instances.contract import ContractShare, Facts, check_shares
-from rungwise.instances.kind import Built
+from rungwise.instances.kind import Built, ContractShare, Facts, check_shares
 from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
 from rungwise.instances.plan import ranges

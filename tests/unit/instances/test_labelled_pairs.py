@@ -18,7 +18,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
 from rungwise.instances.batch import LabelledPairs
 from rungwise.instances.building import ShardTask, list_orders
-from rungwise.instances.contract import Facts
+from rungwise.instances.kind import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shards import Shard, pad_rows

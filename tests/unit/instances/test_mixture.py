@@ -18,9 +18,8 @@ from rungwise.instances.mixture import MixedOrder, compute_quotas
 from rungwise.instances.order import Order, OrderConfig, ReadOrder, ShardShare, StreamOrder, evenly
 from rungwise.instances.summary import InstancesSummary
 from rungwise.training.config import FitConfig
-from rungwise.training.curriculum import DataPhase
-from rungwise.training.ray.gradient import check_fit
-from rungwise.training.run_summary import count_sources
+from rungwise.training.feed import DataPhase
+from rungwise.training.ray.gradient import check_fit, count_sources
 from tests.training_runs import config, kill_and_resume, make_instances, run
 
 CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
 from rungwise.instances.batch import SentenceRuns
-from rungwise.instances.contract import Facts
+from rungwise.instances.kind import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.shards import Shard, pad_rows

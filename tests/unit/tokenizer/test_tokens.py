@@ -29,7 +29,7 @@ from rungwise.tokenizer import (
     token_building,
 )
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary, identity
+from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary, tokens_identity
 from rungwise.tokenizer.token_text import TokenisedText, TokensFile, write_tokens
 from tests.corpora import made_up_documents, text_and_tokenizer
 from tests.summaries import tokens_of
@@ -87,8 +87,8 @@ def test_shares_of_the_text_are_nested_and_leave_what_is_held_out(tmp_path: Path
 
 
 def test_the_whole_text_is_what_it_was_before_there_were_shares() -> None:
-    assert "share" not in identity(TokensConfig())
-    assert identity(TokensConfig(share=0.5))["share"] == 0.5
+    assert "share" not in tokens_identity(TokensConfig())
+    assert tokens_identity(TokensConfig(share=0.5))["share"] == 0.5
 
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=8)

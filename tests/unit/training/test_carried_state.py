@@ -20,8 +20,8 @@ from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.recurrent import LstmConfig, RecurrentForPretraining, RnnConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import DataPhase, count_epochs
 from rungwise.training.estimate import Measures, estimate_run
+from rungwise.training.feed import DataPhase, count_epochs
 from rungwise.training.fit_config import FitConfig
 from rungwise.training.optimizer import (
     build_optimizers,

@@ -19,7 +19,7 @@ from rungwise.models.losses.objectives import LossSum
 from rungwise.models.word_vectors.vector_family import TABLE
 from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
-from rungwise.training.curriculum import list_turns, open_phases
+from rungwise.training.feed import list_turns, open_phases
 from rungwise.training.initial import build_model, check_initial, compare_tensors
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.pretrained import load_module

@@ -17,15 +17,9 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.texts import LabelledPairsConfig
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import (
-    MIXED_INSTANCES,
-    count_steps,
-    find_phase,
-    list_turns,
-    open_phases,
-)
+from rungwise.training.feed import MIXED_INSTANCES, count_steps, find_phase, list_turns, open_phases
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
-from rungwise.training.run_summary import count_sources
+from rungwise.training.ray.gradient import count_sources
 from tests.conftest import SPECIAL_IDS, write_shards
 from tests.summaries import standing
 from tests.training_runs import (

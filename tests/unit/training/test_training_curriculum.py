@@ -8,12 +8,11 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.kinds import read_kind
-from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import DataPhase, count_epochs, list_turns, open_phases
+from rungwise.training.feed import DataPhase, count_epochs, list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
 from tests.conftest import small_recipe
 from tests.training_runs import CPU, VOCAB, Notes, config, kill_and_resume, make_instances, run

@@ -15,8 +15,7 @@ from rungwise.instances.order import ShardShare
 from rungwise.instances.reader import InstanceReader
 from rungwise.training import parallel
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import DataPhase
-from rungwise.training.feed import Source, count_bins, data_hash, step_batch
+from rungwise.training.feed import DataPhase, Source, count_bins, data_hash, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.throughput import Progress
 from tests.small_models import small_model

@@ -26,8 +26,7 @@ from rungwise.training.optimizer import (
     hidden_matrices,
     update,
 )
-from rungwise.training.step_metrics import is_spike
-from rungwise.training.throughput import Clock, Costs, Progress, matmul_rate, totals
+from rungwise.training.throughput import Clock, Costs, Progress, is_spike, matmul_rate, totals
 from tests.small_models import small_model
 from tests.training_runs import Killed, KilledAt, Notes, config, make_instances, run, weights
 

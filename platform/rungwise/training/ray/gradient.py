@@ -1,29 +1,17 @@
 """Fitting by gradient: the loop (training/loop.py) on the workers of Ray Train V2.
 
-Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and restarts them when one
-dies, with fewer if `compute.min_workers` allows it. Checkpoints are our own (checkpoint.py), in the
-stage's folder: a report to Ray Train waits for its controller's next poll, its snapshot is tied to
-a run's name, and the loop must also run without Ray. So restarted workers and a restarted driver do
-the same: they look for the newest sound checkpoint.
-
-A run that differs from a finished one only in its length starts from what they have in common
-(stage.py). The optional input `initial` is a finished pretrain stage or imported weights,
-which replace the random draw (initial.py).
-
-Saves outside the schedule: when a machine is about to go away, when one has come back, and when the
-driver is interrupted.
-
-Ray announces that a node will be drained (which is how a cloud's notice arrives), and workers go on
-until then. When a node returns to an elastic run, Ray Train ends all workers without notice and
-starts more, which would lose the steps since the last checkpoint. So its controller is delayed
-until the workers have saved (save_request.py).
+Checkpoints are our own (checkpoint.py): a report to Ray Train waits for its controller's next poll,
+its snapshot is tied to a run's name, and the loop must also run without Ray.
 """
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
+
+import numpy as np
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.canonical import fingerprint
@@ -32,22 +20,137 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.kinds import read_kind
+from rungwise.instances.summary import read_kind
 from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.ray_private import ControllerCallback, ResizingState
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import DataPhase, list_turns, rows_per_epoch
+from rungwise.training.feed import DataPhase, count_epochs, count_steps, list_turns, rows_per_epoch
 from rungwise.training.fit_config import check_rows
-from rungwise.training.initial import INITIAL, check_initial, fixes_vectors, start_model
+from rungwise.training.initial import (
+    INITIAL,
+    build_model,
+    check_initial,
+    compare_tensors,
+    fixes_vectors,
+    start_model,
+)
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Worker
-from rungwise.training.run_summary import RunOutcome, summarise
 from rungwise.training.save_request import SCRATCH, SaveRequests, drop_requests, request_saves
 from rungwise.training.stage import find_earlier, list_finished_runs
-from rungwise.training.summary import PretrainSummary
-from rungwise.training.throughput import Costs, Progress, device_name
+from rungwise.training.summary import (
+    Attempt,
+    GradientRun,
+    PretrainSummary,
+    Prolonged,
+    ReadLength,
+    SourceRead,
+)
+from rungwise.training.throughput import COUNTING_RULE, Costs, Progress, device_name, totals
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The result of the leading worker."""
+
+    progress: Progress
+    costs: Costs
+    device: str
+    bfloat16: bool
+
+
+def summarise(
+    config: GradientFit,
+    turns: Sequence[DataPhase],
+    initial: Artifact | None,
+    outcome: RunOutcome,
+    context: Context,
+) -> PretrainSummary:
+    """Summarise a run."""
+    settings, objective, progress = config.pretrain, config.objective, outcome.progress
+    compute, instances = context.compute, turns[-1].summary
+    model = build_model(config, instances.vocab_size, meta=True)
+    parameters = sum(p.numel() for p in model.parameters())
+    first, last = progress.validation[0], progress.validation[-1]
+    part, pair = objective.tokens, objective.pair
+    accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
+    unigram = f" (unigram {instances.unigram_loss:.2f})" if objective.predicts_text else ""
+    before = f" from {first[part.loss_key]:.3f}" if initial else ""
+    return PretrainSummary(
+        fitting="gradient",
+        model=config.model,
+        objective=objective.name,
+        parameters=parameters,
+        vocab_size=instances.vocab_size,
+        tokens=progress.tokens,
+        epochs=count_epochs(config, turns, progress.step),
+        unigram_loss=instances.unigram_loss,
+        final=last,
+        seconds=progress.seconds,
+        began_with=compare_tensors(model, initial) if initial else None,
+        gradient=GradientRun(
+            steps=progress.step,
+            history=tuple(progress.history),
+            validation=tuple(progress.validation),
+            timings=tuple(progress.timings),
+            data=tuple((step, digest) for step, digest in progress.data),
+            data_hash=progress.data_hash,
+            skipped_steps=tuple(progress.skipped),
+            spikes=tuple(progress.spikes),
+            prolonged=tuple(Prolonged(**row) for row in progress.prolonged),
+            attempts=tuple(Attempt(**row) for row in progress.attempts),
+            stopped_early=progress.step < settings.steps,
+            device=outcome.device,
+            bfloat16=outcome.bfloat16,
+            parallel=compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
+            lengths=tuple(
+                ReadLength(from_step=turn.first_step, sequence_length=turn.length)
+                for turn in (turns[:1] if objective.members else turns)
+            ),
+            sources=count_sources(config, turns, progress.step, progress.tokens),
+            flops_per_token=progress.flops / max(1, progress.tokens),
+            flops_rule=COUNTING_RULE,
+            throughput=totals(progress, outcome.costs),
+        ),
+        headline=f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
+        f"{last[part.loss_key]:.3f}{before}{unigram}{accuracy}",
+    )
+
+
+def count_sources(
+    config: GradientFit, turns: Sequence[DataPhase], steps: int, tokens: int
+) -> tuple[SourceRead, ...]:
+    """Count what the first `steps` steps, of `tokens` tokens in all, read of each source.
+
+    Instances are exact. Tokens are divided by the mean length of a source's instances, which is
+    exact after whole epochs.
+    """
+    instances: Counter[str] = Counter()
+    lengths: Counter[str] = Counter()
+    epochs: dict[str, float] = {}
+    for turn, count in count_steps(turns, steps):
+        files = turn.summary.split_files("train")
+        sizes = turn.summary.instances_by_source("train")
+        names = sorted(sizes)
+        groups = np.array([names.index(row.source) for row in files])
+        size = turn.config(config).pretrain.global_batch_size
+        rows = turn.order(config).rows_read(count * size, groups)
+        for name, number in zip(names, rows.tolist(), strict=True):
+            whole = sum(row.tokens for row in files if row.source == name)
+            instances[name] += number
+            lengths[name] += number * whole // max(1, sizes[name])
+            epochs[name] = epochs.get(name, 0.0) + number / max(1, sizes[name])
+    return tuple(
+        SourceRead(
+            source=name,
+            instances=instances[name],
+            tokens=tokens * lengths[name] // max(1, lengths.total()),
+            epochs=epochs[name],
+        )
+        for name in sorted(epochs)
+    )
 
 
 class PreemptionWatch:
@@ -69,7 +172,8 @@ class PreemptionWatch:
 
 
 class SaveBeforeResize(ControllerCallback):
-    """Makes Ray Train's controller wait for a checkpoint before it ends a sound worker group."""
+    """Makes Ray Train's controller wait for a checkpoint before it ends a sound worker group, as it
+    does without notice when a node returns to an elastic run."""
 
     def __init__(self, scratch: Folder) -> None:
         self._scratch = scratch

@@ -4,20 +4,8 @@
     disturbed     n workers ──> SIGKILL to all of its processes, at a random step
                   m workers ──> from the last checkpoint to the end ─> losses, hash of the rows
 
-Both runs cut their batches for as many logical workers, the least common multiple of n and m, so
-that neither micro-batches nor dropout depend on the workers. A batch with fewer rows is cut for the
-workers there are; with dropout, m is then n.
-
-The kill falls into the second epoch of the instances if the run has one, because mistakes in the
-data order show there first; else anywhere. At least a tenth of the run comes after it, and at least
-one checkpoint before it.
-
-The JSON certificate holds what was compared step by step: the hash over the (instance, epoch) pairs
-of all steps so far, and the losses of both runs; the largest relative difference of a loss and the
-difference allowed; where the kill could fall and did; versions and seeds. The runs' files are
-removed if the runs agree.
-
-One run of a proof (resume_proof.py): the pretrain stage in its own process with its own Ray.
+Both cut their batches for the least common multiple of n and m logical workers. The kill falls into
+the second epoch if there is one, because mistakes in the data order show there first.
 """
 
 import contextlib
@@ -52,7 +40,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
 from rungwise.instances.summary import InstancesSummary
 from rungwise.training.config import FitConfig, GradientFit
-from rungwise.training.curriculum import is_read, rows_per_epoch
+from rungwise.training.feed import is_read, rows_per_epoch
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.initial import INITIAL
 from rungwise.training.ray.gradient import check_fit, pretrain_by_gradient
