@@ -55,13 +55,7 @@ def two_nodes(own_addresses: bool) -> Iterator[Raylets]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "compute",
-    [
-        {"num_workers": 2},
-        {"num_workers": 2, "parallel": "fsdp"},
-        {"num_workers": 4, "parallel": "hybrid", "shard_workers": 2, "cpus_per_worker": 0.5},
-    ],
-    ids=["ddp", "fsdp", "hybrid"],
+    "compute", [{"num_workers": 2}, {"num_workers": 2, "parallel": "fsdp"}], ids=["ddp", "fsdp"]
 )
 def test_workers_on_nodes_with_other_addresses_end_as_one_process(
     instances: Artifact,

@@ -83,19 +83,6 @@ class MixedOrder(Order):
             positions = positions[np.argsort(lane.astype(np.uint64) * _GOLDEN, kind="stable")]
         return positions[mine.start : mine.stop]
 
-    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        # All shards of a source share one group.
-        counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
-        pending: list[tuple[_Node | int, int]] = [(self._tree, position)]
-        while pending:
-            node, draws = pending.pop()
-            if isinstance(node, int):
-                counts[groups[self._shards[node][0]]] = draws
-            else:
-                left = int(_round_product(np.array(draws), node.share))
-                pending += [(node.left, left), (node.right, draws - left)]
-        return counts
-
     def _draws(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The source of each position, and the number of that draw within the source."""
         draw = np.array(positions, dtype=np.int64)

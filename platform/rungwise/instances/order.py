@@ -19,7 +19,6 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.randomness import bits
 
 _ROUNDS = 4
-_AT_ONCE = 1 << 20  # positions located at a time when counting
 # These separate the random numbers of shards and windows from each other and from masking's.
 _SHARDS = 0x5A4D
 _WINDOW = 0x77D0
@@ -73,13 +72,6 @@ class Line:
         index = np.searchsorted(self.begins, point, side="right") - 1
         return self.shards[index], point - self.begins[index]
 
-    def between(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The shards of the points [begin, end), a non-empty range, and the points in each."""
-        first = int(np.searchsorted(self.begins, begin, side="right")) - 1
-        last = int(np.searchsorted(self.begins, end))
-        edges = np.append(np.maximum(self.begins[first:last], begin), end)
-        return self.shards[first:last], np.diff(edges)
-
 
 @dataclass(frozen=True)
 class ShardShare:
@@ -109,11 +101,6 @@ class Order(ABC):
     @abstractmethod
     def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
         """The positions that a worker reads at one step, in its order."""
-
-    @abstractmethod
-    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the first `position` positions fall into each group of shards; `groups` gives
-        the group of each shard."""
 
     def upcoming_shards(self, step: int, steps_ahead: int, share: ShardShare) -> NDArray[np.int64]:
         """The shards that a worker reads in `steps_ahead` steps from `step`, by first use."""
@@ -189,30 +176,6 @@ class ReadOrder(Order):
     def assign_lanes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return positions % self.count % self._lanes
 
-    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        # Only windows that are partly read and hold several groups are located row by row.
-        epoch, place = divmod(position, self.count)
-        counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
-        np.add.at(counts, groups, epoch * self._rows)
-        for lane in range(min(self._lanes, place)):
-            turns = len(range(lane, place, self._lanes))
-            whole = turns - turns % self._window
-            if whole:
-                begin = self._lane_begin(lane)
-                shards, rows = self._line(epoch).between(begin, begin + whole)
-                np.add.at(counts, groups[shards], rows)
-            if whole == turns:
-                continue
-            inside = np.unique(groups[self._window_shards(epoch, lane, whole // self._window)])
-            if len(inside) == 1:
-                counts[inside] += turns - whole
-                continue
-            for first in range(whole, turns, _AT_ONCE):
-                turn = np.arange(first, min(first + _AT_ONCE, turns), dtype=np.int64)
-                located = self.locate(epoch * self.count + lane + turn * self._lanes)
-                np.add.at(counts, groups[located.shards], 1)
-        return counts
-
     def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._whole:
             return permute(place, epoch, self.count, self._seed)
@@ -237,15 +200,6 @@ class ReadOrder(Order):
             nearest = sorted(self._lines.items(), key=lambda item: abs(item[0] - epoch))[:1]
             self._lines = {**dict(nearest), epoch: line}
         return line
-
-    def _window_shards(self, epoch: int, lane: int, window: int) -> NDArray[np.int64]:
-        """The shards of a window: neighbours on the line."""
-        if self._whole:
-            return self._line(epoch).shards
-        number = np.array(lane)
-        begin = int(self._lane_begin(number)) + window * self._window
-        size = min(int(self._lane_size(number)) - window * self._window, self._window)
-        return self._line(epoch).between(begin, begin + size)[0]
 
     def _lane_begin(self, lane: Any) -> Any:
         size, longer = divmod(self.count, self._lanes)
@@ -349,18 +303,6 @@ class StreamOrder(Order):
         """Those of the worker's streams, in order."""
         assert share.batch_size == self.streams, "a row of a batch is a stream"
         return step * self.streams + np.array(share.rows, dtype=np.int64)
-
-    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        # These positions are whole steps.
-        counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
-        epochs, block = divmod(position // self.streams, self.steps_per_epoch)
-        for epoch in range(epochs + (block > 0)):
-            blocks = self.steps_per_epoch if epoch < epochs else block
-            for stream in range(self.streams):
-                begin = stream * self.steps_per_epoch
-                shards, rows = self._line_in(epoch).between(begin, begin + blocks)
-                np.add.at(counts, groups[shards], rows)
-        return counts
 
     def _line_in(self, epoch: int) -> Line:
         if self._line is None or self._line[0] != epoch:

@@ -153,11 +153,6 @@ class GradientConfig(Fitting):
                     f"pretrain.global_batch_size is {self.global_batch_size}, too few for "
                     f"compute.logical_workers {logical}; lower the second"
                 )
-        if compute.parallel == "hybrid" and workers > 1 and workers % compute.shard_workers:
-            raise ConfigError(
-                f"compute.shard_workers is {compute.shard_workers}, which does not divide "
-                f"compute.num_workers {workers}; change one of them"
-            )
         if compute.min_workers is not None and compute.min_workers > workers:
             raise ConfigError(
                 f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "

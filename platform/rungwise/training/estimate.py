@@ -227,9 +227,7 @@ def memory_estimate(
     parameter, and its average if there is one; the activations that backward needs (Korthikanti et
     al. 2022, arXiv:2205.05198: per layer, 34 bytes per token and hidden unit in 16 bits, and 4 more
     where the residual stream stays in float32); logits with their gradient."""
-    sharded_over = {"ddp": 1, "fsdp": compute.num_workers, "hybrid": compute.shard_workers}[
-        compute.parallel
-    ]
+    sharded_over = compute.num_workers if compute.parallel == "fsdp" else 1
     settings = config.pretrain
     moments = 2 if settings.optimizer.kind == "adamw" else 1.5
     average = 0 if settings.average is None else 1

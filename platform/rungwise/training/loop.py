@@ -63,7 +63,7 @@ def train(
     streams = new_streams(model, phases[0], group)
     # On a CPU, LayerNorm takes bfloat16 weights only if its input is bfloat16.
     narrow = bfloat16 and group.device.type == "cuda"
-    exchange = distribute(model, group, compute.parallel, compute.shard_workers, narrow)
+    exchange = distribute(model, group, compute.parallel, narrow)
     recompute_activations(model, compute.recompute_activations)
     optimizers = build_optimizers(model, settings.optimizer, bfloat16)
     average = settings.average and WeightAverage(model, settings.average, settings.steps)

@@ -3,7 +3,6 @@
 ddp     every worker holds the model; gradients are summed in buckets during backward
 fsdp    every worker holds a part of each tensor (PyTorch's FSDP2; Zhao et al. 2023,
         arXiv:2304.11277); blocks are gathered when they are needed
-hybrid  fsdp within `shard_workers` neighbours, ddp between them
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.context import Reporter, SilentReporter
 from rungwise.models.transformer.block import Block
 
-Parallel = Literal["ddp", "fsdp", "hybrid"]
+Parallel = Literal["ddp", "fsdp"]
 
 _BUCKET_BYTES = 25 << 20
 
@@ -110,11 +109,7 @@ class Exchange(Protocol):
 
 
 def distribute(
-    model: nn.Module,
-    group: Group,
-    parallel: Parallel = "ddp",
-    shard_workers: int = 1,
-    bfloat16: bool = False,
+    model: nn.Module, group: Group, parallel: Parallel = "ddp", bfloat16: bool = False
 ) -> Exchange:
     """Put `model` on this worker's device with the leader's weights, sharded if `parallel` says so.
 
@@ -129,7 +124,7 @@ def distribute(
     if parallel == "ddp":
         model.to(group.device)
         return _Buckets(model, group)
-    return _Shards(_shard(model, group, parallel, shard_workers, bfloat16))
+    return _Shards(_shard(model, group, bfloat16))
 
 
 class _Alone:
@@ -248,18 +243,12 @@ def _bucket(parameters: list[nn.Parameter]) -> _Bucket:
     return _Bucket(parameters, flat)
 
 
-def _shard(
-    model: nn.Module, group: Group, parallel: Parallel, shard_workers: int, bfloat16: bool
-) -> nn.Module:
+def _shard(model: nn.Module, group: Group, bfloat16: bool) -> nn.Module:
     # These take a second to import, and most runs do not need them.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    if parallel == "hybrid" and group.world_size % shard_workers == 0:
-        shape, names = (group.world_size // shard_workers, shard_workers), ("replicate", "shard")
-    else:
-        shape, names = (group.world_size,), ("shard",)
-    mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=names)
+    mesh = init_device_mesh(group.device.type, (group.world_size,), mesh_dim_names=("shard",))
     policy = MixedPrecisionPolicy()
     if bfloat16:
         # The residual stream keeps its type from block to block.

@@ -76,7 +76,7 @@ class RunState:
         for name, tensor in tensors.items():
             if is_sharded(tensor):
                 local, start = local_rows(tensor)
-                if _is_first_copy(tensor) and local.numel():
+                if local.numel():
                     pieces[name] = TensorPiece(local, start, tuple(tensor.shape))
                 continue
             # Every worker has it: each writes about the same number of elements.
@@ -161,17 +161,9 @@ def local_rows(tensor: Tensor) -> tuple[Tensor, int]:
     if not is_sharded(tensor):
         return tensor.detach(), 0
     mesh = tensor.device_mesh
-    (dimension,) = (n for n, placement in enumerate(tensor.placements) if placement.is_shard())
-    rows = -(-tensor.shape[0] // mesh.size(dimension))
-    start = min(mesh.get_local_rank(dimension) * rows, tensor.shape[0])
+    rows = -(-tensor.shape[0] // mesh.size())
+    start = min(mesh.get_local_rank() * rows, tensor.shape[0])
     return tensor.to_local().detach(), start
-
-
-def _is_first_copy(tensor: DTensor) -> bool:
-    """True on the first of the workers that have the same rows."""
-    mesh = tensor.device_mesh
-    copies = [n for n, placement in enumerate(tensor.placements) if not placement.is_shard()]
-    return all(mesh.get_local_rank(n) == 0 for n in copies)
 
 
 def _load_moment(parameter: Tensor, key: str, saved: SavedTensors) -> Tensor:

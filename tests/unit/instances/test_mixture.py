@@ -1,5 +1,6 @@
 """Mixtures: shares kept at every position, every source read pass after pass, quotas exact."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -74,19 +75,15 @@ def test_every_source_is_near_its_share_at_every_position(
     order = MixedOrder(
         np.full(len(quotas), 10), sources, dict(zip(sources, quotas, strict=True)), 0, OrderConfig()
     )
-    groups, total = np.arange(len(quotas)), sum(quotas)
+    total = sum(quotas)
     bound = 0.5 if len(quotas) == 2 else FIBONACCI_SUM / 2
     position = data.draw(st.integers(0, 3 * total))
-    draws = order.rows_read(position, groups)
-    assert draws.sum() == position
-    for number, quota in enumerate(quotas):
-        assert abs(int(draws[number]) - Fraction(position * quota, total)) <= bound + 1e-3
-    # And the position itself is the draw by which the counts before and after it differ.
-    after = order.rows_read(position + 1, groups)
-    (source,) = np.flatnonzero(after - draws)
-    located = order.locate(np.array([position]))
-    assert located.shards.tolist() == [source]
-    assert located.epochs.tolist() == [draws[source] // 10]
+    # A position is draw k of its source, which k draws of it come before.
+    located = order.locate(np.arange(position, position + 40))
+    (sources_40, draws_40) = order._draws(np.arange(position, position + 40))
+    assert located.shards.tolist() == sources_40.tolist()
+    for place, source, draw in zip(itertools.count(position), sources_40, draws_40, strict=False):
+        assert abs(int(draw) - Fraction(place * quotas[source], total)) <= bound + 1e-3
 
 
 @given(mixtures(), st.integers(1, 60), st.integers(1, 7), st.integers(0, 40))
@@ -130,23 +127,6 @@ def order_of_kind(kind: str, rows: Sequence[int], order: OrderConfig) -> Order:
         }
         return MixedOrder(array, sources[: len(rows)], quotas, 1, order)
     return ReadOrder(array, 1, order)
-
-
-@pytest.mark.parametrize("kind", ["read", "mixed", "lanes"])
-@given(
-    st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any), CONFIGS, st.integers(0, 400)
-)
-@settings(max_examples=80)
-def test_rows_read_are_counted_as_if_each_position_were_looked_at(
-    kind: str, rows: list[int], order: OrderConfig, position: int
-) -> None:
-    reading = order_of_kind(kind, rows, order)
-    if isinstance(reading, StreamOrder):
-        position -= position % reading.streams
-    groups = np.arange(len(rows)) % 3
-    shards = reading.locate(np.arange(position)).shards
-    expected = np.bincount(groups[shards], minlength=int(groups.max()) + 1)
-    assert reading.rows_read(position, groups).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("kind", ["read", "mixed", "lanes"])

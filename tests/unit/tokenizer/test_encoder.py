@@ -341,7 +341,7 @@ def test_a_package_that_fails_is_not_used_and_says_how(monkeypatch: pytest.Monke
         raise TypeError("another signature")
 
     monkeypatch.setattr("rungwise.tokenizer.encoder.NanoEncoder", fail)
-    choice = choose_encoder(trained("wordpiece"), "auto", hard_texts(1, 9))
+    choice = choose_encoder(trained("wordpiece"), hard_texts(1, 9))
     assert choice.backend == "memo"
     assert choice.notice == (
         f"encoding with 'memo': nanotoken {version('nanotoken')} fails: another signature"

@@ -122,11 +122,6 @@ def test_a_start_far_from_its_known_loss_is_named(instances: Artifact, tmp_path:
             r"logical_workers is 4, .*num_workers 3 does not divide",
         ),
         ({}, {"logical_workers": 14}, r"12, too few for compute\.logical_workers 14"),
-        (
-            {},
-            {"num_workers": 3, "parallel": "hybrid", "shard_workers": 2},
-            r"compute\.shard_workers is 2, which does not divide",
-        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

@@ -79,7 +79,7 @@ def test_parts_and_recomputation_take_less_memory(
         return memory_estimate(settings, measures, compute, 110_106_428, micro=8)
 
     assert needed() > 16 * 110_106_428
-    assert needed(parallel="fsdp") < needed(parallel="hybrid", shard_workers=2) < needed()
+    assert needed(parallel="fsdp") < needed()
     assert needed(recompute_activations=True) < needed()
 
 

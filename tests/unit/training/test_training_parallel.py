@@ -26,7 +26,6 @@ WAYS = {
     "ddp on 3": (3, {}),
     "fsdp on 2": (2, {"parallel": "fsdp"}),
     "fsdp on 3": (3, {"parallel": "fsdp"}),
-    "hybrid on 4": (4, {"parallel": "hybrid", "shard_workers": 2}),
 }
 KINDS = {"bert": "masked_pairs", "gpt": "causal", "modern_bert": "masked_pairs", "llama": "causal"}
 # The most that a loss may differ by: docs/how-to/pretraining.md.
@@ -104,7 +103,6 @@ def test_200_steps_over_one_two_and_three_workers_have_the_losses_of_one(
     [
         ("ddp on 3", {"model.dropout": 0.1}),
         ("fsdp on 3", {}),
-        pytest.param("hybrid on 4", {}, marks=pytest.mark.slow),
         pytest.param("fsdp on 2", {"pretrain.optimizer.kind": "muon"}, marks=pytest.mark.slow),
     ],
 )
@@ -159,7 +157,7 @@ def test_four_parts_have_the_same_losses_on_any_workers_that_share_them_evenly(
 ) -> None:
     settings = config(**{"model.dropout": 0.1})
     alone = run(settings, instances, tmp_path / "one", logical_workers=4)
-    for way, port in zip(("ddp on 2", "fsdp on 2", "hybrid on 4"), free_ports, strict=True):
+    for way, port in zip(("ddp on 2", "fsdp on 2"), free_ports, strict=True):
         world, compute = WAYS[way]
         output = tmp_path / way
         progress = together(world, settings, instances, output, port, logical_workers=4, **compute)
@@ -215,8 +213,8 @@ def test_a_run_goes_on_with_other_workers_and_another_way_of_sharing_them(
 ) -> None:
     settings = config(**{"pretrain.optimizer.kind": optimizer})
     undisturbed = run(settings, instances, tmp_path / "straight")
-    # Of four workers in two pairs one is lost; then another, and the machine of the rest.
-    ways = [WAYS["hybrid on 4"], (3, WAYS["hybrid on 4"][1]), WAYS["ddp on 2"]]
+    # Of four workers one is lost; then another, and the machine of the rest.
+    ways = [(4, WAYS["fsdp on 3"][1]), WAYS["fsdp on 3"], WAYS["ddp on 2"]]
     for (world, compute), port, step in zip(ways, free_ports, (9, 13, 17), strict=True):
         together(
             world,

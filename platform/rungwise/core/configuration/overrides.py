@@ -165,9 +165,7 @@ class ComputeConfig(Config):
     logical_workers: int | None = Field(default=None, ge=1)
     # continue with this few workers when machines are lost; null: num_workers
     min_workers: int | None = Field(default=None, ge=1)
-    # ddp: each worker holds the model; fsdp: a part of it; hybrid: a part, within groups
-    parallel: Literal["ddp", "fsdp", "hybrid"] = "ddp"
-    shard_workers: int = Field(default=8, ge=2)  # hybrid: workers that hold one model together
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # ddp: each worker holds the model; fsdp: a part of it
     compile: bool = False  # torch.compile; micro-batches are then padded to one shape
     # in the backward pass: a third more work for about a tenth of the memory
     recompute_activations: bool = False

@@ -94,7 +94,6 @@ def describe_setup(run: GradientRun) -> str:
     parallel = {
         "ddp": "each with the whole model (DDP)",
         "fsdp": "each with a shard of the model (FSDP2)",
-        "hybrid": "in groups that share one copy of the model (hybrid sharding)",
     }
     precision = "bfloat16 matrix products" if run.bfloat16 else "float32"
     if workers == 1:

@@ -6,12 +6,10 @@ its snapshot is tied to a run's name, and the loop must also run without Ray.
 
 import itertools
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
-
-import numpy as np
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.canonical import fingerprint
@@ -20,6 +18,7 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.instances.mixture import compute_quotas
 from rungwise.instances.summary import read_kind
 from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.ray_private import ControllerCallback, ResizingState
@@ -122,26 +121,23 @@ def summarise(
 def count_sources(
     config: GradientFit, turns: Sequence[DataPhase], steps: int, tokens: int
 ) -> tuple[SourceRead, ...]:
-    """Count what the first `steps` steps, of `tokens` tokens in all, read of each source.
-
-    Instances are exact. Tokens are divided by the mean length of a source's instances, which is
-    exact after whole epochs.
-    """
+    """Count what the first `steps` steps, of `tokens` tokens in all, read of each source: by their
+    shares, which hold within two instances in a mixture, else on the average over shuffles. Tokens
+    are divided by the mean length of a source's instances."""
     instances: Counter[str] = Counter()
     lengths: Counter[str] = Counter()
-    epochs: dict[str, float] = {}
+    epochs: defaultdict[str, float] = defaultdict(float)
     for turn, count in count_steps(turns, steps):
         files = turn.summary.split_files("train")
         sizes = turn.summary.instances_by_source("train")
-        names = sorted(sizes)
-        groups = np.array([names.index(row.source) for row in files])
-        size = turn.config(config).pretrain.global_batch_size
-        rows = turn.order(config).rows_read(count * size, groups)
-        for name, number in zip(names, rows.tolist(), strict=True):
+        quotas = compute_quotas(config.pretrain.order, sizes) or sizes
+        rows = count * turn.config(config).pretrain.global_batch_size
+        for name, size in sizes.items():
+            number = round(rows * quotas.get(name, 0) / sum(quotas.values()))
             whole = sum(row.tokens for row in files if row.source == name)
             instances[name] += number
-            lengths[name] += number * whole // max(1, sizes[name])
-            epochs[name] = epochs.get(name, 0.0) + number / max(1, sizes[name])
+            lengths[name] += number * whole // max(1, size)
+            epochs[name] += number / max(1, size)
     return tuple(
         SourceRead(
             source=name,
