@@ -1,7 +1,7 @@
 """Mixtures: shares kept at every position, every source read pass after pass, quotas exact."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.mixture import MixedOrder, compute_quotas
-from rungwise.instances.order import Order, OrderConfig, ReadOrder, ShardShare, StreamOrder, evenly
+from rungwise.instances.order import Order, OrderConfig, ReadOrder, ShardShare, StreamOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.training.config import FitConfig
 from rungwise.training.feed import DataPhase
@@ -100,21 +99,6 @@ def test_workers_share_a_step(
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_a_rank_keeps_its_lanes_but_for_a_few() -> None:
-    """64 lanes, each as long as a shard, and 8 ranks: 8 shards each, for shares that divide nothing
-    evenly."""
-    order = MixedOrder(
-        np.full(192, 100),
-        ["a"] * 64 + ["b"] * 64 + ["c"] * 64,
-        {"a": 6173, "b": 2011, "c": 500},
-        0,
-        OrderConfig(window_instances=50, lanes=64),
-    )
-    for rank in range(8):
-        shards = order.upcoming_shards(0, 30, ShardShare(256, rank, 8))
-        assert all(8 <= count <= 10 for count in np.bincount(shards // 64))
-
-
 def order_of_kind(kind: str, rows: Sequence[int], order: OrderConfig) -> Order:
     array, sources = np.array(rows), ["a", "b", "c"][: len(rows)] * len(rows)
     if kind == "lanes":
@@ -168,30 +152,6 @@ def test_quotas_by_hand(asked: dict[str, Any], quotas: dict[str, int]) -> None:
     assert compute_quotas(OrderConfig(**asked), {"wiki": 10, "books": 100, "empty": 0}) == quotas
 
 
-@given(
-    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 10**9), min_size=1),
-    st.data(),
-    st.sampled_from(["weights", "epochs"]),
-)
-@settings(max_examples=150)
-def test_a_quota_is_the_exact_number_rounded_up_or_down(
-    counts: dict[str, int], data: st.DataObject, key: str
-) -> None:
-    amounts = {name: data.draw(st.integers(1, 9)) for name in counts}
-    scaled = {name: amount / 8 for name, amount in amounts.items()}
-    exact: Mapping[str, Fraction] = {
-        name: Fraction(amount, sum(amounts.values())) * sum(counts.values())
-        if key == "weights"
-        else Fraction(amount, 8) * counts[name]
-        for name, amount in amounts.items()
-    }
-    if min(exact.values()) < 1:
-        return
-    quotas = compute_quotas(OrderConfig.model_validate({key: scaled}), counts)
-    assert all(abs(quotas[name] - exact[name]) < 1 for name in counts)
-    assert sum(quotas.values()) == round(sum(exact.values()))
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -206,22 +166,6 @@ def test_a_quota_is_the_exact_number_rounded_up_or_down(
 def test_what_no_mixture_can_be_is_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         compute_quotas(OrderConfig(**asked), {"wiki": 10, "books": 100})
-
-
-def test_one_of_weights_and_epochs_is_set() -> None:
-    with pytest.raises(ConfigError, match=r"order\.weights and order\.epochs each say"):
-        validate(OrderConfig, {"weights": {"a": 1}, "epochs": {"a": 1}})
-    with pytest.raises(ConfigError, match=r"weights\.a"):
-        validate(OrderConfig, {"weights": {"a": -1}})
-
-
-@given(st.integers(0, 10**6), st.integers(1, 600))
-def test_an_even_sample_has_equal_gaps(total: int, count: int) -> None:
-    rows = evenly(total, count)
-    assert len(rows) == min(total, count)
-    gaps = np.diff(rows)
-    assert len(gaps) == 0 or (gaps.min() >= 1 and gaps.max() - gaps.min() <= 1)
-    assert total == 0 or (rows[0] == 0 and total - rows[-1] <= total // len(rows) + 1)
 
 
 # A run that reads one.

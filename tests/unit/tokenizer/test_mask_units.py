@@ -1,8 +1,6 @@
 """Where units begin: cases by hand for each kind of tokenizer, and what must hold of any text."""
 
-import builtins
 import itertools
-import sys
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import DataError
 from rungwise.tokenizer import make_encoder
 from rungwise.tokenizer.mask_units import MaskUnitsConfig, encode_units, jieba_words
 
@@ -213,24 +211,6 @@ def test_jieba_agrees_with_the_gold_segmentation_of_the_bakeoff_and_guesses_woul
 def _with_han(text: str, words: Iterable[str]) -> set[tuple[int, int]]:
     places = itertools.pairwise(itertools.accumulate(map(len, words), initial=0))
     return {(a, b) for a, b in places if any("\u4e00" <= c <= "\u9fff" for c in text[a:b])}
-
-
-def test_a_missing_jieba_is_told_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real_import = builtins.__import__
-
-    def no_jieba(name: str, *rest: Any, **named: Any) -> Any:
-        if name.partition(".")[0] == "jieba":
-            raise ImportError(name)
-        return real_import(name, *rest, **named)
-
-    jieba_words.cache_clear()
-    monkeypatch.delitem(sys.modules, "jieba", raising=False)
-    monkeypatch.setattr(builtins, "__import__", no_jieba)
-    try:
-        with pytest.raises(UserError, match=r"rungwise\[zh\]"):
-            units("中国", wordpiece(), segmenter="jieba")
-    finally:
-        jieba_words.cache_clear()
 
 
 # --- what users get wrong

@@ -34,18 +34,7 @@ from rungwise.training.ray.resume_proof import kill_steps
 from rungwise.training.state import StreamStates
 from rungwise.training.tensor_files import load_tensors
 from rungwise.training.throughput import Progress
-from tests.training_runs import (
-    CPU,
-    VOCAB,
-    Killed,
-    KilledAt,
-    Notes,
-    config,
-    kill_and_resume,
-    make_instances,
-    run,
-    together,
-)
+from tests.training_runs import CPU, VOCAB, Notes, config, make_instances, run, together
 from tests.unit.instances.test_order import line_of
 
 STREAMS = 10
@@ -191,20 +180,6 @@ def assert_same(one: Progress, other: Progress) -> None:
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_killed_in_the_second_epoch_and_resumed_with_the_same_workers_ends_with_the_same_bits(
-    model: Recurring, instances: Artifact, tmp_path: Path, rate: float
-) -> None:
-    """With dropouts too: what a step draws follows from its number."""
-    rates = {"dropout": rate, "word_dropout": rate, "recurrent_dropout": rate}
-    settings = recurrent(model.model_copy(update=rates))
-    window = kill_steps(settings, instances, settings.pretrain.steps)
-    first, last = window.first_step, window.last_step
-    assert first <= 14 < last
-    resumed = kill_and_resume(settings, instances, tmp_path, killed_at=[14])
-    assert resumed.attempts[-1]["step"] in (5, 10)
-
-
 def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_every_lane(
     model: Recurring,
     instances: Artifact,
@@ -225,22 +200,6 @@ def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_ev
     resumed = run(recurrent(model), instances, tmp_path)
     assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 1]
     assert_same(alone[1], resumed)
-
-
-def test_without_the_state_of_its_checkpoint_a_run_would_go_another_way(
-    model: Recurring,
-    instances: Artifact,
-    alone: tuple[Path, Progress],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with pytest.raises(Killed):
-        run(recurrent(model), instances, tmp_path, report=KilledAt(14))
-    monkeypatch.setattr(StreamStates, "restore", lambda *_: None)
-    resumed = run(recurrent(model), instances, tmp_path)
-    assert resumed.data == alone[1].data
-    losses, before = ([row["loss"] for row in run.history] for run in (resumed, alone[1]))
-    assert losses != pytest.approx(before, rel=1e-5)
 
 
 def test_a_skipped_step_leaves_the_states_as_they_were(
@@ -303,20 +262,6 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_streams(
     plan = estimate_run(recurrent(), measures, ComputeConfig(), measure=lambda *done: None)
     assert plan.phases[0].epochs == 20 / steps
     assert plan.tokens_per_second
-
-
-def test_longer_instances_begin_every_stream_anew(tmp_path: Path) -> None:
-    short, long = (make_instances(tmp_path / str(length), "causal", length) for length in (16, 32))
-    settings = recurrent(**{"pretrain.longer_share": 0.5})
-    kill_and_resume(settings, short, tmp_path, longer=long)
-
-
-def test_it_is_not_compiled_and_says_so(instances: Artifact, tmp_path: Path) -> None:
-    """One `compute` block serves every rung of a ladder."""
-    notes = Notes()
-    compiled = run(recurrent(), instances, tmp_path / "a", report=notes, compile=True)
-    assert compiled == run(recurrent(), instances, tmp_path / "b")
-    assert [note for note in notes.notes if "compute.compile has no effect on a lstm" in note]
 
 
 @pytest.mark.parametrize(

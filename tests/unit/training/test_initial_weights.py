@@ -26,7 +26,7 @@ from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.serving.hugging_face import export_model, load_model
+from rungwise.serving.hugging_face import export_model
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS, import_weights
 from rungwise.tokenizer.building import add_new_words
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
@@ -197,14 +197,6 @@ def test_heads_that_the_folder_lacks_are_drawn_and_those_not_trained_are_carried
     carried = load_initial(module, artifact)
     assert set(carried) == {"bert.pooler.weight", "bert.pooler.bias", "nsp.weight", "nsp.bias"}
     assert set(compare_tensors(module, artifact).carried) == set(carried)
-
-
-def test_an_output_matrix_that_the_folder_lacks_is_drawn(tmp_path: Path) -> None:
-    """A LlamaModel without its head, as a BertModel is."""
-    folder = folder_of("llama", tmp_path / "theirs")
-    transformers.LlamaModel.from_pretrained(folder).save_pretrained(folder)
-    _, state = load_model(folder)
-    assert "output.weight" not in state
 
 
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.texts import LabelledPairsConfig
-from rungwise.models.families.sentence_encoder import SentenceEncoderConfig
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import MIXED_INSTANCES, count_steps, find_phase, list_turns, open_phases
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
@@ -247,13 +246,3 @@ def test_mixtures_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
 
     with pytest.raises(ConfigError, match=message):
         checked()
-
-
-def test_a_mixture_has_one_name_and_finds_its_members() -> None:
-    config = SentenceEncoderConfig()
-    mixture = config.objective("quick_thoughts+inference")
-    members = config.objective(mixture.name).members
-    assert {each.name for each in members} == {"quick_thoughts", "inference"}
-    assert all(each.parts == mixture.parts for each in members)
-    assert mixture.parts == ("neighbour", "relation")
-    assert config.origin(mixture).paper == "after Subramanian et al."

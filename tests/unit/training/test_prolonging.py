@@ -117,12 +117,6 @@ def test_what_is_only_watched_rebuilds_nothing(
     assert outcome.built == ()
 
 
-def test_validation_decides_the_weights_where_it_ends_the_run() -> None:
-    before = of(8, **{"pretrain.early_stop": {"patience": 2}})
-    after = of(8, **{"pretrain.early_stop": {"patience": 2}, "pretrain.validation_every_steps": 3})
-    assert before.identity() != after.identity()
-
-
 @pytest.mark.parametrize(
     ("changes", "steps"),
     [
@@ -174,21 +168,6 @@ def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
     assert prolonged.tokens == undisturbed.tokens
     assert prolonged.validation[-1] == undisturbed.validation[-1]
     assert_same_weights(tmp_path / "prolonged", tmp_path / "undisturbed")
-
-
-@pytest.mark.parametrize(
-    "changes", [{"pretrain.seed": 1}, {"pretrain.optimizer.learning_rate": 0.02}]
-)
-def test_a_run_that_differs_in_more_than_its_length_begins_anew(
-    instances: Artifact, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    root = Folder.at(tmp_path)
-    trained(root, of(8), instances)
-    inputs = {"instances": stages(of(8))[0].fingerprint}
-    finished = artifacts.list_artifacts(root, "pretrain")
-    assert find_earlier(of(12), inputs, finished)
-    assert find_earlier(of(12, **changes), inputs, finished) is None
-    assert find_earlier(of(12), {"instances": "other"}, finished) is None
 
 
 def test_a_damaged_checkpoint_of_the_earlier_run_costs_what_came_after_the_one_before(

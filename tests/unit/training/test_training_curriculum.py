@@ -11,11 +11,10 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.training.config import GradientConfig
 from rungwise.training.feed import DataPhase, count_epochs, list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
 from tests.conftest import small_recipe
-from tests.training_runs import CPU, VOCAB, Notes, config, kill_and_resume, make_instances, run
+from tests.training_runs import CPU, config, kill_and_resume, make_instances
 
 SHORT, LONG = 16, 32
 
@@ -26,12 +25,6 @@ def both(
 ) -> list[Artifact]:
     folder = tmp_path_factory.mktemp("instances")
     return [make_instances(folder / str(n), request.param, n) for n in (SHORT, LONG)]
-
-
-def test_the_papers_last_tenth_by_hand() -> None:
-    cases = {(1_000_000, 0.1): 900_000, (10, None): 10, (3, 0.5): 1, (5, 0.3): 3}
-    for (steps, share), expected in cases.items():
-        assert GradientConfig(steps=steps, longer_share=share).first_longer_step == expected
 
 
 def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[Artifact]) -> None:
@@ -61,41 +54,6 @@ def test_a_run_killed_before_or_after_the_change_ends_with_the_same_bits(
 ) -> None:
     settings = config(read_kind(both[0]).kind, **{"pretrain.longer_share": 0.5})
     kill_and_resume(settings, both[0], tmp_path, killed_at=[killed_at], longer=both[1])
-
-
-def test_curves_name_the_length_and_operations_are_counted_by_it(
-    both: list[Artifact], tmp_path: Path
-) -> None:
-    kind = read_kind(both[0]).kind
-    settings = config(kind, **{"pretrain.longer_share": 0.5})
-    notes = Notes()
-    progress = run(settings, both[0], tmp_path, report=notes, longer=both[1])
-    assert notes.points["validation/sequence_length"] == [SHORT, SHORT, LONG]
-    at_change = next(row for row in progress.history if row["step"] == 10)["tokens"]
-    masked = {SHORT: 0.15 * SHORT, LONG: 0.15 * LONG} if kind == "masked_pairs" else {}
-    a_token = {
-        length: settings.model.flops_per_token(
-            VOCAB, length, settings.objective, masked.get(length, 0.0)
-        )
-        for length in (SHORT, LONG)
-    }
-    expected = at_change * a_token[SHORT] + (progress.tokens - at_change) * a_token[LONG]
-    assert progress.flops == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("end", ["max_tokens", "max_seconds", "early_stop"])
-def test_what_could_end_a_run_before_its_longer_instances_is_refused(end: str) -> None:
-    value = {} if end == "early_stop" else 10
-    with pytest.raises(ConfigError, match=f"{end} could end the run before the longer"):
-        validate(GradientConfig, {"steps": 100, "longer_share": 0.1, end: value})
-
-
-@pytest.mark.parametrize(
-    ("steps", "share", "unread"), [(4, 0.1, "longer_instances"), (4, 0.9, "instances")]
-)
-def test_both_lengths_are_read_for_a_step_at_least(steps: int, share: float, unread: str) -> None:
-    with pytest.raises(ConfigError, match=f"of steps {steps} leaves no step to read {unread};"):
-        validate(GradientConfig, {"steps": steps, "longer_share": share})
 
 
 @pytest.mark.parametrize("missing", ["longer_instances", "pretrain.longer_share"])
