@@ -149,11 +149,9 @@ class SentenceRuns(TextBatch[ArrayT]):
 
 @dataclass(frozen=True)
 class CausalBatch(Batch[ArrayT]):
-    """Inputs and targets; position i may attend to j <= i of the same document.
-
-    Micro-batches without a boundary have no `document`, `positions` and `starts`, which the host
-    knows without reading a tensor. Padding is at the end of a row.
-    """
+    """Inputs and targets; position i may attend to j <= i of the same document. Micro-batches
+    without a boundary have no `document`, `positions` and `starts`, which the host knows without
+    reading a tensor. Padding is at the end of a row."""
 
     # ids: (B, T) int64
     targets: ArrayT  # (B, T) int64, targets[t] is the token that follows ids[t]

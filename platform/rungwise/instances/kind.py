@@ -55,13 +55,11 @@ def check_rows(
     expected: Mapping[int, int],
     histogram_up_to: int | None = None,
 ) -> dict[str, Any]:
-    """Check the rules of every kind: row lengths, range of ids, counts of special tokens.
-
-    Rows must have 1 to `longest` tokens. `expected` is the exact count of each special id, 0 for
-    ids not named; [UNK] is exempt. Returns counts that add up over shards: `instances`, `tokens`,
+    """Check the rules of every kind: row lengths, range of ids, counts of special tokens. Rows must
+    have 1 to `longest` tokens. `expected` is the exact count of each special id, 0 for ids not
+    named; [UNK] is exempt. Returns counts that add up over shards: `instances`, `tokens`,
     `length_histogram` (16 equal bins up to `histogram_up_to`, default `longest`). Raises DataError
-    naming the shard, the figure and the bound.
-    """
+    naming the shard, the figure and the bound."""
     lengths, ids = shard.lengths, shard.ids
     name, vocab_size = facts.name, facts.vocab_size
     check_bound(name, "longest instance", int(lengths.max(initial=0)), "at most", longest)

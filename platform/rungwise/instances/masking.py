@@ -100,10 +100,8 @@ def select_units(
     span_shares: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Select whole units, or with `span_shares` spans of them, up to `budget` tokens per row.
-
-    `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1.
-    Returns flat positions (P,) of the tokens, ascending, and where each one's unit or span begins.
-    """
+    `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1. Returns
+    flat positions (P,) of the tokens, ascending, and where each one's unit or span begins."""
     units = _Units.of(maskable, unit_starts)
     order, position_bits = _order(units.first, draws)
     available = units.first.sum(axis=1)
@@ -171,11 +169,9 @@ def _take_spans(
     draws: Draws,
     span_shares: NDArray[np.float64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Take spans that begin at units in random order; returns the same as `_take_units`.
-
-    A span ends early, after a whole unit, at a special token, at an earlier span, or when the
-    budget of tokens is reached.
-    """
+    """Take spans that begin at units in random order; returns the same as `_take_units`. A span
+    ends early, after a whole unit, at a special token, at an earlier span, or when the budget of
+    tokens is reached."""
     length = units.first.shape[1]
     most = len(span_shares)
     words = np.arange(most)
@@ -302,12 +298,10 @@ def mask(
     vocab: Vocabulary,
     config: MaskingConfig,
 ) -> Masked:
-    """Select tokens, corrupt them, and return the original ids as targets.
-
-    The share selected is `rate` on average, rounded at random per row: at least one token, at most
-    `max_predictions`. A row whose units are all longer than that predicts fewer.
-    Raises DataError if the unit needs `unit_starts` and there are none.
-    """
+    """Select tokens, corrupt them, and return the original ids as targets. The share selected is
+    `rate` on average, rounded at random per row: at least one token, at most `max_predictions`. A
+    row whose units are all longer than that predicts fewer. Raises DataError if the unit needs
+    `unit_starts` and there are none."""
     draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), instances)
     maskable = _ordinary(ids, vocab)
     maskable &= np.arange(ids.shape[1], dtype=np.int32) < lengths.astype(np.int32)[:, None]

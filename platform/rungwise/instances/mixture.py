@@ -105,12 +105,10 @@ class MixedOrder(Order):
 
 def compute_quotas(order: OrderConfig, instances: Mapping[str, int]) -> dict[str, int]:
     """The instances of each source that one epoch reads; empty if the recipe has no mixture.
-
     `instances` counts the training instances of each source. Weights divide as many positions as
     there are instances; epochs multiply each source. Fractions are rounded by largest remainder, so
     a quota is the exact number rounded up or down. Raises UserError for an unknown source, a source
-    without a weight, a share that rounds to 0, or a mixture that leaves out every source.
-    """
+    without a weight, a share that rounds to 0, or a mixture that leaves out every source."""
     shares = order.weights or order.epochs
     if not shares:
         return {}

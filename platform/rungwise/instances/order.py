@@ -111,15 +111,12 @@ class Order(ABC):
 
 
 class ReadOrder(Order):
-    """The order of one run: a function of seed, rows per shard, and config.
-
-    line      the shards in a permutation of the epoch, their rows laid end to end
-    lane      the line cut into `lanes` equal parts; place q is place q // lanes of lane q % lanes
-    window    `window_instances` places of a lane, permuted by a Feistel network
-
-    So a batch draws from all lanes, but a worker that reads a few lanes needs only the few shards
-    of their windows. A window that holds the whole epoch is one permutation of all instances.
-    """
+    """The order of one run: a function of seed, rows per shard, and config. line      the shards in
+    a permutation of the epoch, their rows laid end to end lane      the line cut into `lanes` equal
+    parts; place q is place q // lanes of lane q % lanes window    `window_instances` places of a
+    lane, permuted by a Feistel network So a batch draws from all lanes, but a worker that reads a
+    few lanes needs only the few shards of their windows. A window that holds the whole epoch is one
+    permutation of all instances."""
 
     def __init__(
         self, rows_per_shard: NDArray[np.int64], seed: int, config: OrderConfig | None = None
@@ -270,12 +267,10 @@ def permute(
 
 class StreamOrder(Order):
     """Contiguous text for models that carry a state: a function of seed, rows per shard and number
-    of streams (truncated backpropagation through time, Williams and Peng 1990).
-
-    The line of an epoch is cut into B equal streams of S = N // B blocks, and step s reads block
-    s % S of each in epoch s // S. The last N % B blocks are left out of that epoch. A stream
-    restarts at each epoch and where the line moves to another shard.
-    """
+    of streams (truncated backpropagation through time, Williams and Peng 1990). The line of an
+    epoch is cut into B equal streams of S = N // B blocks, and step s reads block s % S of each in
+    epoch s // S. The last N % B blocks are left out of that epoch. A stream restarts at each epoch
+    and where the line moves to another shard."""
 
     def __init__(self, rows_per_shard: NDArray[np.int64], seed: int, streams: int) -> None:
         """`rows_per_shard` is in manifest order; zeros are allowed."""
@@ -314,12 +309,9 @@ def held_out_streams(
     rows_per_shard: NDArray[np.int64], count: int, share: ShardShare
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
     """`count` instances of a split as a worker reads them once, in as many streams as a batch has
-    rows, which begin evenly over the split.
-
-    Streams differ by at most one block; if they outnumber the instances, some are empty. Each step
-    is the numbers of its streams (from 0, the worker's first), their instances, and which of
-    them continue the text.
-    """
+    rows, which begin evenly over the split. Streams differ by at most one block; if they outnumber
+    the instances, some are empty. Each step is the numbers of its streams (from 0, the worker's
+    first), their instances, and which of them continue the text."""
     streams, mine = share.batch_size, share.rows
     number = np.arange(streams + 1, dtype=np.int64)
     bounds = count * number // streams

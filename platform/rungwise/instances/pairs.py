@@ -163,11 +163,9 @@ def _chain(
     lengths: NDArray[np.int64],
     random: NDArray[np.bool_],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The first piece of each pair, and whether its B follows A.
-
-    For a pair from piece p on, `middle[p]` is the first piece of B if B follows, and of the next
-    pair if not; `last[p]` is the end; `random[p]` asks for a random B.
-    """
+    """The first piece of each pair, and whether its B follows A. For a pair from piece p on,
+    `middle[p]` is the first piece of B if B follows, and of the next pair if not; `last[p]` is the
+    end; `random[p]` asks for a random B."""
     ends, middles, tokens, coins = (x.tolist() for x in (last, middle, lengths, random))
     first: list[int] = []
     is_next: list[bool] = []

@@ -63,11 +63,9 @@ def in_rows(
 def in_half_rows(
     text: TokenisedText, room: int, rng: np.random.Generator, planned: int | None
 ) -> Pieces:
-    """Pieces of at most half of `room`, so that any two neighbours make a pair.
-
-    A sentence longer than `room` is cut smaller, so that pairs are full and A is not always half.
-    Sizes are random: equal ones would reveal which pieces belong to one sentence.
-    """
+    """Pieces of at most half of `room`, so that any two neighbours make a pair. A sentence longer
+    than `room` is cut smaller, so that pairs are full and A is not always half. Sizes are random:
+    equal ones would reveal which pieces belong to one sentence."""
     half = room // 2
     size = np.where(np.diff(text.starts) > room, max(half // 2, 1), half)
     return _cut(text, half, size, 1.0, rng, planned)

@@ -50,10 +50,8 @@ class ShardStore:
         cache_folder: Path | None = None,
     ) -> None:
         """Open `files` of `folder`, with their `digests` (sha256 in hex) and `sizes` (bytes).
-
         `cache_bytes` bounds the cache of the whole machine, not of this process. Raises UserError
-        if it cannot hold the largest shard, or if the default cache folder is another user's.
-        """
+        if it cannot hold the largest shard, or if the default cache folder is another user's."""
         self._folder = folder
         self._files, self._digests, self._sizes = list(files), list(digests), list(sizes)
         self._lock = threading.Lock()
@@ -74,11 +72,9 @@ class ShardStore:
             self._cache = CacheFolder(cache_folder or _default_folder(), cache_bytes)
 
     def get(self, number: int) -> Shard:
-        """Return the shard, memory-mapped; its digest is checked once per process.
-
-        Raises DataError if the bytes do not match the record, UserError if the disk is full or the
-        cache too small.
-        """
+        """Return the shard, memory-mapped; its digest is checked once per process. Raises DataError
+        if the bytes do not match the record, UserError if the disk is full or the cache too
+        small."""
         with self._lock:
             if number in self._open:
                 self._open.move_to_end(number)
@@ -102,11 +98,9 @@ class ShardStore:
         )
 
     def prefetch(self, numbers: Iterable[int]) -> None:
-        """Fetch and check these shards in the background, in this order.
-
-        Replaces shards of an earlier call that have not been started, and stops where the cache
-        would be full. Errors are suppressed here; `get` raises them.
-        """
+        """Fetch and check these shards in the background, in this order. Replaces shards of an
+        earlier call that have not been started, and stops where the cache would be full. Errors are
+        suppressed here; `get` raises them."""
         queue: deque[int] = deque()
         room = self._cache.limit if self._cache else sum(self._sizes)
         for number in map(int, numbers):
@@ -176,11 +170,9 @@ class ShardStore:
 
 class CacheFolder:
     """The folder shared by all processes of a machine: files by digest, locks, a bound on bytes.
-
     Files are added and removed only under the lock "room", so sums of sizes are exact, downloads in
     progress included. The files opened longest ago are unlinked; they stay readable where they are
-    mapped. Locks and claims end with their process.
-    """
+    mapped. Locks and claims end with their process."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self.limit = folder, limit

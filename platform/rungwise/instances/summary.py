@@ -38,13 +38,10 @@ class ShardFile(SummaryPart):
 
 
 class InstancesSummary(Summary):
-    """The summary of finished instances.
-
-    `text_bytes` is UTF-8 with sentences joined by a space. `statistics` are those of the kind.
-    `length_histogram` counts rows by length in equal steps up to the longest. `unigram_loss` is
-    that of the tokens (tokenizer/token_stage.py). `labels` are the
-    names of the labels of rows, by number; () where rows have none.
-    """
+    """The summary of finished instances. `text_bytes` is UTF-8 with sentences joined by a space.
+    `statistics` are those of the kind. `length_histogram` counts rows by length in equal steps up
+    to the longest. `unigram_loss` is that of the tokens (tokenizer/token_stage.py). `labels` are
+    the names of the labels of rows, by number; () where rows have none."""
 
     kind: str
     sequence_length: int

@@ -297,14 +297,11 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
     ) -> MaskedBatch[NDArray[Any]]:
         """Take the spans out, as T5 (Raffel et al. 2020, arXiv:1910.10683), in the form of one row:
-
-        text    [CLS] a b c d e f g [SEP]                 b, c and f are masked
-        row     [CLS] a [MASK] d e [MASK] g [SEP] | [MASK] b c [MASK] f [SEP]
-
-        Neighbours are one span, and a single [MASK] stands for each in both texts, as in BART
-        (Lewis et al. 2020, arXiv:1910.13461). `masked_positions` are the places from which the
-        tokens of the second text, `masked_ids`, are predicted: each is the one before.
-        """
+        text    [CLS] a b c d e f g [SEP]                 b, c and f are masked row     [CLS] a
+        [MASK] d e [MASK] g [SEP] | [MASK] b c [MASK] f [SEP] Neighbours are one span, and a single
+        [MASK] stands for each in both texts, as in BART (Lewis et al. 2020, arXiv:1910.13461).
+        `masked_positions` are the places from which the tokens of the second text, `masked_ids`,
+        are predicted: each is the one before."""
         masked = super().batch(rows, epochs, seed, vocabulary)
         ids, hidden = masked.originals(), np.zeros(masked.ids.shape, dtype=bool)
         row, column = np.nonzero(masked.masked_weights)

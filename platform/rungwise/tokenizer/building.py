@@ -51,10 +51,8 @@ def train_tokenizer(
     output: Folder,
     context: Context,
 ) -> TokenizerSummary:
-    """Train or read a tokenizer, write `tokenizer.json`, and measure it on held-out text.
-
-    Raises DataError if the text cannot fill the vocabulary, or the file is not a vocabulary.
-    """
+    """Train or read a tokenizer, write `tokenizer.json`, and measure it on held-out text. Raises
+    DataError if the text cannot fill the vocabulary, or the file is not a vocabulary."""
     corpus = inputs["corpus"]
     if isinstance(config, TokenizerFileConfig):
         tokenizer, characters = remove_clean_up(read_tokenizer(config)), 0
@@ -227,13 +225,10 @@ def add_new_words(
 ) -> Tokenizer:
     """Add up to `number` words of `sentences` that occur at least `minimum_count` times: those that
     save the most tokens, frequency times (pieces - 1). Existing ids stay, so trained weights need
-    new rows only for the new words (training/initial.py).
-
-    WordPiece takes the longest matching piece, and BPE with `ignore_merges` a word of its
-    vocabulary. Both encode a new word as one token and others as before, except that WordPiece also
-    changes words that begin with a new word. Raises DataError for a kind of vocabulary that cannot
-    take them.
-    """
+    new rows only for the new words (training/initial.py). WordPiece takes the longest matching
+    piece, and BPE with `ignore_merges` a word of its vocabulary. Both encode a new word as one
+    token and others as before, except that WordPiece also changes words that begin with a new word.
+    Raises DataError for a kind of vocabulary that cannot take them."""
     state = json.loads(tokenizer.to_str())
     kind = state["model"]["type"]
     if kind not in _KINDS or tokenizer.pre_tokenizer is None:

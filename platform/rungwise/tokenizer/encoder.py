@@ -161,10 +161,8 @@ def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder
 
 
 def open_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
-    """Return the encoder of the artifact in `folder`, cached in this process with its memo.
-
-    A Ray worker process runs one task after another; each would start with an empty memo.
-    """
+    """Return the encoder of the artifact in `folder`, cached in this process with its memo. A Ray
+    worker process runs one task after another; each would start with an empty memo."""
     data = folder.read_bytes(FILE)
     key = (hashlib.sha256(data).hexdigest(), choice)
     if key not in _cache:
@@ -195,10 +193,8 @@ def choose_encoder(tokenizer: Tokenizer, sample: pa.StringArray) -> EncoderChoic
 
 
 def sample_corpus(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
-    """Return about PROOF_BYTES of sentences, from files spread evenly over a corpus.
-
-    Raises DataError for an unreadable file.
-    """
+    """Return about PROOF_BYTES of sentences, from files spread evenly over a corpus. Raises
+    DataError for an unreadable file."""
     sample = files[:: max(1, len(files) // _SAMPLED_FILES)]
     sentences: list[str] = []
     for file in sample:

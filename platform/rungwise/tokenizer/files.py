@@ -34,10 +34,8 @@ _KEY = "tokenizer.path"
 
 
 def load_tokenizer(folder: Folder) -> Tokenizer:
-    """Return the tokenizer of an artifact.
-
-    `[MASK]` or `[SEP]` in a text is split like any text and never becomes a special token.
-    """
+    """Return the tokenizer of an artifact. `[MASK]` or `[SEP]` in a text is split like any text and
+    never becomes a special token."""
     data = folder.read_bytes(FILE)
     if b'"Regex"' in data:
         refuse_slow_patterns(json.loads(data), folder.path(FILE))
@@ -45,10 +43,8 @@ def load_tokenizer(folder: Folder) -> Tokenizer:
 
 
 def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
-    """Read the tokenizer at `config.path`.
-
-    Raises DataError naming the file, and the line if any, if it is missing or malformed.
-    """
+    """Read the tokenizer at `config.path`. Raises DataError naming the file, and the line if any,
+    if it is missing or malformed."""
     files = {file.name.rpartition("/")[2]: file for file in _files(config)}
     if _VOCAB_JSON in files:
         file = files[_VOCAB_JSON]
@@ -66,10 +62,8 @@ def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
 
 
 def input_digests(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
-    """Return the digest of a vocabulary read from a file; nothing for a trained one.
-
-    Raises DataError if the file is missing, or states another treatment of letters.
-    """
+    """Return the digest of a vocabulary read from a file; nothing for a trained one. Raises
+    DataError if the file is missing, or states another treatment of letters."""
     if not isinstance(config, TokenizerFileConfig):
         return {}
     digest = hashlib.sha256()
@@ -234,11 +228,9 @@ def _parse_json(file: SourceFile, text: str) -> Any:
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
-    """Return the roles of the special tokens of `tokenizer`.
-
-    Special tokens are added tokens marked as such, and the model's unknown token. A word that only
-    looks like one, such as `<unk>` in a vocabulary of words, is not.
-    """
+    """Return the roles of the special tokens of `tokenizer`. Special tokens are added tokens marked
+    as such, and the model's unknown token. A word that only looks like one, such as `<unk>` in a
+    vocabulary of words, is not."""
     special = {
         token.content: index
         for index, token in tokenizer.get_added_tokens_decoder().items()

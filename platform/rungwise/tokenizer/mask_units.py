@@ -44,10 +44,8 @@ _WIDE = re.compile(f"[{HAN}\u3000-\u30ff\uff00-\uffef]")
 
 def find_blanks(words: Sequence[str]) -> list[str]:
     """Return what stands before each word where its sentence is written out: a blank or nothing.
-
     There is no blank beside Chinese and Japanese, and none at all in a Chinese text whose words are
-    single characters, where 1997 is four of them.
-    """
+    single characters, where 1997 is four of them."""
     by_character = all(len(word) == 1 for word in words) and any(map(_WIDE.match, words))
     beside = [
         bool(_WIDE.match(before[-1:]) or _WIDE.match(word)) for before, word in pairwise(words)
@@ -57,10 +55,8 @@ def find_blanks(words: Sequence[str]) -> list[str]:
 
 @functools.cache
 def jieba_words() -> Segmenter:
-    """Return jieba with its own dictionary, without guesses at unknown words.
-
-    Raises UserError if the package is not installed.
-    """
+    """Return jieba with its own dictionary, without guesses at unknown words. Raises UserError if
+    the package is not installed."""
     try:
         with warnings.catch_warnings():
             # Its regular expressions raise newer syntax warnings.
@@ -106,11 +102,9 @@ def encode_units(
     spans: pa.ListArray | None = None,
 ) -> Encoded:
     """Return the tokens of `texts` as `encoder` gives them, with `word_starts` where units begin.
-
     `tokenizer` belongs to `encoder`. `spans` has per text a list start 0, end 0, start 1, ..., in
     its characters. Raises DataError for an invalid span, UserError if the segmenter is not
-    installed.
-    """
+    installed."""
     units = _spans(texts, spans)
     has_units = np.zeros(len(texts), dtype=np.bool_)
     has_units[units[:, 0]] = True

@@ -58,10 +58,8 @@ def find_cuts(data: NDArray[np.uint8], rule: CutRule) -> NDArray[np.bool_]:
 
 
 def is_border(piece: str) -> bool:
-    """Whether a piece that was cut off before its blank, if any, is one of the whole text.
-
-    GPT-2's expression takes white space up to the last blank as one pre-token.
-    """
+    """Whether a piece that was cut off before its blank, if any, is one of the whole text. GPT-2's
+    expression takes white space up to the last blank as one pre-token."""
     return piece[:1] != " " or (len(piece) > 1 and not piece[1].isspace())
 
 

@@ -119,12 +119,10 @@ _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 @dataclass(frozen=True)
 class Encoded:
-    """The tokens of some texts. P texts, N tokens in all.
-
-    `ids` [N]: of all texts in order; uint16 if every id of the vocabulary fits, else uint32.
-    `lengths` [P]: the tokens of each text. `word_starts` [N]: True where a word (a pre-token of the
-    tokenizer) begins; None unless requested.
-    """
+    """The tokens of some texts. P texts, N tokens in all. `ids` [N]: of all texts in order; uint16
+    if every id of the vocabulary fits, else uint32. `lengths` [P]: the tokens of each text.
+    `word_starts` [N]: True where a word (a pre-token of the tokenizer) begins; None unless
+    requested."""
 
     ids: Ids
     lengths: NDArray[np.int64]

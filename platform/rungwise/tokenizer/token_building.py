@@ -61,10 +61,8 @@ def encode_file(
     config: TokensConfig,
 ) -> TokenisedText:
     """Encode the documents of a corpus file in order, without empty sentences and documents; of a
-    training file, the share that the config asks for.
-
-    `encoder` belongs to `tokenizer`. Raises DataError if the file is corrupt.
-    """
+    training file, the share that the config asks for. `encoder` belongs to `tokenizer`. Raises
+    DataError if the file is corrupt."""
     blank = " " if blank_is_text(tokenizer) else ""
     parts = []
     share = config.share if file.split == "train" else 1.0
@@ -216,10 +214,8 @@ def _load_tokenizer(tokenizer: Folder) -> Tokenizer:
 def encode_corpus(
     config: TokensConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TokensSummary:
-    """Encode every file of the corpus.
-
-    Raises DataError if spans are requested and the corpus has none, or a file is corrupt.
-    """
+    """Encode every file of the corpus. Raises DataError if spans are requested and the corpus has
+    none, or a file is corrupt."""
     corpus, tokenizer = CorpusSummary.of(inputs["corpus"]), TokenizerSummary.of(inputs["tokenizer"])
     if config.spans and not corpus.spans.total:
         raise DataError(

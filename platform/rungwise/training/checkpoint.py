@@ -39,11 +39,9 @@ _LAST_SECONDS = 10.0  # for the writing thread, when a run ends with an error
 
 
 class PartWriter:
-    """One save in progress: a thread with a copy of everything it needs.
-
-    `folder` is that of the step and this attempt. The leader's thread calls `commit` with the
-    descriptions of all workers' parts once they are there.
-    """
+    """One save in progress: a thread with a copy of everything it needs. `folder` is that of the
+    step and this attempt. The leader's thread calls `commit` with the descriptions of all workers'
+    parts once they are there."""
 
     def __init__(
         self,
@@ -86,11 +84,9 @@ class PartWriter:
             self.written.set()
 
     def _retry(self, write: Callable[[], T]) -> T:
-        """The result of `write`, retried for some minutes if a store is unavailable.
-
-        The store itself gives up within seconds if connections are refused. Here nobody waits until
-        the next save.
-        """
+        """The result of `write`, retried for some minutes if a store is unavailable. The store
+        itself gives up within seconds if connections are refused. Here nobody waits until the next
+        save."""
         deadline = time.monotonic() + _STORE_SECONDS
         while True:
             try:
@@ -152,9 +148,8 @@ class Checkpoints:
 
     def resume(self, state: RunState) -> Progress:
         """Load the newest sound checkpoint, of this run or an earlier one, or start from step 0.
-
-        Raises DataError, on every worker, if the folder has checkpoints of another configuration.
-        """
+        Raises DataError, on every worker, if the folder has checkpoints of another
+        configuration."""
         self._refuse_foreign()
         if self._group.leads:  # the others cannot begin to save before they have its number
             self._files.begin_attempt()
@@ -242,11 +237,9 @@ class Checkpoints:
         self, state: RunState, progress: Progress, wait: bool = False, must: bool = False
     ) -> float:
         """Start to write the checkpoint of this step; returns the seconds that training stopped.
-
         Waits for the previous save first, with `wait` for this one too. Raises the error of the
         writing thread after three failures in a row; with `must`, after the first; Superseded at
-        once.
-        """
+        once."""
         began = time.perf_counter()
         self.settle()
         group, step = self._group, progress.step

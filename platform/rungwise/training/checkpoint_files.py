@@ -181,11 +181,9 @@ class CheckpointFiles:
             logger.warning("old checkpoints below %s stay", self.folder.uri, exc_info=True)
 
     def _expired(self, last: Checkpoint) -> list[Checkpoint]:
-        """The checkpoints to remove once this attempt's `last` one is valid.
-
-        Those of other attempts after the one that was resumed are damaged, or came too late to be
-        resumed. They must not displace sound ones, and stay until this run reaches them.
-        """
+        """The checkpoints to remove once this attempt's `last` one is valid. Those of other
+        attempts after the one that was resumed are damaged, or came too late to be resumed. They
+        must not displace sound ones, and stay until this run reaches them."""
         rules = self._rules
         past = [each for each in self.finished() if each <= last and each.attempt <= self.attempt]
         sound = [

@@ -201,12 +201,10 @@ class GradientConfig(Fitting):
         return self.model_copy(update={**changes, "mixture": {}})
 
     def draw_turns(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """For each step, the place in `names` of the member of a mixture that it trains on.
-
-        As in GenSen (Subramanian et al. 2018, arXiv:1804.00079): some train every so many steps,
-        and the others are drawn uniformly. A draw depends on the step alone, so a member keeps its
-        order of rows whatever the others are.
-        """
+        """For each step, the place in `names` of the member of a mixture that it trains on. As in
+        GenSen (Subramanian et al. 2018, arXiv:1804.00079): some train every so many steps, and the
+        others are drawn uniformly. A draw depends on the step alone, so a member keeps its order of
+        rows whatever the others are."""
         steps = np.arange(self.steps)
         every = {name: each.every for name, each in self.mixture.items() if each.every}
         others = np.array([place for place, name in enumerate(names) if name not in every])
@@ -227,12 +225,10 @@ class GradientConfig(Fitting):
 
     @property
     def shared_steps(self) -> int:
-        """How many first steps a run with other `steps` and another decay has in common.
-
-        They end with the plateau of warmup_stable_decay, or where longer instances or the mean of
-        the last steps begin. 0 if nothing is shared: other schedules decay all the way, a warm-up
-        by fraction grows with the run, and a budget or early stop is no number of steps.
-        """
+        """How many first steps a run with other `steps` and another decay has in common. They end
+        with the plateau of warmup_stable_decay, or where longer instances or the mean of the last
+        steps begin. 0 if nothing is shared: other schedules decay all the way, a warm-up by
+        fraction grows with the run, and a budget or early stop is no number of steps."""
         schedule = self.optimizer.schedule
         plateau = schedule.kind == "warmup_stable_decay" and self.ends_early is None
         if not plateau or (schedule.warmup_steps is None and schedule.warmup_fraction > 0):

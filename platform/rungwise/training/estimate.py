@@ -133,12 +133,10 @@ def estimate_run(
     measure: Callable[[int, int], None] | None = None,
 ) -> RunEstimate:
     """Estimate parameters, batch, devices, steps, tokens and memory; time and cost if known.
-
-    `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second`
-    is of the whole run. Without it, `measure` asks to measure this machine's rate, which is
-    multiplied by the workers; it is called with the batches done and the batches in all. Raises
-    ConfigError if model and objective do not fit.
-    """
+    `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second` is
+    of the whole run. Without it, `measure` asks to measure this machine's rate, which is multiplied
+    by the workers; it is called with the batches done and the batches in all. Raises ConfigError if
+    model and objective do not fit."""
     settings, first, price = config.pretrain, measures[0], compute.price_per_hour
     with shapes_only():
         parameters = parameter_count(config.model.build(first.vocab_size, config.objective))

@@ -141,11 +141,9 @@ def logical_ranks(rank: int, world_size: int, logical_workers: int) -> range:
 
 
 def count_bins(rows: int, world_size: int, micro_batch_size: int) -> int:
-    """The number of micro-batches into which every worker cuts its part of `rows` rows.
-
-    Parts differ by a row, and the smaller one must fill all bins too; so a bin may hold one row
-    more than `micro_batch_size`.
-    """
+    """The number of micro-batches into which every worker cuts its part of `rows` rows. Parts
+    differ by a row, and the smaller one must fill all bins too; so a bin may hold one row more than
+    `micro_batch_size`."""
     most, least = -(-rows // world_size), max(1, rows // world_size)
     return min(-(-most // micro_batch_size), least)
 

@@ -42,11 +42,9 @@ class CountsConfig(Fitting):
 
 
 class _Passes(Fitting):
-    """Keys of fitting by passes, over text or over cells.
-
-    With one thread a run is repeatable to the bit on processors of one kind. More threads write to
-    one model without locks: faster, and never twice the same.
-    """
+    """Keys of fitting by passes, over text or over cells. With one thread a run is repeatable to
+    the bit on processors of one kind. More threads write to one model without locks: faster, and
+    never twice the same."""
 
     reads_tokens: ClassVar[bool] = True
 

@@ -109,11 +109,9 @@ class RunState:
 
 
 class SavedTensors:
-    """Reads rows of the tensors in the files of one checkpoint.
-
-    `tensors` is from its record: {name: {"shape": [...], "pieces": [[file, start, rows], ...]}}.
-    `local_path` returns a local path; it is called only for files whose rows are read.
-    """
+    """Reads rows of the tensors in the files of one checkpoint. `tensors` is from its record:
+    {name: {"shape": [...], "pieces": [[file, start, rows], ...]}}. `local_path` returns a local
+    path; it is called only for files whose rows are read."""
 
     def __init__(self, local_path: Callable[[str], Path], tensors: dict[str, Any]) -> None:
         self._local_path = local_path

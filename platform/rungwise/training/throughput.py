@@ -251,10 +251,8 @@ class Clock:
 
 
 def totals(progress: Progress, costs: Costs) -> dict[str, float]:
-    """Throughput, cost and saves over all attempts of a run.
-
-    Raises UserError if no step was timed because each was skipped.
-    """
+    """Throughput, cost and saves over all attempts of a run. Raises UserError if no step was timed
+    because each was skipped."""
     rows = progress.timings
     if not rows:
         raise UserError(
@@ -298,12 +296,9 @@ _FLAGS = 2  # values at the end of a row: norm, skipped
 
 
 class StepTotals:
-    """Sums of one step over the workers that do not depend on the model.
-
-    `counts` (P,) stays on the device. The rest is copied to the host asynchronously; reading it
-    waits until the device begins the step, not until it finishes. Only the leader's `seconds` and
-    `ask` count.
-    """
+    """Sums of one step over the workers that do not depend on the model. `counts` (P,) stays on the
+    device. The rest is copied to the host asynchronously; reading it waits until the device begins
+    the step, not until it finishes. Only the leader's `seconds` and `ask` count."""
 
     def __init__(
         self, counts_P: Tensor, batch: StepBatch, seconds: float, ask: bool, group: Group
@@ -334,14 +329,12 @@ class StepTotals:
 
 
 class StepMetrics:
-    """Adds steps to a progress; the rows of the latest are still on the devices.
-
-    What depends on the batch alone is summed before the forward pass (`StepTotals`). The rest stays
-    on each device, a row a step, until a logged or saved step; then one all-reduce sums the rows.
-    So no step waits for the host. A step whose gradient is not finite changes nothing and is
-    counted; a spike, a loss above `spike_factor` times the median of the hundred before it (in a
-    mixture, of its own objective), is only counted.
-    """
+    """Adds steps to a progress; the rows of the latest are still on the devices. What depends on
+    the batch alone is summed before the forward pass (`StepTotals`). The rest stays on each device,
+    a row a step, until a logged or saved step; then one all-reduce sums the rows. So no step waits
+    for the host. A step whose gradient is not finite changes nothing and is counted; a spike, a
+    loss above `spike_factor` times the median of the hundred before it (in a mixture, of its own
+    objective), is only counted."""
 
     def __init__(self, progress: Progress, config: GradientFit, worker: Worker) -> None:
         self._progress = progress
