@@ -80,7 +80,7 @@ class TokenizerSummary(Summary):
     kind: str
     vocab_size: int
     special: SpecialIds
-    sample_characters: int  # 0 for a vocabulary from a file without new words
+    sample_characters: int  # 0 for a vocabulary from a file
     unknown_rate: float
     tokens_per_word: float
     characters_per_token: float

@@ -53,11 +53,10 @@ class ImportConfig(Config):
 
 
 class ImportSummary(Summary):
-    """The imported model, with the rows of its vocabulary, the last of them for new words."""
+    """The imported model, and the rows of its vocabulary."""
 
     model: ModelConfig
     vocab_size: int
-    new_words: int
 
 
 class Start(NamedTuple):
