@@ -26,8 +26,7 @@ from rungwise.instances.kind import (
     count_unused_tokens,
 )
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.plan import gather
-from rungwise.instances.shards import PaddedRows, Shard
+from rungwise.instances.shards import PaddedRows, Shard, gather
 
 
 class SentenceRunsConfig(Kind):

@@ -168,3 +168,30 @@ def _bit_windows(
     unpacked = np.unpackbits(whole, axis=1, bitorder="little")
     first = np.arange(len(begin)) * unpacked.shape[1] + (begin & 7)
     return _windows(unpacked.ravel(), first, width).view(np.bool_)
+
+
+# Bounds memory: an index is four times as large as the ids it gathers.
+_ROWS_AT_ONCE = 1 << 11
+
+
+def gather(
+    sources: Sequence[NDArray[Any]], begin: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> list[NDArray[Any]]:
+    """Concatenate stretches with these beginnings and lengths, (rows, stretches) each, row by row:
+    an array for each source."""
+    ends = np.append(0, np.cumsum(lengths.sum(axis=1)))
+    joined = [np.empty(int(ends[-1]), dtype=source.dtype) for source in sources]
+    for first in range(0, len(begin), _ROWS_AT_ONCE):
+        batch = slice(first, first + _ROWS_AT_ONCE)
+        index = ranges(begin[batch].ravel(), lengths[batch].ravel())
+        for result, source in zip(joined, sources, strict=True):
+            result[ends[first] : ends[first] + len(index)] = source[index]
+    return joined
+
+
+def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Concatenate ranges: `lengths[0]` numbers from `begins[0]`, then the next range."""
+    before = np.cumsum(lengths) - lengths
+    joined = np.repeat(begins - before, lengths)
+    joined += np.arange(len(joined))
+    return joined

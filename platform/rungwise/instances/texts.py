@@ -30,8 +30,7 @@ from rungwise.instances.kind import (
 )
 from rungwise.instances.masking import MaskingConfig, Vocabulary
 from rungwise.instances.pairs import MaskedBlocksConfig
-from rungwise.instances.plan import gather
-from rungwise.instances.shards import PaddedRows, Shard
+from rungwise.instances.shards import PaddedRows, Shard, gather
 
 
 class TextsKind(Kind):

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.core.configuration.canonical import flatten
-from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.summary import Summary
@@ -35,7 +35,7 @@ from rungwise.models.transformer.body import OnBody
 from rungwise.models.word_vectors.vector_family import TABLE, VectorFamily
 from rungwise.tokenizer import load_tokenizer, token_bytes
 from rungwise.training.config import GradientFit
-from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.fit_config import read_training_config
 from rungwise.training.summary import BeganWith
 from rungwise.training.tensor_files import MODEL, load_tensors
 
@@ -238,11 +238,6 @@ def compare_tensors(model: nn.Module, initial: Artifact) -> BeganWith:
         fresh=tuple(sorted(own - before)),
         carried=tuple(sorted(before - own)),
     )
-
-
-def read_training_config(pretrain: Artifact) -> PretrainStageConfig:
-    """The two blocks of the recipe that the artifact was trained with."""
-    return validate(PretrainStageConfig, pretrain.record["config"])
 
 
 def is_imported(initial: Artifact) -> bool:

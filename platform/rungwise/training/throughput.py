@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,9 +22,11 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.context import Reporter
 from rungwise.core.wording import format_count
 from rungwise.models.losses.objectives import LossSum, Objective
-from rungwise.training.config import GradientFit
-from rungwise.training.feed import StepBatch
 from rungwise.training.parallel import Group, Worker
+
+if TYPE_CHECKING:  # which a bare machine with PyTorch lacks
+    from rungwise.training.config import GradientFit
+    from rungwise.training.feed import StepBatch
 
 Values = Mapping[str, float]  # by name
 
@@ -301,7 +303,7 @@ class StepTotals:
     the step, not until it finishes. Only the leader's `seconds` and `ask` count."""
 
     def __init__(
-        self, counts_P: Tensor, batch: StepBatch, seconds: float, ask: bool, group: Group
+        self, counts_P: Tensor, batch: "StepBatch", seconds: float, ask: bool, group: Group
     ) -> None:
         leader = (seconds, float(ask)) if group.leads else (0.0, 0.0)
         # A hash in two halves, whose sums over any number of workers are exact in float64.
@@ -336,7 +338,7 @@ class StepMetrics:
     loss above `spike_factor` times the median of the hundred before it (in a mixture, of its own
     objective), is only counted."""
 
-    def __init__(self, progress: Progress, config: GradientFit, worker: Worker) -> None:
+    def __init__(self, progress: Progress, config: "GradientFit", worker: Worker) -> None:
         self._progress = progress
         self._parts = config.objective.parts
         self._settings = config.pretrain

@@ -17,8 +17,7 @@ from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
 from rungwise.training.config import GradientFit
-from rungwise.training.fit_config import PretrainStageConfig
-from rungwise.training.stage import PRETRAIN, find_earlier
+from rungwise.training.fit_config import PRETRAIN, PretrainStageConfig, find_earlier
 from rungwise.training.summary import PretrainSummary
 from tests.training_runs import Notes, assert_same_weights, config, run
 

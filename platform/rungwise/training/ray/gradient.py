@@ -26,7 +26,7 @@ from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import DataPhase, count_epochs, count_steps, list_turns, rows_per_epoch
-from rungwise.training.fit_config import check_rows
+from rungwise.training.fit_config import check_rows, find_earlier, list_finished_runs
 from rungwise.training.initial import (
     INITIAL,
     build_model,
@@ -38,7 +38,6 @@ from rungwise.training.initial import (
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.save_request import SCRATCH, SaveRequests, drop_requests, request_saves
-from rungwise.training.stage import find_earlier, list_finished_runs
 from rungwise.training.summary import (
     Attempt,
     GradientRun,
