@@ -20,12 +20,7 @@ from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import Fitting
 from rungwise.models.losses.objectives import BatchShapes, Objective
-from rungwise.training.optimizer import (
-    AnyOptimizerConfig,
-    AverageConfig,
-    LastAverageConfig,
-    OptimizerConfig,
-)
+from rungwise.training.optimizer import AnyOptimizerConfig, AverageConfig, OptimizerConfig
 
 # "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
 # losses are always float32.
@@ -101,7 +96,7 @@ class GradientConfig(Fitting):
     # where the bias of an output over words begins: at the logarithm of their frequencies in the
     # training rows, so that the first loss is that of order 1, or at zeros; ignored without a bias
     output_bias: Literal["frequencies", "zeros"] = "frequencies"
-    # average of the weights, for validation and the final model; null: none
+    # mean of the weights over the last steps, for validation and the final model; null: none
     average: AverageConfig | None = None
     # end the run when the validation loss stops falling; null: never
     early_stop: EarlyStopConfig | None = None
@@ -233,7 +228,7 @@ class GradientConfig(Fitting):
         plateau = schedule.kind == "warmup_stable_decay" and self.ends_early is None
         if not plateau or (schedule.warmup_steps is None and schedule.warmup_fraction > 0):
             return 0
-        mean_steps = self.average.steps if isinstance(self.average, LastAverageConfig) else 0
+        mean_steps = self.average.steps if self.average else 0
         decay_from = schedule.decay_from(self.steps)
         return min(decay_from, self.first_longer_step, self.steps - mean_steps)
 
@@ -259,11 +254,11 @@ class GradientConfig(Fitting):
                     f"longer_share {self.longer_share} of steps {steps} leaves no step to read "
                     f"{unread}; raise steps, or set longer_share and longer_instances to null"
                 )
-        if isinstance(average, LastAverageConfig):
+        if average is not None:
             if end := self.ends_early:
                 raise BlockError(
                     f"average is over the last {average.steps} steps, and {end} could end "
-                    "the run before them, but not before those of average.kind ema",
+                    "the run before them",
                     {end: None},
                 )
             if average.steps > steps:

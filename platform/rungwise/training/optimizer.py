@@ -359,35 +359,19 @@ def update(optimizers: Optimizers, finite: Tensor) -> None:
 AVERAGE = "average/"  # before the name of a parameter, in checkpoints
 
 
-class MovingAverageConfig(Config):
-    """An exponential moving average of the weights, from the first step on."""
-
-    kind: Literal["ema"] = "ema"
-    # weight of the previous average; less in the first steps
-    decay: float = Field(default=0.999, gt=0, lt=1)
-
-
-class LastAverageConfig(Config):
+class AverageConfig(Config):
     """The plain mean of the weights over the last steps."""
 
-    kind: Literal["last"] = "last"
     steps: int = Field(ge=1)  # number of these steps
 
 
-AverageConfig = Annotated[MovingAverageConfig | LastAverageConfig, Field(discriminator="kind")]
-
-
 class WeightAverage:
-    """The average of the parameters of one model, sharded as they are: of an EMA (Polyak &
-    Juditsky 1992), or of the last steps (Izmailov et al. 2018, arXiv:1803.05407). The share of a
-    step follows from its number, so a resumed run has the same."""
+    """The mean of the parameters of one model over the last steps (Izmailov et al. 2018,
+    arXiv:1803.05407), sharded as they are. The share of a step follows from its number."""
 
-    def __init__(
-        self, model: nn.Module, config: MovingAverageConfig | LastAverageConfig, total_steps: int
-    ) -> None:
+    def __init__(self, model: nn.Module, config: AverageConfig, total_steps: int) -> None:
         self._model = model
-        self._config = config
-        self._total_steps = total_steps
+        self._first = total_steps - config.steps
         copies = {id(each): each.detach().clone() for each in model.parameters()}
         # Both names of a parameter that is used twice, as in the model's state dict.
         names = model.named_parameters(remove_duplicate=False)
@@ -415,12 +399,8 @@ class WeightAverage:
 
     def _share(self, step: int) -> float:
         """The share of the weights after `step` in the average at that time."""
-        match self._config:
-            case MovingAverageConfig(decay=decay):
-                return 1.0 - min(decay, (1 + step) / (10 + step)) if step > 0 else 0.0
-            case LastAverageConfig(steps=steps):
-                count = step - (self._total_steps - steps)
-                return 1.0 / count if count > 0 else 0.0
+        count = step - self._first
+        return 1.0 / count if count > 0 else 0.0
 
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
         """The local rows of the averages, and of the weights in the same order."""

@@ -123,8 +123,7 @@ def test_what_is_only_watched_rebuilds_nothing(
         ({DECAY: 20}, 40),
         ({DECAY: None}, 48),  # the fraction, 0.2
         ({DECAY: 20, "pretrain.longer_share": 0.5}, 30),
-        ({"pretrain.average": {"kind": "last", "steps": 25}}, 35),
-        ({"pretrain.average": {"kind": "ema"}}, 60),
+        ({"pretrain.average": {"steps": 25}}, 35),
         ({f"{SCHEDULE}.warmup_steps": None}, 0),
         ({f"{SCHEDULE}.kind": "cosine"}, 0),
         ({"pretrain.max_tokens": 10**6}, 0),
@@ -144,11 +143,10 @@ def test_the_steps_that_a_longer_run_takes_too_by_hand(changes: Any, steps: int)
         ((30, 0), (25, 5), 20),  # decayed from a checkpoint on the way
     ],
 )
-@pytest.mark.parametrize("average", [None, {"kind": "ema", "decay": 0.9}])
 def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
-    instances: Artifact, tmp_path: Path, first: Any, then: Any, begins: int, average: Any
+    instances: Artifact, tmp_path: Path, first: Any, then: Any, begins: int
 ) -> None:
-    first, then = (of(*each, **{"pretrain.average": average}) for each in (first, then))
+    first, then = of(*first), of(*then)
     root = Folder.at(tmp_path / "root")
     done = trained(root, first, instances, keep_checkpoint_every_steps=10)
     row = plan(stages(then), root, "toy")[1]

@@ -226,28 +226,23 @@ def prove_resume(
     # Half as many share the parts of a batch as they are, which keeps micro-batches large.
     other = 2 if before == 1 else before - 1 if before % 2 else before // 2
     logical = math.lcm(before, workers_after or other, compute.logical_workers or 1)
-    shared = logical <= settings.global_batch_size
-    # Without logical workers, each worker draws the dropout of its own rows.
-    dropout = None if shared else _describe_dropout(config)
-    after = workers_after or (before if dropout else other)
+    after = workers_after or other
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     if settings.max_seconds is not None:
         raise UserError(
             f"pretrain.max_seconds is {settings.max_seconds}: a clock ends the run, so no second "
             "one would be the same; set pretrain.max_seconds=null for the proof"
         )
-    if dropout and after != before:
+    if logical > settings.global_batch_size:
         raise UserError(
-            f"--workers-after is {after} after {before}, but {dropout}, and "
-            f"pretrain.global_batch_size {settings.global_batch_size} has too few rows to draw it "
-            f"for {logical} logical workers; leave --workers-after out, or raise the batch"
+            f"--workers-after is {after} after {before}, but pretrain.global_batch_size "
+            f"{settings.global_batch_size} has too few rows for {logical} logical workers; choose "
+            "other workers, or raise the batch"
         )
     instances = inputs["instances"]
     kill_steps(config, instances, settings.steps)
     # The number of workers is part of the proof, so none may go missing.
-    compute = compute.model_copy(
-        update={"min_workers": None, "logical_workers": logical if shared else None}
-    )
+    compute = compute.model_copy(update={"min_workers": None, "logical_workers": logical})
     for workers in (before, after):
         check_fit(config, inputs, compute.model_copy(update={"num_workers": workers}))
     inputs = {name: each for name, each in inputs.items() if is_read(name) or name == INITIAL}
@@ -299,16 +294,6 @@ def prove_resume(
         straight.remove()
         broken.remove()
     return certificate
-
-
-def _describe_dropout(config: GradientFit) -> str | None:
-    """Return the setting by which units are dropped, in words; None if none are."""
-    for key, value in config.model:
-        if key.endswith("dropout") and value:
-            return f"model.{key} is {value}"
-    if rate := config.objective.head.dropout:
-        return f"pretrain.objective {config.objective.name} has a dropout of {rate}"
-    return None
 
 
 def kill_steps(config: GradientFit, instances: Artifact, steps: int) -> KillWindow:

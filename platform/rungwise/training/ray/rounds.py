@@ -56,7 +56,6 @@ def count_tokens(
 ) -> NDArray[np.int64]:
     """Count each token (V,) of the training split; 0 for special tokens and those below
     `minimum_count`. Raises DataError if fewer than two remain."""
-    _warn_if_it_waits(settings.threads, context)
     tokens, minimum = TokensSummary.of(artifact), settings.minimum_count
 
     def count(text: TokenisedText) -> SparseSums:
@@ -182,17 +181,6 @@ def sum_losses(losses: Iterable[Losses]) -> Losses:
 def copy_arrays(arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
     """Copy arrays, because Ray hands read-only ones to a task."""
     return [np.array(array) for array in arrays]
-
-
-def _warn_if_it_waits(threads: int, context: Context) -> None:
-    import ray
-
-    most = max(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
-    if threads > most:
-        context.report.note(
-            f"pretrain.threads is {threads}, and no machine here has more than {most:.0f} CPUs: "
-            "this waits for one that has; or lower it"
-        )
 
 
 def _load_state(output: Folder) -> tuple[Weights, int, float] | None:
