@@ -9,11 +9,11 @@ N instances, B global batch size
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.randomness import bits
@@ -22,30 +22,15 @@ _ROUNDS = 4
 # These separate the random numbers of shards and windows from each other and from masking's.
 _SHARDS = 0x5A4D
 _WINDOW = 0x77D0
-_Amount = Annotated[float, Field(ge=0)]
 
 
 class OrderConfig(Config):
-    """How well instances are shuffled, and how much of each source is read.
-
-    The defaults suit local files; lanes are for object stores. Without `weights` and `epochs` every
-    instance is read once per epoch; at most one of them may be set. Shares are of instances and
-    hold in every batch; 0 leaves a source out.
-    """
+    """How well instances are shuffled; each is read once per epoch. The defaults suit local files;
+    lanes are for object stores."""
 
     window_instances: int = Field(default=1 << 20, ge=1, le=1 << 40)  # instances shuffled together
     # parts read side by side, so a worker needs few shards; must divide the global batch size
     lanes: int = Field(default=1, ge=1, le=1 << 20)
-    # by source: its share of the instances read, such as {books: 0.7, wiki: 0.3}; only ratios count
-    weights: dict[str, _Amount] = Field(default_factory=dict)
-    # by source: how often an epoch reads it, such as {wiki: 2.5}; once if not named
-    epochs: dict[str, _Amount] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _one_mixture(self) -> Self:
-        if self.weights and self.epochs:
-            raise ValueError("order.weights and order.epochs each say how much is read; set one")
-        return self
 
 
 @dataclass(frozen=True)
@@ -169,9 +154,6 @@ class ReadOrder(Order):
         positions = np.repeat(starts, counts) + within * lanes
         skipped = self._before(step, low, size)
         return positions[mine.start - skipped : mine.stop - skipped]
-
-    def assign_lanes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return positions % self.count % self._lanes
 
     def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._whole:

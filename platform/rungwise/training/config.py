@@ -33,8 +33,6 @@ _MIXTURE = 0x317  # separates the turns of a mixture from other random numbers
 _FIXED_BY_STREAMS = {
     "pretrain.order.window_instances": "it reads contiguous text, which no window permutes",
     "pretrain.order.lanes": "it has as many streams as pretrain.global_batch_size",
-    "pretrain.order.weights": "its streams are the text as it stands",
-    "pretrain.order.epochs": "its streams are the text as it stands",
     "compute.parallel": "it has no Transformer blocks to share out",
     "compute.recompute_activations": "it has no Transformer blocks to recompute",
 }

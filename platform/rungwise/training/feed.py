@@ -21,7 +21,6 @@ from torch import Tensor
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import Batch, in_streams
-from rungwise.instances.mixture import MixedOrder, compute_quotas
 from rungwise.instances.order import (
     Order,
     ReadOrder,
@@ -254,15 +253,11 @@ class DataPhase:
         return int(np.searchsorted(self.steps, steps))
 
     def order(self, config: GradientFit) -> Order:
-        """The order in which a run reads these instances. Raises UserError if the mixture does not
-        fit the sources."""
+        """The order in which a run reads these instances."""
         files, settings = self.summary.split_files("train"), config.pretrain
         rows = np.array([row.instances for row in files], dtype=np.int64)
         if config.carries_state:
             return StreamOrder(rows, settings.seed, settings.global_batch_size)
-        if quotas := compute_quotas(settings.order, self.summary.instances_by_source("train")):
-            sources = [row.source for row in files]
-            return MixedOrder(rows, sources, quotas, settings.seed, settings.order)
         return ReadOrder(rows, settings.seed, settings.order)
 
 

@@ -243,3 +243,20 @@ def test_held_out_streams_begin_evenly_and_are_the_same_for_any_number_of_worker
         assert text[0] == count * stream // streams + left_out * stream // streams
     sizes = [len(texts.get(stream, [])) for stream in range(streams)]
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("in_streams", [False, True])
+@given(ROWS, CONFIGS, st.integers(1, 5), st.integers(0, 30), st.integers(1, 12))
+@settings(max_examples=80)
+def test_upcoming_shards_are_those_read_in_order_of_first_use(
+    in_streams: bool, rows: list[int], config: OrderConfig, world: int, step: int, ahead: int
+) -> None:
+    size = min(config.lanes, sum(rows)) if in_streams else 6
+    array = np.array(rows)
+    reading = StreamOrder(array, 1, size) if in_streams else ReadOrder(array, 1, config)
+    for rank in range(world):
+        share = ShardShare(size, rank, world)
+        read: dict[int, None] = {}
+        for number in range(step, step + ahead):
+            read |= dict.fromkeys(reading.locate(reading.positions(number, share)).shards.tolist())
+        assert reading.upcoming_shards(step, ahead, share).tolist() == list(read)

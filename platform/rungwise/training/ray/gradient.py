@@ -18,7 +18,6 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.mixture import compute_quotas
 from rungwise.instances.summary import read_kind
 from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.ray_private import ControllerCallback, ResizingState
@@ -120,19 +119,18 @@ def summarise(
 def count_sources(
     config: GradientFit, turns: Sequence[DataPhase], steps: int, tokens: int
 ) -> tuple[SourceRead, ...]:
-    """Count what the first `steps` steps, of `tokens` tokens in all, read of each source: by their
-    shares, which hold within two instances in a mixture, else on the average over shuffles. Tokens
-    are divided by the mean length of a source's instances."""
+    """Count what the first `steps` steps, of `tokens` tokens in all, read of each source: by its
+    share, which holds for whole epochs and else on the average over shuffles. Tokens are divided by
+    the mean length of a source's instances."""
     instances: Counter[str] = Counter()
     lengths: Counter[str] = Counter()
     epochs: defaultdict[str, float] = defaultdict(float)
     for turn, count in count_steps(turns, steps):
         files = turn.summary.split_files("train")
         sizes = turn.summary.instances_by_source("train")
-        quotas = compute_quotas(config.pretrain.order, sizes) or sizes
         rows = count * turn.config(config).pretrain.global_batch_size
         for name, size in sizes.items():
-            number = round(rows * quotas.get(name, 0) / sum(quotas.values()))
+            number = round(rows * size / sum(sizes.values()))
             whole = sum(row.tokens for row in files if row.source == name)
             instances[name] += number
             lengths[name] += number * whole // max(1, size)
@@ -225,7 +223,6 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
                 f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
                 f"{count} {longer}training instances; lower it, or add text"
             )
-        turn.order(config)  # raises if its mixture does not fit the sources
         held_out = min(settings.validation_instances, summary.instances.validation)
         if held_out < objective.fewest_rows:
             raise UserError(
