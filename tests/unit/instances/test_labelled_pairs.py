@@ -21,7 +21,6 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shards import Shard, pad_rows
 from rungwise.instances.texts import AlignedLinesConfig, LabelledPairsConfig
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import instances_stages
 from rungwise.tasks.data import task_text
 from rungwise.tasks.data.task_text import encode_pairs
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
@@ -273,35 +272,6 @@ def recipe_of(folder: Path, **changes: Any) -> dict[str, Any]:
     }
     labelled = {"instances": {"kind": "labelled_pairs"}, "steps": [{"task": task}]}
     return small_recipe(folder, folder / "text.txt", **labelled) | changes
-
-
-def test_members_of_a_mixture_may_be_of_tasks_of_their_own(tmp_path: Path) -> None:
-    trees = tmp_path / "trees.mrg"
-    trees.write_text("(S (NN time))")
-    (step,) = recipe_of(tmp_path)["steps"]
-    parses = step["task"] | {"format": {"kind": "parses"}, "train": str(trees)}
-    recipe = recipe_of(
-        tmp_path,
-        instances={"kind": "sentence_runs"},
-        steps=[step | {"mixed_tasks": {"sentence_translation": parses}}],
-        model={"kind": "sentence_encoder"},
-        pretrain={
-            "objective": "skip_thoughts+sentence_translation+inference",
-            "steps": 1,
-            "mixture": {
-                "sentence_translation": {"instances": {"kind": "aligned_lines"}},
-                "inference": {"instances": {"kind": "labelled_pairs"}},
-            },
-        },
-    )
-    stages = instances_stages(validate(Recipe, recipe))
-    titles = [str(each.title) for each in stages.values()]
-    assert len({*titles}) == len(titles)
-    for name, task in (("sentence_translation", parses), ("inference", None)):
-        tokens = stages[f"instances_of_{name}"].inputs["tokens"]
-        data: Any = tokens.inputs["task"].config
-        assert data.format.kind == ("parses" if task else "table")
-    assert "task" not in stages["instances"].inputs["tokens"].inputs
 
 
 TASK = {

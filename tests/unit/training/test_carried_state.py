@@ -20,8 +20,6 @@ from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.recurrent import LstmConfig, RecurrentForPretraining, RnnConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.training.config import GradientFit
-from rungwise.training.estimate import Measures, estimate_run
-from rungwise.training.feed import DataPhase, count_epochs
 from rungwise.training.fit_config import FitConfig
 from rungwise.training.optimizer import (
     build_optimizers,
@@ -30,11 +28,10 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 from rungwise.training.ray.gradient import check_fit
-from rungwise.training.ray.resume_proof import kill_steps
 from rungwise.training.state import StreamStates
 from rungwise.training.tensor_files import load_tensors
 from rungwise.training.throughput import Progress
-from tests.training_runs import CPU, VOCAB, Notes, config, make_instances, run, together
+from tests.training_runs import CPU, VOCAB, config, make_instances, run, together
 from tests.unit.instances.test_order import line_of
 
 STREAMS = 10
@@ -241,27 +238,6 @@ def test_text_that_ends_within_a_block_hands_nothing_over() -> None:
     states.settle(torch.tensor(True))
     assert torch.equal(states.piece().local, torch.tensor([[0.0] * 3, [1.0] * 3]))
     assert (states.piece().start, states.piece().shape) == (4, (8, 3))
-
-
-def test_instances_left_out_are_named_and_epochs_counted_by_the_streams(
-    instances: Artifact, tmp_path: Path
-) -> None:
-    count = InstancesSummary.of(instances).instances.train
-    assert count % STREAMS
-    notes = Notes()
-    run(recurrent(**{"pretrain.steps": 2}), instances, tmp_path, report=notes)
-    assert [
-        note for note in notes.notes if f"{count % STREAMS} of {count} instances are left" in note
-    ]
-    steps = count // STREAMS
-    assert count_epochs(recurrent(), [DataPhase("instances", 0, instances)], 2 * steps) == 2.0
-    window = kill_steps(recurrent(), instances, 10 * steps)
-    assert (window.part, window.first_step) == ("the second epoch", steps + 1)
-    assert window.last_step == 2 * steps
-    measures = [Measures.of(instances)]
-    plan = estimate_run(recurrent(), measures, ComputeConfig(), measure=lambda *done: None)
-    assert plan.phases[0].epochs == 20 / steps
-    assert plan.tokens_per_second
 
 
 @pytest.mark.parametrize(

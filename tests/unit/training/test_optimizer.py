@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses.objectives import CAUSAL
@@ -120,30 +118,6 @@ def test_two_steps_by_hand():
         optimizer.step()
     assert model.weight.item() == pytest.approx(expected["weight"], rel=1e-9)
     assert model.bias.item() == pytest.approx(expected["bias"], rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"lr": 1e-4}, "lr: unknown key"),
-        ({"learning_rate": 0.0}, "learning_rate: input should be greater than 0, found 0.0"),
-        ({"schedule": {"warmup_step": 5}}, r"schedule\.warmup_step: unknown key; did you mean"),
-        ({"schedule": {"warmup_fraction": 1.0}}, r"schedule\.warmup_fraction"),
-        (
-            {
-                "schedule": {
-                    "kind": "warmup_stable_decay",
-                    "warmup_fraction": 0.7,
-                    "decay_fraction": 0.4,
-                }
-            },
-            "are more than 1 together",
-        ),
-    ],
-)
-def test_wrong_keys_are_named(keys, message):
-    with pytest.raises(ConfigError, match=message):
-        validate(OptimizerConfig, keys)
 
 
 def test_lower_layers_learn_more_slowly_and_heads_as_the_highest() -> None:

@@ -12,12 +12,9 @@ import torch
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.order import ShardShare
 from rungwise.instances.reader import InstanceReader
-from rungwise.training import parallel
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import DataPhase, Source, data_hash, step_batch
-from rungwise.training.parallel import Group
 from rungwise.training.throughput import Progress
-from tests.small_models import small_model
 from tests.training_runs import assert_same_weights, config, make_instances, run, together
 
 WAYS = {
@@ -215,20 +212,3 @@ def test_the_hash_of_the_rows_does_not_depend_on_who_reads_them() -> None:
     for changed in (rows + np.eye(12, dtype=int)[3], rows[:-1]):
         assert data_hash(changed, epochs[: len(changed)]) != whole
     assert data_hash(rows, epochs + np.eye(12, dtype=int)[3]) != whole
-
-
-def test_buckets_follow_from_the_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which parameters are summed together, and where each lies, is no matter of timing."""
-    monkeypatch.setattr(parallel, "_BUCKET_BYTES", 4000)
-    group = Group(0, 2, torch.device("cpu"))
-    layouts = []
-    for _ in range(2):
-        buckets = parallel._Buckets(small_model("mlm_nsp"), group)._buckets
-        layouts.append([[tuple(p.shape) for p in bucket.parameters] for bucket in buckets])
-        for bucket in buckets:
-            assert sum(p.numel() for p in bucket.parameters) == bucket.flat.numel()
-            first = bucket.parameters[0]
-            assert first.grad is not None
-            assert first.grad.data_ptr() == bucket.flat.data_ptr()
-    assert layouts[0] == layouts[1]
-    assert len(layouts[0]) > 2

@@ -217,15 +217,6 @@ def test_rates_and_shares_follow_from_times_and_tokens(monkeypatch: pytest.Monke
     assert total["mfu"] == pytest.approx(4000 * 6e6 / 6e10)
 
 
-def test_speed_is_reported_and_mfu_is_a_share(instances: Artifact, tmp_path: Path) -> None:
-    notes = Notes()
-    progress = run(config(), instances, tmp_path, report=notes, price_per_hour=3.0)
-    for name in ("tokens_per_second", "mfu", "data_wait_share", "checkpoint_stall_share", "cost"):
-        assert len(notes.points[f"system/{name}"]) == 20
-    assert all(0 < value < 1 for value in notes.points["system/mfu"])
-    assert len(notes.points["system/checkpoint_save_seconds"]) == len(progress.saves) == 4
-
-
 def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:
     """By hand: nats a token, over ln 2, times the tokens of a byte."""
     instances = make_instances(tmp_path / "instances", "causal")
