@@ -122,25 +122,22 @@ class MaskedKind(Kind):
 
     def shares(self, counts: dict[str, Any]) -> list[ContractShare]:
         """The shares that the counts of a shard, or their sums over all shards, must keep."""
-        masking, candidates = self.masking, counts["candidates"]
+        masking = self.masking
+        candidates, selected = counts["candidates"], counts["selected"]
         tokens_a_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
-
-        def masked(
-            figure: str, part: str, whole: str, expected: float, bound: float
-        ) -> ContractShare:
-            return ContractShare(
-                figure, counts[part], counts[whole], expected, bound, tokens_a_draw
-            )
-
-        expected = counts["expected"] / max(candidates, 1)
+        masked = [
+            (
+                "tokens selected",
+                selected,
+                candidates,
+                counts["expected"] / max(candidates, 1),
+                0.003,
+            ),
+            ("selected made [MASK]", counts["to_mask"], selected, masking.mask_share, 0.01),
+            ("selected made random", counts["to_random"], selected, masking.random_share, 0.01),
+        ]
         return [
-            masked("share of tokens selected", "selected", "candidates", expected, 0.003),
-            masked(
-                "share of selected made [MASK]", "to_mask", "selected", masking.mask_share, 0.01
-            ),
-            masked(
-                "share of selected made random", "to_random", "selected", masking.random_share, 0.01
-            ),
+            *(ContractShare(f"share of {what}", *rest, tokens_a_draw) for what, *rest in masked),
             *(
                 ContractShare(figure, counts[label], counts["instances"], 0.5, 0.01)
                 for label, figure in _LABELS.items()

@@ -214,8 +214,7 @@ class CacheFolder:
                     raise
 
     def _claim(self, part: Path, size: int) -> BinaryIO | None:
-        """Unlink the files opened longest ago until `size` more bytes fit, and create `part`.
-        Returns None if downloads in progress leave too little room."""
+        """Unlink the files opened longest ago until `size` more bytes fit, and create `part`."""
         with self.locked("room"):
             under_way = 0
             for other in self._folder.glob("*.part"):

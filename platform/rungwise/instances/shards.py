@@ -148,8 +148,7 @@ def join_rows(parts: Sequence[PaddedRows], places: Sequence[NDArray[np.int64]]) 
 
 
 def _windows(flat: NDArray[Any], begin: NDArray[np.int64], width: int) -> NDArray[Any]:
-    """`flat[b : b + width]` for each b in `begin` (B,), without an index for each element. Values
-    past the end of `flat` are arbitrary."""
+    """`flat[b : b + width]` for each b in `begin` (B,), without an index for each element."""
     if len(flat) < width:
         flat = np.concatenate([flat, np.zeros(width - len(flat), flat.dtype)])
     last = len(flat) - width

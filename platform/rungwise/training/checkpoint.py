@@ -84,9 +84,7 @@ class PartWriter:
             self.written.set()
 
     def _retry(self, write: Callable[[], T]) -> T:
-        """The result of `write`, retried for some minutes if a store is unavailable. The store
-        itself gives up within seconds if connections are refused. Here nobody waits until the next
-        save."""
+        """The result of `write`, retried for some minutes if a store is unavailable."""
         deadline = time.monotonic() + _STORE_SECONDS
         while True:
             try:

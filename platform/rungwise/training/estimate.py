@@ -43,14 +43,6 @@ class Measures:
     tokens_per_row: float
     instances: int | None = None
 
-    @property
-    def sequence_length(self) -> int:
-        return self.kind.length
-
-    @property
-    def masked_per_row(self) -> float:
-        return self.kind.masked_per_row
-
     @classmethod
     def of(cls, artifact: Artifact) -> "Measures":
         """The measures of instances that are built."""
@@ -145,7 +137,7 @@ def estimate_run(
     micro = min(compute.micro_batch_size, largest)
     phases: list[PhaseEstimate] = []
     for each, steps in zip(measures, _phase_steps(settings, len(measures)), strict=True):
-        lengths = first.sequence_length, each.sequence_length
+        lengths = first.kind.length, each.kind.length
         rows = min(scale_micro_batch(compute.micro_batch_size, *lengths), largest)
         phases.append(_estimate_phase(config, each, rows, steps))
     training = training_cost(config, measures)
@@ -198,7 +190,7 @@ def _estimate_phase(
         epochs = steps * size / rows_per_epoch(config, measures.instances, size)
     return PhaseEstimate(
         steps,
-        measures.sequence_length,
+        measures.kind.length,
         micro,
         size * measures.tokens_per_row,
         steps * size * measures.tokens_per_row,
@@ -214,7 +206,7 @@ def _phase_steps(settings: GradientConfig, phases: int) -> list[int]:
 
 def _flops_per_token(config: GradientFit, measures: Measures) -> float:
     return config.model.flops_per_token(
-        measures.vocab_size, measures.sequence_length, config.objective, measures.masked_per_row
+        measures.vocab_size, measures.kind.length, config.objective, measures.kind.masked_per_row
     )
 
 
@@ -236,16 +228,17 @@ def memory_estimate(
     # A GPU of the plan need not be here; today's multiply bfloat16.
     on_gpu = compute.gpus_per_worker > 0 and settings.precision == "auto"
     words = 2 if on_gpu or uses_bfloat16(settings.precision, torch.device("cpu")) else 4
-    rows_tokens = micro * measures.sequence_length
+    rows_tokens = micro * measures.kind.length
     again = compute.recompute_activations
     a_unit = (_RECOMPUTED_BYTES if again else _BYTES_A_TOKEN_AND_UNIT) * words / 2
     if words == 2:
         a_unit += _RECOMPUTED_WIDE_BYTES if again else _WIDE_STREAM_BYTES
     layers = config.model.depth + (1 if again else 0)
     activations = rows_tokens * config.model.width * a_unit * layers
-    predicted = micro * measures.masked_per_row or rows_tokens
+    predicted = micro * measures.kind.masked_per_row or rows_tokens
     logits = min(
-        predicted * measures.vocab_size, MOST_LOGITS if not measures.masked_per_row else math.inf
+        predicted * measures.vocab_size,
+        MOST_LOGITS if not measures.kind.masked_per_row else math.inf,
     )
     return int(fixed + activations + 3 * 4 * logits)
 
@@ -266,7 +259,7 @@ def is_measured_fast(
     """Whether this machine surely measures the speed in some seconds."""
     rows = min(compute.micro_batch_size, config.pretrain.global_batch_size)
     flops = [
-        rows * each.sequence_length * _flops_per_token(config, each) * _MEASURED_BATCHES
+        rows * each.kind.length * _flops_per_token(config, each) * _MEASURED_BATCHES
         for each in measures
     ]
     return sum(flops) < _SHORT_FLOPS * (_GPU_SPEEDUP if compute.gpus_per_worker else 1)

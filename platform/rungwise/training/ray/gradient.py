@@ -310,9 +310,7 @@ def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
 
 
 def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
-    """Train in this process, the only worker, by Ray Train's local mode. As with other workers, an
-    error that only the user can fix ends the run, and any other costs the steps since the last
-    checkpoint."""
+    """Train in this process, the only worker, by Ray Train's local mode."""
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 

@@ -332,12 +332,13 @@ def pretrain_by_cooccurrence(
     cells = ray.put(family.cells(table, tokens.vocab_size))
     del table
     if isinstance(family, SolvedFamily | RefiningFamily):
-        vectors = None
-        if INITIAL in inputs:
+        call: Any = ray.remote(num_cpus=settings.threads)(lambda solve, *values: solve(*values))
+        if isinstance(family, SolvedFamily):
+            values = (cells, counts_V, tokens.documents.train, settings.seed)
+            solution = ray.get(call.remote(family.solve, *values))
+        else:
             vectors = load_word_vectors(inputs[INITIAL]).vectors(range(tokens.vocab_size))
-        solve = ray.remote(num_cpus=settings.threads)(_solve)
-        counts = (counts_V, tokens.documents.train)
-        solution = ray.get(solve.remote(family, vectors, cells, *counts, settings.seed))
+            solution = ray.get(call.remote(family.refine, vectors, cells, counts_V, settings.seed))
         return finish(config, artifact, output, solution, 1, began)
     learner = cast(PairsFamily, family)
     epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)
@@ -354,20 +355,6 @@ def pretrain_by_cooccurrence(
     epochs = settings.epochs or _EPOCHS
     rounds = Rounds(counts_V, epochs, epochs, learn, measure, began)
     return fit(config, artifact, output, context, rounds)
-
-
-def _solve(
-    family: SolvedFamily | RefiningFamily,
-    vectors: NDArray[np.float32] | None,
-    cells: Any,
-    counts_V: NDArray[np.int64],
-    documents: int,
-    seed: int,
-) -> Solution:
-    if isinstance(family, SolvedFamily):
-        return family.solve(cells, counts_V, documents, seed)
-    assert vectors is not None, "no step of vectors before"
-    return family.refine(vectors, cells, counts_V, seed)
 
 
 def _run_epoch(
