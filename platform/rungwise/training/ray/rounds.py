@@ -335,10 +335,11 @@ def pretrain_by_cooccurrence(
         call: Any = ray.remote(num_cpus=settings.threads)(lambda solve, *values: solve(*values))
         if isinstance(family, SolvedFamily):
             values = (cells, counts_V, tokens.documents.train, settings.seed)
-            solution = ray.get(call.remote(family.solve, *values))
+            handle = call.remote(family.solve, *values)
         else:
             vectors = load_word_vectors(inputs[INITIAL]).vectors(range(tokens.vocab_size))
-            solution = ray.get(call.remote(family.refine, vectors, cells, counts_V, settings.seed))
+            handle = call.remote(family.refine, vectors, cells, counts_V, settings.seed)
+        solution: Any = ray.get(handle)
         return finish(config, artifact, output, solution, 1, began)
     learner = cast(PairsFamily, family)
     epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)
