@@ -332,14 +332,15 @@ def pretrain_by_cooccurrence(
     cells = ray.put(family.cells(table, tokens.vocab_size))
     del table
     if isinstance(family, SolvedFamily | RefiningFamily):
-        call: Any = ray.remote(num_cpus=settings.threads)(lambda solve, *values: solve(*values))
+        remote: Any = ray.remote
+        call = remote(lambda solve, *values: solve(*values)).options(num_cpus=settings.threads)
         if isinstance(family, SolvedFamily):
             values = (cells, counts_V, tokens.documents.train, settings.seed)
             handle = call.remote(family.solve, *values)
         else:
             vectors = load_word_vectors(inputs[INITIAL]).vectors(range(tokens.vocab_size))
             handle = call.remote(family.refine, vectors, cells, counts_V, settings.seed)
-        solution: Any = ray.get(handle)
+        solution = ray.get(handle)
         return finish(config, artifact, output, solution, 1, began)
     learner = cast(PairsFamily, family)
     epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)
