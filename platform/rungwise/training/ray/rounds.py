@@ -340,7 +340,7 @@ def pretrain_by_cooccurrence(
         else:
             vectors = load_word_vectors(inputs[INITIAL]).vectors(range(tokens.vocab_size))
             handle = call.remote(family.refine, vectors, cells, counts_V, settings.seed)
-        solution = ray.get(handle)
+        solution: Any = ray.get(handle)
         return finish(config, artifact, output, solution, 1, began)
     learner = cast(PairsFamily, family)
     epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)
