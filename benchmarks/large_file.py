@@ -58,8 +58,7 @@ def job(wanted: dict[str, Any]) -> None:
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.summary import INSTANCES
     from rungwise.tokenizer import TokenizerFileConfig, WordPieceConfig
-    from rungwise.tokenizer.stage import TOKENIZER
-    from rungwise.tokenizer.token_stage import TOKENS
+    from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS
 
     pairs = MaskedPairsConfig.model_validate({"sequence_length": 128})
     sources = [{"kind": "jsonl", "paths": [wanted["source"]], "id_field": "id"}]

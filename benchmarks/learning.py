@@ -50,8 +50,7 @@ from rungwise.core.stages.stage import Stage, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.statistics import Estimate, estimate, paired_difference
 from rungwise.finetune import evaluate, finetune, load_data
-from rungwise.instances.kinds import read_kind
-from rungwise.instances.summary import INSTANCES, InstancesSummary
+from rungwise.instances.summary import INSTANCES, InstancesSummary, read_kind
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph, instances_stages
 from rungwise.pipeline.workflow import load_recipe
@@ -61,8 +60,7 @@ from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.parallel import Group, Worker
-from rungwise.training.ray.gradient import plan_run, pretrain
-from rungwise.training.run_summary import RunOutcome, summarise
+from rungwise.training.ray.gradient import RunOutcome, plan_run, pretrain, summarise
 from rungwise.training.summary import PretrainSummary
 
 VALIDATIONS = 20  # of a run, for the steps to a loss
@@ -124,14 +122,12 @@ ARMS: dict[str, Arm] = {
     "masked": Arm((_masked(),)),
     "masked_15": Arm((_masked(rate=0.15),)),
     "masked_40": Arm((_masked(rate=0.4, max_predictions=26),)),
-    "masked_40_to_10": Arm((_masked(rate=0.4, final_rate=0.1, max_predictions=26),)),
     "causal": Arm((_causal(),)),
     "causal_then_masked": Arm((_causal(0.5), _masked(0.5))),
     "mostly_causal_then_masked": Arm((_causal(0.75), _masked(0.25))),
     "masked_then_causal": Arm((_masked(0.5), _causal(0.5))),
     "replaced_tokens": Arm((Step("replaced_tokens", {"kind": "masked_blocks"} | _ALL_HIDDEN),)),
     "hybrid": Arm((_hybrid(causal_share=0.5),)),
-    "hybrid_falling": Arm((_hybrid(causal_share=0.8, final_causal_share=0.1),)),
     "masked_half": Arm((_masked(0.5),)),
     "adamw_1e-3": Arm((_masked(),), _adamw(1e-3)),
     "adamw_2e-3": Arm((_masked(),), _adamw(2e-3)),

@@ -49,7 +49,7 @@ from rungwise.tokenizer import SpecialIds
 from rungwise.tokenizer.token_building import unigram_loss
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.config import GradientConfig, GradientFit
-from rungwise.training.curriculum import DataPhase, open_phases
+from rungwise.training.feed import DataPhase, open_phases
 from rungwise.training.fit_config import FitConfig
 from rungwise.training.initial import build_model
 from rungwise.training.loop import uses_bfloat16
@@ -61,9 +61,8 @@ from rungwise.training.optimizer import (
 )
 from rungwise.training.parallel import Group, Worker, distribute
 from rungwise.training.ray.gradient import plan_run, pretrain
-from rungwise.training.step import Step
+from rungwise.training.step import Step, validate
 from rungwise.training.tensor_files import MODEL, load_tensors
-from rungwise.training.validation import validate
 
 PUBLISHED = {
     "shakespeare": "1.8857 nats (nanoGPT with these settings, run elsewhere)",

@@ -42,10 +42,9 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks import training_step
 from benchmarks.training_cases import CASES, Case, draw
-from benchmarks.training_step import OURS, Setting, build, installed, list_competitors
-from rungwise.models.transformer.block import parameter_count, set_stream
+from benchmarks.training_step import Setting, build, installed, list_competitors
+from rungwise.models.transformer.block import parameter_count
 
-NARROW = "ours, bfloat16 stream"
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 _GIBIBYTE = 2**30
 _MOMENTS = 2  # of AdamW, in float32 as weights and gradients are
@@ -112,8 +111,7 @@ def count(name: str, case: Case) -> dict[str, Any]:
     counts = Counts()
     with _simulated(counts):
         setting = Setting("cpu", "bfloat16", compile=True, threads=1)
-        competitor = build(OURS if name == NARROW else name, alone, setting)
-        set_stream(competitor.model, torch.bfloat16 if name == NARROW else None)
+        competitor = build(name, alone, setting)
         competitor.step(competitor.micro_batches(rows))
     return vars(counts) | {
         "real_tokens": rows.tokens,
@@ -192,7 +190,7 @@ def main() -> int:
         if options.only not in case.name:
             continue
         ours, *peers = list_competitors(case)
-        names = (ours, NARROW, *filter(installed, peers))
+        names = (ours, *filter(installed, peers))
         counts = {name: count(name, case) for name in names}
         results.append({"case": case.name, "counts": counts})
         print("\n".join(lines(case, counts)), flush=True)

@@ -38,10 +38,9 @@ from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write_shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokenizer.token_text import TokenisedText
-from rungwise.training.fit_config import PretrainStageConfig, require_gradient
+from rungwise.training.fit_config import PretrainStageConfig, pretrain_model, require_gradient
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.ray.gradient import plan_run, pretrain
-from rungwise.training.stage import pretrain_model
 from rungwise.training.throughput import totals
 
 LENGTH = 128

@@ -159,7 +159,7 @@ def build_ours(
     model = case.model.build(case.vocab_size, objective)
     config = OptimizerConfig()
     # A CPU's norm refuses weights that are sent in bfloat16.
-    exchange = distribute(model, group, parallel, 1, setting.bfloat16 and device.type == "cuda")
+    exchange = distribute(model, group, parallel, setting.bfloat16 and device.type == "cuda")
     optimizers = build_optimizers(model, config)
     step = Step(
         model, objective, exchange, optimizers, config, group, setting.bfloat16, setting.compile

@@ -41,8 +41,7 @@ from rungwise.models.word_vectors.sparse_sums import SparseSums, merge_sums
 from rungwise.models.word_vectors.vector_family import mean
 from rungwise.models.word_vectors.word2vec import Word2vecConfig
 from rungwise.tokenizer.token_text import TokenisedText
-from rungwise.training.ray.asynchronous import cut
-from rungwise.training.ray.rounds import run_threads
+from rungwise.training.ray.rounds import cut, run_threads
 
 MINIMUM, EPOCHS, RATES = 5, 5, (0.025, 0.0001)
 SPEED = {f"{name}, {n}": (name, n) for n in (1, 2) for name in ("rungwise", "gensim")}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.kind import Kind
-from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.summary import InstancesConfig
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig

@@ -28,12 +28,12 @@ from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.summary import InstancesConfig
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules, EarlierRun
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import MIXED_INSTANCES, list_turns
+from rungwise.training.feed import MIXED_INSTANCES, list_turns
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.ray.gradient import Run, pretrain
@@ -127,7 +127,6 @@ def run(
     mixed: dict[str, Artifact] | None = None,
     initial: Artifact | None = None,
     earlier: EarlierRun | None = None,
-    submit: Any = lambda work: None,
     **compute: Any,
 ) -> Progress:
     """The loop in this process."""
@@ -145,7 +144,7 @@ def run(
     inputs = {"instances": instances} | ({"longer_instances": longer} if longer else {})
     inputs |= {MIXED_INSTANCES + name: each for name, each in (mixed or {}).items()}
     turns = list_turns(inputs, settings.pretrain)
-    worker = Worker(group or Group.current(CPU), keys, report or SilentReporter(), notice, submit)
+    worker = Worker(group or Group.current(CPU), keys, report or SilentReporter(), notice)
     return pretrain(settings, Run(turns, initial, Folder.at(output), rules), worker)[0]
 
 

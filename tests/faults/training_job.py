@@ -31,9 +31,8 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.training.config import GradientFit
-from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.fit_config import PretrainStageConfig, pretrain_model
 from rungwise.training.ray.resume_proof import kill_with_children
-from rungwise.training.stage import pretrain_model
 from rungwise.training.summary import PretrainSummary
 from tests.conftest import REPOSITORY
 from tests.waiting import wait_until

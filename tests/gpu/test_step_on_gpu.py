@@ -50,7 +50,7 @@ def step_of(name: str, optimizer: str, bfloat16: bool, compile: bool, seed: int 
     group = Group(0, 1, torch.device("cuda"))
     config = MuonConfig() if optimizer == "muon" else OptimizerConfig()
     optimizers = build_optimizers(model, config)
-    exchange = distribute(model, group, "ddp", 1)
+    exchange = distribute(model, group, "ddp")
     return Step(model, objective, exchange, optimizers, config, group, bfloat16, compile)
 
 
@@ -117,7 +117,7 @@ def test_losses_fall_as_on_a_cpu(optimizer: str) -> None:
     group = Group(0, 1, torch.device("cpu"))
     model = copy.deepcopy(on_gpu.model).cpu()
     config = MuonConfig() if optimizer == "muon" else OptimizerConfig()
-    exchange = distribute(model, group, "ddp", 1)
+    exchange = distribute(model, group, "ddp")
     on_cpu = Step(
         model, on_gpu.objective, exchange, build_optimizers(model, config), config, group, False
     )

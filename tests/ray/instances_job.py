@@ -11,7 +11,7 @@ from rungwise.cluster.environment import set_environment
 from rungwise.core.stages import artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
-from rungwise.instances.kinds import read_kind
+from rungwise.instances.summary import read_kind
 from tests.ray.kills import prepare
 
 if __name__ == "__main__":

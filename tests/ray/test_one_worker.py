@@ -1,6 +1,5 @@
 """One worker in its stage's own process: the bits of a worker group, and each resumes the other."""
 
-import functools
 import multiprocessing
 import random
 import time
@@ -25,7 +24,6 @@ from tests.ray.one_worker_runs import (
 )
 from tests.training_runs import KilledAt, assert_same_weights, forkserver, make_instances, run
 from tests.unit.models.test_elmo import instances as elmo_instances
-from tests.unit.training.test_asynchronous_validation import ALONE, Elsewhere, events
 
 # Kinds of instances that are built of one text, with the keys of those without a sequence length.
 ROWS: dict[str, dict[str, Any]] = {
@@ -84,20 +82,6 @@ def test_the_bits_are_those_of_a_worker_group_and_each_resumes_the_others_checkp
     for name in runs:
         for way in ("group", "here, then group", "group, then here"):
             assert_same_weights(tmp_path / way / name, tmp_path / "here" / name)
-
-
-@pytest.mark.slow
-def test_every_family_validates_in_a_task_with_the_bits_of_the_loop(
-    runs: Runs, tmp_path: Path
-) -> None:
-    for name, (settings, rows) in runs.items():
-        short = settings.pretrain.model_copy(update={"steps": 4, "validation_every_steps": 2})
-        settings, log = type(settings)(settings.model, short), tmp_path / f"{name}.log"
-        inside = run(settings, rows, tmp_path / "inside" / name)
-        submit = functools.partial(Elsewhere, log)
-        beside = run(settings, rows, tmp_path / "beside" / name, submit=submit, **ALONE)
-        assert beside == inside, name
-        assert events(log) == ["starts", "ends"], name
 
 
 class Breaks(SilentReporter):

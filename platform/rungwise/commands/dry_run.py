@@ -43,8 +43,8 @@ def dry_run(options: argparse.Namespace) -> None:
     from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.stages import pretrain_config, pretrain_stages
     from rungwise.pipeline.workflow import load_recipe
-    from rungwise.training.curriculum import READ_BY_NAME
     from rungwise.training.estimate import Measures, device_memory, estimate_run, is_measured_fast
+    from rungwise.training.feed import READ_BY_NAME
     from rungwise.training.fit_config import require_gradient
 
     recipe = load_recipe(options.config, options.overrides)

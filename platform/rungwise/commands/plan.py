@@ -9,7 +9,7 @@ from rungwise.commands.arguments import Commands, add_json, add_verb, add_workfl
 from rungwise.core.console import plain_console
 
 # The reason begins so if a stage continues a stopped one (core/stages/stage.py) or a shorter run
-# (training/stage.py).
+# (training/fit_config.py).
 _GOES_ON = "goes on "
 
 

@@ -1,8 +1,6 @@
-"""Rows for one forward pass. Their arrays are NumPy's where rows are read, tensors where a model
-reads them; kinds of instances of the same form share a class.
+"""Rows for one forward pass: NumPy arrays where rows are read, tensors where a model reads them.
 
-B batch, T sequence, L tokens of a text, R sentences of a run, M masked positions, S documents of a
-batch
+B batch, T sequence, L tokens of a text, R sentences of a run, M masked positions, S documents
 """
 
 from __future__ import annotations
@@ -151,11 +149,9 @@ class SentenceRuns(TextBatch[ArrayT]):
 
 @dataclass(frozen=True)
 class CausalBatch(Batch[ArrayT]):
-    """Inputs and targets; position i may attend to j <= i of the same document.
-
-    Micro-batches without a boundary have no `document`, `positions` and `starts`, which the host
-    knows without reading a tensor. Padding is at the end of a row.
-    """
+    """Inputs and targets; position i may attend to j <= i of the same document. Micro-batches
+    without a boundary have no `document`, `positions` and `starts`, which the host knows without
+    reading a tensor. Padding is at the end of a row."""
 
     # ids: (B, T) int64
     targets: ArrayT  # (B, T) int64, targets[t] is the token that follows ids[t]

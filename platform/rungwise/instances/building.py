@@ -1,11 +1,7 @@
 """Instances stage on Ray Data: one shard for each file of tokens and each pass over it.
 
-A shard is the unit of work: read tokens, build, check, write. Its bytes depend only on its
-documents, the config and the seed.
-
-The driver holds one manifest row per shard and nothing that grows with tokens. A killed job leaves
-its shards and their markers for the next attempt; the manifest is written last and replaces the
-markers.
+A shard's bytes depend only on its documents, the config and the seed. The driver holds a manifest
+row per shard; a killed job leaves its shards and their markers for the next attempt.
 """
 
 import dataclasses
@@ -27,8 +23,7 @@ from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.core.wording import format_count
 from rungwise.instances import shards
-from rungwise.instances.contract import Facts
-from rungwise.instances.kind import Kind
+from rungwise.instances.kind import Facts, Kind
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
 from rungwise.tokenizer.token_text import TokensFile, document_hash, join_texts

@@ -1,27 +1,11 @@
-"""Packed causal blocks, the instances of GPT (Radford et al. 2018, 2019).
-
-The documents of a shard become one stream, `[END] d1 [END] d2 ... [END] dn [END]`, cut into blocks
-of T + 1 tokens that overlap by one: inputs are the first T of a block, targets the last T, and
-every token of the text is predicted exactly once. The end symbol opens a document and closes the
-one before, so a document's first token is predicted from the symbol, the symbol from the last
-token, and nothing from another document. Positions and boundaries follow from the symbols and are
-not stored; with them attention need not cross documents.
-
-B batch, T sequence
-
-Masked blocks of which some are read from left to right instead: the rows of GPT-BERT
-(Charpentier & Samuel 2024, arXiv:2410.24159).
-
-A share `causal_share` of the rows is causal, `[CLS] A [SEP]` unmasked, in which every token after
-the first is predicted; the others are masked blocks. The share may go to another one over the run,
-in a straight line. Whether a row is causal is a function of seed, epoch and instance, and a row
-that is causal at a share is so at a higher one.
+"""Packed causal blocks, the instances of GPT (Radford et al. 2018, 2019), and masked blocks of
+which some are read from left to right: GPT-BERT (Charpentier & Samuel 2024, arXiv:2410.24159).
 
 B batch, T sequence
 """
 
 import dataclasses
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -31,8 +15,17 @@ from pydantic import Field
 from rungwise.core.randomness import uniform
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import CausalAndMaskedBatch, CausalBatch, MaskedBatch
-from rungwise.instances.contract import Facts, check_bound, check_rows
-from rungwise.instances.kind import Built, ColouredPiece, Kind, ShownRow, Spell, WholeRow
+from rungwise.instances.kind import (
+    Built,
+    ColouredPiece,
+    Facts,
+    Kind,
+    ShownRow,
+    Spell,
+    WholeRow,
+    check_bound,
+    check_rows,
+)
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.pairs import MaskedBlocksConfig
 from rungwise.instances.shards import PaddedRows, Shard
@@ -55,6 +48,8 @@ class CausalConfig(Kind):
     def build(
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
+        # One stream, `[END] d1 [END] d2 ... dn [END]`, cut into blocks of T + 1 tokens that overlap
+        # by one: every token is predicted once, and none from another document.
         (end_id,) = special.require("end")
         begins = text.starts[text.first_sentence]  # documents + 1
         documents = len(begins) - 1 if planned is None else planned
@@ -178,28 +173,12 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
 
     kind: Literal["causal_and_masked"] = "causal_and_masked"  # pyright: ignore[reportIncompatibleVariableOverride]
     causal_share: float = Field(default=0.5, ge=0, le=1)  # of the rows
-    # share at the end of a run, to which it goes in a straight line; null: `causal_share`
-    final_causal_share: float | None = Field(default=None, ge=0, le=1)
-
-    @property
-    def _shares(self) -> tuple[float, float]:
-        last = self.final_causal_share
-        return self.causal_share, self.causal_share if last is None else last
 
     @property
     def masked_per_row(self) -> float:
         """The mean number of tokens predicted in a full row."""
-        share = sum(self._shares) / 2
+        share = self.causal_share
         return share * self.length + (1 - share) * super().masked_per_row
-
-    @property
-    def changes(self) -> bool:
-        return super().changes or self.final_causal_share is not None
-
-    def at(self, progress: float) -> Self:
-        first, last = self._shares
-        share = first + progress * (last - first)
-        return super().at(progress).model_copy(update={"causal_share": share})
 
     def batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary

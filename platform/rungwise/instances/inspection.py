@@ -1,8 +1,5 @@
-"""Print instances for people: `rungwise inspect INSTANCES [--index N]`.
-
-Colours show the model's task: which tokens are masked, replaced or kept, and where segments and
-documents meet. A note under each instance says the same without colours.
-"""
+"""Print instances for people: `rungwise inspect INSTANCES [--index N]`. Colours show the model's
+task; a note under each instance says the same without colours."""
 
 import functools
 from collections.abc import Callable, Sequence

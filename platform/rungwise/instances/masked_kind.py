@@ -1,9 +1,4 @@
-"""The base of masked pairs, masked blocks and sentence-order pairs: keys, batches, pages, checks.
-
-Shards hold unmasked ids; rows are masked when they are read (masking.py). So the check draws the
-masks of epoch 0: for every row of a shard up to half a million tokens, and for evenly spaced rows
-of a larger one.
-"""
+"""The base of masked pairs, masked blocks and sentence-order pairs."""
 
 import math
 from collections import Counter
@@ -15,15 +10,19 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.instances.contract import ContractShare, Facts, check_bound, check_rows, check_shares
 from rungwise.instances.kind import (
     ColouredPiece,
+    ContractShare,
+    Facts,
     Figure,
     Kind,
     PieceKind,
     ShownRow,
     Spell,
     WholeRow,
+    check_bound,
+    check_rows,
+    check_shares,
     count_unused_tokens,
 )
 from rungwise.instances.masking import MaskingConfig, Vocabulary, expected_predictions, mask
@@ -53,7 +52,7 @@ class MaskedKind(Kind):
 
     @model_validator(mode="after")
     def _room_for_predictions(self) -> Self:
-        rate = max(self.masking.rates)
+        rate = self.masking.rate
         needed = math.floor(rate * (self.sequence_length - 3))
         if needed > self.masking.max_predictions:
             raise BlockError(
@@ -70,17 +69,7 @@ class MaskedKind(Kind):
 
     @property
     def masked_per_row(self) -> float:
-        rate = sum(self.masking.rates) / 2
-        return min(rate * self.sequence_length, self.masking.max_predictions)
-
-    @property
-    def changes(self) -> bool:
-        return self.masking.final_rate is not None
-
-    def at(self, progress: float) -> Self:
-        if not self.changes:
-            return self
-        return self.model_copy(update={"masking": self.masking.at(progress)})
+        return min(self.masking.rate * self.sequence_length, self.masking.max_predictions)
 
     @property
     def tokens(self) -> TokensConfig:
@@ -133,25 +122,22 @@ class MaskedKind(Kind):
 
     def shares(self, counts: dict[str, Any]) -> list[ContractShare]:
         """The shares that the counts of a shard, or their sums over all shards, must keep."""
-        masking, candidates = self.masking, counts["candidates"]
+        masking = self.masking
+        candidates, selected = counts["candidates"], counts["selected"]
         tokens_a_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
-
-        def masked(
-            figure: str, part: str, whole: str, expected: float, bound: float
-        ) -> ContractShare:
-            return ContractShare(
-                figure, counts[part], counts[whole], expected, bound, tokens_a_draw
-            )
-
-        expected = counts["expected"] / max(candidates, 1)
+        masked = [
+            (
+                "tokens selected",
+                selected,
+                candidates,
+                counts["expected"] / max(candidates, 1),
+                0.003,
+            ),
+            ("selected made [MASK]", counts["to_mask"], selected, masking.mask_share, 0.01),
+            ("selected made random", counts["to_random"], selected, masking.random_share, 0.01),
+        ]
         return [
-            masked("share of tokens selected", "selected", "candidates", expected, 0.003),
-            masked(
-                "share of selected made [MASK]", "to_mask", "selected", masking.mask_share, 0.01
-            ),
-            masked(
-                "share of selected made random", "to_random", "selected", masking.random_share, 0.01
-            ),
+            *(ContractShare(f"share of {what}", *rest, tokens_a_draw) for what, *rest in masked),
             *(
                 ContractShare(figure, counts[label], counts["instances"], 0.5, 0.01)
                 for label, figure in _LABELS.items()

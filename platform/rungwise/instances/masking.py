@@ -1,33 +1,10 @@
-"""Masking: select the tokens that a batch predicts and corrupt them, when rows are read.
+"""Masking: select the tokens that a batch predicts, one by one or by unit, and corrupt them.
 
-Devlin et al. 2019 (arXiv:1810.04805): 15 % of the tokens are selected; of these 80 % become [MASK],
-10 % a random token, and 10 % stay. Tokens are selected by unit:
+Every draw is a function of (seed, epoch, instance, position): masks differ between epochs, not
+between workers. Special tokens and padding are never selected and never a replacement.
 
-    token        each by itself
-    whole_word   all pieces of a word; units are taken in random order, skipping those that no
-                 longer fit, as in the second release of google-research/bert
-    phrase       the same with phrases and entities, ERNIE (Sun et al. 2019, arXiv:1904.09223)
-    span         consecutive words, their number geometrically distributed, SpanBERT (Joshi et al.
-                 2020, arXiv:1907.10529)
-
-The starts of words and phrases are stored with the ids (mask_units.py), so masking does not need
-the text. Every draw is a function of (seed, epoch, instance, position): masks differ between
-epochs, but not between workers. Special tokens and padding are never selected and never drawn as a
-replacement.
-
-A rate that falls over the run (mmBERT, Marone et al. 2025, arXiv:2509.06888) only takes fewer of
-the same tokens.
-
-B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch.
-"Flat" positions count through a (B, T) array row by row.
-
-Select the tokens of a batch to mask, one by one or by unit.
-
-The candidates of a row are ordered by random numbers with their positions in the low bits, so
-sorting the numbers yields positions. masking.py defines units and spans.
-
-B batch, T sequence, U units of a batch, K units considered per row, P tokens selected. "Flat"
-positions count through a (B, T) array row by row.
+B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch,
+U units of a batch, K units considered per row. "Flat" positions count through (B, T) row by row.
 """
 
 from dataclasses import dataclass
@@ -123,10 +100,8 @@ def select_units(
     span_shares: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Select whole units, or with `span_shares` spans of them, up to `budget` tokens per row.
-
-    `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1.
-    Returns flat positions (P,) of the tokens, ascending, and where each one's unit or span begins.
-    """
+    `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1. Returns
+    flat positions (P,) of the tokens, ascending, and where each one's unit or span begins."""
     units = _Units.of(maskable, unit_starts)
     order, position_bits = _order(units.first, draws)
     available = units.first.sum(axis=1)
@@ -194,11 +169,9 @@ def _take_spans(
     draws: Draws,
     span_shares: NDArray[np.float64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Take spans that begin at units in random order; returns the same as `_take_units`.
-
-    A span ends early, after a whole unit, at a special token, at an earlier span, or when the
-    budget of tokens is reached.
-    """
+    """Take spans that begin at units in random order; returns the same as `_take_units`. A span
+    ends early, after a whole unit, at a special token, at an earlier span, or when the budget of
+    tokens is reached."""
     length = units.first.shape[1]
     most = len(span_shares)
     words = np.arange(most)
@@ -251,12 +224,12 @@ def _selected_tokens(
 class MaskingConfig(Config):
     """Which tokens to mask, and how; the defaults are the papers' numbers."""
 
-    unit: Literal["token", "whole_word", "phrase", "span"] = "token"  # what is masked as a whole
+    # what is masked as a whole: a token, the pieces of a word, a phrase (ERNIE, Sun et al. 2019,
+    # arXiv:1904.09223), or some words in a row (SpanBERT, Joshi et al. 2020, arXiv:1907.10529)
+    unit: Literal["token", "whole_word", "phrase", "span"] = "token"
     dynamic: bool = True  # mask anew in every epoch; false: always as in the first
     # share of the tokens to predict, special tokens not counted
     rate: float = Field(default=0.15, gt=0, lt=1)
-    # share at the end of a run, to which the rate goes in a straight line; null: `rate`
-    final_rate: float | None = Field(default=None, gt=0, lt=1)
     mask_share: float = Field(default=0.8, ge=0, le=1)  # share of these that become [MASK]
     # share that become a random token; the rest stay as they are
     random_share: float = Field(default=0.1, ge=0, le=1)
@@ -264,16 +237,6 @@ class MaskingConfig(Config):
     # for spans: parameter of the geometric draw of their length; by default 3.8 words on average
     span_stop_probability: float = Field(default=0.2, gt=0, lt=1)
     span_max_words: int = Field(default=10, ge=1, le=64)  # for spans: longest, in words
-
-    @property
-    def rates(self) -> tuple[float, float]:
-        """The rates at the beginning and at the end of a run."""
-        return self.rate, self.rate if self.final_rate is None else self.final_rate
-
-    def at(self, progress: float) -> "MaskingConfig":
-        """The config after this share of a run's steps."""
-        first, last = self.rates
-        return self.model_copy(update={"rate": first + progress * (last - first)})
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
@@ -335,12 +298,10 @@ def mask(
     vocab: Vocabulary,
     config: MaskingConfig,
 ) -> Masked:
-    """Select tokens, corrupt them, and return the original ids as targets.
-
-    The share selected is `rate` on average, rounded at random per row: at least one token, at most
-    `max_predictions`. A row whose units are all longer than that predicts fewer.
-    Raises DataError if the unit needs `unit_starts` and there are none.
-    """
+    """Select tokens, corrupt them, and return the original ids as targets. The share selected is
+    `rate` on average, rounded at random per row: at least one token, at most `max_predictions`. A
+    row whose units are all longer than that predicts fewer. Raises DataError if the unit needs
+    `unit_starts` and there are none."""
     draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), instances)
     maskable = _ordinary(ids, vocab)
     maskable &= np.arange(ids.shape[1], dtype=np.int32) < lengths.astype(np.int32)[:, None]

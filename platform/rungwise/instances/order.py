@@ -1,77 +1,36 @@
 """The order in which training reads: computed, never stored, local to a few shards at a time.
 
-Place q of the N places of an epoch is found in three steps, each O(1) except for one bisection:
+Position p of a run is place p % N of epoch p // N, and step s takes positions [s B, (s + 1) B) for
+any number of workers, so the data position of a run is one integer.
 
-    line      the shards in a permutation of the epoch, their rows laid end to end
-    lane      the line cut into `lanes` equal parts; place q is place q // lanes of lane q % lanes
-    window    `window_instances` places of a lane, permuted by a Feistel network
-
-The network has four rounds over the smallest even number of bits that holds the window, repeated
-until the result lies inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
-2002). So a batch draws from all lanes, but a worker that reads a few lanes needs only the few
-shards of their windows. If one window holds the whole epoch, the shards keep their places and the
-order is one permutation of all instances.
-
-Position p of a run is place p % N of epoch p // N. Step s takes positions [s B, (s + 1) B) for any
-number of workers, so the data position of a run is one integer. B global batch size
-
-Streams of contiguous text: the reading order of models that carry a state.
-
-Truncated backpropagation through time (Williams and Peng 1990) passes the state at the end of a
-block to the next block of the text. So each row of a batch is a stream instead of a random draw:
-
-    line    the shards in a permutation of the epoch, their blocks laid end to end
-    stream  the line cut into B equal parts of S = N // B blocks
-    step    s reads block s % S of every stream, in epoch s // S
-
-The last N % B blocks of the line are left out of that epoch. A stream restarts at each epoch and
-where the line moves to another shard. The streams of a rank are adjacent and the same at every
-step, so no state moves between workers.
-
-N instances, B global batch size and number of streams, S steps of an epoch
+N instances, B global batch size
 """
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.randomness import bits
 
 _ROUNDS = 4
-_AT_ONCE = 1 << 20  # positions located at a time when counting
 # These separate the random numbers of shards and windows from each other and from masking's.
 _SHARDS = 0x5A4D
 _WINDOW = 0x77D0
-_Amount = Annotated[float, Field(ge=0)]
 
 
 class OrderConfig(Config):
-    """How well instances are shuffled, and how much of each source is read.
-
-    The defaults suit local files; lanes are for object stores. Without `weights` and `epochs` every
-    instance is read once per epoch; at most one of them may be set. Shares are of instances and
-    hold in every batch; 0 leaves a source out.
-    """
+    """How well instances are shuffled; each is read once per epoch. The defaults suit local files;
+    lanes are for object stores."""
 
     window_instances: int = Field(default=1 << 20, ge=1, le=1 << 40)  # instances shuffled together
     # parts read side by side, so a worker needs few shards; must divide the global batch size
     lanes: int = Field(default=1, ge=1, le=1 << 20)
-    # by source: its share of the instances read, such as {books: 0.7, wiki: 0.3}; only ratios count
-    weights: dict[str, _Amount] = Field(default_factory=dict)
-    # by source: how often an epoch reads it, such as {wiki: 2.5}; once if not named
-    epochs: dict[str, _Amount] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _one_mixture(self) -> Self:
-        if self.weights and self.epochs:
-            raise ValueError("order.weights and order.epochs each say how much is read; set one")
-        return self
 
 
 @dataclass(frozen=True)
@@ -82,7 +41,7 @@ class LocatedRow:
     shards: NDArray[np.int64]  # number of the shard in the manifest
     rows: NDArray[np.int64]  # in the shard
     epochs: NDArray[np.int64]  # passes over the instances before this one
-    # For streams (streams.py): whether the row continues the text of the row before in its stream.
+    # For streams: whether the row continues the text of the row before in its stream.
     continues: NDArray[np.bool_] | None = None
 
 
@@ -97,13 +56,6 @@ class Line:
         """The shard at each point of the line, and the row in it."""
         index = np.searchsorted(self.begins, point, side="right") - 1
         return self.shards[index], point - self.begins[index]
-
-    def between(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The shards of the points [begin, end), a non-empty range, and the points in each."""
-        first = int(np.searchsorted(self.begins, begin, side="right")) - 1
-        last = int(np.searchsorted(self.begins, end))
-        edges = np.append(np.maximum(self.begins[first:last], begin), end)
-        return self.shards[first:last], np.diff(edges)
 
 
 @dataclass(frozen=True)
@@ -135,11 +87,6 @@ class Order(ABC):
     def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
         """The positions that a worker reads at one step, in its order."""
 
-    @abstractmethod
-    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the first `position` positions fall into each group of shards; `groups` gives
-        the group of each shard."""
-
     def upcoming_shards(self, step: int, steps_ahead: int, share: ShardShare) -> NDArray[np.int64]:
         """The shards that a worker reads in `steps_ahead` steps from `step`, by first use."""
         positions = [self.positions(number, share) for number in range(step, step + steps_ahead)]
@@ -149,7 +96,12 @@ class Order(ABC):
 
 
 class ReadOrder(Order):
-    """The order of one run: a function of seed, rows per shard, and config."""
+    """The order of one run: a function of seed, rows per shard, and config. line      the shards in
+    a permutation of the epoch, their rows laid end to end lane      the line cut into `lanes` equal
+    parts; place q is place q // lanes of lane q % lanes window    `window_instances` places of a
+    lane, permuted by a Feistel network So a batch draws from all lanes, but a worker that reads a
+    few lanes needs only the few shards of their windows. A window that holds the whole epoch is one
+    permutation of all instances."""
 
     def __init__(
         self, rows_per_shard: NDArray[np.int64], seed: int, config: OrderConfig | None = None
@@ -203,33 +155,6 @@ class ReadOrder(Order):
         skipped = self._before(step, low, size)
         return positions[mine.start - skipped : mine.stop - skipped]
 
-    def assign_lanes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return positions % self.count % self._lanes
-
-    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        # Only windows that are partly read and hold several groups are located row by row.
-        epoch, place = divmod(position, self.count)
-        counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
-        np.add.at(counts, groups, epoch * self._rows)
-        for lane in range(min(self._lanes, place)):
-            turns = len(range(lane, place, self._lanes))
-            whole = turns - turns % self._window
-            if whole:
-                begin = self._lane_begin(lane)
-                shards, rows = self._line(epoch).between(begin, begin + whole)
-                np.add.at(counts, groups[shards], rows)
-            if whole == turns:
-                continue
-            inside = np.unique(groups[self._window_shards(epoch, lane, whole // self._window)])
-            if len(inside) == 1:
-                counts[inside] += turns - whole
-                continue
-            for first in range(whole, turns, _AT_ONCE):
-                turn = np.arange(first, min(first + _AT_ONCE, turns), dtype=np.int64)
-                located = self.locate(epoch * self.count + lane + turn * self._lanes)
-                np.add.at(counts, groups[located.shards], 1)
-        return counts
-
     def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._whole:
             return permute(place, epoch, self.count, self._seed)
@@ -254,15 +179,6 @@ class ReadOrder(Order):
             nearest = sorted(self._lines.items(), key=lambda item: abs(item[0] - epoch))[:1]
             self._lines = {**dict(nearest), epoch: line}
         return line
-
-    def _window_shards(self, epoch: int, lane: int, window: int) -> NDArray[np.int64]:
-        """The shards of a window: neighbours on the line."""
-        if self._whole:
-            return self._line(epoch).shards
-        number = np.array(lane)
-        begin = int(self._lane_begin(number)) + window * self._window
-        size = min(int(self._lane_size(number)) - window * self._window, self._window)
-        return self._line(epoch).between(begin, begin + size)[0]
 
     def _lane_begin(self, lane: Any) -> Any:
         size, longer = divmod(self.count, self._lanes)
@@ -308,7 +224,8 @@ def permute(
     seed: int,
 ) -> NDArray[np.int64]:
     """A permutation of 0..count-1 for every key; `key` and `count` belong to each place. The key is
-    the epoch if one window holds the whole epoch."""
+    the epoch if one window holds the whole epoch. A Feistel network of four rounds (Black and
+    Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002)."""
     counts = np.broadcast_to(np.asarray(count, dtype=np.int64), places.shape)
     # The exponent of a float is the bit length, exact for counts below 2^53.
     length = np.frexp(np.maximum(counts - 1, 1).astype(np.float64))[1]
@@ -331,7 +248,11 @@ def permute(
 
 
 class StreamOrder(Order):
-    """The streams of one run: a function of seed, rows per shard and number of streams."""
+    """Contiguous text for models that carry a state: a function of seed, rows per shard and number
+    of streams (truncated backpropagation through time, Williams and Peng 1990). The line of an
+    epoch is cut into B equal streams of S = N // B blocks, and step s reads block s % S of each in
+    epoch s // S. The last N % B blocks are left out of that epoch. A stream restarts at each epoch
+    and where the line moves to another shard."""
 
     def __init__(self, rows_per_shard: NDArray[np.int64], seed: int, streams: int) -> None:
         """`rows_per_shard` is in manifest order; zeros are allowed."""
@@ -360,18 +281,6 @@ class StreamOrder(Order):
         assert share.batch_size == self.streams, "a row of a batch is a stream"
         return step * self.streams + np.array(share.rows, dtype=np.int64)
 
-    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        # These positions are whole steps.
-        counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
-        epochs, block = divmod(position // self.streams, self.steps_per_epoch)
-        for epoch in range(epochs + (block > 0)):
-            blocks = self.steps_per_epoch if epoch < epochs else block
-            for stream in range(self.streams):
-                begin = stream * self.steps_per_epoch
-                shards, rows = self._line_in(epoch).between(begin, begin + blocks)
-                np.add.at(counts, groups[shards], rows)
-        return counts
-
     def _line_in(self, epoch: int) -> Line:
         if self._line is None or self._line[0] != epoch:
             self._line = epoch, shuffle_shards(self._rows, self._seed, epoch)
@@ -382,12 +291,9 @@ def held_out_streams(
     rows_per_shard: NDArray[np.int64], count: int, share: ShardShare
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
     """`count` instances of a split as a worker reads them once, in as many streams as a batch has
-    rows, which begin evenly over the split.
-
-    Streams differ by at most one block; if they outnumber the instances, some are empty. Each step
-    is the numbers of its streams (from 0, the worker's first), their instances, and which of
-    them continue the text.
-    """
+    rows, which begin evenly over the split. Streams differ by at most one block; if they outnumber
+    the instances, some are empty. Each step is the numbers of its streams (from 0, the worker's
+    first), their instances, and which of them continue the text."""
     streams, mine = share.batch_size, share.rows
     number = np.arange(streams + 1, dtype=np.int64)
     bounds = count * number // streams

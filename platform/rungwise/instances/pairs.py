@@ -1,40 +1,7 @@
-"""Masked pairs `[CLS] A [SEP] B [SEP]`, as in BERT, for MLM and next-sentence prediction.
+"""Masked pairs (BERT), masked blocks (RoBERTa) and sentence-order pairs (ALBERT)."""
 
-The procedure is that of Devlin et al. 2019 (arXiv:1810.04805, appendix A.2): sentences of one
-document are gathered up to a target length, which is sometimes short, and split in two. B is the
-second part or, half of the time, text from another document; then the unused sentences are gathered
-again.
-
-Differences from google-research/bert:
-
-- A pair ends before the sentence that would overshoot; there it is gathered and the pair truncated.
-  A random B ends the same way and is drawn again if its first sentence is too long, so that lengths
-  do not reveal the label. A sentence longer than half a row is cut into pieces that act as
-  sentences (plan.py). So no token of the text is lost.
-- A document that ends in a single sentence can only give NotNext, which would exceed half of all
-  pairs. Here a later pair is made IsNext in return; if too many are owed, the sentence is split.
-- B is never from the document of A.
-- The target length is drawn per pair, not per document.
-- Masks are counted in ordinary tokens (masking.py); there special tokens count too.
-
-Masked blocks `[CLS] A [SEP]`, for MLM without pairs.
-
-A holds whole sentences of one document up to the sequence length (DOC-SENTENCES of Liu et al. 2019,
-arXiv:1907.11692). A sentence longer than that fills blocks of its own.
-
-With `packed`, a row continues with the next document (FULL-SENTENCES of the same paper),
-`[CLS] A [SEP] [CLS] B [SEP]`, until a sentence does not fit. Unlike in the paper, attention stays
-within each text and positions restart, so the loss equals that of the same texts in padded rows.
-Less than one sentence per row is padding.
-
-Sentence-order pairs (Lan et al. 2020, ALBERT, arXiv:1909.11942).
-
-A and B are consecutive in a document, and half of the pairs are swapped, so the topic does not
-reveal the label, only coherence does. A pair that would leave a lone sentence behind gives it its
-own last sentence, or absorbs it; a document of one sentence is cut in two.
-"""
-
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -45,13 +12,163 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.instances import plan
-from rungwise.instances.contract import Facts, check_bound
-from rungwise.instances.kind import Built, Figure
+from rungwise.instances.kind import Built, Facts, Figure, check_bound
 from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.plan import Pieces
-from rungwise.instances.shards import Shard
+from rungwise.instances.shards import Shard, gather, pack_bits
+
+Spans = NDArray[np.int64]  # (rows, 2) begin and end in the ids of a text
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of a text; documents from `planned` on only lend a B. Piece p is tokens
+    [starts[p], starts[p + 1]), document d is pieces [first[d], first[d + 1])."""
+
+    starts: NDArray[np.int64]  # (P + 1,)
+    first: NDArray[np.int64]  # (D + 1,)
+    planned: int
+    num_tokens: int  # of the planned documents
+    document: NDArray[np.int64]  # of each planned piece
+    end: NDArray[np.int64]  # of each planned piece's document, in pieces
+
+    @classmethod
+    def of(
+        cls, starts: NDArray[np.int64], first: NDArray[np.int64], planned: int | None
+    ) -> "Pieces":
+        planned = len(first) - 1 if planned is None else planned
+        document = np.repeat(np.arange(planned), np.diff(first[: planned + 1]))
+        end = first[1:][document]
+        return cls(starts, first, planned, int(starts[first[planned]]), document, end)
+
+    def gathered(
+        self, begin: NDArray[np.int64], end: NDArray[np.int64], budget: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The end of the pieces from `begin` on, up to `end`, that hold at most `budget` tokens. At
+        least one piece is taken."""
+        last = np.searchsorted(self.starts, self.starts[begin] + budget, side="right") - 1
+        return np.clip(last, begin + 1, end)
+
+    def span(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Spans:
+        """The tokens of the pieces [begin, end)."""
+        return np.stack([self.starts[begin], self.starts[end]], axis=1)
+
+
+def in_rows(
+    text: TokenisedText, room: int, short_rate: float, rng: np.random.Generator, planned: int | None
+) -> Pieces:
+    """Pieces of at most `room` tokens; `short_rate` of those of a longer sentence are shorter."""
+    size = np.full(len(text.starts) - 1, room)
+    return _cut(text, room, size, short_rate, rng, planned)
+
+
+def in_half_rows(
+    text: TokenisedText, room: int, rng: np.random.Generator, planned: int | None
+) -> Pieces:
+    """Pieces of at most half of `room`, so that any two neighbours make a pair. A sentence longer
+    than `room` is cut smaller, so that pairs are full and A is not always half. Sizes are random:
+    equal ones would reveal which pieces belong to one sentence."""
+    half = room // 2
+    size = np.where(np.diff(text.starts) > room, max(half // 2, 1), half)
+    return _cut(text, half, size, 1.0, rng, planned)
+
+
+def _cut(
+    text: TokenisedText,
+    longest: int,
+    size: NDArray[np.int64],  # of each sentence: the largest of its pieces, if cut
+    varied: float,  # share of pieces that are smaller, down to half of `size`
+    rng: np.random.Generator,
+    planned: int | None,
+) -> Pieces:
+    lengths = np.diff(text.starts)
+    long = np.flatnonzero(lengths > longest)
+    if not len(long):
+        return Pieces.of(text.starts, text.first_sentence, planned)
+    most = size[long]
+    least = (most + 1) // 2
+    tries = lengths[long] // least
+    owner = np.repeat(np.arange(len(long)), tries)
+    sizes = least[owner] + (rng.random(len(owner)) * (most - least + 1)[owner]).astype(np.int64)
+    sizes = np.where(rng.random(len(owner)) < varied, sizes, most[owner])
+    ends = np.cumsum(sizes)
+    before = np.concatenate([[0], ends])[np.cumsum(tries) - tries]
+    inside = ends - before[owner]
+    cuts = (text.starts[long][owner] + inside)[inside < lengths[long][owner]]
+    starts = np.sort(np.concatenate([text.starts, cuts]))
+    first = np.searchsorted(starts, text.starts[text.first_sentence])
+    return Pieces.of(starts, first, planned)
+
+
+def targets(
+    pieces: Pieces, room: int, short_rate: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """The target length of an instance from each planned piece: `room`, or short at random."""
+    count = len(pieces.document)
+    short = rng.random(count) < short_rate
+    return np.where(short, rng.integers(2, room + 1, count), room)
+
+
+def full_rows(pieces: Pieces, row_size: int, frame_size: int) -> NDArray[np.int64]:
+    """The end of a packed row that begins at each planned piece and may cross documents: at most
+    `row_size` tokens, including `frame_size` for each document's part."""
+    number = np.cumsum(np.diff(pieces.document, prepend=-1) != 0)  # counts documents with any piece
+    planned = len(number)
+    begins = pieces.starts[:planned] + frame_size * number
+    ends = pieces.starts[1 : planned + 1] + frame_size * number
+    last = np.searchsorted(ends, begins + row_size - frame_size, side="right")
+    return np.maximum(last, np.arange(planned) + 1)
+
+
+def chain(after: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The pieces where instances begin, from piece 0 on: `after[p]` follows p."""
+    following, begins, at = after.tolist(), [], 0
+    while at < len(following):
+        begins.append(at)
+        at = following[at]
+    return np.array(begins, dtype=np.int64)
+
+
+def tokens_unused(pieces: Pieces, segments: list[Spans], allowed: int) -> dict[str, int]:
+    """Count the planned tokens, and those in none of `segments`. Raises DataError if these exceed
+    `allowed`, or if a token is in two segments."""
+    spans = np.concatenate(segments)
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    twice = int(np.maximum(spans[:-1, 1] - spans[1:, 0], 0).sum())
+    check_bound("plan", "text tokens in two instances", twice, "exactly", 0)
+    unused = pieces.num_tokens - int((spans[:, 1] - spans[:, 0]).sum())
+    check_bound("plan", "text tokens in no instance", unused, "at least", 0)
+    check_bound("plan", "text tokens in no instance", unused, "at most", allowed)
+    return {"text_tokens": pieces.num_tokens, "tokens_unused": unused}
+
+
+def frame_rows(
+    text: TokenisedText,
+    segments: list[Spans],
+    special: SpecialIds,
+    columns: Mapping[str, NDArray[Any]],
+) -> Shard:
+    """Frame one or two segments per row; with two, the column `a_length` counts `[CLS] A [SEP]`.
+    numpy copies every token once, without a Python loop over tokens."""
+    cls_id, sep_id = special.require("cls", "sep")
+    lengths = [segment[:, 1] - segment[:, 0] for segment in segments]
+    # A row is a run of stretches: [CLS], then for each segment its tokens and a [SEP]. All are
+    # taken from one array: the text, followed by the two special tokens.
+    count, size = len(segments[0]), len(text.ids)
+    one = np.ones(count, dtype=np.int64)
+    begins, sizes = [np.full(count, size)], [one]
+    for segment, length in zip(segments, lengths, strict=True):
+        begins += [segment[:, 0], np.full(count, size + 1)]
+        sizes += [length, one]
+    begin, stretch = np.stack(begins, axis=1), np.stack(sizes, axis=1)
+    offsets = np.concatenate([[0], np.cumsum(stretch.sum(axis=1))]).astype(np.int64)
+    sources: list[NDArray[Any]] = [np.append(text.ids, np.array([cls_id, sep_id], text.ids.dtype))]
+    if text.unit_starts is not None:
+        sources.append(np.append(text.unit_starts, [True, True]))
+    ids, *unit_starts = gather(sources, begin, stretch)
+    if len(segments) == 2:
+        columns = {"a_length": (lengths[0] + 2).astype(np.uint16), **columns}
+    return Shard(ids, offsets, columns, pack_bits(unit_starts[0]) if unit_starts else None)
 
 
 class MaskedBlocksConfig(MaskedKind):
@@ -67,22 +184,24 @@ class MaskedBlocksConfig(MaskedKind):
     def build(
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
+        # Whole sentences of one document (DOC-SENTENCES of Liu et al. 2019, arXiv:1907.11692), or
+        # packed, FULL-SENTENCES, but attention stays within each text and positions restart.
         room = self.sequence_length - 2
         short_rate = 0.0 if self.packed else self.short_rate
-        pieces = plan.in_rows(text, room, short_rate, rng, planned)
+        pieces = in_rows(text, room, short_rate, rng, planned)
         begin = np.arange(len(pieces.document))
         if self.packed:
-            last = plan.full_rows(pieces, self.sequence_length, frame_size=2)
+            last = full_rows(pieces, self.sequence_length, frame_size=2)
         else:
-            last = pieces.gathered(begin, pieces.end, plan.targets(pieces, room, short_rate, rng))
-        begin = plan.chain(last)
+            last = pieces.gathered(begin, pieces.end, targets(pieces, room, short_rate, rng))
+        begin = chain(last)
         # A text begins at each row; in packed rows, also at each document.
         opens = np.union1d(begin, np.flatnonzero(np.diff(pieces.document, prepend=-1)))
         texts = opens if self.packed else begin
         spans = pieces.span(texts, np.append(texts[1:], len(last)))
-        counts = plan.tokens_unused(pieces, [spans], allowed=0)
+        counts = tokens_unused(pieces, [spans], allowed=0)
         columns = {"document": text.documents[pieces.document[begin]]}
-        framed = plan.frame_rows(text, [spans], special, columns)
+        framed = frame_rows(text, [spans], special, columns)
         rows = np.append(np.searchsorted(texts, begin), len(texts))
         return Built(replace(framed, offsets=framed.offsets[rows]), counts)
 
@@ -130,9 +249,14 @@ class MaskedPairsConfig(MaskedKind):
                 f"{documents} document; set instances.kind=masked_blocks, add documents, or "
                 "raise corpus.shard_megabytes"
             )
+        # As Devlin et al. 2019, appendix A.2, but where google-research/bert truncates, a pair and
+        # a random B end before the sentence that would overshoot, and long sentences are cut into
+        # pieces: no token is lost, and lengths do not reveal the label. Targets are drawn per pair.
+        # A document that ends in a single sentence can only give NotNext; a later pair is made
+        # IsNext in return, or, if too many are owed, the sentence is split.
         room = self.sequence_length - 3
-        pieces = plan.in_half_rows(text, room, rng, planned)
-        target = plan.targets(pieces, room, self.short_rate, rng)
+        pieces = in_half_rows(text, room, rng, planned)
+        target = targets(pieces, room, self.short_rate, rng)
         first = np.arange(len(target))
         last = pieces.gathered(first, pieces.end, target)
         last = np.minimum(np.maximum(last, first + 2), pieces.end)
@@ -145,7 +269,7 @@ class MaskedPairsConfig(MaskedKind):
         split = lone & is_next
         cut[split] = rng.integers(begin[split] + 1, end[split])
         a, b = np.stack([begin, cut], axis=1), np.stack([cut, end], axis=1)
-        counts = plan.tokens_unused(pieces, [a, b[is_next]], allowed=0)
+        counts = tokens_unused(pieces, [a, b[is_next]], allowed=0)
 
         document = pieces.document[first]
         other = document.copy()
@@ -164,7 +288,7 @@ class MaskedPairsConfig(MaskedKind):
             "document_a": text.documents[document],
             "document_b": text.documents[other],
         }
-        shard = plan.frame_rows(text, [a, b], special, columns)
+        shard = frame_rows(text, [a, b], special, columns)
         return Built(shard, counts | {"b_cut": int(too_long.sum())})
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
@@ -191,11 +315,9 @@ def _chain(
     lengths: NDArray[np.int64],
     random: NDArray[np.bool_],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The first piece of each pair, and whether its B follows A.
-
-    For a pair from piece p on, `middle[p]` is the first piece of B if B follows, and of the next
-    pair if not; `last[p]` is the end; `random[p]` asks for a random B.
-    """
+    """The first piece of each pair, and whether its B follows A. For a pair from piece p on,
+    `middle[p]` is the first piece of B if B follows, and of the next pair if not; `last[p]` is the
+    end; `random[p]` asks for a random B."""
     ends, middles, tokens, coins = (x.tolist() for x in (last, middle, lengths, random))
     first: list[int] = []
     is_next: list[bool] = []
@@ -247,11 +369,13 @@ class SentenceOrderConfig(MaskedKind):
     def build(
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
-        # A document of one token has no order; such tokens are left out and counted.
+        # Lan et al. 2020, ALBERT, arXiv:1909.11942. A pair that would leave a lone sentence behind
+        # gives it its own last one, or absorbs it; a document of one sentence is cut in two. A
+        # document of one token has no order; such tokens are left out and counted.
         room = self.sequence_length - 3
-        pieces = plan.in_half_rows(text, room, rng, planned)
+        pieces = in_half_rows(text, room, rng, planned)
         begin = np.arange(len(pieces.document))
-        target = plan.targets(pieces, room, self.short_rate, rng)
+        target = targets(pieces, room, self.short_rate, rng)
         last = np.minimum(
             np.maximum(pieces.gathered(begin, pieces.end, target), begin + 2), pieces.end
         )
@@ -261,7 +385,7 @@ class SentenceOrderConfig(MaskedKind):
             lone_left & (last - begin > 2), last - 1, np.where(lone_left & fits, pieces.end, last)
         )
 
-        begin = plan.chain(last)
+        begin = chain(last)
         first, end = pieces.starts[begin], pieces.starts[last[begin]]
         count = last[begin] - begin
         middle = np.where(
@@ -271,16 +395,14 @@ class SentenceOrderConfig(MaskedKind):
         )
         divisible = middle > first
         spans = np.stack([first, middle, middle, end], axis=1)[divisible]
-        counts = plan.tokens_unused(pieces, [spans[:, :2], spans[:, 2:]], allowed=pieces.planned)
+        counts = tokens_unused(pieces, [spans[:, :2], spans[:, 2:]], allowed=pieces.planned)
         in_order = rng.random(len(spans)) < 0.5
         turned = np.where(in_order[:, None], spans, spans[:, [2, 3, 0, 1]])
         columns = {
             "in_order": in_order.astype(np.uint8),
             "document": text.documents[pieces.document[begin[divisible]]],
         }
-        return Built(
-            plan.frame_rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts
-        )
+        return Built(frame_rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts)
 
     def label_figures(self, statistics: dict[str, Any]) -> list[Figure]:
         return [Figure("pairs in order", statistics["in_order_share"], 0.5)]

@@ -1,24 +1,267 @@
-"""Read instances by index: the same rows on any worker, at any step, for any world size.
-
-Step s takes positions [s B, (s + 1) B) of the order (order.py), and each rank its part of them. So
-one integer, the step, resumes the data. Each kind turns rows into batches in its own file.
+"""Read instances by index: the same rows on any worker, at any step, for any world size. Shards are
+memory-mapped: local files in place, remote files through a cache on disk.
 
 B batch
 """
 
+import contextlib
+import fcntl
+import os
+import tempfile
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.storage.object_store import download, filesystem
+from rungwise.core.storage.store_errors import disk_explained, explain_connection_errors
+from rungwise.instances import shards
 from rungwise.instances.batch import Batch
-from rungwise.instances.cache import ShardStore
-from rungwise.instances.kinds import read_kind
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.shards import PaddedRows, join_rows, pad_rows
-from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.shards import PaddedRows, Shard, join_rows, pad_rows
+from rungwise.instances.summary import InstancesSummary, read_kind
+
+_OPEN_SHARDS = 128  # mappings, each with a file descriptor and its offsets in memory
+_PARALLEL_DOWNLOADS = 4
+_ATTEMPTS = 3
+_WAIT_SECONDS = 0.05
+_LOCKS = 256  # a digest maps to one of them; a collision only costs waiting
+_MEND = "delete the folder of this artifact and run again to rebuild it"
+
+
+class ShardStore:
+    """The shards of one split. Any number of threads may use it."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        files: Sequence[str],
+        digests: Sequence[str],
+        sizes: Sequence[int],
+        cache_bytes: int = 8 << 30,
+        cache_folder: Path | None = None,
+    ) -> None:
+        """Open `files` of `folder`, with their `digests` (sha256 in hex) and `sizes` (bytes).
+        `cache_bytes` bounds the cache of the whole machine, not of this process. Raises UserError
+        if it cannot hold the largest shard, or if the default cache folder is another user's."""
+        self._folder = folder
+        self._files, self._digests, self._sizes = list(files), list(digests), list(sizes)
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._verified: set[int] = set()
+        self._queue: deque[int] = deque()
+        self._threads = 0
+        self._cache: CacheFolder | None = None
+        if folder.remote:
+            # Created once: fsspec would create one for each thread that asks.
+            self._filesystem, self._root = filesystem(folder.uri)
+            largest = max(self._sizes, default=0)
+            if largest > cache_bytes:
+                raise UserError(
+                    f"cache_bytes is {cache_bytes:,}, but a shard in {folder.uri} has {largest:,} "
+                    "bytes; raise cache_bytes"
+                )
+            self._cache = CacheFolder(cache_folder or _default_folder(), cache_bytes)
+
+    def get(self, number: int) -> Shard:
+        """Return the shard, memory-mapped; its digest is checked once per process. Raises DataError
+        if the bytes do not match the record, UserError if the disk is full or the cache too
+        small."""
+        with self._lock:
+            if number in self._open:
+                self._open.move_to_end(number)
+                return self._open[number]
+        for _ in range(_ATTEMPTS):
+            path = self._local_path(number)
+            try:
+                shard = shards.read_shard(path)
+            except DataError:
+                if path.exists():
+                    raise
+                continue  # another process has evicted it
+            with self._lock:
+                self._open[number] = shard
+                while len(self._open) > _OPEN_SHARDS:
+                    self._open.popitem(last=False)
+            return shard
+        raise UserError(
+            f"shards of {self._folder.uri} are evicted before they can be opened: cache_bytes is "
+            "less than the readers of this machine use at once; raise it"
+        )
+
+    def prefetch(self, numbers: Iterable[int]) -> None:
+        """Fetch and check these shards in the background, in this order. Replaces shards of an
+        earlier call that have not been started, and stops where the cache would be full. Errors are
+        suppressed here; `get` raises them."""
+        queue: deque[int] = deque()
+        room = self._cache.limit if self._cache else sum(self._sizes)
+        for number in map(int, numbers):
+            room -= self._sizes[number]
+            if room < 0:
+                break
+            queue.append(number)
+        with self._lock:
+            self._queue = queue
+            starting = min(_PARALLEL_DOWNLOADS - self._threads, len(queue))
+            self._threads += starting
+        for _ in range(starting):
+            threading.Thread(target=self._fetch_queue, name="shards", daemon=True).start()
+
+    def _fetch_queue(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._threads -= 1
+                    return
+                number = self._queue.popleft()
+                is_open = number in self._open
+            if not is_open:
+                # `get` will raise the error to its caller.
+                with contextlib.suppress(Exception):
+                    self._local_path(number)
+
+    def _local_path(self, number: int) -> Path:
+        """Return a verified local path of the shard."""
+        name, digest, size = self._files[number], self._digests[number], self._sizes[number]
+        if self._cache is None:
+            path = self._folder.local(name)  # compares it with the record
+            if not path.exists():
+                raise DataError(f"{path} is in the record but is missing; {_MEND}")
+            return path
+        path = self._cache.path(digest)
+        with self._cache.locked(str(int(digest[:8], 16) % _LOCKS)):
+            with contextlib.suppress(FileNotFoundError):  # another process may evict it
+                os.utime(path)
+                if number not in self._verified and file_digest(path) != digest:
+                    # It was correct when written, so the disk has changed it since.
+                    self._cache.remove(path)
+            if not path.exists():
+                with self._cache.claim(digest, size) as part:
+                    self._download(name, digest, part)
+                with self._lock:  # close evicted shards, so that their disk space is freed
+                    for other in list(self._open):
+                        if not self._cache.path(self._digests[other]).exists():
+                            del self._open[other]
+            self._verified.add(number)
+        return path
+
+    def _download(self, name: str, expected: str, part: Path) -> None:
+        uri = self._folder.path(name)
+        try:
+            with explain_connection_errors(self._folder.uri):
+                path = f"{self._root}/{name}"
+                download(self._filesystem, path, self._filesystem.info(path), part)
+        except FileNotFoundError as error:
+            raise DataError(f"{uri} is in the record but is missing; {_MEND}") from error
+        if (digest := file_digest(part)) != expected:
+            raise DataError(
+                f"{uri} has changed since it was written: expected sha256 {expected}, found "
+                f"{digest}; {_MEND}"
+            )
+
+
+class CacheFolder:
+    """The folder shared by all processes of a machine: files by digest, locks, a bound on bytes.
+    Files are added and removed only under the lock "room", so sums of sizes are exact, downloads in
+    progress included. The files opened longest ago are unlinked; they stay readable where they are
+    mapped. Locks and claims end with their process."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self.limit = folder, limit
+        with _explain_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def path(self, digest: str) -> Path:
+        return self._folder / f"{digest}.arrow"
+
+    def remove(self, path: Path) -> None:
+        with self.locked("room"):
+            path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold a lock against all threads and processes of this machine."""
+        locks = self._folder / "locks"
+        # Created each time: cleaners of temporary files may remove empty folders.
+        locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (locks / name).open("wb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+    @contextlib.contextmanager
+    def claim(self, digest: str, size: int) -> Iterator[Path]:
+        """Yield the path of a file of `size` bytes to write. On a clean exit it becomes the file of
+        `digest`, otherwise it is removed."""
+        part = self._folder / f"{digest}.{size}.part"
+        with _explain_errors(self._folder):
+            while (claim := self._claim(part, size)) is None:
+                time.sleep(_WAIT_SECONDS)  # downloads fill the cache; one must end first
+            with claim:
+                try:
+                    yield part
+                    with self.locked("room"):
+                        part.rename(self.path(digest))
+                except BaseException:
+                    self.remove(part)
+                    raise
+
+    def _claim(self, part: Path, size: int) -> BinaryIO | None:
+        """Unlink the files opened longest ago until `size` more bytes fit, and create `part`."""
+        with self.locked("room"):
+            under_way = 0
+            for other in self._folder.glob("*.part"):
+                if _is_abandoned(other):
+                    other.unlink()
+                else:
+                    under_way += int(other.suffixes[-2][1:])
+            if under_way + size > self.limit:
+                return None
+            files = [(path.stat(), path) for path in self._folder.glob("*.arrow")]
+            total = under_way + size + sum(status.st_size for status, _ in files)
+            for status, path in sorted(files, key=lambda file: file[0].st_mtime_ns):
+                if total <= self.limit:
+                    break
+                path.unlink()
+                total -= status.st_size
+            stream = part.open("wb")
+            # The lock tells a download in progress from one whose process died.
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            return stream
+
+
+def _is_abandoned(part: Path) -> bool:
+    with part.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def _default_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"rungwise-shards-{os.getuid()}"
+    with _explain_errors(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise UserError(
+            f"the cache folder {folder} must be a folder of this user with mode 0700; "
+            "remove it, or set TMPDIR to another place"
+        )
+    return folder
+
+
+def _explain_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
+    return disk_explained(f"the shard cache {folder}", "cache folder", "lower cache_bytes, ")
+
 
 CACHE_BYTES = 8 << 30
 
@@ -53,14 +296,10 @@ class InstanceReader:
         return int(self._begin[-1])
 
     def batch(
-        self,
-        instances: NDArray[np.int64],
-        epochs: NDArray[np.int64],
-        seed: int,
-        progress: float = 0.0,
+        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int
     ) -> Batch[NDArray[Any]]:
-        """The rows of these indices (B,), read in these epochs (B,) after a share `progress`."""
-        return self.config.at(progress).batch(self.rows(instances), epochs, seed, self.vocabulary)
+        """The rows of these indices (B,), read in these epochs (B,)."""
+        return self.config.batch(self.rows(instances), epochs, seed, self.vocabulary)
 
     def rows(self, instances: NDArray[np.int64]) -> PaddedRows:
         """The rows with these indices (B,), padded to the width of the kind. Raises DataError if a

@@ -1,14 +1,5 @@
 """Runs of consecutive sentences, for models that predict a sentence's neighbours: Quick-thoughts
-(Logeswaran & Lee 2018, arXiv:1803.02893) and its kin. What is shuffled is the run, so neighbours
-stay together and a run is whole on one worker.
-
-A run holds sentences of one document. Longer documents are cut into runs that differ by at most one
-sentence; a sentence without a neighbour in its run is left out and counted. With `packed`, a run
-continues with the next document, so short documents give full runs, and none is left out. What lies
-behind the first `sentence_length` tokens of a sentence is cut and counted.
-
-A row is stored as `s1 [END] s2 [END] ... sn [END]`, with one more [END] where a document ends and
-another follows. Reading removes the symbols.
+(Logeswaran & Lee 2018, arXiv:1803.02893) and its kin. What is shuffled is the run.
 
 B batch, R sentences of a run, L tokens of a sentence
 """
@@ -23,11 +14,19 @@ from pydantic import Field
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.core.wording import format_count
 from rungwise.instances.batch import SentenceRuns
-from rungwise.instances.contract import Facts, check_bound, check_rows
-from rungwise.instances.kind import Built, ColouredPiece, Kind, ShownRow, Spell, count_unused_tokens
+from rungwise.instances.kind import (
+    Built,
+    ColouredPiece,
+    Facts,
+    Kind,
+    ShownRow,
+    Spell,
+    check_bound,
+    check_rows,
+    count_unused_tokens,
+)
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.plan import gather
-from rungwise.instances.shards import PaddedRows, Shard
+from rungwise.instances.shards import PaddedRows, Shard, gather
 
 
 class SentenceRunsConfig(Kind):
@@ -49,6 +48,8 @@ class SentenceRunsConfig(Kind):
     def build(
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
+        # A row is `s1 [END] s2 [END] ... sn [END]`, with one more [END] between documents. Runs of
+        # a document differ by at most one sentence; one without a neighbour is left out.
         (end_id,) = special.require("end")
         first = text.first_sentence
         sizes = np.diff(first if planned is None else first[: planned + 1])  # sentences a document

@@ -1,11 +1,8 @@
 """The shard file: token ids without masks, in Arrow IPC, memory-mapped and read by row.
 
-    ids           list<uint16|uint32>   a row's tokens, unpadded
-    unit_starts   list<bool>            where a word or span begins; only if masking asks for units
-    ...           one number per row    columns of the kind of instance, such as a_length or is_next
-
-Masks are drawn when a row is read, so a shard serves every epoch. Vocabularies up to 65,536 take
-two bytes per token (uint16); one more bit marks where words begin.
+ids           list<uint16|uint32>   a row's tokens, unpadded
+unit_starts   list<bool>            where a word or span begins; only if masking asks for units
+...           one number per row    columns of the kind of instance, such as a_length or is_next
 """
 
 from collections.abc import Mapping, Sequence
@@ -151,8 +148,7 @@ def join_rows(parts: Sequence[PaddedRows], places: Sequence[NDArray[np.int64]]) 
 
 
 def _windows(flat: NDArray[Any], begin: NDArray[np.int64], width: int) -> NDArray[Any]:
-    """`flat[b : b + width]` for each b in `begin` (B,), without an index for each element. Values
-    past the end of `flat` are arbitrary."""
+    """`flat[b : b + width]` for each b in `begin` (B,), without an index for each element."""
     if len(flat) < width:
         flat = np.concatenate([flat, np.zeros(width - len(flat), flat.dtype)])
     last = len(flat) - width
@@ -171,3 +167,30 @@ def _bit_windows(
     unpacked = np.unpackbits(whole, axis=1, bitorder="little")
     first = np.arange(len(begin)) * unpacked.shape[1] + (begin & 7)
     return _windows(unpacked.ravel(), first, width).view(np.bool_)
+
+
+# Bounds memory: an index is four times as large as the ids it gathers.
+_ROWS_AT_ONCE = 1 << 11
+
+
+def gather(
+    sources: Sequence[NDArray[Any]], begin: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> list[NDArray[Any]]:
+    """Concatenate stretches with these beginnings and lengths, (rows, stretches) each, row by row:
+    an array for each source."""
+    ends = np.append(0, np.cumsum(lengths.sum(axis=1)))
+    joined = [np.empty(int(ends[-1]), dtype=source.dtype) for source in sources]
+    for first in range(0, len(begin), _ROWS_AT_ONCE):
+        batch = slice(first, first + _ROWS_AT_ONCE)
+        index = ranges(begin[batch].ravel(), lengths[batch].ravel())
+        for result, source in zip(joined, sources, strict=True):
+            result[ends[first] : ends[first] + len(index)] = source[index]
+    return joined
+
+
+def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Concatenate ranges: `lengths[0]` numbers from `begins[0]`, then the next range."""
+    before = np.cumsum(lengths) - lengths
+    joined = np.repeat(begins - before, lengths)
+    joined += np.arange(len(joined))
+    return joined

@@ -1,13 +1,27 @@
-"""The summary of instances: the manifest of their shards, and what holds over all of them; and the
-stages, for planning (building.py builds the shards)."""
+"""Instances as a stage, for planning: the kinds as one union, which a new kind joins, and the
+summary with the manifest of shards (building.py builds them)."""
 
 import dataclasses
 from collections import Counter
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from rungwise.core.lazy import LazyFunction
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
+from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig, CorruptedWordsConfig
+from rungwise.instances.kind import Kind
+from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
+from rungwise.instances.sentence_runs import SentenceRunsConfig
+from rungwise.instances.texts import (
+    AlignedLinesConfig,
+    DenoisedSpansConfig,
+    DocumentRowsConfig,
+    LabelledPairsConfig,
+)
 
 
 class ShardFile(SummaryPart):
@@ -24,13 +38,10 @@ class ShardFile(SummaryPart):
 
 
 class InstancesSummary(Summary):
-    """The summary of finished instances.
-
-    `text_bytes` is UTF-8 with sentences joined by a space. `statistics` are those of the kind.
-    `length_histogram` counts rows by length in equal steps up to the longest. `unigram_loss` is
-    that of the tokens (tokenizer/token_stage.py). `labels` are the
-    names of the labels of rows, by number; () where rows have none.
-    """
+    """The summary of finished instances. `text_bytes` is UTF-8 with sentences joined by a space.
+    `statistics` are those of the kind. `length_histogram` counts rows by length in equal steps up
+    to the longest. `unigram_loss` is that of the tokens (tokenizer/token_stage.py). `labels` are
+    the names of the labels of rows, by number; () where rows have none."""
 
     kind: str
     sequence_length: int
@@ -64,3 +75,25 @@ INSTANCES = StageType(
     resumes=True,
 )
 LONGER_INSTANCES = dataclasses.replace(INSTANCES, name="longer_instances")
+
+
+InstancesConfig = Annotated[
+    MaskedPairsConfig
+    | MaskedBlocksConfig
+    | CausalAndMaskedConfig
+    | DenoisedSpansConfig
+    | SentenceOrderConfig
+    | CausalConfig
+    | CorruptedWordsConfig
+    | SentenceRunsConfig
+    | LabelledPairsConfig
+    | AlignedLinesConfig
+    | DocumentRowsConfig,
+    Field(discriminator="kind"),
+]
+_ADAPTER: TypeAdapter[Kind] = TypeAdapter(InstancesConfig)
+
+
+def read_kind(instances: Artifact) -> Kind:
+    """The config that an instances artifact was built with."""
+    return _ADAPTER.validate_python(instances.record["config"])

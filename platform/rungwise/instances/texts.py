@@ -1,29 +1,6 @@
-"""Texts as they are, without symbols: documents, or the pairs of a task.
+"""Texts as they are: documents, or the pairs of a task; and texts with spans taken out (T5).
 
-Documents are for models that read one as a sequence, such as a sequence auto-encoder (Dai & Le
-2015, arXiv:1511.01432). Labelled pairs are for sentence encoders that learn from a task: InferSent
-(Conneau et al. 2017, arXiv:1705.02364) and its kin. Aligned lines are a text and the one to write
-for it, such as a sentence and its translation (McCann et al. 2017, arXiv:1708.00107).
-
-A row is a document, or the two texts of a pair one after the other; a column says how long the
-first is. What lies behind the longest length of a text is cut and counted.
-
-B batch, L tokens of a text
-
-Texts with spans taken out, and the spans to write after them: the rows of T5 (Raffel et al.
-2020, arXiv:1910.10683) in the form of one row, as tasks of generation have it.
-
-    text    [CLS] a b c d e f g [SEP]                 b, c and f are masked
-    row     [CLS] a [MASK] d e [MASK] g [SEP] | [MASK] b c [MASK] f [SEP]
-
-The first text is read both ways; the second is written from left to right, its end too. Masking
-selects the tokens; neighbours are one span, and a single [MASK] stands for each in both texts, as
-in the infilling of BART (Lewis et al. 2020, arXiv:1910.13461): their order says which is which.
-Every selected token is taken out, so `mask_share` and `random_share` change nothing.
-
-A row of n tokens with s spans is read as n + 2 s, so blocks leave room for twice `max_predictions`.
-
-B batch, T sequence, M tokens that a row writes
+B batch, L tokens of a text, T sequence, M tokens that a row writes
 """
 
 from abc import abstractmethod
@@ -39,20 +16,21 @@ from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.core.wording import format_count
 from rungwise.instances.batch import DocumentRows, LabelledPairs, MaskedBatch, TextPairs
-from rungwise.instances.contract import Facts, check_bound, check_rows
 from rungwise.instances.kind import (
     Built,
     ColouredPiece,
+    Facts,
     Kind,
     ShownRow,
     Spell,
     WholeRow,
+    check_bound,
+    check_rows,
     count_unused_tokens,
 )
 from rungwise.instances.masking import MaskingConfig, Vocabulary
 from rungwise.instances.pairs import MaskedBlocksConfig
-from rungwise.instances.plan import gather
-from rungwise.instances.shards import PaddedRows, Shard
+from rungwise.instances.shards import PaddedRows, Shard, gather
 
 
 class TextsKind(Kind):
@@ -107,7 +85,7 @@ class TextsKind(Kind):
         )
 
 
-class DocumentRowsConfig(TextsKind):
+class DocumentRowsConfig(TextsKind):  # for sequence auto-encoders (Dai & Le 2015)
     """Whole documents, each a row."""
 
     texts = "documents"
@@ -317,8 +295,12 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
     def batch(
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
     ) -> MaskedBatch[NDArray[Any]]:
-        """Take the spans out. `masked_positions` are the places from which the tokens of the second
-        text, `masked_ids`, are predicted: each is the one before."""
+        """Take the spans out, as T5 (Raffel et al. 2020, arXiv:1910.10683), in the form of one row:
+        text    [CLS] a b c d e f g [SEP]                 b, c and f are masked row     [CLS] a
+        [MASK] d e [MASK] g [SEP] | [MASK] b c [MASK] f [SEP] Neighbours are one span, and a single
+        [MASK] stands for each in both texts, as in BART (Lewis et al. 2020, arXiv:1910.13461).
+        `masked_positions` are the places from which the tokens of the second text, `masked_ids`,
+        are predicted: each is the one before."""
         masked = super().batch(rows, epochs, seed, vocabulary)
         ids, hidden = masked.originals(), np.zeros(masked.ids.shape, dtype=bool)
         row, column = np.nonzero(masked.masked_weights)

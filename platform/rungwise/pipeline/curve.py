@@ -3,8 +3,9 @@
     rung ──> shares of its steps or text, with seeds ──> pretrain ──> measure ──┐
     rung itself, the whole budget ─────────────────────────────────────────────┴──> curve
 
-Runs that differ in their steps alone have a trunk in common (training/stage.py), so the schedule
-builds them in the order of their length, and each goes on from the plateau of the one before.
+Runs that differ in their steps alone have a trunk in common (training/fit_config.py), so the
+schedule builds them in the order of their length, and each goes on from the plateau of the one
+before.
 """
 
 from collections.abc import Mapping, Sequence

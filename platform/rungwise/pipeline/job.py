@@ -32,9 +32,8 @@ from rungwise.report.sections import findings
 from rungwise.report.stage import LADDER, REPORT, REPORT_PAGE
 from rungwise.serving.card import link_page
 from rungwise.tasks.stage import TASK
-from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.fit_config import PRETRAIN, PretrainStageConfig
 from rungwise.training.save_request import SCRATCH
-from rungwise.training.stage import PRETRAIN
 from rungwise.training.summary import PretrainSummary
 
 PAGE_FILES = "report_files"  # sorts after report.html

@@ -26,9 +26,8 @@ from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS
-from rungwise.tokenizer.stage import TOKENIZER
-from rungwise.tokenizer.token_stage import TOKENS
-from rungwise.training.stage import PRETRAIN
+from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS
+from rungwise.training.fit_config import PRETRAIN
 from rungwise.tuning.record import SWEEP
 
 _TYPES: dict[str, StageType[Any, Any]] = {

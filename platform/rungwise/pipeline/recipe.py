@@ -38,7 +38,7 @@ from rungwise.evaluation.curve import CurveConfig
 from rungwise.evaluation.search.record import SearchConfig
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.finetune import FinetuneConfig
-from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.summary import InstancesConfig
 from rungwise.models.config import DEFAULT_KIND, ModelConfig
 from rungwise.pipeline.steps import Name, StepConfig
 from rungwise.report.stage import ReportConfig

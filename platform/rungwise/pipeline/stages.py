@@ -41,10 +41,9 @@ from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS, TaskTokensConfig
 from rungwise.tokenizer import TOKENIZER
 from rungwise.tokenizer.token_stage import TOKENS, TokensConfig
-from rungwise.training.curriculum import MIXED_INSTANCES, is_read
-from rungwise.training.fit_config import PretrainStageConfig, check_rows, require_gradient
+from rungwise.training.feed import MIXED_INSTANCES, is_read
+from rungwise.training.fit_config import PRETRAIN, PretrainStageConfig, check_rows, require_gradient
 from rungwise.training.initial import INITIAL, ImportConfig, check_vectors
-from rungwise.training.stage import PRETRAIN
 
 
 @dataclass(frozen=True)

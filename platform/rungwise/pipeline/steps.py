@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.corpus.config import CorpusConfig
-from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.summary import InstancesConfig
 from rungwise.models.config import ModelConfig
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TaskTextConfig

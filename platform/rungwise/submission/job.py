@@ -169,7 +169,7 @@ def _is_secret(folder: Path, path: str) -> bool:
 
 
 # Recipe keys whose values are files, folders or globs.
-_PATH_KEYS = ("paths", "path", "word_list", "phrases", "train", "validation", "test", "initial")
+_PATH_KEYS = ("paths", "path", "train", "validation", "test", "initial")
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,17 @@ from rungwise.tokenizer.config import (
     identity,
 )
 from rungwise.tokenizer.encoder import EncoderChoice, choose_encoder, make_encoder, open_encoder
-from rungwise.tokenizer.files import FILE, input_digests, load_tokenizer, read_tokenizer
-from rungwise.tokenizer.patterns import refuse_panic
-from rungwise.tokenizer.reference import Encoded, TextEncoder
-from rungwise.tokenizer.special import (
+from rungwise.tokenizer.files import (
     CLEAN_UP,
+    FILE,
     ids_after_blank,
+    input_digests,
     load_reader,
+    load_tokenizer,
+    read_tokenizer,
     special_ids,
     token_bytes,
 )
-from rungwise.tokenizer.stage import TOKENIZER, TokenizerSummary
+from rungwise.tokenizer.reference import Encoded, TextEncoder, refuse_panic
+from rungwise.tokenizer.token_stage import TOKENIZER, TokenizerSummary
 from rungwise.tokenizer.training import train

@@ -1,7 +1,6 @@
-"""Tokenizer stage: learn a vocabulary from a sample of the training documents, or read one and add
-words of theirs; write `tokenizer.json`, and measure it on held-out documents."""
+"""Tokenizer stage: learn a vocabulary from a sample of the training documents, or read one; write
+`tokenizer.json`, and measure it on held-out documents."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,13 +29,17 @@ from rungwise.tokenizer.config import (
     WordPieceConfig,
 )
 from rungwise.tokenizer.encoder import make_encoder
-from rungwise.tokenizer.files import FILE, load_tokenizer, read_tokenizer
-from rungwise.tokenizer.special import remove_clean_up, special_ids
-from rungwise.tokenizer.stage import TokenizerSummary
+from rungwise.tokenizer.files import (
+    FILE,
+    load_tokenizer,
+    read_tokenizer,
+    remove_clean_up,
+    special_ids,
+)
+from rungwise.tokenizer.token_stage import TokenizerSummary
 from rungwise.tokenizer.training import count_words, from_counts, train
 
 _EVALUATED_CHARACTERS = 1_000_000  # of held-out text, to measure on
-_NEW_WORDS_CHARACTERS = 64_000_000  # of training text, to find new words
 _BATCH_SENTENCES = 1000
 
 
@@ -46,17 +49,11 @@ def train_tokenizer(
     output: Folder,
     context: Context,
 ) -> TokenizerSummary:
-    """Train or read a tokenizer, write `tokenizer.json`, and measure it on held-out text.
-
-    Raises DataError if the text cannot fill the vocabulary, or the file is not a vocabulary.
-    """
+    """Train or read a tokenizer, write `tokenizer.json`, and measure it on held-out text. Raises
+    DataError if the text cannot fill the vocabulary, or the file is not a vocabulary."""
     corpus = inputs["corpus"]
     if isinstance(config, TokenizerFileConfig):
         tokenizer, characters = remove_clean_up(read_tokenizer(config)), 0
-        if config.new_words:
-            sample = _sample(corpus, "train", _NEW_WORDS_CHARACTERS)
-            tokenizer = add_new_words(tokenizer, sample, config.new_words, config.new_word_count)
-            characters = sample.characters
     elif isinstance(config, CharacterConfig | WordConfig):
         counts, characters = _count(config, corpus)
         tokenizer = from_counts(config, counts)
@@ -210,59 +207,3 @@ def _sample(corpus: Artifact, split: str, limit: float) -> _Sample:
     rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
     share = min(1.0, int(limit) / max(1, sum(row.characters for row in rows)))
     return _Sample(corpus.folder, {row.file: math.ceil(share * row.characters) for row in rows})
-
-
-_KINDS = ("WordPiece", "BPE")
-_BLANKS = "Ġ▁ "  # a blank before a word, as vocabularies write it
-_SHORTEST = 3  # characters of a word
-
-
-def add_new_words(
-    tokenizer: Tokenizer, sentences: Iterable[str], number: int, minimum_count: int
-) -> Tokenizer:
-    """Add up to `number` words of `sentences` that occur at least `minimum_count` times: those that
-    save the most tokens, frequency times (pieces - 1). Existing ids stay, so trained weights need
-    new rows only for the new words (training/initial.py).
-
-    WordPiece takes the longest matching piece, and BPE with `ignore_merges` a word of its
-    vocabulary. Both encode a new word as one token and others as before, except that WordPiece also
-    changes words that begin with a new word. Raises DataError for a kind of vocabulary that cannot
-    take them.
-    """
-    state = json.loads(tokenizer.to_str())
-    kind = state["model"]["type"]
-    if kind not in _KINDS or tokenizer.pre_tokenizer is None:
-        raise DataError(
-            f"tokenizer.new_words: expected a vocabulary of kind {' or '.join(_KINDS)} that cuts a "
-            f"text into words first, found {kind}; set it to 0"
-        )
-    savings: dict[str, int] = {}
-    for word, count in _count_after_blank(tokenizer, sentences).items():
-        pieces = len(tokenizer.model.tokenize(word))
-        if count >= minimum_count and pieces > 1:
-            savings[word] = count * (pieces - 1)
-    new_words = sorted(savings, key=lambda word: (-savings[word], word))[:number]
-    # Added tokens missing in the vocabulary would otherwise move behind the new words.
-    ids = {token["content"]: token["id"] for token in state["added_tokens"]}
-    vocabulary = state["model"]["vocab"]
-    vocabulary |= {token: index for token, index in ids.items() if token not in vocabulary}
-    first = max(vocabulary.values()) + 1
-    vocabulary |= {word: first + place for place, word in enumerate(new_words)}
-    if kind == "BPE":
-        state["model"]["ignore_merges"] = True
-    return Tokenizer.from_str(json.dumps(state))
-
-
-def _count_after_blank(tokenizer: Tokenizer, sentences: Iterable[str]) -> Counter[str]:
-    """Count words as the model receives them after a blank."""
-    pieces = Counter(piece for sentence in sentences for piece in sentence.split())
-    normalizer, counts = tokenizer.normalizer, Counter[str]()
-    for piece, count in pieces.items():
-        text = f" {piece}"
-        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(
-            text if normalizer is None else normalizer.normalize_str(text)
-        ):
-            letters = word.lstrip(_BLANKS)
-            if len(letters) >= _SHORTEST and any(letter.isalpha() for letter in letters):
-                counts[word] += count
-    return counts

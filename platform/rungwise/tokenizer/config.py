@@ -67,9 +67,6 @@ class TokenizerFileConfig(Config):
     # for a vocab.txt only; the other files state both themselves
     lowercase: bool = True
     strip_accents: bool | None = None  # null: as lowercase, as in BERT
-    # words of the corpus to add, those that save the most tokens
-    new_words: int = Field(default=0, ge=0)
-    new_word_count: int = Field(default=10, ge=1)  # times such a word must occur in the corpus
 
 
 TrainedConfig = WordPieceConfig | ByteBpeConfig | UnigramConfig | CharacterConfig | WordConfig

@@ -1,12 +1,8 @@
 """The encoder of a tokenizer: the fastest that is proved on the text at hand.
 
-All backends give the same ids. `memo` looks up known words (memo.py) and serves every tokenizer.
-`nanotoken`, for WordPiece, and `gigatoken`, for byte-level BPE, are many times faster but young,
-so they are used only if their ids and word starts equal those of the `tokenizers` library on a
-megabyte of the text and on 2,000 hard texts. They get no special tokens: `[MASK]` and the like in a
-text never become one. An encoder uses one core.
-
-Texts that are hard to tokenise, to verify encoders and for tests.
+All give the ids of the `tokenizers` library, and no special tokens. The packages `nanotoken`
+(WordPiece) and `gigatoken` (byte-level BPE) are young, so they are used only if ids and word starts
+are right on a megabyte of the text and on 2,000 hard texts; else `memo` (memo.py) encodes.
 """
 
 # ruff: noqa: RUF001
@@ -16,15 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.core.configuration.overrides import TokenizerBackend
-from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents
 from rungwise.tokenizer.files import FILE
@@ -88,29 +81,12 @@ def matching_package(tokenizer: Tokenizer) -> Package | None:
     return "gigatoken" if rule == "classes" and tokenizer.normalizer is None else None
 
 
-def _import_package(package: Package) -> ModuleType:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise UserError(
-            f"the encoder '{package}' is not installed; run pip install {package}, or choose 'memo'"
-        ) from error
-
-
 class NanoEncoder:
     """Encodes every text with nanotoken, in this thread."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raise UserError if nanotoken is missing, ConfigError for an unsupported tokenizer."""
-        nanotoken = _import_package("nanotoken")
-        if matching_package(tokenizer) != "nanotoken":
-            raise ConfigError(
-                "the encoder 'nanotoken' does WordPiece as BERT's, found another tokenizer; choose "
-                "'auto', or train with tokenizer.kind=wordpiece"
-            )
-        self._encode = nanotoken.WordPieceTokenizer.from_json(
-            copy_tokenizer(tokenizer).to_str()
-        ).encode_batch
+        nanotoken, text = import_module("nanotoken"), copy_tokenizer(tokenizer).to_str()
+        self._encode = nanotoken.WordPieceTokenizer.from_json(text).encode_batch
         self._dtype = id_type(tokenizer)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         # [V]: whether each token begins a word; `[UNK]` is a whole word.
@@ -131,18 +107,9 @@ class GigaEncoder:
     """Encodes every text with gigatoken, in this thread; the memo finds word starts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raise UserError if gigatoken is missing, ConfigError for an unsupported tokenizer."""
-        gigatoken = _import_package("gigatoken")
-        if matching_package(tokenizer) != "gigatoken":
-            raise ConfigError(
-                "the encoder 'gigatoken' does byte-level BPE as GPT-2's without a normalizer, "
-                "found another tokenizer; choose 'auto', or train with tokenizer.kind=byte_bpe "
-                "tokenizer.lowercase=false"
-            )
+        gigatoken, text = import_module("gigatoken"), copy_tokenizer(tokenizer).to_str()
+        self._encode = gigatoken.Tokenizer.from_json(text).encode_batch
         self._awkward = import_module("awkward")
-        self._encode = gigatoken.Tokenizer.from_json(
-            copy_tokenizer(tokenizer).to_str()
-        ).encode_batch
         self._memo = MemoEncoder(tokenizer, "classes")
         self._dtype = id_type(tokenizer)
 
@@ -181,11 +148,8 @@ class EncoderChoice:
 
 
 def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder:
-    """Return an encoder for `tokenizer`, which must not be trained further.
-
-    With "memo", a tokenizer whose texts cannot be cut safely gets the library itself. Raises
-    UserError if a package is not installed, ConfigError if it does not support this tokenizer.
-    """
+    """Return an encoder for `tokenizer`, which must not be trained further. With "memo", one whose
+    texts cannot be cut safely gets the library itself; a package is for what it matches."""
     match backend:
         case "nanotoken":
             return NanoEncoder(tokenizer)
@@ -197,10 +161,8 @@ def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder
 
 
 def open_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
-    """Return the encoder of the artifact in `folder`, cached in this process with its memo.
-
-    A Ray worker process runs one task after another; each would start with an empty memo.
-    """
+    """Return the encoder of the artifact in `folder`, cached in this process with its memo. A Ray
+    worker process runs one task after another; each would start with an empty memo."""
     data = folder.read_bytes(FILE)
     key = (hashlib.sha256(data).hexdigest(), choice)
     if key not in _cache:
@@ -210,23 +172,15 @@ def open_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> Tex
     return _cache[key]
 
 
-def choose_encoder(
-    tokenizer: Tokenizer, backend: TokenizerBackend, sample: pa.StringArray
-) -> EncoderChoice:
-    """Return the encoder for `backend`, proved on the first PROOF_BYTES of `sample`.
-
-    "auto" is the package made for this tokenizer, or the memo; the memo also replaces a package
-    that errs, and the choice says why. Raises UserError if `backend` names a package that is not
-    installed, ConfigError if it does not support this tokenizer.
-    """
-    package = matching_package(tokenizer) if backend == "auto" else backend
-    if package is None or package == "memo":
+def choose_encoder(tokenizer: Tokenizer, sample: pa.StringArray) -> EncoderChoice:
+    """Return the package made for this tokenizer, proved on the first PROOF_BYTES of `sample`, or
+    the memo; where it replaces a package that is missing or errs, the choice says why."""
+    package = matching_package(tokenizer)
+    if package is None:
         return EncoderChoice()
     try:
         text = _first_difference(make_encoder(tokenizer, package), tokenizer, sample)
-    except UserError:
-        if backend != "auto":
-            raise
+    except ImportError:
         problem = f"{package}, which is several times faster, is not installed"
     except Exception as error:  # another version of a package may raise anything
         problem = f"{package} {version(package)} fails: {error}"
@@ -239,10 +193,8 @@ def choose_encoder(
 
 
 def sample_corpus(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
-    """Return about PROOF_BYTES of sentences, from files spread evenly over a corpus.
-
-    Raises DataError for an unreadable file.
-    """
+    """Return about PROOF_BYTES of sentences, from files spread evenly over a corpus. Raises
+    DataError for an unreadable file."""
     sample = files[:: max(1, len(files) // _SAMPLED_FILES)]
     sentences: list[str] = []
     for file in sample:

@@ -1,23 +1,30 @@
-"""Read tokenizers from files: an artifact's `tokenizer.json`, and other people's vocabularies.
-
-Formats: BERT's `vocab.txt` (a piece per line), `tokenizer.json` of the `tokenizers` library, and
-GPT-2's `vocab.json` with `merges.txt`, at a local path, s3:// or hf://.
+"""Read tokenizers from files, an artifact's or other people's; the roles of their special tokens;
+and the clean-up that corpus/cleaning/characters.py does, for text from outside the corpus.
 """
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.core.storage.store_errors import explain_connection_errors
-from rungwise.core.tokens import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES
+from rungwise.core.tokens import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES, SpecialIds
+from rungwise.corpus.cleaning.characters import (
+    CONTROLS,
+    HTML_BREAK,
+    INVISIBLE,
+    JOINERS,
+    LINE_BREAKS,
+    ODD_BLANKS,
+    UNREADABLE,
+)
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
-from rungwise.tokenizer.patterns import refuse_slow_patterns
-from rungwise.tokenizer.reference import disable_extras
+from rungwise.tokenizer.reference import disable_extras, refuse_slow_patterns
 from rungwise.tokenizer.training import wordpiece
 
 FILE = "tokenizer.json"
@@ -27,10 +34,8 @@ _KEY = "tokenizer.path"
 
 
 def load_tokenizer(folder: Folder) -> Tokenizer:
-    """Return the tokenizer of an artifact.
-
-    `[MASK]` or `[SEP]` in a text is split like any text and never becomes a special token.
-    """
+    """Return the tokenizer of an artifact. `[MASK]` or `[SEP]` in a text is split like any text and
+    never becomes a special token."""
     data = folder.read_bytes(FILE)
     if b'"Regex"' in data:
         refuse_slow_patterns(json.loads(data), folder.path(FILE))
@@ -38,10 +43,8 @@ def load_tokenizer(folder: Folder) -> Tokenizer:
 
 
 def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
-    """Read the tokenizer at `config.path`.
-
-    Raises DataError naming the file, and the line if any, if it is missing or malformed.
-    """
+    """Read the tokenizer at `config.path`. Raises DataError naming the file, and the line if any,
+    if it is missing or malformed."""
     files = {file.name.rpartition("/")[2]: file for file in _files(config)}
     if _VOCAB_JSON in files:
         file = files[_VOCAB_JSON]
@@ -59,10 +62,8 @@ def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
 
 
 def input_digests(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
-    """Return the digest of a vocabulary read from a file; nothing for a trained one.
-
-    Raises DataError if the file is missing, or states another treatment of letters.
-    """
+    """Return the digest of a vocabulary read from a file; nothing for a trained one. Raises
+    DataError if the file is missing, or states another treatment of letters."""
     if not isinstance(config, TokenizerFileConfig):
         return {}
     digest = hashlib.sha256()
@@ -224,3 +225,102 @@ def _parse_json(file: SourceFile, text: str) -> Any:
         raise DataError(
             f"{_KEY}: {file.uri}: expected a vocabulary, found values that are nested too deeply"
         ) from None
+
+
+def special_ids(tokenizer: Tokenizer) -> SpecialIds:
+    """Return the roles of the special tokens of `tokenizer`. Special tokens are added tokens marked
+    as such, and the model's unknown token. A word that only looks like one, such as `<unk>` in a
+    vocabulary of words, is not."""
+    special = {
+        token.content: index
+        for index, token in tokenizer.get_added_tokens_decoder().items()
+        if token.special
+    }
+    unknown = _unknown_token(tokenizer)
+    if unknown is not None and (index := tokenizer.token_to_id(unknown)) is not None:
+        special.setdefault(unknown, index)
+    roles = {
+        role: next((special[name] for name in names if name in special), None)
+        for role, names in ROLE_NAMES.items()
+    }
+    if roles["unk"] is None and unknown is not None:
+        roles["unk"] = special.get(unknown)
+    return SpecialIds(**roles, ids=tuple(sorted(special.values())))
+
+
+def _unknown_token(tokenizer: Tokenizer) -> str | None:
+    model = tokenizer.model
+    if (token := getattr(model, "unk_token", None)) is not None:
+        return str(token)
+    # A Unigram model states its unknown id only in its file.
+    if type(model).__name__ == "Unigram":
+        index = json.loads(tokenizer.to_str())["model"]["unk_id"]
+        return None if index is None else tokenizer.id_to_token(index)
+    return None
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """Return the bytes of each token, by id: its content if byte-level, else UTF-8 of the piece
+    with its marks (`##ing`, `▁the`); empty for an id without a token."""
+    pieces = [
+        tokenizer.id_to_token(index) or ""
+        for index in range(tokenizer.get_vocab_size(with_added_tokens=True))
+    ]
+    if type(tokenizer.decoder).__name__ != "ByteLevel":
+        return [piece.encode() for piece in pieces]
+    # GPT-2's letters: printable Latin-1 for itself, other bytes in order from U+0100.
+    letters = {chr(byte): byte for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
+    others = [byte for byte in range(256) if chr(byte) not in letters]
+    letters |= {chr(256 + number): byte for number, byte in enumerate(others)}
+    return [
+        bytes(letters[letter] for letter in piece)
+        if all(letter in letters for letter in piece)
+        else piece.encode()  # added as it stands
+        for piece in pieces
+    ]
+
+
+_STEPS = (
+    normalizers.Replace(Regex(f"[{CONTROLS}{INVISIBLE}{UNREADABLE}]"), ""),
+    normalizers.Replace(Regex(f"[\t{ODD_BLANKS}]"), " "),
+    normalizers.Replace(Regex(f"[\v\f\r{LINE_BREAKS}]"), "\n"),
+    normalizers.NFC(),
+    normalizers.Replace(Regex(JOINERS), ""),
+    normalizers.NFC(),  # without the joiner, a letter and its accent may meet
+    normalizers.Replace(Regex(HTML_BREAK), " "),
+    normalizers.Replace(Regex("[ \n]{2,}|\n"), " "),
+    normalizers.Strip(),
+)
+CLEAN_UP = normalizers.Sequence(list(_STEPS))
+_BEFORE = "a"  # a word of its own in every vocabulary
+
+
+def load_reader(folder: Folder) -> Tokenizer:
+    """Return the tokenizer of an artifact for text from outside the corpus: it cleans up first."""
+    tokenizer = load_tokenizer(folder)
+    own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = normalizers.Sequence([*_STEPS, *own])  # pyright: ignore[reportAttributeAccessIssue]
+    return tokenizer
+
+
+def remove_clean_up(tokenizer: Tokenizer) -> Tokenizer:
+    """Take the clean-up off the tokenizer of an export, and return it: the corpus is clean, and the
+    encoders know the normalizer that is left."""
+    normalizer = tokenizer.normalizer
+    is_sequence = isinstance(normalizer, normalizers.Sequence)
+    steps = list(normalizer) if is_sequence else []  # pyright: ignore[reportArgumentType]
+    first, own = steps[: len(_STEPS)], steps[len(_STEPS) :]
+    if [each.__getstate__() for each in first] == [each.__getstate__() for each in _STEPS]:
+        # The library writes a sequence in a sequence as one.
+        rest = own[0] if len(own) == 1 else normalizers.Sequence(own) if own else None
+        tokenizer.normalizer = rest  # pyright: ignore[reportAttributeAccessIssue]
+    return tokenizer
+
+
+def ids_after_blank(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
+    """Return the ids of each word as after a blank in a text, which some vocabularies write into
+    the word, and the clean-up takes from its front."""
+    (alone, *both) = tokenizer.encode_batch_fast(
+        [_BEFORE, *(f"{_BEFORE} {word}" for word in words)], add_special_tokens=False
+    )
+    return [encoding.ids[len(alone.ids) :] for encoding in both]

@@ -1,53 +1,32 @@
-"""Find where mask units begin, the units that are masked as one: a bit per token in each shard.
-
-A unit is a word (pre-token) of the tokenizer, or a span of characters that belong together:
-
-    Chinese words      han characters are single tokens, so a segmenter finds the words
-                       (whole-word masking of Cui et al. 2021, arXiv:1906.08101)
-    phrases, entities  spans of the corpus, or the phrases of a list (ERNIE, Sun et al. 2019,
-                       arXiv:1904.09223)
-
-A token begins a unit unless it lies inside an earlier one. A token across the border of two units
-therefore merges them, and so do overlapping spans. Texts with only the tokenizer's words go
-through the encoder, which is several times faster.
+"""Find where mask units begin: words of the tokenizer or of a Chinese segmenter (whole-word masking
+of Cui et al. 2021, arXiv:1906.08101), and spans of the corpus (ERNIE, Sun et al. 2019,
+arXiv:1904.09223). A token begins a unit unless it lies inside an earlier one.
 
 P texts, N tokens, S spans, C characters
-
-Segmenters: find Chinese words by jieba or a word list, and phrases by a list.
-
-Chinese has no blanks between words. `jieba` (an optional package) finds the likeliest segmentation
-by a dictionary; a list takes its longest entry from left to right. Both are deterministic.
 """
 
 import functools
-import itertools
 import logging
 import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time
 from numpy.typing import NDArray
-from pydantic import model_validator
 from tokenizers import Tokenizer
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage.source_files import SourceFile, find_files
-from rungwise.core.storage.store_errors import explain_connection_errors
-from rungwise.tokenizer import CLEAN_UP
-from rungwise.tokenizer.files import read_text
 from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder
 
 Span = tuple[int, int]  # [start, end) in characters of one text
 Segmenter = Callable[[str], Iterable[Span]]  # words that contain a han character
 
-_KEY = "instances.mask_units"
 _HAN_BLOCKS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -61,16 +40,12 @@ HAN = "".join(f"{chr(first)}-{chr(last)}" for first, last in _HAN_BLOCKS)
 _HAN_CHARACTER = re.compile(f"[{HAN}]")
 # Scripts without blanks: han characters, kana, wide marks and forms.
 _WIDE = re.compile(f"[{HAN}\u3000-\u30ff\uff00-\uffef]")
-# A han character, a word of another script, or a mark.
-_ATOM = re.compile(rf"[{HAN}]|[^\W{HAN}]+|[^\w\s]")
 
 
 def find_blanks(words: Sequence[str]) -> list[str]:
     """Return what stands before each word where its sentence is written out: a blank or nothing.
-
     There is no blank beside Chinese and Japanese, and none at all in a Chinese text whose words are
-    single characters, where 1997 is four of them.
-    """
+    single characters, where 1997 is four of them."""
     by_character = all(len(word) == 1 for word in words) and any(map(_WIDE.match, words))
     beside = [
         bool(_WIDE.match(before[-1:]) or _WIDE.match(word)) for before, word in pairwise(words)
@@ -78,89 +53,10 @@ def find_blanks(words: Sequence[str]) -> list[str]:
     return ["" if by_character or joins else " " for joins in (True, *beside)][: len(words)]
 
 
-class Entries:
-    """The words or phrases of a list, matched in any case."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        matches = (_ATOM.findall(line) for line in lines)
-        self._entries = {tuple(map(str.casefold, atoms)) for atoms in matches if atoms}
-        self._longest: dict[str, int] = {}
-        for atoms in self._entries:
-            self._longest[atoms[0]] = max(len(atoms), self._longest.get(atoms[0], 0))
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def matches(self, text: str) -> Iterator[Span]:
-        """Yield the longest entry at each position from left to right, without overlaps.
-
-        An entry matches whole words and marks; each han character is a word.
-        """
-        atom_matches = list(_ATOM.finditer(text))
-        atoms = [match[0].casefold() for match in atom_matches]
-        at = 0
-        while at < len(atoms):
-            size = min(self._longest.get(atoms[at], 0), len(atoms) - at)
-            while size and tuple(atoms[at : at + size]) not in self._entries:
-                size -= 1
-            if size:
-                yield atom_matches[at].start(), atom_matches[at + size - 1].end()
-            at += max(size, 1)
-
-
-def read_entries(name: str, path: str) -> Entries:
-    """Read the list at `path`, an entry per line; `name` is its key, for messages.
-
-    Raises DataError if the file is missing, not UTF-8 or has no entry.
-    """
-    file = _find_file(name, path)
-    return _read_file(name, file, file.digest())
-
-
-def list_digest(name: str, path: str) -> str:
-    """Return the digest of the list; raises DataError if there is no such file."""
-    return _find_file(name, path).digest()
-
-
-def _find_file(name: str, path: str) -> SourceFile:
-    with explain_connection_errors(path, f"{_KEY}.{name}"):
-        files = find_files(path)
-    if len(files) != 1:
-        count = f"{len(files)} files" if files else "nothing"
-        raise DataError(f"{_KEY}.{name}: expected the path of a file, found {count} at {path!r}")
-    return files[0]
-
-
-@functools.lru_cache(maxsize=4)  # a worker reads the same list for each of its shards
-def _read_file(name: str, file: SourceFile, digest: str) -> Entries:
-    lines = read_text(file, f"{_KEY}.{name}").splitlines()
-    entries = Entries(map(CLEAN_UP.normalize_str, lines))  # as the text was cleaned
-    if not len(entries):
-        raise DataError(f"{_KEY}.{name}: expected an entry a line in {file.uri}, found none")
-    return entries
-
-
-def word_list_words(entries: Entries) -> Segmenter:
-    """Return a segmenter by entries; other han characters are single words."""
-
-    def words(text: str) -> Iterator[Span]:
-        end = 0
-        for start, stop in itertools.chain(entries.matches(text), [(len(text), len(text))]):
-            for single in _HAN_CHARACTER.finditer(text, end, start):
-                yield single.span()
-            if _HAN_CHARACTER.search(text, start, stop):
-                yield start, stop
-            end = stop
-
-    return words
-
-
 @functools.cache
 def jieba_words() -> Segmenter:
-    """Return jieba with its own dictionary, without guesses at unknown words.
-
-    Raises UserError if the package is not installed.
-    """
+    """Return jieba with its own dictionary, without guesses at unknown words. Raises UserError if
+    the package is not installed."""
     try:
         with warnings.catch_warnings():
             # Its regular expressions raise newer syntax warnings.
@@ -168,8 +64,8 @@ def jieba_words() -> Segmenter:
             import jieba
     except ImportError as error:
         raise UserError(
-            f"{_KEY}.segmenter: jieba needs a package that is not installed; run "
-            "pip install 'rungwise[zh]', or choose word_list"
+            "instances.mask_units.segmenter: jieba needs a package that is not installed; run "
+            "pip install 'rungwise[zh]'"
         ) from error
     jieba.setLogLevel(logging.WARNING)
     tokenizer = jieba.Tokenizer()
@@ -193,21 +89,9 @@ class MaskUnitsConfig(Config):
 
     `jieba` is the segmenter of that name with its own dictionary. Its guesses at unknown words are
     off: they lower its agreement with the gold segmentation of the second SIGHAN bakeoff.
-    `word_list` takes the longest word of a list from left to right.
     """
 
-    segmenter: Literal["none", "jieba", "word_list"] = "none"  # how Chinese words are found
-    word_list: str | None = None  # UTF-8 file with a word per line, for segmenter word_list
-    phrases: str | None = None  # UTF-8 file with a phrase per line, matched in any case; null: none
-
-    @model_validator(mode="after")
-    def _list_for_segmenter(self) -> Self:
-        if (self.segmenter == "word_list") != (self.word_list is not None):
-            raise ValueError(
-                "segmenter: word_list and the path word_list need each other, found "
-                f"segmenter {self.segmenter!r} and word_list {self.word_list!r}"
-            )
-        return self
+    segmenter: Literal["none", "jieba"] = "none"  # how Chinese words are found
 
 
 def encode_units(
@@ -218,12 +102,10 @@ def encode_units(
     spans: pa.ListArray | None = None,
 ) -> Encoded:
     """Return the tokens of `texts` as `encoder` gives them, with `word_starts` where units begin.
-
     `tokenizer` belongs to `encoder`. `spans` has per text a list start 0, end 0, start 1, ..., in
-    its characters. Raises DataError for an invalid span or an unreadable list, and UserError if the
-    segmenter is not installed.
-    """
-    units = np.concatenate([_spans(texts, spans), _phrases(texts, config)])
+    its characters. Raises DataError for an invalid span, UserError if the segmenter is not
+    installed."""
+    units = _spans(texts, spans)
     has_units = np.zeros(len(texts), dtype=np.bool_)
     has_units[units[:, 0]] = True
     if config.segmenter != "none":
@@ -232,8 +114,6 @@ def encode_units(
         return encoder.encode(texts, words=True)
     units[:, 0] = (np.cumsum(has_units) - 1)[units[:, 0]]
     segmenter = jieba_words() if config.segmenter == "jieba" else None
-    if config.word_list is not None:
-        segmenter = word_list_words(read_entries("word_list", config.word_list))
     selection = texts.filter(pa.array(has_units)).to_pylist()
     with_units = _encode_with_units(selection, tokenizer, segmenter, units)
     if has_units.all():
@@ -335,13 +215,3 @@ def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int6
 def _quote(text: pa.StringScalar) -> str:
     content = text.as_py()
     return repr(content if len(content) <= 40 else content[:37] + "...")
-
-
-def _phrases(texts: pa.StringArray, config: MaskUnitsConfig) -> NDArray[np.int64]:
-    """Find the phrases of the list in the texts, (S, 3): text, start, end."""
-    matches: list[tuple[int, int, int]] = []
-    if config.phrases is not None:
-        entries = read_entries("phrases", config.phrases)
-        for index, text in enumerate(texts.to_pylist()):
-            matches += [(index, start, end) for start, end in entries.matches(text)]
-    return np.array(matches, np.int64).reshape(-1, 3)

@@ -1,15 +1,9 @@
 """The memo encoder: cuts texts into pieces, and tokenises only those that it has not seen before.
 
-Real text repeats its words: of 100 pieces of 8 MB of English, 96 have come before. Texts are cut
-by offsets, Arrow numbers the pieces, a dict finds known ones, and numpy gathers the ids of all.
-They equal those of the whole text in the library; a text where that is not certain stays one piece.
-
 A cut must be a border between pre-tokens whatever surrounds it, and the normalizer must not act
-across it. Only kinds of normalizers and pre-tokenizers proved safe here have rules; the texts of
-others go to the library whole.
+across it. Only normalizers and pre-tokenizers proved safe here have rules:
 
-    blanks   before an ASCII blank: a border for BERT's, GPT-2's, SentencePiece's and all
-             pre-tokenizers trained here; nothing composes with it
+    blanks   before an ASCII blank: nothing composes with it
     marks    also on both sides of ASCII punctuation before an ASCII byte, where each mark stands
              alone; before another byte it may be the base of a composed letter, as in = + U+0338
     classes  also between ASCII letters, digits and punctuation, except after an apostrophe ('s is
@@ -64,10 +58,8 @@ def find_cuts(data: NDArray[np.uint8], rule: CutRule) -> NDArray[np.bool_]:
 
 
 def is_border(piece: str) -> bool:
-    """Whether a piece that was cut off before its blank, if any, is one of the whole text.
-
-    GPT-2's expression takes white space up to the last blank as one pre-token.
-    """
+    """Whether a piece that was cut off before its blank, if any, is one of the whole text. GPT-2's
+    expression takes white space up to the last blank as one pre-token."""
     return piece[:1] != " " or (len(piece) > 1 and not piece[1].isspace())
 
 

@@ -1,8 +1,5 @@
-"""Tokens stage: encode the corpus once, a file of ids per file of text.
-
-Sentences are encoded one by one, to keep their bounds. If a blank is text for the tokenizer, every
-sentence but a document's first is encoded with the blank before it: the ids of a document then
-equal those of its whole text, and serve models of sentences and of running text.
+"""Tokens stage: encode the corpus once, a file of ids per file of text. Sentences are encoded one
+by one, to keep their bounds, with the blank before them if a blank is text for the tokenizer.
 """
 
 import base64
@@ -46,8 +43,7 @@ from rungwise.tokenizer.token_stage import (
     TokensConfig,
     TokensRow,
     TokensSummary,
-    identity,
-    input_digests,
+    tokens_identity,
 )
 from rungwise.tokenizer.token_text import document_hash, join_texts, write_tokens
 
@@ -65,10 +61,8 @@ def encode_file(
     config: TokensConfig,
 ) -> TokenisedText:
     """Encode the documents of a corpus file in order, without empty sentences and documents; of a
-    training file, the share that the config asks for.
-
-    `encoder` belongs to `tokenizer`. Raises DataError if the file is corrupt.
-    """
+    training file, the share that the config asks for. `encoder` belongs to `tokenizer`. Raises
+    DataError if the file is corrupt."""
     blank = " " if blank_is_text(tokenizer) else ""
     parts = []
     share = config.share if file.split == "train" else 1.0
@@ -220,16 +214,13 @@ def _load_tokenizer(tokenizer: Folder) -> Tokenizer:
 def encode_corpus(
     config: TokensConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TokensSummary:
-    """Encode every file of the corpus.
-
-    Raises DataError if spans are requested and the corpus has none, or a file is corrupt.
-    """
+    """Encode every file of the corpus. Raises DataError if spans are requested and the corpus has
+    none, or a file is corrupt."""
     corpus, tokenizer = CorpusSummary.of(inputs["corpus"]), TokenizerSummary.of(inputs["tokenizer"])
-    if config.spans and config.mask_units.phrases is None and not corpus.spans.total:
+    if config.spans and not corpus.spans.total:
         raise DataError(
-            "instances.masking.unit is phrase, but the corpus holds no spans and "
-            "instances.mask_units.phrases names no list; name spans_field in a jsonl or parquet "
-            "source, or give a list, or set instances.masking.unit=whole_word"
+            "instances.masking.unit is phrase, but the corpus holds no spans; name spans_field in "
+            "a jsonl or parquet source, or set instances.masking.unit=whole_word"
         )
     task = EncodeTask(
         config,
@@ -253,8 +244,8 @@ def _list_orders(
     tokenizer, files = (inputs[name].record["files"] for name in ("tokenizer", "corpus"))
     settings = {
         "version": TOKENS.version,
-        "config": identity(config),
-        "lists": input_digests(config),
+        "config": tokens_identity(config),
+        "lists": {},
         "tokenizer": {name: file["sha256"] for name, file in tokenizer.items()},
     }
     for row in corpus.files:
@@ -266,7 +257,7 @@ def _list_orders(
 def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
     sample = sample_corpus(inputs["corpus"].folder, corpus.file_names("train"))
     tokenizer = load_tokenizer(inputs["tokenizer"].folder)
-    choice = choose_encoder(tokenizer, context.compute.tokenizer_backend, sample)
+    choice = choose_encoder(tokenizer, sample)
     if choice.notice is not None:
         context.report.note(choice.notice)
     return choice

@@ -1,7 +1,5 @@
-"""The config of tokens: derived from what the instances need, not a block of a recipe.
-
-The summary of tokens, a manifest of their files, and the stage, which building.py builds.
-"""
+"""The stages of tokenizers and tokens, for planning: summaries, and the config of tokens, which
+follows from what the instances need."""
 
 from typing import Any
 
@@ -10,9 +8,9 @@ from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
-from rungwise.tokenizer.mask_units import MaskUnitsConfig, list_digest
-
-_LISTS = {"word_list", "phrases"}
+from rungwise.tokenizer.config import identity
+from rungwise.tokenizer.files import input_digests
+from rungwise.tokenizer.mask_units import MaskUnitsConfig
 
 
 class TokensConfig(Config):
@@ -25,18 +23,12 @@ class TokensConfig(Config):
     share: float = 1.0
 
 
-def identity(config: TokensConfig) -> dict[str, Any]:
-    """Return the part of the config that decides the result: all but the paths of lists."""
-    plain = config.model_dump(mode="json", exclude={"mask_units": _LISTS})
+def tokens_identity(config: TokensConfig) -> dict[str, Any]:
+    """Return the part of the config that decides the result."""
+    plain = config.model_dump(mode="json")
     if config.share == 1:
         del plain["share"]  # recipes from before it have the same tokens
     return plain
-
-
-def input_digests(config: TokensConfig) -> dict[str, Any]:
-    """Return digests of the lists that the config reads; raises DataError if one is missing."""
-    paths = config.mask_units.model_dump(include=_LISTS, exclude_none=True)
-    return {name: {"sha256": list_digest(name, path)} for name, path in paths.items()}
 
 
 class TokensRow(SummaryPart):
@@ -77,7 +69,28 @@ TOKENS = StageType(
     3,
     LazyFunction("rungwise.tokenizer.token_building:encode_corpus"),
     TokensSummary,
+    identity=tokens_identity,
+    resumes=True,
+)
+
+
+class TokenizerSummary(Summary):
+    """The vocabulary, the size of its sample, and measurements on held-out text."""
+
+    kind: str
+    vocab_size: int
+    special: SpecialIds
+    sample_characters: int  # 0 for a vocabulary from a file
+    unknown_rate: float
+    tokens_per_word: float
+    characters_per_token: float
+
+
+TOKENIZER = StageType(
+    "tokenizer",
+    6,
+    LazyFunction("rungwise.tokenizer.building:train_tokenizer"),
+    TokenizerSummary,
     identity=identity,
     outside=input_digests,
-    resumes=True,
 )

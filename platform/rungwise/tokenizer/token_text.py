@@ -1,8 +1,4 @@
-"""Tokenised text: the ids of documents with the bounds of sentences, in memory and in a file.
-
-A file of a tokens artifact is one Arrow batch with a row per document: its hash, its sentences as
-lists of ids, and optionally a bit per token where a mask unit begins and the number of its label.
-It is memory-mapped, so reading a document costs only the pages touched.
+"""Tokenised text, in memory and in a memory-mapped Arrow file with a row per document.
 
 N tokens, S sentences, D documents
 """

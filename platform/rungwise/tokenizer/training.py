@@ -1,7 +1,5 @@
-"""Train tokenizers; the same sentences give the same vocabulary in any process.
-
-The `tokenizers` library learns WordPiece and byte-level BPE, sentencepiece learns Unigram;
-characters and words are counted. BERT's special tokens come first in each.
+"""Train tokenizers; the same sentences give the same vocabulary in any process. BERT's special
+tokens come first in each.
 """
 
 import io
@@ -34,10 +32,8 @@ _LONGEST_LINE_BYTES = 1 << 30
 
 
 def train(config: TrainedConfig, sentences: Iterable[str]) -> Tokenizer:
-    """Train a tokenizer on `sentences`, which WordPiece iterates over twice.
-
-    Raises DataError if there is too little text.
-    """
+    """Train a tokenizer on `sentences`, which WordPiece iterates over twice. Raises DataError if
+    there is too little text."""
     match config:
         case WordPieceConfig():
             return _train_wordpiece(config, sentences)
@@ -158,11 +154,9 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
 
 
 def count_words(config: CountedConfig, sentences: Iterable[str]) -> Counter[str]:
-    """Count the words, or characters, of `sentences`.
-
-    Texts are split at blanks first, and only distinct pieces go through the normalizer and
-    pre-tokenizer, which treat each piece alone and keep blanks.
-    """
+    """Count the words, or characters, of `sentences`. Texts are split at blanks first, and only
+    distinct pieces go through the normalizer and pre-tokenizer, which treat each piece alone and
+    keep blanks."""
     tokenizer = _count_words(config, {UNK: UNK_ID})
     normalize = tokenizer.normalizer.normalize_str
     split = tokenizer.pre_tokenizer.pre_tokenize_str
@@ -180,10 +174,8 @@ def count_words(config: CountedConfig, sentences: Iterable[str]) -> Counter[str]
 
 
 def from_counts(config: CountedConfig, counts: Mapping[str, int]) -> Tokenizer:
-    """Return the tokenizer of the most frequent words, or characters, of `counts`.
-
-    Ids follow frequency, the highest first; ties are in alphabetical order.
-    """
+    """Return the tokenizer of the most frequent words, or characters, of `counts`. Ids follow
+    frequency, the highest first; ties are in alphabetical order."""
     frequent = [word for word, count in counts.items() if count >= config.min_frequency]
     frequent.sort(key=lambda word: (-counts[word], word))
     words = [*SPECIAL_TOKENS, *frequent][: config.vocab_size]

@@ -1,14 +1,7 @@
 """Checkpoints: everything a run needs to continue, as data and not as code (checkpoint_files.py).
 
-Training stops only while tensors are copied to host memory; a thread writes them. Each worker
-writes its own object, and the leader writes the record when all are there. Folder names contain the
-number of the attempt, so files of another attempt are never mistaken for its own.
-
-The data position is the step (instances/order.py), the learning rate follows from the progress, and
-dropout is seeded by the step (loop.py), so no generator state is saved.
-
-If the store is unavailable, a save retries for up to three minutes while training continues to its
-next save. A failed save is reported, and the next one tries again; the third in a row ends the run.
+Training stops only while tensors are copied to host memory; a thread writes them. The learning rate
+and the data follow from the step, and dropout is seeded by it, so no generator state is saved.
 """
 
 import json
@@ -25,13 +18,13 @@ from torch import Tensor
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.training.average import AVERAGE
 from rungwise.training.checkpoint_files import (
     Checkpoint,
     CheckpointFiles,
     CheckpointRules,
     Superseded,
 )
+from rungwise.training.optimizer import AVERAGE
 from rungwise.training.parallel import Group
 from rungwise.training.state import RunState, TensorPiece
 from rungwise.training.tensor_files import MODEL, save_tensors, write_file
@@ -46,11 +39,9 @@ _LAST_SECONDS = 10.0  # for the writing thread, when a run ends with an error
 
 
 class PartWriter:
-    """One save in progress: a thread with a copy of everything it needs.
-
-    `folder` is that of the step and this attempt. The leader's thread calls `commit` with the
-    descriptions of all workers' parts once they are there.
-    """
+    """One save in progress: a thread with a copy of everything it needs. `folder` is that of the
+    step and this attempt. The leader's thread calls `commit` with the descriptions of all workers'
+    parts once they are there."""
 
     def __init__(
         self,
@@ -93,11 +84,7 @@ class PartWriter:
             self.written.set()
 
     def _retry(self, write: Callable[[], T]) -> T:
-        """The result of `write`, retried for some minutes if a store is unavailable.
-
-        The store itself gives up within seconds if connections are refused. Here nobody waits until
-        the next save.
-        """
+        """The result of `write`, retried for some minutes if a store is unavailable."""
         deadline = time.monotonic() + _STORE_SECONDS
         while True:
             try:
@@ -159,9 +146,8 @@ class Checkpoints:
 
     def resume(self, state: RunState) -> Progress:
         """Load the newest sound checkpoint, of this run or an earlier one, or start from step 0.
-
-        Raises DataError, on every worker, if the folder has checkpoints of another configuration.
-        """
+        Raises DataError, on every worker, if the folder has checkpoints of another
+        configuration."""
         self._refuse_foreign()
         if self._group.leads:  # the others cannot begin to save before they have its number
             self._files.begin_attempt()
@@ -249,11 +235,9 @@ class Checkpoints:
         self, state: RunState, progress: Progress, wait: bool = False, must: bool = False
     ) -> float:
         """Start to write the checkpoint of this step; returns the seconds that training stopped.
-
         Waits for the previous save first, with `wait` for this one too. Raises the error of the
         writing thread after three failures in a row; with `must`, after the first; Superseded at
-        once.
-        """
+        once."""
         began = time.perf_counter()
         self.settle()
         group, step = self._group, progress.step

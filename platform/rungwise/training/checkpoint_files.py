@@ -4,19 +4,11 @@
         .attempt-0000033f9a01c2b4              one for each start of the run: a number, a random one
         step-000000400-0000033f9a01c2b4/       of a step and the attempt that wrote it
             part-00000-of-00002.safetensors    one worker's part of model and moments (state.py)
-            part-00001-of-00002.safetensors
             checkpoint.json                    written last: progress, identity, each sha256
 
-Without `checkpoint.json` there is no checkpoint, so a killed save leaves the previous one intact.
-Digests are checked before anything is loaded, including the record's own. A damaged checkpoint is
-skipped for the one before it and does not count as kept.
-
-Names order the attempts of a run, and with them what may remove what. An earlier attempt may still
-be at work, for instance on a machine that was cut off. It touches no file of a later one, and
-removes old checkpoints only if it is the latest when its own is complete. A later one announces
-itself before it removes what earlier ones left unfinished. In any order of their operations, what
-an attempt has saved stays until something later is saved
-(tests/unit/training/test_checkpoint_attempts.py tries them all).
+An earlier attempt may still be at work, on a machine that was cut off. It touches no file of a
+later one, and in any order of their operations, what an attempt has saved stays until something
+later is saved (tests/unit/training/test_checkpoint_attempts.py tries them all).
 """
 
 import hashlib
@@ -189,11 +181,9 @@ class CheckpointFiles:
             logger.warning("old checkpoints below %s stay", self.folder.uri, exc_info=True)
 
     def _expired(self, last: Checkpoint) -> list[Checkpoint]:
-        """The checkpoints to remove once this attempt's `last` one is valid.
-
-        Those of other attempts after the one that was resumed are damaged, or came too late to be
-        resumed. They must not displace sound ones, and stay until this run reaches them.
-        """
+        """The checkpoints to remove once this attempt's `last` one is valid. Those of other
+        attempts after the one that was resumed are damaged, or came too late to be resumed. They
+        must not displace sound ones, and stay until this run reaches them."""
         rules = self._rules
         past = [each for each in self.finished() if each <= last and each.attempt <= self.attempt]
         sound = [

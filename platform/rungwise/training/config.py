@@ -14,14 +14,13 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.lazy import LazyFunction
 from rungwise.core.randomness import bits
-from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.order import OrderConfig
+from rungwise.instances.summary import InstancesConfig
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import Fitting
 from rungwise.models.losses.objectives import BatchShapes, Objective
-from rungwise.training.average import AverageConfig, LastAverageConfig
-from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
+from rungwise.training.optimizer import AnyOptimizerConfig, AverageConfig, OptimizerConfig
 
 # "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
 # losses are always float32.
@@ -34,29 +33,9 @@ _MIXTURE = 0x317  # separates the turns of a mixture from other random numbers
 _FIXED_BY_STREAMS = {
     "pretrain.order.window_instances": "it reads contiguous text, which no window permutes",
     "pretrain.order.lanes": "it has as many streams as pretrain.global_batch_size",
-    "pretrain.order.weights": "its streams are the text as it stands",
-    "pretrain.order.epochs": "its streams are the text as it stands",
     "compute.parallel": "it has no Transformer blocks to share out",
     "compute.recompute_activations": "it has no Transformer blocks to recompute",
 }
-
-
-class OutlierConfig(Config):
-    """Which steps to leave out. They are compared with the medians of the hundred steps before."""
-
-    # multiple of the median loss that stands out; null: ignore the loss
-    loss_factor: float | None = Field(default=1.5, gt=1)
-    # multiple of the median gradient norm that stands out; null: ignore the norm
-    norm_factor: float | None = Field(default=4.0, gt=1)
-
-    @model_validator(mode="after")
-    def _compares_something(self) -> Self:
-        if self.loss_factor is None and self.norm_factor is None:
-            raise ValueError(
-                "loss_factor and norm_factor are both null, so no step could stand out; give one, "
-                "or set skip_outliers to null"
-            )
-        return self
 
 
 class EarlyStopConfig(Config):
@@ -105,7 +84,6 @@ class GradientConfig(Fitting):
     optimizer: AnyOptimizerConfig = OptimizerConfig()
     # of computation; auto: bfloat16 where the processor multiplies it natively, else float32
     precision: Precision = "auto"
-    bfloat16_stream: bool = False  # with bfloat16, also pass activations between blocks in it
     validation_every_steps: int = Field(default=1000, ge=1)
     validation_instances: int = Field(default=512, ge=1)  # held-out instances per validation
     log_every_steps: int = Field(default=20, ge=1)
@@ -113,12 +91,10 @@ class GradientConfig(Fitting):
     max_skipped_steps: int = Field(default=10, ge=0)
     # report a step whose loss exceeds this many times the running median
     spike_factor: float = Field(default=1.5, gt=1)
-    # leave out steps that stand out; null: only report them
-    skip_outliers: OutlierConfig | None = None
     # where the bias of an output over words begins: at the logarithm of their frequencies in the
     # training rows, so that the first loss is that of order 1, or at zeros; ignored without a bias
     output_bias: Literal["frequencies", "zeros"] = "frequencies"
-    # average of the weights, for validation and the final model; null: none
+    # mean of the weights over the last steps, for validation and the final model; null: none
     average: AverageConfig | None = None
     # end the run when the validation loss stops falling; null: never
     early_stop: EarlyStopConfig | None = None
@@ -170,11 +146,6 @@ class GradientConfig(Fitting):
                     f"pretrain.global_batch_size is {self.global_batch_size}, too few for "
                     f"compute.logical_workers {logical}; lower the second"
                 )
-        if compute.parallel == "hybrid" and workers > 1 and workers % compute.shard_workers:
-            raise ConfigError(
-                f"compute.shard_workers is {compute.shard_workers}, which does not divide "
-                f"compute.num_workers {workers}; change one of them"
-            )
         if compute.min_workers is not None and compute.min_workers > workers:
             raise ConfigError(
                 f"compute.min_workers is {compute.min_workers}, more than compute.num_workers "
@@ -194,12 +165,6 @@ class GradientConfig(Fitting):
                 f"pretrain.{key} and pretrain.mixture are both set, and the turns of a mixture are "
                 f"drawn for a number of steps; set pretrain.{key} to null",
                 {f"pretrain.{key}": None},
-            )
-        if self.mixture and self.skip_outliers is not None:
-            raise ConfigError(
-                "pretrain.skip_outliers and pretrain.mixture are both set, and losses of different "
-                "objectives do not compare; set pretrain.skip_outliers to null",
-                {"pretrain.skip_outliers": None},
             )
         if self.global_batch_size < objective.fewest_rows:
             raise ConfigError(
@@ -229,12 +194,10 @@ class GradientConfig(Fitting):
         return self.model_copy(update={**changes, "mixture": {}})
 
     def draw_turns(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """For each step, the place in `names` of the member of a mixture that it trains on.
-
-        As in GenSen (Subramanian et al. 2018, arXiv:1804.00079): some train every so many steps,
-        and the others are drawn uniformly. A draw depends on the step alone, so a member keeps its
-        order of rows whatever the others are.
-        """
+        """For each step, the place in `names` of the member of a mixture that it trains on. As in
+        GenSen (Subramanian et al. 2018, arXiv:1804.00079): some train every so many steps, and the
+        others are drawn uniformly. A draw depends on the step alone, so a member keeps its order of
+        rows whatever the others are."""
         steps = np.arange(self.steps)
         every = {name: each.every for name, each in self.mixture.items() if each.every}
         others = np.array([place for place, name in enumerate(names) if name not in every])
@@ -255,17 +218,15 @@ class GradientConfig(Fitting):
 
     @property
     def shared_steps(self) -> int:
-        """How many first steps a run with other `steps` and another decay has in common.
-
-        They end with the plateau of warmup_stable_decay, or where longer instances or the mean of
-        the last steps begin. 0 if nothing is shared: other schedules decay all the way, a warm-up
-        by fraction grows with the run, and a budget or early stop is no number of steps.
-        """
+        """How many first steps a run with other `steps` and another decay has in common. They end
+        with the plateau of warmup_stable_decay, or where longer instances or the mean of the last
+        steps begin. 0 if nothing is shared: other schedules decay all the way, a warm-up by
+        fraction grows with the run, and a budget or early stop is no number of steps."""
         schedule = self.optimizer.schedule
         plateau = schedule.kind == "warmup_stable_decay" and self.ends_early is None
         if not plateau or (schedule.warmup_steps is None and schedule.warmup_fraction > 0):
             return 0
-        mean_steps = self.average.steps if isinstance(self.average, LastAverageConfig) else 0
+        mean_steps = self.average.steps if self.average else 0
         decay_from = schedule.decay_from(self.steps)
         return min(decay_from, self.first_longer_step, self.steps - mean_steps)
 
@@ -291,11 +252,11 @@ class GradientConfig(Fitting):
                     f"longer_share {self.longer_share} of steps {steps} leaves no step to read "
                     f"{unread}; raise steps, or set longer_share and longer_instances to null"
                 )
-        if isinstance(average, LastAverageConfig):
+        if average is not None:
             if end := self.ends_early:
                 raise BlockError(
                     f"average is over the last {average.steps} steps, and {end} could end "
-                    "the run before them, but not before those of average.kind ema",
+                    "the run before them",
                     {end: None},
                 )
             if average.steps > steps:

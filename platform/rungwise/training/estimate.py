@@ -1,17 +1,5 @@
-"""Estimates what a run takes before anything is spent: size, steps, memory, time and cost.
-
-    estimate_run(config, measures, compute) -> Estimate
-
-All but the time follows from the config. The time follows from a known rate, or on request from one
-measured by training on a few micro-batches of random tokens on this machine, which predicts the
-cluster only if this machine is like its workers.
-
-Memory per device is estimated by rule: 4 bytes each for the weight, gradient and two moments of a
-parameter, and its average if there is one, the activations that backward needs (Korthikanti et al.
-2022, arXiv:2205.05198: per layer, 34 bytes per token and hidden unit in 16 bits, without the
-attention matrix, which the flash kernel never stores, and 4 more where the residual stream stays in
-float32; benchmarks/simulated_step.py counts 34 and 38), and logits with their gradient.
-"""
+"""Estimates what a run takes before anything is spent: size, steps, memory, time and cost. The time
+follows from a known rate, or from one measured on some micro-batches on this machine."""
 
 import math
 import time
@@ -26,14 +14,13 @@ import torch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kind import Kind
-from rungwise.instances.kinds import read_kind
-from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.models.device import shapes_only
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
 from rungwise.models.losses.objectives import CarriesState
 from rungwise.models.transformer.block import parameter_count, recompute_activations
 from rungwise.training.config import GradientConfig, GradientFit
-from rungwise.training.curriculum import rows_per_epoch, scale_micro_batch
+from rungwise.training.feed import rows_per_epoch, scale_micro_batch
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
 from rungwise.training.parallel import Group, distribute
@@ -55,14 +42,6 @@ class Measures:
     vocab_size: int
     tokens_per_row: float
     instances: int | None = None
-
-    @property
-    def sequence_length(self) -> int:
-        return self.kind.length
-
-    @property
-    def masked_per_row(self) -> float:
-        return self.kind.masked_per_row
 
     @classmethod
     def of(cls, artifact: Artifact) -> "Measures":
@@ -146,12 +125,10 @@ def estimate_run(
     measure: Callable[[int, int], None] | None = None,
 ) -> RunEstimate:
     """Estimate parameters, batch, devices, steps, tokens and memory; time and cost if known.
-
-    `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second`
-    is of the whole run. Without it, `measure` asks to measure this machine's rate, which is
-    multiplied by the workers; it is called with the batches done and the batches in all. Raises
-    ConfigError if model and objective do not fit.
-    """
+    `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second` is
+    of the whole run. Without it, `measure` asks to measure this machine's rate, which is multiplied
+    by the workers; it is called with the batches done and the batches in all. Raises ConfigError if
+    model and objective do not fit."""
     settings, first, price = config.pretrain, measures[0], compute.price_per_hour
     with shapes_only():
         parameters = parameter_count(config.model.build(first.vocab_size, config.objective))
@@ -160,7 +137,7 @@ def estimate_run(
     micro = min(compute.micro_batch_size, largest)
     phases: list[PhaseEstimate] = []
     for each, steps in zip(measures, _phase_steps(settings, len(measures)), strict=True):
-        lengths = first.sequence_length, each.sequence_length
+        lengths = first.kind.length, each.kind.length
         rows = min(scale_micro_batch(compute.micro_batch_size, *lengths), largest)
         phases.append(_estimate_phase(config, each, rows, steps))
     training = training_cost(config, measures)
@@ -213,7 +190,7 @@ def _estimate_phase(
         epochs = steps * size / rows_per_epoch(config, measures.instances, size)
     return PhaseEstimate(
         steps,
-        measures.sequence_length,
+        measures.kind.length,
         micro,
         size * measures.tokens_per_row,
         steps * size * measures.tokens_per_row,
@@ -229,17 +206,18 @@ def _phase_steps(settings: GradientConfig, phases: int) -> list[int]:
 
 def _flops_per_token(config: GradientFit, measures: Measures) -> float:
     return config.model.flops_per_token(
-        measures.vocab_size, measures.sequence_length, config.objective, measures.masked_per_row
+        measures.vocab_size, measures.kind.length, config.objective, measures.kind.masked_per_row
     )
 
 
 def memory_estimate(
     config: GradientFit, measures: Measures, compute: ComputeConfig, parameters: int, micro: int
 ) -> int:
-    """Bytes per device, by the rule in the module docstring."""
-    sharded_over = {"ddp": 1, "fsdp": compute.num_workers, "hybrid": compute.shard_workers}[
-        compute.parallel
-    ]
+    """Bytes per device, by rule: 4 bytes each for the weight, gradient and two moments of a
+    parameter, and its average if there is one; the activations that backward needs (Korthikanti et
+    al. 2022, arXiv:2205.05198: per layer, 34 bytes per token and hidden unit in 16 bits, and 4 more
+    where the residual stream stays in float32); logits with their gradient."""
+    sharded_over = compute.num_workers if compute.parallel == "fsdp" else 1
     settings = config.pretrain
     moments = 2 if settings.optimizer.kind == "adamw" else 1.5
     average = 0 if settings.average is None else 1
@@ -250,16 +228,17 @@ def memory_estimate(
     # A GPU of the plan need not be here; today's multiply bfloat16.
     on_gpu = compute.gpus_per_worker > 0 and settings.precision == "auto"
     words = 2 if on_gpu or uses_bfloat16(settings.precision, torch.device("cpu")) else 4
-    rows_tokens = micro * measures.sequence_length
+    rows_tokens = micro * measures.kind.length
     again = compute.recompute_activations
     a_unit = (_RECOMPUTED_BYTES if again else _BYTES_A_TOKEN_AND_UNIT) * words / 2
-    if words == 2 and not settings.bfloat16_stream:
+    if words == 2:
         a_unit += _RECOMPUTED_WIDE_BYTES if again else _WIDE_STREAM_BYTES
     layers = config.model.depth + (1 if again else 0)
     activations = rows_tokens * config.model.width * a_unit * layers
-    predicted = micro * measures.masked_per_row or rows_tokens
+    predicted = micro * measures.kind.masked_per_row or rows_tokens
     logits = min(
-        predicted * measures.vocab_size, MOST_LOGITS if not measures.masked_per_row else math.inf
+        predicted * measures.vocab_size,
+        MOST_LOGITS if not measures.kind.masked_per_row else math.inf,
     )
     return int(fixed + activations + 3 * 4 * logits)
 
@@ -280,7 +259,7 @@ def is_measured_fast(
     """Whether this machine surely measures the speed in some seconds."""
     rows = min(compute.micro_batch_size, config.pretrain.global_batch_size)
     flops = [
-        rows * each.sequence_length * _flops_per_token(config, each) * _MEASURED_BATCHES
+        rows * each.kind.length * _flops_per_token(config, each) * _MEASURED_BATCHES
         for each in measures
     ]
     return sum(flops) < _SHORT_FLOPS * (_GPU_SPEEDUP if compute.gpus_per_worker else 1)

@@ -1,17 +1,22 @@
-"""The blocks `model` and `pretrain` of a recipe: a family, and how its weights are fitted.
-
-A new kind of fitting is a config that answers for itself (`Fitting`), named once in the union
-`PretrainConfig`.
+"""The blocks `model` and `pretrain` of a recipe: a family, and how its weights are fitted. A new
+kind of fitting is a config that answers for itself, named once in the union `PretrainConfig`.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from rungwise.core.configuration.config import Config, block_kind, union_members
+from rungwise.core.configuration.canonical import canonical_json, plain
+from rungwise.core.configuration.config import Config, block_kind, union_members, validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.lazy import LazyFunction
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import ContinuableRun, StageType, Trunk
+from rungwise.core.storage.folder import Folder
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import (
@@ -23,9 +28,11 @@ from rungwise.models.fitting import (
     SolvedFamily,
 )
 from rungwise.models.losses.objectives import Objective
+from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules, EarlierRun
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
+from rungwise.training.summary import PretrainSummary
 
-VERSION = 8  # of the stage's output, checkpoints included
+VERSION = 9  # of the stage's output, checkpoints included
 
 
 def _kind(block: Any) -> str | None:
@@ -44,11 +51,9 @@ class CountsConfig(Fitting):
 
 
 class _Passes(Fitting):
-    """Keys of fitting by passes, over text or over cells.
-
-    With one thread a run is repeatable to the bit on processors of one kind. More threads write to
-    one model without locks: faster, and never twice the same.
-    """
+    """Keys of fitting by passes, over text or over cells. With one thread a run is repeatable to
+    the bit on processors of one kind. More threads write to one model without locks: faster, and
+    never twice the same."""
 
     reads_tokens: ClassVar[bool] = True
 
@@ -68,7 +73,7 @@ class AsynchronousConfig(_Passes):
     """
 
     fits: ClassVar[type] = ReadingFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.asynchronous:pretrain_asynchronously")
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.rounds:pretrain_asynchronously")
 
     kind: Literal["asynchronous"] = "asynchronous"
     epochs: int = Field(default=5, ge=1)
@@ -97,7 +102,7 @@ class CooccurrenceConfig(_Passes):
     or, where the family is calculated at once, neither epochs nor a learning rate."""
 
     fits: ClassVar[type] = CooccurrenceFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.cooccurrence:pretrain_by_cooccurrence")
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.rounds:pretrain_by_cooccurrence")
     holds_out: ClassVar[bool] = False
 
     kind: Literal["cooccurrence"] = "cooccurrence"
@@ -220,3 +225,96 @@ def require_gradient(config: PretrainStageConfig, purpose: str) -> GradientFit:
             f"pretrain.kind is {config.pretrain.kind}, which has no {purpose}; expected gradient"
         )
     return FitConfig(config.model, config.pretrain)
+
+
+def read_training_config(pretrain: Artifact) -> PretrainStageConfig:
+    """The two blocks of the recipe that the artifact was trained with."""
+    return validate(PretrainStageConfig, pretrain.record["config"])
+
+
+def find_earlier(
+    config: GradientFit, inputs: Mapping[str, str], finished: Sequence[Artifact]
+) -> EarlierRun | None:
+    """The finished run that shares the most steps and has a checkpoint of them; None if none does.
+    `inputs` are fingerprints by name."""
+    if not config.pretrain.shared_steps:
+        return None
+    own = _shared_facts(config, inputs)
+    earlier: dict[int, EarlierRun] = {}
+    for artifact in finished:
+        facts = artifact.record["facts"]
+        if facts["version"] != VERSION or facts["config"]["model"] != own["config"]["model"]:
+            continue
+        before = require_gradient(read_training_config(artifact), "steps")
+        if canonical_json(_shared_facts(before, facts["inputs"])) != canonical_json(own):
+            continue
+        most = min(config.pretrain.shared_steps, before.pretrain.shared_steps)
+        # Not verified: `Checkpoints.resume` skips a damaged one for the one before.
+        folder = Folder(artifact.folder.uri) / "checkpoints"
+        files = CheckpointFiles(CheckpointRules(folder, "", 1))
+        if steps := [step for step in files.steps() if step <= most]:
+            names = {"fingerprint": artifact.fingerprint, "label": artifact.label}
+            earlier[steps[-1]] = EarlierRun(folder, steps[-1], names)
+    return earlier[max(earlier)] if earlier else None
+
+
+def plan_earlier(
+    config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
+) -> ContinuableRun | None:
+    """The same for a plan."""
+    if not config.pretrain.shared_steps:
+        return None
+    earlier = find_earlier(require_gradient(config, "steps"), inputs, finished)
+    if earlier is None:
+        return None
+    name, label = earlier.names["fingerprint"], earlier.names["label"]
+    return ContinuableRun(name, f"goes on from step {earlier.steps} of {label}-{name}")
+
+
+def find_trunk(config: PretrainStageConfig, inputs: Mapping[str, str]) -> Trunk | None:
+    """The settings of the steps that a run shares with longer ones, and their number; None if it
+    shares none."""
+    if not config.pretrain.shared_steps:
+        return None
+    facts = _shared_facts(require_gradient(config, "steps"), inputs)
+    return canonical_json(facts), config.pretrain.shared_steps
+
+
+def list_finished_runs(output: Folder) -> list[Artifact]:
+    """The finished runs in the folder that holds `output`."""
+    root, stage, _ = output.uri.rsplit("/", 2)
+    return artifacts.list_artifacts(Folder.at(root), stage)
+
+
+def _shared_facts(config: GradientFit, inputs: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of the shared steps: without their number, and what comes after them."""
+    blocks = plain(config.identity())
+    for key in ("steps", "longer_share"):
+        del blocks["pretrain"][key]
+    schedule = blocks["pretrain"]["optimizer"]["schedule"]
+    for key in ("decay_fraction", "decay_steps", "final_fraction"):
+        del schedule[key]
+    before = {name: value for name, value in inputs.items() if name != "longer_instances"}
+    return {"config": blocks, "inputs": before}
+
+
+def pretrain_model(
+    config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> PretrainSummary:
+    """Fit the model and write its files. Raises UserError if the instances do not fit the model, or
+    the fitting fails."""
+    fit = FitConfig(config.model, config.pretrain)
+    return config.pretrain.fitter(fit, inputs, output, context)
+
+
+PRETRAIN = StageType(
+    "pretrain",
+    VERSION,
+    pretrain_model,
+    PretrainSummary,
+    identity=PretrainStageConfig.identity,
+    goes_on_from=plan_earlier,
+    trunk=find_trunk,
+    resumes=True,
+    trains_alone=lambda config, compute: config.pretrain.trains_alone(compute),
+)

@@ -1,26 +1,9 @@
-"""The weights that a run starts with: random, or those of a finished run.
+"""The weights that a run starts with: random, or those of a finished run or another library's.
 
-As in Howard & Ruder 2018 (arXiv:1801.06146) and Gururangan et al. 2020 (arXiv:2004.10964), only the
-weights are taken over. Step, moments, learning rate and data order start anew.
-
-Tensors are matched by name. Objectives of a family that predict words share the body and the head
-for words, whether they mask or read from left to right: which tokens attention sees is no weight.
-So a model may be converted (Gisserot-Boukhlef et al. 2025, arXiv:2507.00994). They differ in the
-rest:
-
-    fresh    parts that the run trains and the old model lacks, such as the pooler and the pair
-             head of `mlm_nsp` after `mlm` or `left_to_right`; they are drawn at random
-    carried  parts that the old model has and the run does not train, such as the same two in `mlm`
-             after `mlm_nsp`; they are written unchanged beside the new weights
-
-Imported weights (serving/hugging_face/stage.py) are handled likewise: they have the encoder, and
-perhaps heads.
-
-Word vectors (a step of another family) replace the token vectors of any model that has some of
-their size, and are fixed; the rest is drawn.
-
-Carrying keeps the trained pooler, on which fine-tuning puts its head, when a run trains on
-sentences without a successor. A carried part was trained on an older encoder.
+Only weights are taken over (Howard & Ruder 2018, arXiv:1801.06146), matched by name. What the run
+trains and the old model lacks is drawn at random ("fresh"); what the old model has and the run does
+not train, such as a pooler, is written unchanged beside the new weights ("carried"). Word vectors
+replace the token vectors of any model that has some of their size, and are fixed.
 """
 
 import contextlib
@@ -36,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.core.configuration.canonical import flatten
-from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.summary import Summary
@@ -52,7 +35,7 @@ from rungwise.models.transformer.body import OnBody
 from rungwise.models.word_vectors.vector_family import TABLE, VectorFamily
 from rungwise.tokenizer import load_tokenizer, token_bytes
 from rungwise.training.config import GradientFit
-from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.fit_config import read_training_config
 from rungwise.training.summary import BeganWith
 from rungwise.training.tensor_files import MODEL, load_tensors
 
@@ -70,11 +53,10 @@ class ImportConfig(Config):
 
 
 class ImportSummary(Summary):
-    """The imported model, with the rows of its vocabulary, the last of them for new words."""
+    """The imported model, and the rows of its vocabulary."""
 
     model: ModelConfig
     vocab_size: int
-    new_words: int
 
 
 class Start(NamedTuple):
@@ -256,11 +238,6 @@ def compare_tensors(model: nn.Module, initial: Artifact) -> BeganWith:
         fresh=tuple(sorted(own - before)),
         carried=tuple(sorted(before - own)),
     )
-
-
-def read_training_config(pretrain: Artifact) -> PretrainStageConfig:
-    """The two blocks of the recipe that the artifact was trained with."""
-    return validate(PretrainStageConfig, pretrain.record["config"])
 
 
 def is_imported(initial: Artifact) -> bool:

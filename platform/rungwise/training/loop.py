@@ -1,18 +1,11 @@
 """The training loop: plain PyTorch, without Ray and MLflow, to be read from top to bottom.
 
-A run is a function of its config. Step s reads positions [s B, (s + 1) B) of the computed order,
-its learning rate follows from s, and dropout is seeded by (seed, s, logical worker). So a killed
-run continues from its last checkpoint and ends bit for bit as it would have ended. (Except with a
-budget of seconds: how many steps fit into an hour is no function of a config.)
-
-A loss is a sum and a count until the last all-reduce: every micro-batch is divided by the counts of
-the whole global batch, so splitting it over micro-batches and workers in any way gives the same
-gradient.
-
-P parts of the objective
+A run is a function of its config: a killed run continues from its last checkpoint and ends bit for
+bit as it would have ended (except with a budget of seconds). A loss is a sum and a count until the
+last all-reduce, so splitting a batch in any way gives the same gradient.
 """
 
-import copy
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -21,28 +14,27 @@ from torch import nn
 
 from rungwise.core.randomness import bits
 from rungwise.models.device import keep_freed_memory, multiplies_bfloat16
-from rungwise.models.transformer.block import recompute_activations, set_stream
-from rungwise.training.average import WeightAverage
+from rungwise.models.transformer.block import recompute_activations
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import EarlyStopConfig, GradientConfig, GradientFit, Precision
-from rungwise.training.curriculum import DataPhase, find_phase, open_phases
-from rungwise.training.feed import Prefetched, logical_ranks
-from rungwise.training.optimizer import build_optimizers, learning_rate_at
+from rungwise.training.feed import DataPhase, Prefetched, find_phase, logical_ranks, open_phases
+from rungwise.training.optimizer import WeightAverage, build_optimizers, learning_rate_at
 from rungwise.training.parallel import Worker, distribute
 from rungwise.training.state import RunState
-from rungwise.training.step import Step
-from rungwise.training.step_metrics import StepMetrics, StepTotals
+from rungwise.training.step import Step, new_streams, validate
 from rungwise.training.throughput import (
     Clock,
     Costs,
     Progress,
+    StepMetrics,
+    StepTotals,
     check_start,
     group_matmul_rate,
     log_saves,
     log_step,
+    log_validation,
     report_again,
 )
-from rungwise.training.validation import Replica, Validations, new_streams
 
 _NOTICE_SECONDS = 1.0  # between two checks for a notice that a machine will go away
 
@@ -56,28 +48,21 @@ def train(
     first_loss: float | None = None,
 ) -> tuple[Progress, Costs]:
     """Train `model` in place until the end, from the newest sound checkpoint if any.
-
     `worker.compute` changes the numbers only by rounding and by which dropout is drawn; with the
     same number of logical workers, only by the order of sums. `first_loss` is the expected loss of
     predicting a word with random weights: the first losses are compared with it. All workers ask
     for notices at the same steps. Returns the progress and the references for throughput. Raises
-    UserError if too many steps are not finite or checkpoints cannot be written.
-    """
+    UserError if too many steps are not finite or checkpoints cannot be written."""
     settings, objective = config.pretrain, config.objective
     group, compute, report = worker.group, worker.compute, worker.report
     keep_freed_memory()
     bfloat16 = uses_bfloat16(settings.precision, group.device)
     phases = open_phases(config, turns, worker)
-    streams = new_streams(model, phases[0], group.rank, group.device)
+    streams = new_streams(model, phases[0], group)
     # On a CPU, LayerNorm takes bfloat16 weights only if its input is bfloat16.
-    narrow = bfloat16 and (settings.bfloat16_stream or group.device.type == "cuda")
-    replica = None
-    if compute.asynchronous_validation and settings.early_stop is None:
-        own = copy.deepcopy(model) if group.leads else None
-        replica = Replica(own, config, turns, compute, group.world_size, bfloat16, narrow)
-    exchange = distribute(model, group, compute.parallel, compute.shard_workers, narrow)
+    narrow = bfloat16 and group.device.type == "cuda"
+    exchange = distribute(model, group, compute.parallel, narrow)
     recompute_activations(model, compute.recompute_activations)
-    set_stream(model, torch.bfloat16 if bfloat16 and settings.bfloat16_stream else None)
     optimizers = build_optimizers(model, settings.optimizer, bfloat16)
     average = settings.average and WeightAverage(model, settings.average, settings.steps)
     state = RunState(model, optimizers, average.tensors if average else {}, streams)
@@ -92,15 +77,7 @@ def train(
     costs = Costs(group_matmul_rate(group, rate_dtype), compute.price_per_hour)
     step_metrics = StepMetrics(progress, config, worker)
     step = Step(
-        model,
-        objective,
-        exchange,
-        optimizers,
-        settings.optimizer,
-        group,
-        bfloat16,
-        compute.compile,
-        step_metrics.judge if settings.skip_outliers else None,
+        model, objective, exchange, optimizers, settings.optimizer, group, bfloat16, compute.compile
     )
     ranks = logical_ranks(group.rank, group.world_size, worker.parts_of_a_batch)
     if worker.parts_of_a_batch != (compute.logical_workers or group.world_size):
@@ -108,10 +85,19 @@ def train(
             f"compute.logical_workers is {compute.logical_workers}, which the "
             f"{group.world_size} workers left cannot share evenly: each computes one part"
         )
-    validations = Validations(config, step, phases, worker, progress, average, replica)
+
+    def validate_now() -> float:
+        """Validate the weights, or their average; returns the seconds that this took."""
+        began, done = time.perf_counter(), progress.step
+        due = phases if objective.members else [find_phase(phases, done - 1)]
+        with average.swap_averages(done) if average else contextlib.nullcontext():
+            row = {"step": done, "tokens": progress.tokens, **validate(step, due)}
+        log_validation(progress, row, report)
+        return time.perf_counter() - began
+
     last = progress.validation[-1]["step"] if progress.validation else -1
     if progress.step > last and progress.step % settings.validation_every_steps == 0:
-        validations.validate(now=True)
+        validate_now()
     if progress.step == 0:
         first = progress.validation[0]
         report.progress(0, settings.steps, loss=first["loss"])
@@ -150,13 +136,13 @@ def train(
                 ask=now - last_notice > _NOTICE_SECONDS,
                 group=group,
             )
-            sums, norm, verdict = step(parts, totals.counts, rate, streams, seeds)
+            sums, norm = step(parts, totals.counts, rate, streams, seeds)
             clock.computed += step.computed_seconds
             if average is not None:
                 average.update(progress.step + 1)
 
             must_leave = False
-            if step_metrics.enter(totals, sums, norm, verdict, phase.flops_per_token):
+            if step_metrics.enter(totals, sums, norm, phase.flops_per_token):
                 last_notice = time.monotonic()
                 must_leave = group.count(worker.notice()) > 0
                 # Until the first row is logged, the loss is shown here.
@@ -164,14 +150,13 @@ def train(
                 report.progress(*measure_progress(progress, settings), **newest)
             done = progress.step
             if done % settings.validation_every_steps == 0 or is_spent(progress, settings):
-                clock.validated += validations.validate(now=is_spent(progress, settings))
+                clock.validated += validate_now()
             ends = is_finished(progress, settings)
             log = done % settings.log_every_steps == 0 or ends
             # From the end of the plateau a longer run can continue.
             save = done % compute.checkpoint_every_steps == 0 or done == settings.shared_steps
             if log or save or must_leave:
                 step_metrics.gather()
-                clock.validated += validations.settle(done if save or must_leave else 0)
             if log:
                 values, logged = step_metrics.take(), True
                 straggler = clock.straggler(group)
@@ -192,7 +177,6 @@ def train(
                 log_saves(progress, checkpoints.settled, report)
     finally:
         feed.close()
-        validations.close()
         checkpoints.close()
     return progress, costs
 

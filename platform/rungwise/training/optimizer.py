@@ -1,63 +1,15 @@
-"""AdamW, Muon and the learning rate of each step, as pure functions: no scheduler object.
+"""AdamW, Muon, the learning rate of each step as a pure function, and averages of the weights."""
 
-    optimizers = build_optimizers(model, config)
-    set_learning_rate(optimizer, learning_rate_at(step, total_steps, config))
-    norm = clip_gradients(model, config)
-    update(optimizers, norm.isfinite())
-
-AdamW: Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101. The
-defaults are BERT's (Devlin et al. 2019, arXiv:1810.04805, appendix A.2; google-research/bert,
-optimization.py): betas 0.9 and 0.999, epsilon 1e-6, decay 0.01 except on biases and LayerNorm,
-gradients clipped to a global norm of 1. Unlike google-research/bert, Adam's bias correction is
-kept: without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
-
-Muon (below) takes the matrices of the layers; embeddings, heads, norms and biases stay with
-AdamW. Its updates are as large as AdamW's, so one learning rate and decay serve both; embeddings
-and heads may have their own rates.
-
-With `base_width`, the learning rate is that of a model of this hidden size and is rescaled, so that
-a rate tuned on a narrow model serves a wide one. At n times the width the factors are
-
-    matrices and tables, AdamW   1/n         n times the units move an output, all the same way
-    matrices of layers, Muon     1/sqrt(n)   keeps the spectral norm of an update
-    norms and biases             1
-
-after Yang et al. 2022 (arXiv:2203.03466) and 2023 (arXiv:2310.17813); a table that is also the
-output matrix is scaled as an output (Everett et al. 2024, arXiv:2407.05872, for untied matrices).
-The initial draw has its own key: divide `model.initializer_range` by sqrt(n).
-
-The learning rate is a pure function of the step, so resuming needs only the step:
-
-    linear               warm-up to the peak, straight line to final_fraction of it
-    cosine               warm-up to the peak, half a cosine to final_fraction of it
-    warmup_stable_decay  warm-up to the peak, plateau, straight line to final_fraction of it
-    slanted              straight lines from 1/32 of the peak to it and back (Howard & Ruder 2018,
-                         arXiv:1801.06146, equation 3: slanted triangles)
-
-The last is from Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can continue from its plateau.
-
-Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"): the update
-of a matrix is its momentum made nearly orthogonal, so that every direction moves equally far.
-
-As `torch.optim.Muon` with `match_rms_adamw`, with three differences. Matrices that share a product
-(`StackedLinear`: queries, keys and values; the halves of a gated MLP) are orthogonalised apart:
-together, the one with the largest gradient would dominate the step. Matrices of one shape are
-iterated as one batch, in bfloat16 if the run's products are, else in float32. And whether a step
-counts is read on the device.
-
-The iteration amplifies small singular values, and with them the last bits of a sum over workers.
-docs/how-to/pretraining.md says how far runs with different numbers of workers diverge; with the
-same number they are equal bit for bit.
-"""
-
+import contextlib
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rungwise.core.configuration.config import Config
 from rungwise.models.transformer.body import OnBody
@@ -84,11 +36,12 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
 
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum, orthogonalised and scaled to a root mean square of about 0.2 · lr, that of
-    AdamW's updates (Liu et al. 2025, arXiv:2502.16982).
-
-    `sizes` maps parameters that stack several matrices to the rows of each; `dtype` is that of the
-    iteration. `found_inf` may be set before a step: 1 leaves everything unchanged, 0 does not.
-    """
+    AdamW's updates (Liu et al. 2025, arXiv:2502.16982), so that one rate and decay serve both. As
+    `torch.optim.Muon` with `match_rms_adamw`, but matrices that share a product are orthogonalised
+    apart (together, the one with the largest gradient would dominate), matrices of one shape are
+    iterated as one batch, and whether a step counts is read on the device. `sizes` maps parameters
+    that stack several matrices to the rows of each; `dtype` is that of the iteration. `found_inf`
+    may be set before a step: 1 leaves everything unchanged, 0 does not."""
 
     def __init__(
         self,
@@ -171,7 +124,7 @@ def _gather(rows: Tensor, parameter: Tensor) -> Tensor:
 
 
 _SHARE = "learning_rate_share"  # extra key of a parameter group
-_SLANT = 32  # the peak of slanted triangles over their ends
+_SLANT = 32  # peak over ends of slanted triangles: Howard & Ruder 2018, arXiv:1801.06146, eq. 3
 
 
 class ScheduleConfig(Config):
@@ -224,8 +177,6 @@ class ScheduleConfig(Config):
 
 class _SharedConfig(Config):
     learning_rate: float = Field(default=1e-4, gt=0.0)  # the peak
-    # hidden size the rate was tuned at, from which it is rescaled; null: the model's own
-    base_width: int | None = Field(default=None, ge=1)
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     beta2: float = Field(default=0.999, ge=0.0, lt=1.0)
     epsilon: float = Field(default=1e-6, gt=0.0)
@@ -238,6 +189,9 @@ class _SharedConfig(Config):
 class OptimizerConfig(_SharedConfig):
     """AdamW with a schedule."""
 
+    # The defaults are BERT's (Devlin et al. 2019, appendix A.2), but Adam's bias correction is
+    # kept: without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
+
     kind: Literal["adamw"] = "adamw"
     # rate of a layer over that of the one above; heads have the highest layer's (Howard & Ruder
     # 2018: 1 / 2.6 for a language model that goes on with the text of a task)
@@ -249,10 +203,6 @@ class MuonConfig(_SharedConfig):
 
     kind: Literal["muon"] = "muon"
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)  # of Muon
-    # peak rate of the embeddings, tied or not; null: `learning_rate`
-    embedding_learning_rate: float | None = Field(default=None, gt=0.0)
-    # peak rate of the heads; null: `learning_rate`
-    head_learning_rate: float | None = Field(default=None, gt=0.0)
 
 
 AnyOptimizerConfig = Annotated[OptimizerConfig | MuonConfig, Field(discriminator="kind")]
@@ -263,13 +213,10 @@ def build_optimizers(
     model: nn.Module, config: OptimizerConfig | MuonConfig, bfloat16: bool = False
 ) -> Optimizers:
     """The optimizers of the trainable parameters, each in one of them. With `bfloat16`, Muon's
-    products use it, as the model's do."""
-    bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
-    width_share = 1.0
-    if config.base_width is not None and bodies:
-        width_share = config.base_width / bodies[0].hidden_size
-    widths = {name: width_share for name, value in model.named_parameters() if value.ndim == 2}
+    products use it, as the model's do. Muon takes the matrices of the layers; embeddings, heads,
+    norms and biases stay with AdamW."""
     if isinstance(config, OptimizerConfig):
+        bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
         depths = {
             id(parameter): len(levels) - 1 - number
             for levels in (body.levels() for body in bodies)
@@ -278,20 +225,12 @@ def build_optimizers(
             for parameter in part.parameters()
         }
         shares = {
-            name: widths.get(name, 1.0) * config.layer_decay ** depths.get(id(value), 0)
+            name: config.layer_decay ** depths.get(id(value), 0)
             for name, value in model.named_parameters()
         }
         return (build_optimizer(model, config, shares),)
-    inside = {id(p) for body in bodies for p in body.parameters()}
-    lowest = {id(p) for body in bodies for part in body.levels()[0] for p in part.parameters()}
-    shares: dict[str, float] = {}
-    for name, parameter in model.named_parameters():
-        rate = None if id(parameter) in inside else config.head_learning_rate
-        if id(parameter) in lowest:
-            rate = config.embedding_learning_rate
-        shares[name] = (rate or config.learning_rate) / config.learning_rate * widths.get(name, 1.0)
     hidden = hidden_matrices(model)
-    adamw = build_optimizer(model, config, shares, without=hidden)
+    adamw = build_optimizer(model, config, without=hidden)
     if not hidden:  # a family without a body of layers
         return (adamw,)
     stacked = {m.weight: m.sizes for m in model.modules() if isinstance(m, StackedLinear)}
@@ -303,7 +242,6 @@ def build_optimizers(
         config.momentum,
         torch.bfloat16 if bfloat16 else torch.float32,
     )
-    muon.param_groups[0][_SHARE] = math.sqrt(width_share)
     return (muon, adamw)
 
 
@@ -314,11 +252,8 @@ def build_optimizer(
     without: Container[str] = (),
 ) -> torch.optim.AdamW:
     """Fused AdamW over the trainable parameters but those named in `without`, in two groups, with
-    and without decay.
-
-    `shares` maps names of parameters to a share of the learning rate, 1 by default; there are two
-    groups for each share.
-    """
+    and without decay. `shares` maps names of parameters to a share of the learning rate, 1 by
+    default; there are two groups for each share."""
     decayed, undecayed = (
         {name: value for name, value in group.items() if name not in without}
         for group in decay_groups(model)
@@ -370,15 +305,13 @@ def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | MuonConfig) -> float:
-    """The learning rate of update number `step`, counted from 0, of `total_steps`.
-
-    In a warm-up of W steps, step s has the share (s+1)/(W+1) of the peak, which step W reaches.
+    """The learning rate of update number `step`, counted from 0, of `total_steps`. In a warm-up of
+    W steps, step s has the share (s+1)/(W+1) of the peak, which step W reaches.
     google-research/bert and transformers use s/W, so their first update is 0 and its batch wasted.
     From W on the schedule is that of transformers: decay over total_steps - W steps, down to
     `final_fraction` one step after the last, so that every step has an effect. (google-research
     draws its line from step 0 and drops by W/total_steps where the warm-up ends.) `step` may be
-    fractional: under a budget of tokens or seconds it is the share spent, in steps.
-    """
+    fractional: under a budget of tokens or seconds it is the share spent, in steps."""
     schedule = config.schedule
     warmup_steps, begin = schedule.warmup(total_steps), schedule.decay_from(total_steps)
     if schedule.kind == "slanted":
@@ -404,11 +337,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 
 
 def clip_gradients(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Tensor:
-    """Scale all gradients to a joint norm of at most `clip_norm`; returns the norm before that.
-
-    The norm stays on the device: reading it waits. Call this when the gradients of all
-    micro-batches and workers are summed. For sharded parameters it is the norm of all shards.
-    """
+    """Scale all gradients to a joint norm of at most `clip_norm`; returns the norm before that. The
+    norm stays on the device: reading it waits. Call this when the gradients of all micro-batches
+    and workers are summed. For sharded parameters it is the norm of all shards."""
     bound = math.inf if config.clip_norm is None else config.clip_norm
     norm = nn.utils.clip_grad_norm_(model.parameters(), bound)
     # Only a DTensor has this method; importing the class to check takes a second.
@@ -423,3 +354,66 @@ def update(optimizers: Optimizers, finite: Tensor) -> None:
         optimizer.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.step()
+
+
+AVERAGE = "average/"  # before the name of a parameter, in checkpoints
+
+
+class AverageConfig(Config):
+    """The plain mean of the weights over the last steps."""
+
+    steps: int = Field(ge=1)  # number of these steps
+
+
+class WeightAverage:
+    """The mean of the parameters of one model over the last steps (Izmailov et al. 2018,
+    arXiv:1803.05407), sharded as they are. The share of a step follows from its number."""
+
+    def __init__(self, model: nn.Module, config: AverageConfig, total_steps: int) -> None:
+        self._model = model
+        self._first = total_steps - config.steps
+        copies = {id(each): each.detach().clone() for each in model.parameters()}
+        # Both names of a parameter that is used twice, as in the model's state dict.
+        names = model.named_parameters(remove_duplicate=False)
+        # By their names in checkpoints; sharded ones are DTensors.
+        self.tensors = {f"{AVERAGE}{name}": copies[id(each)] for name, each in names}
+
+    def update(self, step: int) -> None:
+        """Include the weights after update number `step`, counted from 1."""
+        share = self._share(step)
+        if share > 0:
+            average, weights = self._pairs()
+            get_ema_multi_avg_fn(1.0 - share)(average, weights, 0)
+
+    @contextlib.contextmanager
+    def swap_averages(self, step: int) -> Iterator[None]:
+        """Swap the averages into the model inside the block, if they have begun by `step`."""
+        if self._share(step) == 0:
+            yield
+            return
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _share(self, step: int) -> float:
+        """The share of the weights after `step` in the average at that time."""
+        count = step - self._first
+        return 1.0 / count if count > 0 else 0.0
+
+    def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The local rows of the averages, and of the weights in the same order."""
+        names = [name for name, _ in self._model.named_parameters()]
+        averages = [local_rows(self.tensors[f"{AVERAGE}{name}"])[0] for name in names]
+        return averages, [local_rows(each)[0] for each in self._model.parameters()]
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        # FSDP2 may still hold whole weights that it gathered before.
+        if reshard := getattr(self._model, "reshard", None):
+            reshard()
+        for average, weights in zip(*self._pairs(), strict=True):
+            copy = weights.clone()
+            weights.copy_(average)
+            average.copy_(copy)

@@ -1,18 +1,8 @@
 """The workers of one training run: this worker's rank, sums over all, and the gradient exchange.
 
-One `Group` serves a single process, gloo on CPUs and nccl on GPUs. The launcher (Ray Train,
-torchrun, a test) sets up `torch.distributed`, which a single process does without.
-
-    ddp     every worker holds the model; gradients are summed in buckets during backward
-    fsdp    every worker holds a part of each tensor (PyTorch's FSDP2; Zhao et al. 2023,
-            arXiv:2304.11277); blocks are gathered when they are needed
-    hybrid  fsdp within `shard_workers` neighbours, ddp between them; fsdp over all if that number
-            does not divide the workers left after a loss, which needs less memory
-
-PyTorch's DistributedDataParallel reorders its buckets after the first backward of a process. A sum
-of three numbers depends on its order, so with three or more workers a resumed run would differ in
-the last bit from an undisturbed one. Here buckets follow from the model alone, and the sums of a
-step are a function of the number of workers. They are sums, not means, as objectives.py requires.
+ddp     every worker holds the model; gradients are summed in buckets during backward
+fsdp    every worker holds a part of each tensor (PyTorch's FSDP2; Zhao et al. 2023,
+        arXiv:2304.11277); blocks are gathered when they are needed
 """
 
 import contextlib
@@ -28,7 +18,7 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.context import Reporter, SilentReporter
 from rungwise.models.transformer.block import Block
 
-Parallel = Literal["ddp", "fsdp", "hybrid"]
+Parallel = Literal["ddp", "fsdp"]
 
 _BUCKET_BYTES = 25 << 20
 
@@ -77,22 +67,6 @@ class Group:
         return self.count(value if self.leads else 0)
 
 
-class WorkerTask(Protocol):
-    """Work in another process, which has the resources of one more worker until `close`."""
-
-    def is_done(self) -> bool: ...
-
-    def result(self, timeout_seconds: float) -> dict[str, float]:
-        """Wait for the end, and close. Raises what the work raised, that its process is gone, or
-        TimeoutError."""
-        ...
-
-    def close(self) -> None: ...
-
-
-Work = Callable[[torch.device], dict[str, float]]  # takes the device that it has
-
-
 @dataclass(frozen=True)
 class Worker:
     """One process of a run: its place among the others, how it computes, and whom it tells."""
@@ -102,8 +76,6 @@ class Worker:
     reporter: Reporter = field(default_factory=SilentReporter)
     # Returns True once for each notice that a machine will go away, to save at once.
     notice: Callable[[], bool] = lambda: False
-    # Starts a task; returns None if there is no room for one.
-    submit: Callable[[Work], WorkerTask | None] = lambda work: None
 
     @property
     def report(self) -> Reporter:
@@ -137,18 +109,12 @@ class Exchange(Protocol):
 
 
 def distribute(
-    model: nn.Module,
-    group: Group,
-    parallel: Parallel = "ddp",
-    shard_workers: int = 1,
-    bfloat16: bool = False,
+    model: nn.Module, group: Group, parallel: Parallel = "ddp", bfloat16: bool = False
 ) -> Exchange:
     """Put `model` on this worker's device with the leader's weights, sharded if `parallel` says so.
-
     With `bfloat16`, sharded blocks are sent in it, which halves the traffic; their products use it
     anyway. Gradients are summed in float32. Call this before building the optimizer: fsdp replaces
-    the parameters.
-    """
+    the parameters."""
     _agree(model, group)
     if group.world_size == 1:
         model.to(group.device)
@@ -156,7 +122,7 @@ def distribute(
     if parallel == "ddp":
         model.to(group.device)
         return _Buckets(model, group)
-    return _Shards(_shard(model, group, parallel, shard_workers, bfloat16))
+    return _Shards(_shard(model, group, bfloat16))
 
 
 class _Alone:
@@ -183,7 +149,9 @@ class _Bucket:
 
 
 class _Buckets:
-    """Gradients as views of flat buckets, summed in bucket order, last layers first."""
+    """Gradients as views of flat buckets, summed in bucket order, last layers first. They follow
+    from the model alone: DistributedDataParallel reorders its buckets after the first backward of a
+    process, so a resumed run of three or more workers would differ in the last bit."""
 
     def __init__(self, model: nn.Module, group: Group) -> None:
         self._group = group
@@ -273,18 +241,12 @@ def _bucket(parameters: list[nn.Parameter]) -> _Bucket:
     return _Bucket(parameters, flat)
 
 
-def _shard(
-    model: nn.Module, group: Group, parallel: Parallel, shard_workers: int, bfloat16: bool
-) -> nn.Module:
+def _shard(model: nn.Module, group: Group, bfloat16: bool) -> nn.Module:
     # These take a second to import, and most runs do not need them.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    if parallel == "hybrid" and group.world_size % shard_workers == 0:
-        shape, names = (group.world_size // shard_workers, shard_workers), ("replicate", "shard")
-    else:
-        shape, names = (group.world_size,), ("shard",)
-    mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=names)
+    mesh = init_device_mesh(group.device.type, (group.world_size,), mesh_dim_names=("shard",))
     policy = MixedPrecisionPolicy()
     if bfloat16:
         # The residual stream keeps its type from block to block.

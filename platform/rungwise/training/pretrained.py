@@ -27,11 +27,9 @@ def load_model(
     pretrain: Artifact, special: SpecialIds | None = None, trained: bool = True
 ) -> object:
     """The trained model on the CPU; its protocols of capabilities.py say what it offers. Without
-    `trained`, one fitted by gradient has its random weights.
-
-    It reads rows up to the length it was trained on: later positions may be untrained. `special`
-    are the ids of its tokenizer, by default looked up below the same root.
-    """
+    `trained`, one fitted by gradient has its random weights. It reads rows up to the length it was
+    trained on: later positions may be untrained. `special` are the ids of its tokenizer, by default
+    looked up below the same root."""
     config = read_training_config(pretrain)
     if config.pretrain.reads_tokens:
         special = special or TokensSummary.of(find_input(pretrain, "tokens")).special

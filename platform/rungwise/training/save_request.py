@@ -1,9 +1,5 @@
-"""Saves outside the schedule, on request: a mark in the scratch folder of a training.
-
-The driver asks when it is interrupted, and Ray Train's controller before it changes the number of
-workers. The leading worker sees the mark within a second, all workers save, and the leader removes
-the mark.
-"""
+"""Saves outside the schedule, on request: a mark in the scratch folder of a training, by the driver
+when it is interrupted, or by Ray Train's controller before it changes the number of workers."""
 
 import contextlib
 import time

@@ -2,21 +2,11 @@
 
     model/NAME                 parameters and buffers
     optimizer/PARAMETER/KEY    moments and counters, by the names of their parameters
-    average/PARAMETER          the average of a parameter (average.py)
-    lanes/state                the states of streams, a row for each (streams.py)
+    average/PARAMETER          the average of a parameter
+    lanes/state                the states of streams, a row for each
 
-A sharded tensor is cut along its first dimension, so each part is a range of rows of a named
-tensor. Readers ask for the rows they hold, whichever workers wrote them; so a checkpoint fits any
-number of workers, sharded or not.
-
-The states of streams: what a model carries from the end of a block to the next one.
-
-A state belongs to a stream of text, not to a worker, so a checkpoint holds one tensor of all B
-streams, cut along them, and each worker of a resumed run reads its own. Gradients stop at the start
-of a block.
-
-A step skipped for a non-finite gradient leaves the states unchanged, because the new ones may not
-be finite either. The text still moves on by a block.
+A sharded tensor is cut along its first dimension. Readers ask for the rows they hold, so a
+checkpoint fits any number of workers. A state belongs to a stream of text, not to a worker.
 
 B streams of the run, L streams of this worker, S the model's `state_shape`
 """
@@ -51,7 +41,7 @@ class TensorPiece:
 
 
 class HasPiece(Protocol):
-    """The states of streams (streams.py)."""
+    """The states of streams."""
 
     def piece(self) -> TensorPiece: ...
 
@@ -86,7 +76,7 @@ class RunState:
         for name, tensor in tensors.items():
             if is_sharded(tensor):
                 local, start = local_rows(tensor)
-                if _is_first_copy(tensor) and local.numel():
+                if local.numel():
                     pieces[name] = TensorPiece(local, start, tuple(tensor.shape))
                 continue
             # Every worker has it: each writes about the same number of elements.
@@ -119,11 +109,9 @@ class RunState:
 
 
 class SavedTensors:
-    """Reads rows of the tensors in the files of one checkpoint.
-
-    `tensors` is from its record: {name: {"shape": [...], "pieces": [[file, start, rows], ...]}}.
-    `local_path` returns a local path; it is called only for files whose rows are read.
-    """
+    """Reads rows of the tensors in the files of one checkpoint. `tensors` is from its record:
+    {name: {"shape": [...], "pieces": [[file, start, rows], ...]}}. `local_path` returns a local
+    path; it is called only for files whose rows are read."""
 
     def __init__(self, local_path: Callable[[str], Path], tensors: dict[str, Any]) -> None:
         self._local_path = local_path
@@ -171,17 +159,9 @@ def local_rows(tensor: Tensor) -> tuple[Tensor, int]:
     if not is_sharded(tensor):
         return tensor.detach(), 0
     mesh = tensor.device_mesh
-    (dimension,) = (n for n, placement in enumerate(tensor.placements) if placement.is_shard())
-    rows = -(-tensor.shape[0] // mesh.size(dimension))
-    start = min(mesh.get_local_rank(dimension) * rows, tensor.shape[0])
+    rows = -(-tensor.shape[0] // mesh.size())
+    start = min(mesh.get_local_rank() * rows, tensor.shape[0])
     return tensor.to_local().detach(), start
-
-
-def _is_first_copy(tensor: DTensor) -> bool:
-    """True on the first of the workers that have the same rows."""
-    mesh = tensor.device_mesh
-    copies = [n for n, placement in enumerate(tensor.placements) if not placement.is_shard()]
-    return all(mesh.get_local_rank(n) == 0 for n in copies)
 
 
 def _load_moment(parameter: Tensor, key: str, saved: SavedTensors) -> Tensor:

@@ -1,27 +1,22 @@
-"""One optimizer step, as the loop runs it and as benchmarks and tests measure it.
+"""One optimizer step, as the loop runs it and as benchmarks and tests measure it, and validation.
 
-    step = Step(model, objective, exchange, optimizers, config, group, bfloat16, compile=True)
-    sums, norm, verdict = step(micro_batches, counts, learning_rate)
-
-Nothing in it waits for the device, except for losses that need the vectors of the whole batch
-(`with_vectors`). The device also decides whether the step counts: if its gradient is not finite, or
-if it is an outlier, weights and moments stay as they are; in the first case the states of streams
-do too.
+Nothing in a step waits for the device, except for losses that need the vectors of the whole batch.
 
 P parts of the objective
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from rungwise.instances.batch import Batch
-from rungwise.models.losses.objectives import BatchShapes, Losses, LossSum, Objective
+from rungwise.models.losses.objectives import BatchShapes, CarriesState, Losses, LossSum, Objective
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,
@@ -33,10 +28,10 @@ from rungwise.training.optimizer import (
 from rungwise.training.parallel import Exchange, Group
 from rungwise.training.state import StreamStates
 
+if TYPE_CHECKING:  # a bare machine with PyTorch has no instances to read
+    from rungwise.training.feed import Phase
+
 _MOST_GRAPHS = 64  # compiled graphs of one function
-# Takes the sums (3, P) of this worker and the norm (); returns the loss over all workers and
-# whether to skip the step, both ().
-Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Step:
@@ -52,9 +47,8 @@ class Step:
         group: Group,
         bfloat16: bool,
         compile: bool = False,
-        judge: Judge | None = None,
     ) -> None:
-        """With `bfloat16`, matrix products use it. Without `judge`, no step is an outlier."""
+        """With `bfloat16`, matrix products use it."""
         self.model = model
         self.objective = objective
         self._exchange = exchange
@@ -64,7 +58,6 @@ class Step:
         self._bfloat16 = bfloat16
         # Host time in forward and backward of the last step, before waiting for other workers.
         self.computed_seconds = 0.0
-        self._judge = judge
         self._trained: dict[str, list[bool]] = {}  # of each parameter, by objective of a mixture
         self._compiled = _compile(objective, model, group) if compile else None
 
@@ -112,13 +105,11 @@ class Step:
         learning_rate: float,
         streams: StreamStates | None = None,
         seeds: Sequence[int] = (),
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Take one step over micro-batches that are on the device.
-
-        Losses are divided by `counts_P`, those of the whole global batch. Each of
-        `seeds` seeds the dropout of an equal number of micro-batches. Returns the sums (3, P)
-        of `LossSum.packed` on this worker, the gradient norm (), and the judge's result.
-        """
+    ) -> tuple[Tensor, Tensor]:
+        """Take one step over micro-batches that are on the device. Losses are divided by
+        `counts_P`, those of the whole global batch. Each of `seeds` seeds the dropout of an equal
+        number of micro-batches. Returns the sums (3, P) of `LossSum.packed` on this worker, and the
+        gradient norm ()."""
         device = self.group.device
         sums_3P = torch.zeros(3, len(self.objective.parts), dtype=torch.float64, device=device)
         whole = list(self.with_vectors(parts, seeds))
@@ -136,16 +127,13 @@ class Step:
         norm = clip_gradients(self.model, self._config)
         for optimizer in self._optimizers:
             set_learning_rate(optimizer, learning_rate)
-        loss, outlier = torch.zeros_like(norm), torch.zeros_like(norm, dtype=torch.bool)
-        if self._judge is not None:
-            loss, outlier = self._judge(sums_3P, norm)
-        update(self._optimizers, norm.isfinite() & ~outlier)
+        update(self._optimizers, norm.isfinite())
         if streams is not None:
             streams.settle(norm.isfinite())
         for parameter, gradient in untrained.items():
             parameter.grad = gradient
         self._exchange.zero()
-        return sums_3P, norm, (loss, outlier)
+        return sums_3P, norm
 
     def _part_untrained(self) -> dict[nn.Parameter, Tensor | None]:
         """Take the gradients from the parameters that this objective of a mixture does not train on
@@ -176,16 +164,13 @@ def _seed_dropout(parts: Sequence[Batch[Tensor]], seeds: Sequence[int]) -> Itera
 def _compile(
     objective: Objective, model: nn.Module, group: Group
 ) -> Callable[[Batch[Tensor]], tuple[Losses, Tensor]]:
-    """Compile the losses of a forward pass and their counts as one graph, from ids to sums.
-
-    If workers exchange gradients, each function that the model's classes name in `graphs`
-    (embeddings, each block, heads) is a graph, and so are the losses: the backward of a single
-    graph returns all gradients at its end, when it is too late to overlap their exchange.
-
-    Shapes are static except for the number of documents, and of rows of each sort if a batch has
-    two. There are few of them, but more than the compiler's default limit per function: two phases
-    have two lengths, and batches of training and of validation two numbers of rows each.
-    """
+    """Compile the losses of a forward pass and their counts as one graph, from ids to sums. If
+    workers exchange gradients, each function that the model's classes name in `graphs` (embeddings,
+    each block, heads) is a graph, and so are the losses: the backward of a single graph returns all
+    gradients at its end, when it is too late to overlap their exchange. Shapes are static except
+    for the number of documents, and of rows of each sort if a batch has two. There are few of them,
+    but more than the compiler's default limit per function: two phases have two lengths, and
+    batches of training and of validation two numbers of rows each."""
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
 
     # None: a size that has changed once may change again.
@@ -210,3 +195,42 @@ def _compile(
         return whole(part)
 
     return of_any_size
+
+
+@torch.no_grad()
+def validate(step: Step, phases: Sequence["Phase"]) -> dict[str, float]:
+    """Losses and accuracies over the validation instances of a phase, with the same masks each
+    time, or of all members of a mixture. `perplexity` is that of the objective's first part, the
+    one over tokens; `bits_per_byte` is given if every token of the text is predicted and its bytes
+    are known."""
+    model, group, phase = step.model, step.group, phases[0]
+    model.eval()
+    objective, device = phase.objective, group.device
+    total_3P = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=device)
+    for each in phases:
+        step.objective = each.objective
+        streams = new_streams(model, each, group)  # separate from training's
+        for part in step.with_vectors(batch.to(device) for batch in each.validation()):
+            if streams is not None:
+                part = streams.enter(part)
+            losses = step.losses(part)
+            if streams is not None:
+                streams.leave(part, losses.state)
+                streams.settle(torch.tensor(True, device=device))
+            total_3P += losses.packed()
+    # Added here, because the order of an all-reduce is not known.
+    totals = [total for (total,) in group.gather([total_3P])]
+    values = LossSum.unpacked(torch.stack(totals).sum(0), objective.parts).metrics()
+    nats = values[f"{objective.parts[0]}_loss"]
+    values["perplexity"] = math.exp(min(nats, 700.0))
+    if phase.tokens_per_byte is not None:
+        values["bits_per_byte"] = nats / math.log(2) * phase.tokens_per_byte
+    return values | {"sequence_length": float(phase.sequence_length)}
+
+
+def new_streams(model: nn.Module, phase: "Phase", group: Group) -> StreamStates | None:
+    """The streams of this worker at their start, if the model carries a state."""
+    if phase.streams is None:
+        return None
+    shape = cast(CarriesState, model).state_shape
+    return StreamStates(shape, phase.streams, phase.global_batch_size, group.device)

@@ -66,7 +66,6 @@ class GradientRun(SummaryPart):
     data_hash: str
     skipped_steps: tuple[int, ...]
     spikes: tuple[int, ...]
-    outlier_steps: tuple[int, ...] = ()
     prolonged: tuple[Prolonged, ...] = ()
     attempts: tuple[Attempt, ...]
     stopped_early: bool

@@ -17,10 +17,9 @@ import pytest
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages import artifact as checked
 from rungwise.core.storage.folder import Folder
-from rungwise.instances import cache, shards
-from rungwise.instances.cache import CacheFolder, ShardStore
+from rungwise.instances import reader, shards
+from rungwise.instances.reader import CacheFolder, ShardStore
 from rungwise.instances.shards import Shard
 from tests.conftest import mounted_disk
 from tests.waiting import wait_until
@@ -109,13 +108,6 @@ def cached(folder: Path) -> dict[str, int]:
     return {path.stem: path.stat().st_size for path in folder.glob("*.arrow")}
 
 
-def test_local_shards_are_mapped_in_place(local: Artifact, tmp_path: Path) -> None:
-    store = local.store(tmp_path / "cache")
-    assert all(right(store.get(number), number) for number in NUMBERS)
-    assert store.get(3) is store.get(3)
-    assert not (tmp_path / "cache").exists()
-
-
 def test_a_flipped_byte_or_a_missing_local_shard_says_what_to_do(local: Artifact) -> None:
     path = local.folder.local(local.files[2])
     flip(path)
@@ -131,19 +123,10 @@ def test_a_flipped_byte_or_a_missing_local_shard_says_what_to_do(local: Artifact
     assert right(store.get(1), 1)
 
 
-def test_prefetch_checks_local_shards_in_the_background(local: Artifact) -> None:
-    flip(local.folder.local(local.files[1]))
-    store = local.store()
-    store.prefetch([0, 1, 2])
-    wait_for_prefetch(store)
-    compared = {path for path, _, _ in checked._sound}
-    assert [local.folder.path(name) in compared for name in local.files[:3]] == [True, False, True]
-
-
 def test_open_shards_are_bounded_and_the_longest_unused_is_closed(
     local: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_OPEN_SHARDS", 3)
+    monkeypatch.setattr(reader, "_OPEN_SHARDS", 3)
     store = local.store()
     for number in (0, 1, 2, 0, 3):
         store.get(number)
@@ -196,7 +179,7 @@ def test_concurrent_threads_share_one_download(
 _READ_ALL = """
 import json, sys
 from pathlib import Path
-from rungwise.instances.cache import ShardStore
+from rungwise.instances.reader import ShardStore
 from rungwise.core.storage.folder import Folder
 uri, files, digests, sizes, limit, folder = json.load(sys.stdin)
 store = ShardStore(Folder.at(uri), files, digests, sizes, limit, Path(folder))
@@ -323,11 +306,6 @@ def test_a_download_waits_for_the_room_that_others_have_claimed(
         assert cached(tmp_path) == {}
     thread.join()
     assert set(cached(tmp_path)) == {remote.digests[0]}
-
-
-def test_a_cache_that_cannot_hold_a_shard_is_refused(remote: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="raise cache_bytes"):
-        remote.store(tmp_path, fits=0.5)
 
 
 def test_the_folder_by_default_is_closed_to_others(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.contract import Facts
+from rungwise.instances.kind import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import pad_rows
 from rungwise.tokenizer import SpecialIds
@@ -95,9 +95,3 @@ def test_a_broken_stream_is_caught() -> None:
     ids[0] = 77
     with pytest.raises(DataError, match="framed by end symbols"):
         config.check(dataclasses.replace(shard, ids=ids), FACTS)
-
-
-def test_a_tokenizer_without_an_end_symbol_is_refused() -> None:
-    without = dataclasses.replace(SPECIAL, end=None)
-    with pytest.raises(DataError, match="end"):
-        CausalConfig().build(text_of([[3]]), without, np.random.default_rng(0))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,14 @@ from torch.nn import functional
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.instances.kinds import read_kind
-from rungwise.instances.order import ShardShare
 from rungwise.instances.reader import InstanceReader
+from rungwise.instances.summary import read_kind
 from rungwise.models.losses.objectives import LossSum, Objective
-from rungwise.training.curriculum import list_turns
-from rungwise.training.feed import Source, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.step import _compile
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import gradient, loss_and_gradient, shaken, small_config
-from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
+from tests.training_runs import LENGTH, VOCAB, make_instances
 
 FAMILIES = ("mlm", "modern_bert")
 ROWS = np.arange(24)
@@ -122,44 +118,8 @@ def _texts(rows: CausalBatch[Any] | MaskedBatch[Any], row: int) -> Any:
     return torch.where(torch.arange(T) < (T if length is None else length[row]), 0, -1)
 
 
-def test_any_split_of_a_batch_has_the_same_sums(instances: Artifact) -> None:
-    model, objective = model_of("modern_bert", torch.float64)
-    whole = objective(model, micro_batch(instances, 0.4)).packed()
-    parts = micro_batch(instances, 0.4, bins=5)
-    torch.testing.assert_close(sum(objective(model, part).packed() for part in parts), whole)
-
-
-def test_workers_read_the_rows_of_a_step_as_one_worker_does(instances: Artifact) -> None:
-    """A row is causal whatever the batch, and logical workers have the same micro-batches."""
-    settings = config(
-        "causal_and_masked", "modern_bert", **{"pretrain.objective": "causal_and_masked"}
-    )
-    (turn,) = list_turns({"instances": instances}, settings.pretrain)
-    source, order = Source(InstanceReader(instances, "train")), turn.order(settings)
-    alone = step_batch(source, order, 3, ShardShare(12, 0, 1), 4, 5, 2).micro_batches
-    shared = [
-        part
-        for rank in range(2)
-        for part in step_batch(source, order, 3, ShardShare(12, rank, 2), 4, 5, 2).micro_batches
-    ]
-    pairs: Any = zip(alone, shared, strict=True)
-    for one, other in pairs:
-        assert torch.equal(one.is_causal, other.is_causal)
-        model, objective = model_of("modern_bert")
-        assert torch.equal(objective(model, one).packed(), objective(model, other).packed())
-
-
-def test_the_share_goes_over_the_run_and_adds_rows(instances: Artifact) -> None:
-    kind = read_kind(instances)
-    going = kind.model_copy(update={"causal_share": 0.2, "final_causal_share": 0.8})
-    assert [going.changes, kind.changes] == [True, False]
-    reader, rows = InstanceReader(instances, "train"), np.arange(100)
-    causal = []
-    for progress in (0.0, 0.5, 1.0):
-        batch: Any = going.at(progress).batch(reader.rows(rows), rows * 0, 7, reader.vocabulary)
-        causal.append(set(np.flatnonzero(batch.is_causal)))
-    assert causal[0] < causal[1] < causal[2]
-    assert [len(each) for each in causal] == pytest.approx([20, 50, 80], abs=12)
+def test_a_row_is_shown_in_the_form_in_which_it_is_read(instances: Artifact) -> None:
+    kind, reader, rows = read_kind(instances), InstanceReader(instances, "train"), np.arange(100)
     last, batch = SPECIAL_IDS.require("sep")[0], reader.batch(rows, rows * 0, 7)
     shown = [kind.show(batch, row, reader.vocabulary, str) for row in range(20)]
     assert {"left to right" in each.note for each in shown} == {True, False}
@@ -185,11 +145,3 @@ def test_five_compiled_graphs_serve_any_number_of_causal_rows(
         torch.testing.assert_close(sums.packed(), objective(model, part).packed())
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 5
     torch._dynamo.reset()
-
-
-def test_a_killed_run_goes_on_with_the_same_bits(instances: Artifact, tmp_path: Path) -> None:
-    settings = config(
-        "causal_and_masked", "modern_bert", **{"pretrain.objective": "causal_and_masked"}
-    )
-    validation = kill_and_resume(settings, instances, tmp_path).validation
-    assert validation[-1]["loss"] < validation[0]["loss"]

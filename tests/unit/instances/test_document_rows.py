@@ -1,15 +1,12 @@
 """Documents as rows: each is one row, in order; what is cut is counted."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.errors import DataError
-from rungwise.instances.contract import Facts
+from rungwise.instances.kind import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import pad_rows
 from rungwise.instances.texts import DocumentRowsConfig
@@ -57,12 +54,3 @@ def test_rows_are_those_of_a_slow_builder(
     assert all(part.ids.shape[1] < part.lengths.max() + 8 for part in parts)
     (fixed,) = batch.micro_batches(1, True)
     assert fixed.ids.shape == (len(rows), most)
-
-
-def test_a_special_token_in_a_document_is_caught() -> None:
-    config = DocumentRowsConfig(sequence_length=4)
-    shard = config.build(text_of([[2, 3], [4]]), SPECIAL, np.random.default_rng(0)).shard
-    ids = shard.ids.copy()
-    ids[2] = 3
-    with pytest.raises(DataError, match="must be exactly 0"):
-        config.check(dataclasses.replace(shard, ids=ids), FACTS)

@@ -13,22 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import shards
 from rungwise.instances.building import build_instances
-from rungwise.instances.contract import ContractShare, Facts, check_shares
-from rungwise.instances.kind import Built
+from rungwise.instances.kind import Built, ContractShare, Facts, check_shares
 from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
-from rungwise.instances.plan import ranges
 from rungwise.instances.shards import join_rows, pad_rows
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
-from rungwise.tokenizer.token_building import unigram_loss
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.corpora import text_of
@@ -210,13 +206,6 @@ def test_no_text_of_any_make_is_lost_and_the_contract_holds(lines: str, kind: st
     assert config.statistics(counts | built.counts)["unused_share"] == 0
 
 
-def test_pieces_of_one_long_sentence_fill_rows() -> None:
-    text = text_of([[5000], [4000]])
-    lengths = make("blocks", text, 64, 0.0).shard.lengths
-    assert sorted(lengths.tolist())[2:] == [64] * (len(lengths) - 2)
-    assert make("pairs", text, 64, 0.0).shard.lengths.mean() > 0.85 * 64
-
-
 def test_a_random_b_is_as_long_as_a_true_one() -> None:
     shard = make("pairs", words_of([[9, 12, 7, 25, 14] * 8 for _ in range(1500)]), 64, 0.1).shard
     is_next = shard.columns["is_next"].astype(bool)
@@ -224,19 +213,6 @@ def test_a_random_b_is_as_long_as_a_true_one() -> None:
     error = math.sqrt(b.var() / is_next.sum() + b.var() / (~is_next).sum())
     # The ends of documents, which the two do not meet equally often, differ by a tenth of a token.
     assert abs(b[is_next].mean() - b[~is_next].mean()) < 5 * error + 0.5
-
-
-def test_labels_stay_even_where_documents_end_in_single_sentences() -> None:
-    rows = [[20] for _ in range(3000)] + [[9] * 12 for _ in range(600)]
-    built = make("pairs", words_of(rows), 64)
-    share = built.shard.columns["is_next"].mean()
-    assert abs(share - 0.5) < 5 * math.sqrt(0.25 / len(built.shard))
-    assert built.counts["tokens_unused"] == 0
-
-
-def test_one_document_is_refused_where_b_must_come_from_another() -> None:
-    with pytest.raises(DataError, match=r"instances\.kind=masked_blocks"):
-        make("pairs", words_of([[5] * 10]), 64)
 
 
 def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_path: Path) -> None:
@@ -271,12 +247,6 @@ def test_small_shards_do_not_share_the_luck_of_their_masks() -> None:
     assert len(drawn) > 5
     shares = [share for share in config.shares(sums) if "selected" in share.figure]
     assert check_shares("all shards", shares) == []
-
-
-def test_the_contract_accepts_what_the_builder_makes() -> None:
-    counts = examine(good_shard())
-    assert counts["instances"] == len(good_shard())
-    assert counts["kept"] + counts["to_mask"] + counts["to_random"] == counts["selected"]
 
 
 def corrupted(field: str, value: object) -> shards.Shard:
@@ -361,59 +331,6 @@ def test_a_shard_file_gives_back_its_rows_and_the_same_bytes(tmp_path: Path) -> 
     for name, values in shard.columns.items():
         assert np.array_equal(again.columns[name], values)
         assert again.columns[name].dtype == values.dtype
-
-
-def test_predictions_that_cannot_hold_the_rate_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"set masking\.max_predictions=77"):
-        validate(MaskedPairsConfig, {"sequence_length": 512})
-
-
-def test_the_unigram_loss_is_that_of_the_training_texts_frequencies() -> None:
-    train, held_out = np.array([5, 2, 0]), np.array([3, 0, 1])
-    shares = [(5 + 1) / 10, (2 + 1) / 10, 1 / 10]
-    expected = -(3 * math.log(shares[0]) + math.log(shares[2])) / 4
-    assert unigram_loss(train, held_out) == pytest.approx(expected)
-    assert unigram_loss(np.full(6, 4), np.full(6, 9)) == pytest.approx(math.log(6)), "a fair die"
-    assert unigram_loss(train, np.zeros(3, np.int64)) == 0
-
-
-def test_unit_bits_travel_with_their_tokens_through_the_file(tmp_path: Path) -> None:
-    text = text_of([[9, 12, 7, 15] * 10 for _ in range(9)], units=True)
-    for kind in ("pairs", "blocks", "ordered"):
-        shards.write_shard(make(kind, text, 64).shard, tmp_path / "s")
-        shard = shards.read_shard(tmp_path / "s")
-        assert shard.unit_bits is not None
-        bits = np.unpackbits(shard.unit_bits, count=len(shard.ids), bitorder="little")
-        begins = bits.astype(bool)
-        special = shard.ids < 10
-        assert begins[special].all()
-        assert (begins[~special] == ((shard.ids[~special] - 10) % 3 == 0)).all()
-
-
-def test_other_dupes_of_a_text_give_other_pairs() -> None:
-    text = text_of([[9, 12, 7, 15] * 10 for _ in range(40)])
-    one, other = make("pairs", text, 64, seed=0).shard, make("pairs", text, 64, seed=1).shard
-    assert not np.array_equal(one.ids[: 5 * 64], other.ids[: 5 * 64])
-
-
-def test_special_ids_of_another_vocabulary_frame_the_rows() -> None:
-    """bert-base-uncased: [PAD] [UNK] [CLS] [SEP] [MASK] are 0, 100, 101, 102, 103."""
-    special = SpecialIds(0, 100, 101, 102, 103, 102, ids=(0, 100, 101, 102, 103))
-    text = text_of([[9, 12, 7, 15] * 10 for _ in range(400)])
-    text = dataclasses.replace(text, ids=(200 + text.ids % 700).astype(np.uint16))
-    config = MaskedPairsConfig(sequence_length=64)
-    shard = config.build(text, special, rng()).shard
-    assert (shard.ids[shard.offsets[:-1]] == 101).all()
-    counts = config.check(shard, Facts("s", VOCAB, special, 0))
-    assert counts["candidates"] == (shard.ids >= 200).sum()
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 6)), max_size=20))
-def test_ranges_are_the_ranges_behind_one_another(spans: list[tuple[int, int]]) -> None:
-    begins = np.array([begin for begin, _ in spans], dtype=np.int64)
-    lengths = np.array([length for _, length in spans], dtype=np.int64)
-    expected = [index for begin, length in spans for index in range(begin, begin + length)]
-    assert ranges(begins, lengths).tolist() == expected
 
 
 def test_a_damaged_shard_file_is_refused(tmp_path: Path) -> None:

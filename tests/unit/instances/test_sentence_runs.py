@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
 from rungwise.instances.batch import SentenceRuns
-from rungwise.instances.contract import Facts
+from rungwise.instances.kind import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.shards import Shard, pad_rows
@@ -110,20 +110,6 @@ def test_every_sentence_is_in_one_run_in_order_or_counted(
     assert 0 <= statistics["fill"] <= 1
 
 
-def test_micro_batches_are_as_long_as_they_must_be_and_hold_whole_runs() -> None:
-    config = SentenceRunsConfig(sentences=6, sentence_length=20)
-    shard = config.build(
-        text_of([[3] * 4, [9] * 2, [20, 1, 1], [2] * 6]), SPECIAL, np.random.default_rng(0)
-    ).shard
-    batch = read(config, shard)
-    parts = list(batch.micro_batches(2, False))
-    assert [part.ids.shape for part in parts] == [(2, 4, 16), (2, 6, 20)]
-    assert sum(part.tokens for part in parts) == batch.tokens == 12 + 18 + 22 + 12
-    (fixed,) = batch.micro_batches(1, True)
-    assert fixed.ids.shape == (4, 6, 20)
-    assert not fixed.ids[fixed.lengths == 0].any()
-
-
 @pytest.mark.parametrize(
     ("places", "tokens", "message"),
     [
@@ -141,9 +127,3 @@ def test_a_broken_run_is_caught(places: list[int], tokens: list[int], message: s
     ids[places] = tokens
     with pytest.raises(DataError, match=message):
         config.check(dataclasses.replace(shard, ids=ids), FACTS)
-
-
-def test_a_tokenizer_without_an_end_symbol_is_refused() -> None:
-    without = dataclasses.replace(SPECIAL, end=None)
-    with pytest.raises(DataError, match="end"):
-        SentenceRunsConfig().build(text_of([[3, 3]]), without, np.random.default_rng(0))

@@ -31,8 +31,14 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.serving.hugging_face import export_model, load_model
 from rungwise.training import fit_config as pretraining_config
 from rungwise.training.config import GradientConfig
-from rungwise.training.fit_config import KINDS, PretrainStageConfig, fitting_kind, require_gradient
-from rungwise.training.stage import PRETRAIN, plan_earlier
+from rungwise.training.fit_config import (
+    KINDS,
+    PRETRAIN,
+    PretrainStageConfig,
+    fitting_kind,
+    plan_earlier,
+    require_gradient,
+)
 from tests.conftest import small_recipe
 from tests.small_models import INSTANCES
 from tests.training_runs import make_instances, run, together, weights

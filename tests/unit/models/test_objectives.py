@@ -14,7 +14,7 @@ import torch
 from pydantic import TypeAdapter
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.summary import InstancesConfig
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.losses.cross_entropy import sum_weighted_losses
 from rungwise.models.losses.objectives import LossSum

@@ -61,7 +61,7 @@ def test_of_training_only_its_folder_ray_imports_ray(path: Path) -> None:
 
 def test_building_shards_needs_no_pytorch() -> None:
     code = (
-        "import sys, rungwise.instances.building, rungwise.instances.kinds; "
+        "import sys, rungwise.instances.building, rungwise.instances.summary; "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)

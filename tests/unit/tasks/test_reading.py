@@ -33,7 +33,7 @@ from rungwise.tokenizer import (
     train,
 )
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokenizer.special import remove_clean_up
+from rungwise.tokenizer.files import remove_clean_up
 from tests.unit.corpus.test_corpus_cleaning import ANY_TEXT, MESSY_TEXT
 
 HINDI = "\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e"

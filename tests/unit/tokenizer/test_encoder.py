@@ -12,16 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.core.configuration.overrides import TokenizerBackend
-from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.storage.folder import Folder
-from rungwise.corpus.document import SCHEMA
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -33,19 +28,16 @@ from rungwise.tokenizer import (
     WordPieceConfig,
     choose_encoder,
     make_encoder,
-    open_encoder,
     read_tokenizer,
     train,
 )
 from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.encoder import (
-    PROOF_BYTES,
     Backend,
     GigaEncoder,
     NanoEncoder,
     hard_texts,
     matching_package,
-    sample_corpus,
 )
 from rungwise.tokenizer.memo import MemoEncoder, find_rule
 from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
@@ -231,17 +223,6 @@ def test_tokenizers_that_nobody_thought_through_are_not_cut() -> None:
         assert_same(make_encoder(changed).encode(texts), ReferenceEncoder(changed).encode(texts))
 
 
-def test_truncation_and_padding_of_a_file_do_not_touch_the_ids() -> None:
-    tokenizer = Tokenizer.from_str(trained("wordpiece").to_str())
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=50)
-    texts = pa.array(SENTENCES, pa.string())
-    plain = make_encoder(trained("wordpiece")).encode(texts)
-    for encoder in encoders_of(tokenizer):
-        assert_same(encoder.encode(texts), plain)
-    assert tokenizer.truncation is not None
-
-
 def test_ids_are_as_small_as_the_vocabulary_allows() -> None:
     small = make_encoder(trained("wordpiece")).encode(pa.array(["play"]))
     assert small.ids.dtype == np.uint16
@@ -254,36 +235,10 @@ def test_ids_are_as_small_as_the_vocabulary_allows() -> None:
         assert encoded.ids.tolist() == [65_536, 1]
 
 
-def test_a_process_keeps_its_encoders_by_what_the_file_says(tmp_path: Path) -> None:
-    folders = [Folder.at(tmp_path / name) for name in ("a", "copy of a", "b")]
-    for folder, name in zip(folders, ("wordpiece", "wordpiece", "byte_bpe"), strict=True):
-        folder.write_bytes("tokenizer.json", trained(name).to_str().encode())
-    a, copy, b = (open_encoder(folder) for folder in folders)
-    assert a is copy
-    assert a is not b
-    assert open_encoder(folders[0], EncoderChoice("nanotoken")) is not a
-    for number in range(8):
-        other = Tokenizer.from_str(trained("wordpiece").to_str())
-        other.add_special_tokens([f"[{number}]"])
-        folders[2].write_bytes("tokenizer.json", other.to_str().encode())
-        open_encoder(folders[2])
-    assert open_encoder(folders[0]) is not a, "old encoders are dropped"
-
-
-def test_a_package_is_refused_where_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("byte_bpe", "unigram", "word"):
-        for package in ("nanotoken", "gigatoken"):
-            with pytest.raises(ConfigError, match="found another tokenizer; choose 'auto'"):
-                make_encoder(trained(name), package)
-    monkeypatch.setitem(sys.modules, "gigatoken", None)
-    with pytest.raises(UserError, match="pip install gigatoken, or choose 'memo'"):
-        choose_encoder(trained("byte_bpe cased"), "gigatoken", hard_texts(1, 9))
-
-
 @pytest.mark.parametrize("name", TRAINED)
 def test_auto_is_the_package_made_for_the_tokenizer_or_else_the_memo(name: str) -> None:
     tokenizer, texts = trained(name), hard_texts(1, 50)
-    choice = choose_encoder(tokenizer, "auto", texts)
+    choice = choose_encoder(tokenizer, texts)
     packages = {
         "wordpiece": "nanotoken",
         "wordpiece cased": "nanotoken",
@@ -291,7 +246,6 @@ def test_auto_is_the_package_made_for_the_tokenizer_or_else_the_memo(name: str) 
     }
     assert choice.backend == packages.get(name, "memo")
     assert choice.notice is None
-    assert choose_encoder(tokenizer, "memo", texts) == EncoderChoice()
 
 
 @pytest.mark.parametrize(
@@ -301,7 +255,7 @@ def test_without_the_package_the_memo_encodes_and_says_so(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    assert choose_encoder(trained(name), "auto", hard_texts(1, 9)) == EncoderChoice(
+    assert choose_encoder(trained(name), hard_texts(1, 9)) == EncoderChoice(
         notice=f"encoding with 'memo': {package}, which is several times faster, is not installed"
     )
 
@@ -330,9 +284,8 @@ class _Errs:
 
 
 @pytest.mark.parametrize("way", ["id", "word", "length"])
-@pytest.mark.parametrize("wanted", ["auto", "nanotoken"])
 def test_an_encoder_that_errs_on_one_text_is_not_used_and_the_text_is_said(
-    wanted: TokenizerBackend, way: str, monkeypatch: pytest.MonkeyPatch
+    way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = trained("wordpiece")
     sample = pa.array([*SENTENCES, "", "a strange berry", *SENTENCES], pa.string())
@@ -340,39 +293,11 @@ def test_an_encoder_that_errs_on_one_text_is_not_used_and_the_text_is_said(
         "rungwise.tokenizer.encoder.NanoEncoder",
         lambda tokenizer: _Errs(tokenizer, "a strange berry", way),
     )
-    choice = choose_encoder(tokenizer, wanted, sample)
+    choice = choose_encoder(tokenizer, sample)
     assert choice == EncoderChoice(
         notice=f"encoding with 'memo': nanotoken {version('nanotoken')} and the tokenizers library "
         "disagree on the text 'a strange berry'"
     )
     # The sample is bounded: a text behind it is not tried.
     monkeypatch.setattr("rungwise.tokenizer.encoder.PROOF_BYTES", 100)
-    assert choose_encoder(tokenizer, wanted, sample).backend == "nanotoken"
-
-
-def test_a_package_that_fails_is_not_used_and_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(tokenizer: Tokenizer) -> None:
-        raise TypeError("another signature")
-
-    monkeypatch.setattr("rungwise.tokenizer.encoder.NanoEncoder", fail)
-    choice = choose_encoder(trained("wordpiece"), "auto", hard_texts(1, 9))
-    assert choice.backend == "memo"
-    assert choice.notice == (
-        f"encoding with 'memo': nanotoken {version('nanotoken')} fails: another signature"
-    )
-
-
-def test_the_sample_of_a_proof_comes_from_all_over_the_corpus(tmp_path: Path) -> None:
-    folder = Folder.at(tmp_path)
-    names = [f"{number:02d}.parquet" for number in range(40)]
-    for number, name in enumerate(names):
-        row = {"id": name, "label": "", "sentences": [f"{number} " + "z" * 10_000] * 3}
-        row |= {"digest": name, "paragraph_starts": [0], "spans": []}
-        pq.write_table(pa.Table.from_pylist([row] * 2, SCHEMA), tmp_path / name)
-    sample = sample_corpus(folder, names).to_pylist()
-    assert PROOF_BYTES <= sum(map(len, sample)) <= 2 * PROOF_BYTES
-    files = sorted({int(text.split()[0]) for text in sample})
-    assert files[0] == 0
-    assert files[-1] >= 38
-    assert sample_corpus(folder, names[:1]).to_pylist() == [f"0 {'z' * 10_000}"] * 6
-    assert len(sample_corpus(folder, [])) == 0
+    assert choose_encoder(tokenizer, sample).backend == "nanotoken"

@@ -1,10 +1,8 @@
 """Where units begin: cases by hand for each kind of tokenizer, and what must hold of any text."""
 
-import builtins
 import itertools
-import sys
-import tempfile
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.errors import DataError
 from rungwise.tokenizer import make_encoder
-from rungwise.tokenizer.mask_units import (
-    Entries,
-    MaskUnitsConfig,
-    encode_units,
-    jieba_words,
-    read_entries,
-    word_list_words,
-)
-from rungwise.tokenizer.token_stage import TokensConfig, identity, input_digests
+from rungwise.tokenizer.mask_units import MaskUnitsConfig, encode_units, jieba_words
 
 PIECES = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -94,14 +83,6 @@ def units(
     return joined
 
 
-@pytest.fixture
-def by_list(tmp_path: Path) -> dict[str, Any]:
-    """The config of a segmenter by a list of words."""
-    path = tmp_path / "words.txt"
-    path.write_text("\n".join([*WORDS[:3], "预测", "一个", "中国人民", "中国", "T恤", "概率"]))
-    return {"segmenter": "word_list", "word_list": str(path)}
-
-
 # --- words of the tokenizer and spans
 
 
@@ -145,41 +126,6 @@ def test_the_chinese_example_of_the_whole_word_masking_paper() -> None:
     assert units(SENTENCE, wordpiece(), segmenter="jieba") == expected
 
 
-def test_a_word_list_takes_the_longest_word_and_leaves_single_characters(
-    by_list: dict[str, Any],
-) -> None:
-    assert units("中国人民中国大", wordpiece(), **by_list) == ["中+国+人+民", "中+国", "大"]
-    # A word of two scripts; the tokenizer's own words stay where no han character is.
-    assert units("我T恤playing", wordpiece(), **by_list) == ["我", "t+恤", "play+##ing"]
-
-
-# --- lists of phrases
-
-
-def test_phrases_of_a_list_are_the_longest_from_the_left_in_any_case(tmp_path: Path) -> None:
-    path = tmp_path / "phrases.txt"
-    path.write_text("new york\nNew York Times\ntimes in\n\n", encoding="utf-8-sig")
-    assert units("NEW York times in", wordpiece(), phrases=str(path)) == ["new+york+times", "in"]
-    assert units("new york, times in", wordpiece(), phrases=str(path)) == [
-        "new+york",
-        ",",
-        "times+in",
-    ]
-    assert units("new, york", wordpiece(), phrases=str(path)) == ["new", ",", "york"]
-
-
-def test_a_list_is_cleaned_up_as_the_text_was(tmp_path: Path) -> None:
-    path = tmp_path / "phrases.txt"
-    path.write_text("cafe\u0301\u00a0noir\n", encoding="utf-8")
-    assert list(read_entries("phrases", str(path)).matches("caf\u00e9 noir")) == [(0, 9)]
-
-
-def test_entries_match_whole_words_only() -> None:
-    entries = Entries(["new york", "中国"])
-    assert list(entries.matches("news york new  york中国人")) == [(10, 19), (19, 21)]
-    assert list(entries.matches("")) == []
-
-
 # --- any text
 
 ALPHABET = "ab é\u0301中国人民我T恤1,. \U0001f600\u3000使用"
@@ -200,6 +146,7 @@ def spans_of(draw: st.DrawFn, text: str) -> list[int]:
     return flat
 
 
+@pytest.mark.skipif(find_spec("jieba") is None, reason="needs jieba")
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data(), texts=TEXTS, segmented=st.booleans())
 @settings(max_examples=150)
@@ -209,13 +156,8 @@ def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
     tokenizer = TOKENIZERS[name]
     flat = [data.draw(spans_of(text)) for text in texts]
     spans = pa.array(flat, pa.list_(pa.int32()))
-    entries = ["中国", "中国人民", "使用", "t恤"]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "words")
-        path.write_text("\n".join(entries))
-        config = MaskUnitsConfig(segmenter="word_list", word_list=str(path))
-        config = config if segmented else MaskUnitsConfig()
-        found = encode_units(pa.array(texts), make_encoder(tokenizer), tokenizer, config, spans)
+    config = MaskUnitsConfig(segmenter="jieba" if segmented else "none")
+    found = encode_units(pa.array(texts), make_encoder(tokenizer), tokenizer, config, spans)
     assert found.word_starts is not None
     end = 0
     for text, pairs, length in zip(texts, flat, found.lengths.tolist(), strict=True):
@@ -224,7 +166,7 @@ def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
         assert found.ids[begin:end].tolist() == plain.ids
         starts = found.word_starts[begin:end].tolist()
         assert starts[:1] == [True][: len(starts)]
-        han = list(word_list_words(Entries(entries))(text)) if segmented else []
+        han = list(jieba_words()(text)) if segmented else []
         stretches = han + list(zip(pairs[::2], pairs[1::2], strict=True))
         in_han = {place for a, b in han for place in range(a, b)}
         for index in range(1, length):
@@ -271,24 +213,6 @@ def _with_han(text: str, words: Iterable[str]) -> set[tuple[int, int]]:
     return {(a, b) for a, b in places if any("\u4e00" <= c <= "\u9fff" for c in text[a:b])}
 
 
-def test_a_missing_jieba_is_told_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real_import = builtins.__import__
-
-    def no_jieba(name: str, *rest: Any, **named: Any) -> Any:
-        if name.partition(".")[0] == "jieba":
-            raise ImportError(name)
-        return real_import(name, *rest, **named)
-
-    jieba_words.cache_clear()
-    monkeypatch.delitem(sys.modules, "jieba", raising=False)
-    monkeypatch.setattr(builtins, "__import__", no_jieba)
-    try:
-        with pytest.raises(UserError, match=r"rungwise\[zh\]"):
-            units("中国", wordpiece(), segmenter="jieba")
-    finally:
-        jieba_words.cache_clear()
-
-
 # --- what users get wrong
 
 
@@ -308,38 +232,3 @@ def test_spans_belong_to_their_sentences_in_a_slice_and_where_one_has_none() -> 
     assert encoded.lengths.tolist() == [2, 2, 2, 3]
     assert encoded.word_starts is not None
     assert np.flatnonzero(~encoded.word_starts).tolist() == [3, 8]
-
-
-def test_a_list_that_is_missing_empty_or_garbled_is_refused_by_its_key(tmp_path: Path) -> None:
-    def refused(message: str, data: bytes | None) -> None:
-        path = tmp_path / "list.txt"
-        if data is not None:
-            path.write_bytes(data)
-        with pytest.raises(DataError, match=message):
-            units("中国", wordpiece(), phrases=str(path))
-
-    refused(r"instances\.mask_units\.phrases: expected the path of a file, found nothing at", None)
-    refused(r"instances\.mask_units\.phrases: expected an entry a line in .*list\.txt", b"\n \n")
-    refused(r"list\.txt line 2 is not UTF-8", b"new\n\xff\n")
-
-
-def test_the_bytes_of_a_list_are_its_identity_and_not_its_path(tmp_path: Path) -> None:
-    configs = []
-    for name, text in (("a", "new york"), ("b", "new york"), ("c", "times")):
-        (tmp_path / name).write_text(text)
-        lists = MaskUnitsConfig(phrases=str(tmp_path / name))
-        configs.append(TokensConfig(mask_units=lists))
-    first, same, other = configs
-    assert identity(first) == identity(same)
-    assert input_digests(first) == input_digests(same)
-    assert input_digests(first) != input_digests(other)
-    assert input_digests(TokensConfig()) == {}
-
-
-@pytest.mark.parametrize(
-    "data",
-    [{"segmenter": "word_list"}, {"word_list": "x"}, {"segmenter": "jieba", "word_list": "x"}],
-)
-def test_a_word_list_and_its_segmenter_need_each_other(data: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="need each other"):
-        validate(MaskUnitsConfig, data)

@@ -22,14 +22,12 @@ from rungwise.tokenizer import (
     UNK_ID,
     ByteBpeConfig,
     CharacterConfig,
-    SpecialIds,
     TokenizerConfig,
     TokenizerSummary,
     UnigramConfig,
     WordConfig,
     WordPieceConfig,
     load_tokenizer,
-    special_ids,
     train,
 )
 from rungwise.tokenizer.building import _rate, train_tokenizer
@@ -93,49 +91,11 @@ def test_every_process_learns_the_same_vocabulary() -> None:
         assert json.loads(done.stdout) == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_have_the_ids_the_rest_of_the_platform_uses(kind: str) -> None:
-    tokenizer = train(config(kind, vocab_size=SIZES[kind]), TEXT)
-    special = special_ids(tokenizer)
-    assert special == SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, end=3, ids=(0, 1, 2, 3, 4))
-    ids = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
-    assert ids == [PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID]
-
-
-def test_words_fall_into_pieces_and_come_back() -> None:
-    tokenizer = train(config("wordpiece", vocab_size=90), TEXT)
-    pieces = tokenizer.encode("playing", add_special_tokens=False).tokens
-    assert pieces[0] == "play"
-    assert all(piece.startswith("##") for piece in pieces[1:])
-    assert tokenizer.decode(tokenizer.encode("the player plays").ids) == "the player plays"
-    # Han characters stand alone.
-    assert len(tokenizer.encode("私住", add_special_tokens=False).tokens) == 2
-
-
-def test_byte_level_bpe_knows_every_text() -> None:
-    tokenizer = train(config("byte_bpe", vocab_size=300, lowercase=False), TEXT)
-    for text in ("Ünïcödé \x07 🎉 ok", "  two  spaces ", "\n\t"):
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        assert UNK_ID not in ids
-        assert tokenizer.decode(ids) == text
-
-
 def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
     text = [*TEXT, "The [MASK] token and [SEP] and [CLS] too."]
     _, tokenizer = stage_on(text, config("wordpiece", vocab_size=100), tmp_path)
     ids = tokenizer.encode("a [MASK] b [SEP] [CLS] [PAD]", add_special_tokens=False).ids
     assert not {PAD_ID, CLS_ID, SEP_ID, MASK_ID} & set(ids)
-
-
-def test_the_summary_counts_what_it_measured(tmp_path: Path) -> None:
-    summary, tokenizer = stage_on(TEXT, config("wordpiece", vocab_size=100), tmp_path)
-    tokens = sum(len(tokenizer.encode(s, add_special_tokens=False).ids) for s in TEXT)
-    words = sum(len(s.split()) for s in TEXT)
-    assert summary.vocab_size == 100
-    assert summary.tokens_per_word == pytest.approx(tokens / words)
-    assert summary.unknown_rate == 0
-    assert summary.sample_characters == sum(len(s) for s in TEXT)
-    assert summary.special == special_ids(tokenizer)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "character", "word"])

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
@@ -17,7 +16,6 @@ from rungwise.tokenizer import (
     identity,
     input_digests,
     load_tokenizer,
-    make_encoder,
     read_tokenizer,
     special_ids,
 )
@@ -66,13 +64,6 @@ def test_published_vocabularies_have_their_published_special_ids(
     name: str, special: SpecialIds, real_data: Path
 ) -> None:
     assert special_ids(read_tokenizer(config(real_data / "vocab" / name))) == special
-
-
-def test_a_role_that_is_missing_is_refused_by_name() -> None:
-    ids = SpecialIds(end=50256, ids=(50256,))
-    assert ids.require("end") == (50256,)
-    with pytest.raises(DataError, match=r"no special token for 'mask' .*\[MASK\], <mask>.*add"):
-        ids.require("end", "mask")
 
 
 def test_roles_are_found_by_the_names_of_other_families() -> None:
@@ -132,21 +123,6 @@ def test_what_transformers_wrote_beside_a_vocab_txt_must_agree(
         "[UNK]",
         "play",
     ]
-
-
-def test_lines_of_a_vocab_txt(tmp_path: Path) -> None:
-    """An editor's byte order mark is no part of a piece, and only a line feed ends a line."""
-    path = written(tmp_path / "vocab.txt", "\ufeff" + VOCAB_TXT)
-    plain = written(tmp_path / "plain" / "vocab.txt", VOCAB_TXT)
-    assert read_tokenizer(config(path)).get_vocab() == read_tokenizer(config(plain)).get_vocab()
-    path = written(tmp_path / "vocab.txt", "[UNK]\n\u2028\nb\x85\nc")
-    assert read_tokenizer(config(path)).get_vocab() == {"[UNK]": 0, "\u2028": 1, "b\x85": 2, "c": 3}
-
-
-def test_a_folder_of_gpt2_is_byte_level_bpe(tmp_path: Path) -> None:
-    tokenizer = read_tokenizer(config(gpt2_folder(tmp_path)))
-    assert tokens(tokenizer, "ab ab") == ["ab", "Ġab"]
-    assert special_ids(tokenizer) == SpecialIds(end=5, ids=(5,))
 
 
 def test_a_tokenizer_json_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -272,12 +248,6 @@ def test_a_pattern_that_may_take_for_ever_is_refused(tmp_path: Path, pattern: st
                 read()
         else:
             read().encode("a" * 40 + " 1234 .")
-
-
-def test_a_text_on_which_the_library_gives_up_is_refused() -> None:
-    tokenizer = split_at("a*a*a*a*a*[^ab]")  # polynomial, of degree 5
-    with pytest.raises(DataError, match=r"gives up on a text .*retry-limit"):
-        make_encoder(tokenizer).encode(pa.array(["a" * 3000 + "b"]))
 
 
 def test_a_vocabulary_is_known_by_its_bytes_and_not_by_its_place(tmp_path: Path) -> None:

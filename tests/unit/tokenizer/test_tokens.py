@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.results import SharedResults
@@ -29,7 +28,7 @@ from rungwise.tokenizer import (
     token_building,
 )
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary, identity
+from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText, TokensFile, write_tokens
 from tests.corpora import made_up_documents, text_and_tokenizer
 from tests.summaries import tokens_of
@@ -86,11 +85,6 @@ def test_shares_of_the_text_are_nested_and_leave_what_is_held_out(tmp_path: Path
         assert abs(count - expected) < 4 * (expected * (1 - share)) ** 0.5
 
 
-def test_the_whole_text_is_what_it_was_before_there_were_shares() -> None:
-    assert "share" not in identity(TokensConfig())
-    assert identity(TokensConfig(share=0.5))["share"] == 0.5
-
-
 DOCUMENTS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=8)
 
 
@@ -127,15 +121,6 @@ def test_any_documents_of_a_file_are_read_as_they_were_written(
     if units:
         assert written.unit_starts is not None
         np.testing.assert_array_equal(part.unit_starts, written.unit_starts[begin:stop])
-
-
-def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
-    corpus, tokenizer = text_and_tokenizer(tmp_path, [made_up_documents(6)], TOKENIZERS[0])
-    tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
-    path = tokens.folder.local(TokensSummary.of(tokens).files[0].file)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DataError, match=r"train-00000\.arrow is not a whole file of tokens"):
-        TokensFile(path)
 
 
 def test_spans_keep_their_words_where_a_blank_is_text(tmp_path: Path) -> None:

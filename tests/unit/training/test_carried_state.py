@@ -20,8 +20,6 @@ from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.recurrent import LstmConfig, RecurrentForPretraining, RnnConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import DataPhase, count_epochs
-from rungwise.training.estimate import Measures, estimate_run
 from rungwise.training.fit_config import FitConfig
 from rungwise.training.optimizer import (
     build_optimizers,
@@ -30,22 +28,10 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 from rungwise.training.ray.gradient import check_fit
-from rungwise.training.ray.resume_proof import kill_steps
 from rungwise.training.state import StreamStates
 from rungwise.training.tensor_files import load_tensors
 from rungwise.training.throughput import Progress
-from tests.training_runs import (
-    CPU,
-    VOCAB,
-    Killed,
-    KilledAt,
-    Notes,
-    config,
-    kill_and_resume,
-    make_instances,
-    run,
-    together,
-)
+from tests.training_runs import CPU, VOCAB, config, make_instances, run, together
 from tests.unit.instances.test_order import line_of
 
 STREAMS = 10
@@ -191,20 +177,6 @@ def assert_same(one: Progress, other: Progress) -> None:
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_killed_in_the_second_epoch_and_resumed_with_the_same_workers_ends_with_the_same_bits(
-    model: Recurring, instances: Artifact, tmp_path: Path, rate: float
-) -> None:
-    """With dropouts too: what a step draws follows from its number."""
-    rates = {"dropout": rate, "word_dropout": rate, "recurrent_dropout": rate}
-    settings = recurrent(model.model_copy(update=rates))
-    window = kill_steps(settings, instances, settings.pretrain.steps)
-    first, last = window.first_step, window.last_step
-    assert first <= 14 < last
-    resumed = kill_and_resume(settings, instances, tmp_path, killed_at=[14])
-    assert resumed.attempts[-1]["step"] in (5, 10)
-
-
 def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_every_lane(
     model: Recurring,
     instances: Artifact,
@@ -225,22 +197,6 @@ def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_ev
     resumed = run(recurrent(model), instances, tmp_path)
     assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 1]
     assert_same(alone[1], resumed)
-
-
-def test_without_the_state_of_its_checkpoint_a_run_would_go_another_way(
-    model: Recurring,
-    instances: Artifact,
-    alone: tuple[Path, Progress],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with pytest.raises(Killed):
-        run(recurrent(model), instances, tmp_path, report=KilledAt(14))
-    monkeypatch.setattr(StreamStates, "restore", lambda *_: None)
-    resumed = run(recurrent(model), instances, tmp_path)
-    assert resumed.data == alone[1].data
-    losses, before = ([row["loss"] for row in run.history] for run in (resumed, alone[1]))
-    assert losses != pytest.approx(before, rel=1e-5)
 
 
 def test_a_skipped_step_leaves_the_states_as_they_were(
@@ -282,41 +238,6 @@ def test_text_that_ends_within_a_block_hands_nothing_over() -> None:
     states.settle(torch.tensor(True))
     assert torch.equal(states.piece().local, torch.tensor([[0.0] * 3, [1.0] * 3]))
     assert (states.piece().start, states.piece().shape) == (4, (8, 3))
-
-
-def test_instances_left_out_are_named_and_epochs_counted_by_the_streams(
-    instances: Artifact, tmp_path: Path
-) -> None:
-    count = InstancesSummary.of(instances).instances.train
-    assert count % STREAMS
-    notes = Notes()
-    run(recurrent(**{"pretrain.steps": 2}), instances, tmp_path, report=notes)
-    assert [
-        note for note in notes.notes if f"{count % STREAMS} of {count} instances are left" in note
-    ]
-    steps = count // STREAMS
-    assert count_epochs(recurrent(), [DataPhase("instances", 0, instances)], 2 * steps) == 2.0
-    window = kill_steps(recurrent(), instances, 10 * steps)
-    assert (window.part, window.first_step) == ("the second epoch", steps + 1)
-    assert window.last_step == 2 * steps
-    measures = [Measures.of(instances)]
-    plan = estimate_run(recurrent(), measures, ComputeConfig(), measure=lambda *done: None)
-    assert plan.phases[0].epochs == 20 / steps
-    assert plan.tokens_per_second
-
-
-def test_longer_instances_begin_every_stream_anew(tmp_path: Path) -> None:
-    short, long = (make_instances(tmp_path / str(length), "causal", length) for length in (16, 32))
-    settings = recurrent(**{"pretrain.longer_share": 0.5})
-    kill_and_resume(settings, short, tmp_path, longer=long)
-
-
-def test_it_is_not_compiled_and_says_so(instances: Artifact, tmp_path: Path) -> None:
-    """One `compute` block serves every rung of a ladder."""
-    notes = Notes()
-    compiled = run(recurrent(), instances, tmp_path / "a", report=notes, compile=True)
-    assert compiled == run(recurrent(), instances, tmp_path / "b")
-    assert [note for note in notes.notes if "compute.compile has no effect on a lstm" in note]
 
 
 @pytest.mark.parametrize(

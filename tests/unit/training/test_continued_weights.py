@@ -19,11 +19,11 @@ from rungwise.models.losses.objectives import LossSum
 from rungwise.models.word_vectors.vector_family import TABLE
 from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
-from rungwise.training.curriculum import list_turns, open_phases
+from rungwise.training.feed import list_turns, open_phases
 from rungwise.training.initial import build_model, check_initial, compare_tensors
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.pretrained import load_module
-from rungwise.training.ray.gradient import check_fit, plan_run
+from rungwise.training.ray.gradient import check_fit
 from rungwise.training.summary import GradientRun, PretrainSummary
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from tests.small_models import objective_of
@@ -32,12 +32,10 @@ from tests.training_runs import (
     VOCAB,
     Killed,
     KilledAt,
-    Notes,
     assert_same_weights,
     config,
     make_instances,
     run,
-    together,
     weights,
 )
 
@@ -131,31 +129,6 @@ def test_a_further_run_begins_with_the_weights_it_is_given(
     assert_same(weights(tmp_path), of(general))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_all_of_two_workers_begin_with_the_weights_they_are_given(
-    general: Artifact, instances: Artifact, tmp_path: Path, unused_port: int, parallel: str
-) -> None:
-    settings = config(**STANDING, **{"pretrain.seed": 5})
-    together(2, settings, instances, tmp_path, unused_port, initial=general, parallel=parallel)
-    # The tensors of a checkpoint are shared out, so this file holds those of both.
-    assert_same(weights(tmp_path), of(general))
-
-
-def test_the_loss_before_the_first_step_is_the_last_one_of_the_run_before(
-    general: Artifact, instances: Artifact, tmp_path: Path
-) -> None:
-    notes = Notes()
-    further = run(config(), instances, tmp_path, report=notes, initial=general)
-    first, last = further.validation[0], validation(general, -1)
-    for part in ("loss", "mlm_loss", "nsp_loss"):
-        assert first[part] == pytest.approx(last[part], rel=1e-6)
-    # Nothing is said about losses that are not those of a draw.
-    assert notes.notes == []
-    assert further.validation[-1]["loss"] < first["loss"]
-    assert (further.step, further.history[0]["step"]) == (20, 1)
-
-
 # From an objective to another of each family that has both, and the modules that are then fresh.
 CONVERSIONS: list[tuple[str, str, str, set[str]]] = [
     ("bert", "left_to_right", "mlm", set()),
@@ -201,7 +174,7 @@ def test_a_model_is_converted_to_another_way_of_reading(
     # The loss is that of these weights, read in the other way, before the first step.
     model = further.model.build(VOCAB, further.objective)
     model.load_state_dict({name: old.get(name, new[name]) for name in model.state_dict()})
-    batches = open_phases(further, list_turns(inputs, further.pretrain), ALONE)[0].validation(0)
+    batches = open_phases(further, list_turns(inputs, further.pretrain), ALONE)[0].validation()
     with torch.no_grad():
         sums = sum((further.objective(model, batch).packed() for batch in batches), torch.zeros(1))
     expected = LossSum.unpacked(sums, further.objective.parts).metrics()
@@ -220,21 +193,6 @@ def test_a_killed_further_run_goes_on_from_its_own_checkpoint_and_not_from_the_s
     resumed = run(config(), instances, tmp_path / "b", initial=others)
     assert resumed == undisturbed
     assert_same_weights(tmp_path / "a", tmp_path / "b")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_further_run_that_loses_a_worker_goes_on_with_the_other(
-    general: Artifact, instances: Artifact, tmp_path: Path, unused_port: int, parallel: str
-) -> None:
-    alone = run(config(), instances, tmp_path / "a", initial=general)
-    output, compute = tmp_path / "b", {"initial": general, "parallel": parallel}
-    together(2, config(), instances, output, unused_port, killed_at=8, **compute)
-    resumed = run(config(), instances, output, initial=general)
-    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
-    assert [attempt["step"] for attempt in resumed.attempts] == [0, 5]
-    for one, other in zip(alone.history, resumed.history, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
 def test_parts_that_the_objective_does_not_train_are_carried_along(
@@ -289,19 +247,6 @@ def test_a_file_that_lacks_a_weight_is_refused(
     save_tensors(short.folder, MODEL, tensors)
     with pytest.raises(DataError, match=r"lacks mlm\.bias"):
         run(config(), instances, tmp_path / "run", initial=short)
-
-
-def test_other_weights_to_begin_with_are_another_run(
-    root: Path, general: Artifact, instances: Artifact
-) -> None:
-    other = Artifact("pretrain", "ffff", general.folder, general.record)
-    inputs = {"instances": instances}
-    output = Folder.at("/nowhere")
-    identities = {
-        plan_run(config(), inputs | initial, output, ComputeConfig()).checkpoints.identity
-        for initial in ({}, {"initial": general}, {"initial": other})
-    }
-    assert len(identities) == 3
 
 
 def refusal(settings: GradientFit, inputs: dict[str, Artifact]) -> str:

@@ -113,7 +113,7 @@ def taken(step: Any, batches: list[Batch[Tensor]], watch: Watch) -> list[int]:
         part = batch._map(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
         with watch:
             counts = torch.ones(len(step.objective.parts))
-            sums, norm, _ = step([part, part], counts, 1e-3)
+            sums, norm = step([part, part], counts, 1e-3)
         assert (sums.shape, norm.shape) == ((3, len(step.objective.parts)), ())
         frames.append(watch.frames)
     return frames

@@ -26,9 +26,8 @@ from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.serving.hugging_face import export_model, load_model
+from rungwise.serving.hugging_face import export_model
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS, import_weights
-from rungwise.tokenizer.building import add_new_words
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.initial import ImportConfig, check_initial, compare_tensors, load_initial
@@ -37,7 +36,6 @@ from tests.summaries import made_of
 from tests.unit.training.test_continued_weights import instances_of, kept
 
 TEXT = ["the cat sat on the mat", "a cat and a mat sat", "on and on the cats sat"]
-DOMAIN = ["the endocarditis sat", "an endocarditis and the tachycardia"] * 5
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -97,9 +95,9 @@ def folder_of(kind: str, folder: Path) -> Path:
 
 
 def imported(kind: str, tmp_path: Path) -> tuple[Artifact, Tokenizer]:
-    """The artifact of the initial stage, and the tokenizer with new words that it read."""
+    """The artifact of the initial stage, and the tokenizer that it read."""
     folder = folder_of(kind, tmp_path / "theirs")
-    words = add_new_words(Tokenizer.from_file(str(folder / "tokenizer.json")), DOMAIN, 2, 5)
+    words = Tokenizer.from_file(str(folder / "tokenizer.json"))
     (tmp_path / "tokenizer").mkdir()
     words.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
     tokenizer = Artifact("tokenizer", "t" * 12, Folder.at(tmp_path / "tokenizer"), {})
@@ -108,38 +106,9 @@ def imported(kind: str, tmp_path: Path) -> tuple[Artifact, Tokenizer]:
     context = Context(ComputeConfig(), SilentReporter())
     config = ImportConfig(path=str(folder))
     summary = import_weights(config, {"tokenizer": tokenizer}, Folder.at(output), context)
-    assert summary.new_words == 2
     inputs = made_of(tokenizer=tokenizer)
     made = {"summary": summary.model_dump(mode="json"), "inputs": inputs, "config": {}}
     return kept(tmp_path, "initial", "i" * 12, made), words
-
-
-@pytest.mark.parametrize("make", [wordpiece, byte_bpe])
-def test_new_words_are_one_token_and_nothing_else_changes(make: Any) -> None:
-    before = make()
-    after = add_new_words(before, DOMAIN, 2, 5)
-    size = before.get_vocab_size()
-    assert after.get_vocab_size() == size + 2
-    assert [after.id_to_token(index) for index in range(size)] == [
-        before.id_to_token(index) for index in range(size)
-    ]
-    assert {(after.id_to_token(size + n) or "").strip("Ġ") for n in (0, 1)} == {
-        "endocarditis",
-        "tachycardia",
-    }
-    for text in TEXT:
-        assert after.encode(text).ids == before.encode(text).ids
-    text = "the cat and the endocarditis"
-    ids = after.encode(text).ids
-    assert [index for index in ids if index >= size] == [size]
-    assert ids[:-1] == before.encode("the cat and the").ids
-    assert after.decode(ids) == text
-    names = [name for name in SPECIAL if before.token_to_id(name) is not None]
-    assert [after.token_to_id(n) for n in names] == [before.token_to_id(n) for n in names]
-    assert add_new_words(before, DOMAIN, 2, 100).get_vocab_size() == size
-    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    with pytest.raises(DataError, match=r"tokenizer\.new_words: expected .* found WordLevel"):
-        add_new_words(words, DOMAIN, 2, 1)
 
 
 def trained_on(kind: str, tmp_path: Path) -> tuple[Family, Objective, Artifact, Tokenizer]:
@@ -156,34 +125,24 @@ def fit(model: Any, objective: str) -> GradientFit:
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_a_run_begins_with_their_logits_and_new_words_as_the_mean_of_their_pieces(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_run_begins_with_their_logits(kind: str, tmp_path: Path) -> None:
     model, objective, artifact, words = trained_on(kind, tmp_path)
     module: Any = model.build(words.get_vocab_size(), objective)
     assert load_initial(module, artifact) == {}
     assert compare_tensors(module, artifact).fresh == ()
-    before = Tokenizer.from_file(str(tmp_path / "theirs" / "tokenizer.json"))
-    table = module.body.token_embedding.weight
-    for index in range(before.get_vocab_size(), words.get_vocab_size()):
-        ids = [piece.id for piece in before.model.tokenize(words.id_to_token(index))]
-        assert len(ids) > 1
-        torch.testing.assert_close(table[index], table[ids].mean(dim=0))
-
-    # Out again, with the new words: their library has the same logits, and one id for the word.
+    # Out again: their library has the same logits.
     words.save(str(tmp_path / "tokenizer.json"))
     export_model(module.eval(), model, tmp_path / "tokenizer.json", tmp_path / "out")
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     ids = auto.encode("the cat and the endocarditis", add_special_tokens=False)
     assert ids == words.encode("the cat and the endocarditis").ids
     theirs = FOLDERS[kind][1].from_pretrained(tmp_path / "theirs").eval()
-    old = [index for index in ids if index < before.get_vocab_size()]
     again = FOLDERS[kind][1].from_pretrained(tmp_path / "out").eval()
     expected_BTV, found_BTV = (
         output.prediction_logits if kind == "bert" else output.logits
-        for output in (model(input_ids=torch.tensor([old])) for model in (theirs, again))
+        for output in (model(input_ids=torch.tensor([ids])) for model in (theirs, again))
     )
-    size = before.get_vocab_size()
+    size = words.get_vocab_size()
     torch.testing.assert_close(
         found_BTV[..., :size], expected_BTV[..., :size], atol=1e-5, rtol=1e-5
     )
@@ -197,14 +156,6 @@ def test_heads_that_the_folder_lacks_are_drawn_and_those_not_trained_are_carried
     carried = load_initial(module, artifact)
     assert set(carried) == {"bert.pooler.weight", "bert.pooler.bias", "nsp.weight", "nsp.bias"}
     assert set(compare_tensors(module, artifact).carried) == set(carried)
-
-
-def test_an_output_matrix_that_the_folder_lacks_is_drawn(tmp_path: Path) -> None:
-    """A LlamaModel without its head, as a BertModel is."""
-    folder = folder_of("llama", tmp_path / "theirs")
-    transformers.LlamaModel.from_pretrained(folder).save_pretrained(folder)
-    _, state = load_model(folder)
-    assert "output.weight" not in state
 
 
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
@@ -229,7 +180,8 @@ def test_a_recipe_takes_model_and_tokenizer_from_the_folder(tmp_path: Path) -> N
     folder = folder_of("modern_bert", tmp_path / "theirs")
     recipe = small_recipe(tmp_path / "artifacts", tmp_path / "corpus.txt")
     (tmp_path / "corpus.txt").write_text("a text")
-    recipe |= {"pretrain": {"initial": str(folder), "steps": 2}, "tokenizer": {"new_words": 7}}
+    recipe |= {"pretrain": {"initial": str(folder), "steps": 2}}
+    del recipe["tokenizer"]
     recipe["instances"] = {"kind": "masked_blocks", "sequence_length": 16}
     del recipe["model"]
     for key in ("finetune", "tasks", "sweep", "evaluate", "registry", "variants"):
@@ -237,10 +189,9 @@ def test_a_recipe_takes_model_and_tokenizer_from_the_folder(tmp_path: Path) -> N
     made = validate(Recipe, recipe)
     assert made.model is not None
     assert (made.model.kind, made.model.width) == ("modern_bert", 16)
-    assert made.tokenizer.model_dump(include={"kind", "path", "new_words"}) == {
+    assert made.tokenizer.model_dump(include={"kind", "path"}) == {
         "kind": "file",
         "path": str(folder),
-        "new_words": 7,
     }
     stages = pretrain_stages(made)
     assert stages["pretrain"].inputs["initial"] is stages["initial"]

@@ -15,17 +15,10 @@ from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.texts import LabelledPairsConfig
-from rungwise.models.families.sentence_encoder import SentenceEncoderConfig
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import (
-    MIXED_INSTANCES,
-    count_steps,
-    find_phase,
-    list_turns,
-    open_phases,
-)
+from rungwise.training.feed import MIXED_INSTANCES, count_steps, find_phase, list_turns, open_phases
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
-from rungwise.training.run_summary import count_sources
+from rungwise.training.ray.gradient import count_sources
 from tests.conftest import SPECIAL_IDS, write_shards
 from tests.summaries import standing
 from tests.training_runs import (
@@ -244,7 +237,6 @@ def test_a_loss_is_compared_with_those_of_its_own_objective(
         ({"pretrain.objective": "skip_thoughts+skip_thoughts"}, "names an objective twice"),
         ({"pretrain.objective": "skip_thoughts+mlm"}, "which takes quick_thoughts"),
         ({"pretrain.max_seconds": 9}, "set pretrain.max_seconds=null"),
-        ({"pretrain.skip_outliers": {}}, "set pretrain.skip_outliers to null"),
     ],
 )
 def test_mixtures_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -254,13 +246,3 @@ def test_mixtures_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
 
     with pytest.raises(ConfigError, match=message):
         checked()
-
-
-def test_a_mixture_has_one_name_and_finds_its_members() -> None:
-    config = SentenceEncoderConfig()
-    mixture = config.objective("quick_thoughts+inference")
-    members = config.objective(mixture.name).members
-    assert {each.name for each in members} == {"quick_thoughts", "inference"}
-    assert all(each.parts == mixture.parts for each in members)
-    assert mixture.parts == ("neighbour", "relation")
-    assert config.origin(mixture).paper == "after Subramanian et al."

@@ -32,13 +32,6 @@ def test_files_are_those_of_safetensors(tmp_path: Path) -> None:
             assert arrays[name].tolist() == array.tolist()
 
 
-def test_changes_of_mapped_arrays_stay_in_memory(tmp_path: Path) -> None:
-    save_file(ARRAYS, tmp_path / "file")
-    before = (tmp_path / "file").read_bytes()
-    tensor_files.map_arrays(tmp_path / "file")["floats"][...] = 9
-    assert (tmp_path / "file").read_bytes() == before
-
-
 def test_a_full_disk_is_said_before_anything_is_written() -> None:
     with pytest.raises(OSError, match="No space left"):
         tensor_files.create_arrays(Path("/dev/full"), {"a": (np.float64, (3,))})

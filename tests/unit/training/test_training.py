@@ -10,12 +10,8 @@ import torch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.order import ReadOrder, ShardShare
-from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
-from rungwise.training.feed import Source, step_batch
 from rungwise.training.ray.gradient import check_fit
-from rungwise.training.ray.resume_proof import relative_difference
 from rungwise.training.state import RunState
 from tests.training_runs import (
     VOCAB,
@@ -54,15 +50,6 @@ def test_it_learns_what_can_be_learned(instances: Artifact, tmp_path: Path) -> N
     assert progress.validation[0]["mlm_loss"] == pytest.approx(np.log(VOCAB), abs=0.2)
     assert progress.validation[0]["nsp_loss"] == pytest.approx(np.log(2), abs=0.1)
     assert progress.validation[-1]["mlm_loss"] < progress.validation[0]["mlm_loss"] - 0.5
-
-
-def test_the_split_into_micro_batches_changes_nothing(instances: Artifact, tmp_path: Path) -> None:
-    whole = run(config(), instances, tmp_path / "whole", micro_batch_size=12)
-    for micro in (1, 5, 12):
-        parts = run(config(), instances, tmp_path / str(micro), micro_batch_size=micro)
-        for one, other in zip(whole.history, parts.history, strict=True):
-            assert one == pytest.approx(other, rel=1e-4)
-        assert whole.tokens == parts.tokens
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
@@ -122,11 +109,6 @@ def test_a_start_far_from_its_known_loss_is_named(instances: Artifact, tmp_path:
             r"logical_workers is 4, .*num_workers 3 does not divide",
         ),
         ({}, {"logical_workers": 14}, r"12, too few for compute\.logical_workers 14"),
-        (
-            {},
-            {"num_workers": 3, "parallel": "hybrid", "shard_workers": 2},
-            r"compute\.shard_workers is 2, which does not divide",
-        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(
@@ -147,31 +129,3 @@ def test_a_split_without_rows_to_measure_a_loss_on_is_refused(tmp_path: Path) ->
         with pytest.raises(UserError, match=f"have {held_out} rows for validation, but pretrain"):
             check_fit(settings, {"instances": few}, ComputeConfig())
         check_fit(settings, {"instances": made}, ComputeConfig())
-
-
-@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
-def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None:
-    """What the loop is fed, over two epochs and for any number of workers."""
-    made = make_instances(tmp_path, kind)
-    source = Source(InstanceReader(made, "train", 1 << 20))
-    count, size = len(source.reader), 10
-    order = ReadOrder(source.reader.rows_per_shard, 0)
-    read: list[int] = []
-    for step in range(2 * count // size):
-        parts = [
-            step_batch(source, order, step, ShardShare(size, rank, 3), 2, 0) for rank in range(3)
-        ]
-        assert len({len(part.micro_batches) for part in parts}) == 1
-        read += [row for part in parts for row in part.instances.tolist()]
-        tokens = sum(batch.tokens for part in parts for batch in part.micro_batches)
-        assert sum(part.tokens for part in parts) == tokens
-    seen = np.bincount(read, minlength=count)
-    assert seen.min() >= 2 - (2 * count % size > 0)
-    assert seen.max() == 2
-
-
-def test_the_proof_of_a_resume_compares_losses_of_exactly_zero() -> None:
-    """A contrastive loss may be: the other view is far nearer than any other text."""
-    assert relative_difference(0.0, 0.0) == 0.0
-    assert relative_difference(0.0, 0.5) == relative_difference(0.5, 0.0) == 1.0
-    assert relative_difference(2.0, 1.0) == 0.5

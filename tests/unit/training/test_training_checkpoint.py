@@ -16,16 +16,7 @@ from rungwise.training.optimizer import OptimizerConfig, build_optimizers
 from rungwise.training.state import RunState
 from rungwise.training.throughput import Progress
 from tests.small_models import small_model
-from tests.training_runs import (
-    Killed,
-    KilledAt,
-    Notes,
-    checkpoints_in,
-    config,
-    newest_step,
-    run,
-    together,
-)
+from tests.training_runs import Notes, checkpoints_in, config, run, together
 
 
 def trained_state() -> RunState:
@@ -105,32 +96,6 @@ def test_three_failed_saves_in_a_row_end_the_run(
     message = r"the checkpoint of step 6 is not written: no room left"
     with pytest.raises(UserError, match=message):
         run(config(), instances, tmp_path, checkpoint_every_steps=2)
-
-
-def test_files_of_a_killed_save_are_not_taken_for_those_of_the_next(
-    instances: Artifact, tmp_path: Path
-) -> None:
-    with pytest.raises(Killed):
-        run(config(), instances, tmp_path, report=KilledAt(12))
-    # The second on a notice that a machine will go away; this run does not save there again.
-    again, once = (tmp_path / "checkpoints" / Checkpoint(step, 7).name for step in (15, 13))
-    for folder in (again, once):
-        folder.mkdir()
-        (folder / "part-00000-of-00001.safetensors").write_bytes(b"half of a checkpoint")
-    run(config(), instances, tmp_path)
-    assert not again.exists()
-    assert not once.exists()
-    assert newest_step(checkpoints_in(tmp_path / "checkpoints")) == 20
-
-
-@pytest.mark.parametrize("world", [1, 2, 3, 50])
-def test_workers_that_hold_the_same_write_everything_once_and_about_as_much(world: int) -> None:
-    state = trained_state()
-    written = [state.pieces(rank, world) for rank in range(world)]
-    assert sorted(name for part in written for name in part) == sorted(state.tensors())
-    sizes = [sum(piece.local.numel() for piece in part.values()) for part in written]
-    largest = max(tensor.numel() for tensor in state.tensors().values())
-    assert max(sizes) <= sum(sizes) / world + largest
 
 
 def test_each_worker_of_a_sharded_model_writes_its_own_rows(

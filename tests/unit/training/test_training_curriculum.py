@@ -1,37 +1,21 @@
-"""Rows that change over a run: longer instances for its last part, masking at a falling rate."""
+"""Rows that change over a run: longer instances for its last part."""
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.storage.folder import Folder
-from rungwise.instances.kinds import read_kind
-from rungwise.instances.masking import MaskingConfig
-from rungwise.instances.reader import InstanceReader
-from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import DataPhase, count_epochs, list_turns, open_phases
+from rungwise.training.feed import DataPhase, count_epochs, list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
-from rungwise.training.ray.gradient import check_fit, plan_run
+from rungwise.training.ray.gradient import count_sources
 from tests.conftest import small_recipe
-from tests.training_runs import (
-    CPU,
-    LENGTH,
-    VOCAB,
-    Notes,
-    config,
-    kill_and_resume,
-    make_instances,
-    run,
-)
+from tests.training_runs import CPU, config, kill_and_resume, make_instances
 
 SHORT, LONG = 16, 32
 
@@ -42,12 +26,6 @@ def both(
 ) -> list[Artifact]:
     folder = tmp_path_factory.mktemp("instances")
     return [make_instances(folder / str(n), request.param, n) for n in (SHORT, LONG)]
-
-
-def test_the_papers_last_tenth_by_hand() -> None:
-    cases = {(1_000_000, 0.1): 900_000, (10, None): 10, (3, 0.5): 1, (5, 0.3): 3}
-    for (steps, share), expected in cases.items():
-        assert GradientConfig(steps=steps, longer_share=share).first_longer_step == expected
 
 
 def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[Artifact]) -> None:
@@ -79,41 +57,6 @@ def test_a_run_killed_before_or_after_the_change_ends_with_the_same_bits(
     kill_and_resume(settings, both[0], tmp_path, killed_at=[killed_at], longer=both[1])
 
 
-def test_curves_name_the_length_and_operations_are_counted_by_it(
-    both: list[Artifact], tmp_path: Path
-) -> None:
-    kind = read_kind(both[0]).kind
-    settings = config(kind, **{"pretrain.longer_share": 0.5})
-    notes = Notes()
-    progress = run(settings, both[0], tmp_path, report=notes, longer=both[1])
-    assert notes.points["validation/sequence_length"] == [SHORT, SHORT, LONG]
-    at_change = next(row for row in progress.history if row["step"] == 10)["tokens"]
-    masked = {SHORT: 0.15 * SHORT, LONG: 0.15 * LONG} if kind == "masked_pairs" else {}
-    a_token = {
-        length: settings.model.flops_per_token(
-            VOCAB, length, settings.objective, masked.get(length, 0.0)
-        )
-        for length in (SHORT, LONG)
-    }
-    expected = at_change * a_token[SHORT] + (progress.tokens - at_change) * a_token[LONG]
-    assert progress.flops == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("end", ["max_tokens", "max_seconds", "early_stop"])
-def test_what_could_end_a_run_before_its_longer_instances_is_refused(end: str) -> None:
-    value = {} if end == "early_stop" else 10
-    with pytest.raises(ConfigError, match=f"{end} could end the run before the longer"):
-        validate(GradientConfig, {"steps": 100, "longer_share": 0.1, end: value})
-
-
-@pytest.mark.parametrize(
-    ("steps", "share", "unread"), [(4, 0.1, "longer_instances"), (4, 0.9, "instances")]
-)
-def test_both_lengths_are_read_for_a_step_at_least(steps: int, share: float, unread: str) -> None:
-    with pytest.raises(ConfigError, match=f"of steps {steps} leaves no step to read {unread};"):
-        validate(GradientConfig, {"steps": steps, "longer_share": share})
-
-
 @pytest.mark.parametrize("missing", ["longer_instances", "pretrain.longer_share"])
 def test_longer_instances_and_their_share_are_set_together(missing: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Some text.")
@@ -137,78 +80,13 @@ def test_longer_instances_and_their_share_are_set_together(missing: str, tmp_pat
         pretrain_stages(validate(Recipe, with_overrides(data, keys)))
 
 
-FALLING: dict[str, Any] = {"masking": {"rate": 0.5, "final_rate": 0.1, "max_predictions": 16}}
-MLM: dict[str, Any] = {"pretrain.objective": "mlm"}
-PLATEAU = {
-    f"pretrain.optimizer.schedule.{k}": v
-    for k, v in {"kind": "warmup_stable_decay", "warmup_steps": 4, "decay_steps": 4}.items()
-}
-
-
-@pytest.fixture(scope="module")
-def falling(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    folder = tmp_path_factory.mktemp("instances")
-    return make_instances(folder, "masked_blocks", sequence_length=LENGTH, **FALLING)
-
-
-@pytest.mark.parametrize(("final", "middle"), [(None, 0.5), (0.1, 0.3), (0.7, 0.6)])
-def test_the_rate_goes_in_a_straight_line(final: float | None, middle: float) -> None:
-    masking = MaskingConfig(rate=0.5, final_rate=final, max_predictions=40)
-    rates = [masking.at(progress).rate for progress in (0.0, 0.5, 1.0)]
-    assert rates == pytest.approx([0.5, middle, 0.5 if final is None else final])
-
-
-def test_each_step_masks_its_share_and_held_out_rows_that_of_the_beginning(
-    falling: Artifact,
-) -> None:
-    settings = config("masked_blocks", **MLM, **{"pretrain.steps": 40})
-    inputs = {"instances": falling}
-    worker = Worker(Group.current(CPU), ComputeConfig(micro_batch_size=12))
-    (phase,) = open_phases(settings, list_turns(inputs, settings.pretrain), worker)
-
-    def share(batches: Any) -> float:
-        masked = sum(float(part.masked_weights.sum()) for part in batches)
-        return masked / sum(part.tokens - 2 * len(part.ids) for part in batches)  # [CLS], [SEP]
-
-    shares = [share(phase.step(step).micro_batches) for step in range(40)]
-    expected = 0.5 - 0.4 * np.arange(40) / 40
-    np.testing.assert_allclose(
-        np.mean(np.reshape(shares, (4, 10)), axis=1),
-        np.mean(expected.reshape(4, 10), axis=1),
-        atol=0.01,
-    )
-    assert share(phase.validation(0)) == pytest.approx(0.5, abs=0.02)
-    # A lower rate takes fewer of the same tokens of a row.
-    kind, rows = read_kind(falling), np.arange(8)
-    reader_rows = [set(map(tuple, np.argwhere(_hidden(kind.at(p), falling, rows)))) for p in (0, 1)]
-    assert reader_rows[1] < reader_rows[0]
-
-
-def _hidden(kind: Any, artifact: Artifact, rows: Any) -> Any:
-    reader = InstanceReader(artifact, "train")
-    batch = kind.batch(reader.rows(rows), np.zeros_like(rows), 3, reader.vocabulary)
-    hidden = np.zeros(batch.ids.shape, dtype=bool)
-    row, column = np.nonzero(batch.masked_weights)
-    hidden[row, batch.masked_positions[row, column]] = True
-    return hidden
-
-
-def test_a_killed_run_goes_on_with_the_same_bits(falling: Artifact, tmp_path: Path) -> None:
-    kill_and_resume(config("masked_blocks", **MLM), falling, tmp_path)
-
-
-def test_runs_of_other_lengths_share_no_steps_and_nothing_ends_one_early(
-    falling: Artifact, tmp_path: Path
-) -> None:
-    plain = make_instances(tmp_path / "plain", "masked_blocks")
-    settings, compute = config("masked_blocks", **MLM, **PLATEAU), ComputeConfig()
-    output = Folder.at(tmp_path / "pretrain" / "run")
-    shared = [
-        plan_run(settings, {"instances": each}, output, compute).checkpoints
-        for each in (plain, falling)
-    ]
-    assert [each.keep_step for each in shared] == [16, 0]
-    early = config("masked_blocks", **MLM, **{"pretrain.max_seconds": 10.0})
-    check_fit(early, {"instances": plain}, compute)
-    with pytest.raises(ConfigError, match=r"max_seconds could end it .*set pretrain\.max_seconds"):
-        check_fit(early, {"instances": falling}, compute)
+def test_what_was_read_is_told_by_source(tmp_path: Path) -> None:
+    instances = make_instances(tmp_path, documents=(10, 30), sources=("books", "wiki"))
+    sizes = InstancesSummary.of(instances).instances_by_source("train")
+    epoch = sum(sizes.values())
+    settings = config(**{"pretrain.global_batch_size": epoch})
+    turns = [DataPhase("instances", 0, instances), DataPhase("longer_instances", 1, instances)]
+    books, wiki = count_sources(settings, turns, 3, 1_000_000)
+    assert (books.source, books.epochs, books.instances) == ("books", 3.0, 3 * sizes["books"])
+    assert (wiki.source, wiki.epochs, wiki.instances) == ("wiki", 3.0, 3 * sizes["wiki"])
+    assert 999_998 <= books.tokens + wiki.tokens <= 1_000_000

@@ -45,29 +45,6 @@ def test_bert_base_by_hand(base: tuple[GradientFit, Measures, Recipe]) -> None:
     assert estimate.phases[0].epochs is None
 
 
-def test_the_papers_two_lengths_by_hand(base: tuple[GradientFit, Measures, Recipe]) -> None:
-    """Devlin et al., A.2: 900,000 steps of 256 rows of 128 and 100,000 of 512. A row of 512
-    predicts 0.15 · 512 = 76.8 tokens; 545.4 and 587.9 MFLOP a token."""
-    settings, short, recipe = base
-    assert recipe.longer_instances is not None
-    long = Measures.planned(recipe.longer_instances, 30_522)
-    assert (long.sequence_length, long.masked_per_row) == (512, pytest.approx(76.8))
-    compute = ComputeConfig(num_workers=8, micro_batch_size=64)
-    estimate = estimate_run(settings, [short, long], compute)
-    tokens = [900_000 * 256 * 128, 100_000 * 256 * 512]
-    assert estimate.training.tokens == sum(tokens)
-    assert [phase.steps for phase in estimate.phases] == [900_000, 100_000]
-    assert [phase.micro_batch_size for phase in estimate.phases] == [32, 16]
-    by_hand = (545.4e6 * tokens[0] + 587.9e6 * tokens[1]) / sum(tokens)
-    assert estimate.training.flops_per_token == pytest.approx(by_hand, rel=0.01)
-
-
-def test_nothing_is_guessed(base: tuple[GradientFit, Measures, Recipe]) -> None:
-    estimate = estimate_run(base[0], [base[1]], ComputeConfig())
-    for unknown in ("tokens_per_second", "seconds", "cost"):
-        assert getattr(estimate, unknown) is None
-
-
 def test_parts_and_recomputation_take_less_memory(
     base: tuple[GradientFit, Measures, Recipe],
 ) -> None:
@@ -79,19 +56,8 @@ def test_parts_and_recomputation_take_less_memory(
         return memory_estimate(settings, measures, compute, 110_106_428, micro=8)
 
     assert needed() > 16 * 110_106_428
-    assert needed(parallel="fsdp") < needed(parallel="hybrid", shard_workers=2) < needed()
+    assert needed(parallel="fsdp") < needed()
     assert needed(recompute_activations=True) < needed()
-
-
-def test_an_average_takes_the_memory_of_the_weights_once_more(
-    base: tuple[GradientFit, Measures, Recipe],
-) -> None:
-    _, measures, _ = base
-    plain, averaged = (
-        memory_estimate(config(**keys), measures, ComputeConfig(), 1_000_000, micro=0)
-        for keys in ({}, {"pretrain.average": {"kind": "ema"}})
-    )
-    assert averaged - plain == 4 * 1_000_000
 
 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])

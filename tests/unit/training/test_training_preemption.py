@@ -53,10 +53,3 @@ def test_the_controller_waits_until_all_have_saved(tmp_path: Path) -> None:
 def test_a_run_that_does_not_save_is_not_waited_for_without_an_end(tmp_path: Path) -> None:
     request_saves([Folder.at(tmp_path)], 0.1)
     assert Folder.at(tmp_path).names() == []
-
-
-def test_a_start_of_workers_is_no_resize(tmp_path: Path) -> None:
-    SaveBeforeResize(Folder.at(tmp_path / "none")).after_controller_state_update(
-        RESIZING, RunningState()
-    )
-    assert not (tmp_path / "none").exists()

@@ -15,20 +15,15 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.transformer.layer import StackedLinear
 from rungwise.training import step as training_step
-from rungwise.training.config import EarlyStopConfig
-from rungwise.training.loop import has_stalled, is_finished, measure_progress, spent_steps
 from rungwise.training.optimizer import (
     Muon,
     MuonConfig,
     OptimizerConfig,
     build_optimizers,
-    decay_groups,
     hidden_matrices,
-    set_learning_rate,
     update,
 )
-from rungwise.training.step_metrics import is_spike
-from rungwise.training.throughput import Clock, Costs, Progress, matmul_rate, totals
+from rungwise.training.throughput import Clock, Costs, Progress, totals
 from tests.small_models import small_model
 from tests.training_runs import Killed, KilledAt, Notes, config, make_instances, run, weights
 
@@ -97,13 +92,6 @@ def test_a_skipped_update_leaves_weights_and_moments_as_they_are(kind: Any) -> N
         assert all(same) != finite
 
 
-def test_a_spike_is_a_loss_far_above_the_median_of_those_before() -> None:
-    calm = [2.0, 2.1, 1.9] * 10
-    assert is_spike(3.2, calm, 1.5)
-    assert not is_spike(2.9, calm, 1.5)
-    assert not is_spike(100.0, calm[:5], 1.5)  # too few to compare with
-
-
 def test_spikes_are_counted_and_survive_a_kill(instances: Artifact, tmp_path: Path) -> None:
     settings = config(**{"pretrain.steps": 60, "pretrain.spike_factor": 1.002})
     notes = Notes()
@@ -114,21 +102,6 @@ def test_spikes_are_counted_and_survive_a_kill(instances: Artifact, tmp_path: Pa
     with pytest.raises(Killed):
         run(settings, instances, tmp_path / "b", report=KilledAt(42))
     assert run(settings, instances, tmp_path / "b") == undisturbed
-
-
-@pytest.mark.parametrize(
-    ("losses", "stalled"),
-    [
-        ([3.0, 2.0, 1.0], False),
-        ([3.0, 2.0, 2.0, 2.0], True),
-        ([3.0, 2.0, 2.1, 1.9], False),
-        ([3.0, 2.0, 2.0, 1.9995], True),  # better by less than counts
-        ([2.0, 2.0], False),
-    ],
-)
-def test_a_plateau_by_hand(losses: list[float], stalled: bool) -> None:
-    assert has_stalled(losses, EarlyStopConfig(patience=2)) == stalled
-    assert not has_stalled(losses, None)
 
 
 def test_a_run_ends_on_a_plateau_and_a_resumed_one_knows_it(
@@ -154,17 +127,6 @@ def test_a_budget_of_tokens_ends_the_run_and_stretches_the_schedule_over_it(
     assert progress.validation[-1]["step"] == progress.step == 11
 
 
-def test_the_largest_share_of_the_budgets_drives_the_schedule() -> None:
-    pretrain = config(**{"pretrain.max_tokens": 1000, "pretrain.max_seconds": 60.0}).pretrain
-    assert spent_steps(Progress(step=5, tokens=100, seconds=1.0), pretrain) == 5
-    assert spent_steps(Progress(step=5, tokens=500, seconds=1.0), pretrain) == 10
-    most = Progress(step=5, tokens=500, seconds=45.0)
-    assert spent_steps(most, pretrain) == 15
-    assert measure_progress(most, pretrain) == (45.0, 60.0)
-    assert not is_finished(Progress(step=19, tokens=999, seconds=59.9), pretrain)
-    assert is_finished(Progress(step=5, tokens=0, seconds=60.0), pretrain)
-
-
 def test_seconds_count_over_all_attempts(instances: Artifact, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         run(config(), instances, tmp_path, report=KilledAt(12))
@@ -174,20 +136,6 @@ def test_seconds_count_over_all_attempts(instances: Artifact, tmp_path: Path) ->
     assert [attempt["step"] for attempt in progress.attempts] == [0, 10]
     seconds = [row["seconds"] for row in progress.timings]
     assert progress.seconds > 0.5 * sum(seconds)
-
-
-def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
-    model = small_model("mlm_nsp")
-    hidden = hidden_matrices(model)
-    assert hidden
-    assert all(".blocks." in name and name.endswith("weight") for name in hidden)
-    muon, adamw = build_optimizers(model, MuonConfig())
-    of_muon = {id(p) for group in muon.param_groups for p in group["params"]}
-    of_adamw = [id(p) for group in adamw.param_groups for p in group["params"]]
-    assert of_muon == {id(p) for p in hidden.values()}
-    assert sorted([*of_muon, *of_adamw]) == sorted(id(p) for p in model.parameters())
-    undecayed = {id(p) for p in decay_groups(model)[1].values()}
-    assert {id(p) for p in adamw.param_groups[1]["params"]} == undecayed
 
 
 def test_muons_update_is_nearly_orthogonal_and_as_large_as_adamws() -> None:
@@ -246,26 +194,6 @@ def test_muon_is_pytorchs_but_in_float32_and_with_queries_keys_and_values_apart(
     assert fused_sizes == pytest.approx([0.83, 0.27, 0.03], abs=0.02)
 
 
-def test_embeddings_and_heads_may_have_rates_of_their_own() -> None:
-    model = small_model("mlm_nsp")
-    for settings, expected in (
-        (MuonConfig(learning_rate=0.1), {"body": 0.05, "embedding": 0.05, "head": 0.05}),
-        (
-            MuonConfig(learning_rate=0.1, embedding_learning_rate=0.5, head_learning_rate=0.25),
-            {"body": 0.05, "embedding": 0.25, "head": 0.125},
-        ),
-    ):
-        found = {}
-        for optimizer in build_optimizers(model, settings):
-            set_learning_rate(optimizer, 0.05)  # half of the peak
-            groups = optimizer.param_groups
-            found |= {id(p): group["lr"] for group in groups for p in group["params"]}
-        for name, parameter in model.named_parameters():
-            part = "body" if ".blocks." in name or "pooler" in name else "head"
-            part = "embedding" if "embedding" in name else part
-            assert found[id(parameter)] == pytest.approx(expected[part]), name
-
-
 def test_rates_and_shares_follow_from_times_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 14.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
@@ -287,21 +215,6 @@ def test_rates_and_shares_follow_from_times_and_tokens(monkeypatch: pytest.Monke
     assert total["tokens_per_second"] == pytest.approx(8000 / 2)
     assert total["step_seconds"] == pytest.approx(2 / 10)
     assert total["mfu"] == pytest.approx(4000 * 6e6 / 6e10)
-
-
-def test_the_rate_of_a_matrix_product_is_counted_as_two_operations_a_term() -> None:
-    now = iter(range(0, 1000, 2))
-    rate = matmul_rate(torch.device("cpu"), torch.float32, clock=lambda: next(now))
-    assert rate == 2 * 768**3 / 2
-
-
-def test_speed_is_reported_and_mfu_is_a_share(instances: Artifact, tmp_path: Path) -> None:
-    notes = Notes()
-    progress = run(config(), instances, tmp_path, report=notes, price_per_hour=3.0)
-    for name in ("tokens_per_second", "mfu", "data_wait_share", "checkpoint_stall_share", "cost"):
-        assert len(notes.points[f"system/{name}"]) == 20
-    assert all(0 < value < 1 for value in notes.points["system/mfu"])
-    assert len(notes.points["system/checkpoint_save_seconds"]) == len(progress.saves) == 4
 
 
 def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:
@@ -344,13 +257,3 @@ def test_a_compiled_run_makes_all_its_graphs_in_its_first_steps(
     assert len(steps) == 30
     assert graphs_before, "nothing was compiled"
     assert max(graphs_before) < 10
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
-def test_a_compiled_model_has_the_same_losses(tmp_path: Path, kind: str) -> None:
-    instances = make_instances(tmp_path / "instances", kind)
-    eager = run(config(kind), instances, tmp_path / "a")
-    compiled = run(config(kind), instances, tmp_path / "b", compile=True)
-    for one, other in zip(eager.history, compiled.history, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)

@@ -153,9 +153,6 @@ def _node_key(node: Any, parts: Sequence[str], depth: int) -> Any:
     return part
 
 
-TokenizerBackend = Literal["auto", "memo", "nanotoken", "gigatoken"]
-
-
 class ComputeConfig(Config):
     """Where and how stages are computed. Changing a value here rebuilds nothing."""
 
@@ -168,14 +165,10 @@ class ComputeConfig(Config):
     logical_workers: int | None = Field(default=None, ge=1)
     # continue with this few workers when machines are lost; null: num_workers
     min_workers: int | None = Field(default=None, ge=1)
-    # ddp: each worker holds the model; fsdp: a part of it; hybrid: a part, within groups
-    parallel: Literal["ddp", "fsdp", "hybrid"] = "ddp"
-    shard_workers: int = Field(default=8, ge=2)  # hybrid: workers that hold one model together
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # ddp: each worker holds the model; fsdp: a part of it
     compile: bool = False  # torch.compile; micro-batches are then padded to one shape
     # in the backward pass: a third more work for about a tenth of the memory
     recompute_activations: bool = False
-    # in a Ray task while training goes on, where the cluster has room for one more worker
-    asynchronous_validation: bool = False
     # of all machines together; null: costs are not shown
     price_per_hour: float | None = Field(default=None, ge=0)
     # cost of a run above which it alerts, but does not end; null: none
@@ -190,8 +183,6 @@ class ComputeConfig(Config):
     max_concurrent_trials: int = Field(default=2, ge=1)
     cpus_per_trial: float = Field(default=1.0, gt=0)
     gpus_per_trial: float = Field(default=0.0, ge=0)  # several divide each batch among them
-    # All give the same ids. auto: the fastest one installed, once proved on the text at hand.
-    tokenizer_backend: TokenizerBackend = "auto"
     shard_cache_megabytes: int = Field(default=8192, ge=1)  # cache for remote shards, per machine
     # object store of a Ray that rungwise starts
     object_store_megabytes: int = Field(default=512, ge=80)

@@ -17,7 +17,7 @@ import numpy as np
 
 _ASCII = bytes(range(128))
 _MAPPED = bytes.maketrans(b"\t\v\f\r", b" \n\n\n")
-# The characters of each kind, in strings, since tokenizer/special.py writes patterns of them.
+# The characters of each kind, in strings, since tokenizer/files.py writes patterns of them.
 CONTROLS = "".join(map(chr, [*range(9), *range(0x0E, 0x20), 0x7F]))
 # Marks between paragraphs and documents: clean text holds no control characters.
 PARAGRAPH, DOCUMENT = "\1", "\2"

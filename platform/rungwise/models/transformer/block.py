@@ -119,13 +119,6 @@ def recompute_activations(model: nn.Module, on: bool = True) -> None:
             module.recompute = on
 
 
-def set_stream(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Set the type of the residual stream between blocks; None keeps that of the input."""
-    for module in model.modules():
-        if isinstance(module, Transformer):
-            module.stream = dtype
-
-
 class Mlp(nn.Module):
     """Two layers applied to each position; if gated, the activation of the first product is
     multiplied by a second one."""
@@ -185,11 +178,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A stack of blocks over embedded tokens. `stream` may be set: the type of the residual stream,
-    None for that of the input."""
+    """A stack of blocks over embedded tokens."""
 
     graphs: ClassVar = ("_leave",)  # see parallel.py
-    stream: torch.dtype | None = None
 
     def __init__(self, options: Sequence[Layer], causal: bool) -> None:
         super().__init__()
@@ -256,7 +247,7 @@ class Transformer(nn.Module):
         }
         turns = {b: self._turn(b, x_BTD) for b in {each.rotary_base for each in self.options}}
         inputs = [(near[each.window], turns[each.rotary_base], causal) for each in self.options]
-        return (x_BTD if self.stream is None else x_BTD.to(self.stream)), inputs
+        return x_BTD, inputs
 
     def _leave(self, x_BTD: Tensor) -> Tensor:
         return self.final_norm(x_BTD)

@@ -18,9 +18,8 @@ from rungwise.evaluation.page.generation import Continuation, choose_prompts, co
 from rungwise.evaluation.page.neighbours import Neighbours, neighbours_of_text
 from rungwise.evaluation.page.spelling import MINIMUM_LETTERS, token_text
 from rungwise.instances.kind import PieceKind, ShownRow
-from rungwise.instances.kinds import read_kind
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, WordVectors
 from rungwise.report import palette, style
 from rungwise.report.page import Section

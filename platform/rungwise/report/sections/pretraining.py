@@ -94,7 +94,6 @@ def describe_setup(run: GradientRun) -> str:
     parallel = {
         "ddp": "each with the whole model (DDP)",
         "fsdp": "each with a shard of the model (FSDP2)",
-        "hybrid": "in groups that share one copy of the model (hybrid sharding)",
     }
     precision = "bfloat16 matrix products" if run.bfloat16 else "float32"
     if workers == 1:
@@ -103,14 +102,12 @@ def describe_setup(run: GradientRun) -> str:
 
 
 def describe_mishaps(run: GradientRun) -> list[str]:
-    """Sentences on skipped steps and loss spikes (even if there were none), outlier steps, the runs
-    that this one continues, and early stopping."""
+    """Sentences on skipped steps and loss spikes (even if there were none), the runs that this one
+    continues, and early stopping."""
     sentences = [
         f"Steps skipped because their gradient was not finite: {_name_steps(run.skipped_steps)}.",
         f"Steps with a loss spike above the running median: {_name_steps(run.spikes)}.",
     ]
-    if run.outlier_steps:
-        sentences.append(f"Steps left out as outliers: {_name_steps(run.outlier_steps)}.")
     sentences += [
         f"The run continued {before.label}-{before.fingerprint} from step {number(before.step)}; "
         "both have the steps up to there in common."

@@ -1,18 +1,11 @@
 """Initial stage: the weights of a transformers folder, to start pretraining from.
 
-    folder ──> config.json, model.safetensors ──> own names ──> rows for new words ──> model
-    tokenizer of the recipe ─────────────────────────────────────┘
-
-A new word starts as the mean of the pieces that the folder's tokenizer cuts it into, in the token
-embedding, in an untied output matrix and in the output bias, so that the layers get familiar input
-(Gee et al. 2022, "Fast Vocabulary Transfer for Language Model Compression", arXiv:2402.09977).
 Padding rows after the tokenizer's last token are left out.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
@@ -34,14 +27,14 @@ def import_weights(
 ) -> ImportSummary:
     """Write the weights of `config.path` under own names, with a row for each token of `tokenizer`.
 
-    Raises DataError if the folder's kind of model is unsupported, or the tokenizer does not extend
+    Raises DataError if the folder's kind of model is unsupported, or the tokenizer is not
     the folder's.
     """
     folder = weights_folder(config.path)
     model: Any
     model, state = load_model(folder)
     before = read_tokenizer(TokenizerFileConfig(path=config.path))
-    pieces = _cut_new_words(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
+    _refuse_other_tokens(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
     size = before.get_vocab_size()
     for name in _list_vocabulary_tensors(model):
         if name not in state:
@@ -51,15 +44,10 @@ def import_weights(
                 f"{folder}: {name} has {len(state[name])} rows, fewer than the {size} "
                 "tokens of the tokenizer beside it; give the folder the tokenizer of its model"
             )
-        rows = state[name][:size]
-        more = [rows[ids].mean(dim=0, keepdim=True) for ids in pieces]
-        state[name] = torch.cat((rows, *more))
+        state[name] = state[name][:size]
     save_tensors(output, MODEL, state)
     return ImportSummary(
-        model=model,
-        vocab_size=size + len(pieces),
-        new_words=len(pieces),
-        headline=f"{model.kind}: {model.describe()}  V={size:,} and {len(pieces):,} new words",
+        model=model, vocab_size=size, headline=f"{model.kind}: {model.describe()}  V={size:,}"
     )
 
 
@@ -76,22 +64,19 @@ def _input_digests(config: ImportConfig) -> Mapping[str, Any]:
 
 
 INITIAL_WEIGHTS = StageType(
-    IMPORTED, 2, import_weights, ImportSummary, identity=lambda config: {}, outside=_input_digests
+    IMPORTED, 3, import_weights, ImportSummary, identity=lambda config: {}, outside=_input_digests
 )
 
 
-def _cut_new_words(before: Tokenizer, after: Tokenizer, path: str) -> list[list[int]]:
-    """The ids that `before` cuts each additional token of `after` into."""
-    size = before.get_vocab_size()
-    for index in range(size):
+def _refuse_other_tokens(before: Tokenizer, after: Tokenizer, path: str) -> None:
+    """Raise DataError unless both have the same tokens."""
+    for index in range(max(before.get_vocab_size(), after.get_vocab_size())):
         if before.id_to_token(index) != after.id_to_token(index):
             raise DataError(
                 f"the tokenizer is not that of pretrain.initial: token {index} is "
                 f"{after.id_to_token(index)!r}, but {before.id_to_token(index)!r} in {path}; leave "
-                "out the block tokenizer, or set new_words in it alone"
+                "out the block tokenizer"
             )
-    new = [after.id_to_token(index) for index in range(size, after.get_vocab_size())]
-    return [[piece.id for piece in before.model.tokenize(token)] for token in new]
 
 
 def _list_vocabulary_tensors(config: Family) -> list[str]:

@@ -142,7 +142,7 @@ def encode_pairs(
         )
     folder, tokenizer = inputs["tokenizer"].folder, TokenizerSummary.of(inputs["tokenizer"])
     sample = _texts(splits["train"][:_PAIRS_PER_FILE])
-    choice = choose_encoder(load_tokenizer(folder), context.compute.tokenizer_backend, sample)
+    choice = choose_encoder(load_tokenizer(folder), sample)
     if choice.notice is not None:
         context.report.note(choice.notice)
     encoder = open_encoder(folder, choice)

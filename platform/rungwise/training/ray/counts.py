@@ -1,11 +1,6 @@
 """Fitting by counting: count every shard, sum the counts, estimate a model from them.
 
-    shards ──> count, split in parts ──> merge the tables of a part, estimate ──> tensors
-               a task for some shards    tasks, as the family wants
-
-There are no steps to resume: a killed run counts again. Sums do not depend on who counted what, so
-the model is the same to the byte. The family defines what is counted and how the model is estimated
-(`CountedFamily`).
+There are no steps to resume: a killed run counts again, to the same bytes.
 """
 
 import dataclasses

@@ -1,49 +1,15 @@
 """Fitting by gradient: the loop (training/loop.py) on the workers of Ray Train V2.
 
-Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and restarts them when one
-dies, with fewer if `compute.min_workers` allows it. Checkpoints are our own (checkpoint.py), in the
-stage's folder: a report to Ray Train waits for its controller's next poll, its snapshot is tied to
-a run's name, and the loop must also run without Ray. So restarted workers and a restarted driver do
-the same: they look for the newest sound checkpoint.
-
-A run that differs from a finished one only in its length starts from what they have in common
-(stage.py). The optional input `initial` is a finished pretrain stage or imported weights,
-which replace the random draw (initial.py).
-
-A validation in a Ray task beside training, with the resources of one more worker.
-
-Ray Train's own (`ValidationConfig`) reads checkpoints that were reported to its controller and
-returns results through its snapshot, neither of which is used here (gradient.py). So this is a
-plain task. Its placement group is made or refused at once: the task never queues for resources that
-the run which waits for it may hold.
-
-Saves outside the schedule: when a machine is about to go away, when one has come back, and when the
-driver is interrupted.
-
-Ray announces that a node will be drained (which is how a cloud's notice arrives), and workers go on
-until then. When a node returns to an elastic run, Ray Train ends all workers without notice and
-starts more, which would lose the steps since the last checkpoint. So its controller is delayed
-until the workers have saved (save_request.py).
+Checkpoints are our own (checkpoint.py): a report to Ray Train waits for its controller's next poll,
+its snapshot is tied to a run's name, and the loop must also run without Ray.
 """
 
-import contextlib
-import functools
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
-
-import ray
-import torch
-from ray.exceptions import GetTimeoutError
-from ray.util.placement_group import (
-    PlacementGroup,
-    get_placement_group,
-    placement_group,
-    remove_placement_group,
-)
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.canonical import fingerprint
@@ -52,73 +18,132 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.kinds import read_kind
+from rungwise.instances.summary import read_kind
 from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.ray_private import ControllerCallback, ResizingState
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import DataPhase, list_turns, rows_per_epoch
-from rungwise.training.fit_config import check_rows
-from rungwise.training.initial import INITIAL, check_initial, fixes_vectors, start_model
+from rungwise.training.feed import DataPhase, count_epochs, count_steps, list_turns, rows_per_epoch
+from rungwise.training.fit_config import check_rows, find_earlier, list_finished_runs
+from rungwise.training.initial import (
+    INITIAL,
+    build_model,
+    check_initial,
+    compare_tensors,
+    fixes_vectors,
+    start_model,
+)
 from rungwise.training.loop import train, uses_bfloat16
-from rungwise.training.parallel import Group, Work, Worker, WorkerTask
-from rungwise.training.run_summary import RunOutcome, summarise
+from rungwise.training.parallel import Group, Worker
 from rungwise.training.save_request import SCRATCH, SaveRequests, drop_requests, request_saves
-from rungwise.training.stage import find_earlier, list_finished_runs
-from rungwise.training.summary import PretrainSummary
-from rungwise.training.throughput import Costs, Progress, device_name
-
-# What is free on all machines together need not be free on one.
-_PLACING_SECONDS = 2.0
-
-
-class ValidationTask(WorkerTask):
-    """A task in a placement group of its own."""
-
-    def __init__(self, result: Any, group: PlacementGroup) -> None:
-        self._result, self._group = result, group
-
-    def is_done(self) -> bool:
-        return bool(ray.wait([self._result], timeout=0)[0])
-
-    def result(self, timeout_seconds: float) -> dict[str, float]:
-        try:
-            return ray.get(self._result, timeout=timeout_seconds)
-        except GetTimeoutError as error:
-            raise TimeoutError(
-                f"it has not ended after {timeout_seconds:.0f} s of waiting"
-            ) from error
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        remove_placement_group(self._group)
+from rungwise.training.summary import (
+    Attempt,
+    GradientRun,
+    PretrainSummary,
+    Prolonged,
+    ReadLength,
+    SourceRead,
+)
+from rungwise.training.throughput import COUNTING_RULE, Costs, Progress, device_name, totals
 
 
-def submit(name: str, compute: ComputeConfig, work: Work) -> ValidationTask | None:
-    """Start `work` for the run `name`; None if no machine has the resources of a worker free."""
-    with contextlib.suppress(ValueError):  # there is none, unless a process of the run was killed
-        remove_placement_group(get_placement_group(name))
-    worker = {"CPU": compute.cpus_per_worker, "GPU": compute.gpus_per_worker}
-    resources = {name: amount for name, amount in worker.items() if amount}
-    free = ray.available_resources()
-    if any(free.get(each, 0.0) < amount for each, amount in resources.items()):
-        return None
-    group = placement_group([resources], name=name)
-    if not group.wait(_PLACING_SECONDS):
-        remove_placement_group(group)
-        return None
-    remote: Any = ray.remote
-    task = remote(lambda work, device: work(device)).options(
-        name="validation",
-        num_cpus=compute.cpus_per_worker,
-        num_gpus=compute.gpus_per_worker,
-        max_retries=0,
-        scheduling_strategy=PlacementGroupSchedulingStrategy(group),
+@dataclass(frozen=True)
+class RunOutcome:
+    """The result of the leading worker."""
+
+    progress: Progress
+    costs: Costs
+    device: str
+    bfloat16: bool
+
+
+def summarise(
+    config: GradientFit,
+    turns: Sequence[DataPhase],
+    initial: Artifact | None,
+    outcome: RunOutcome,
+    context: Context,
+) -> PretrainSummary:
+    """Summarise a run."""
+    settings, objective, progress = config.pretrain, config.objective, outcome.progress
+    compute, instances = context.compute, turns[-1].summary
+    model = build_model(config, instances.vocab_size, meta=True)
+    parameters = sum(p.numel() for p in model.parameters())
+    first, last = progress.validation[0], progress.validation[-1]
+    part, pair = objective.tokens, objective.pair
+    accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
+    unigram = f" (unigram {instances.unigram_loss:.2f})" if objective.predicts_text else ""
+    before = f" from {first[part.loss_key]:.3f}" if initial else ""
+    return PretrainSummary(
+        fitting="gradient",
+        model=config.model,
+        objective=objective.name,
+        parameters=parameters,
+        vocab_size=instances.vocab_size,
+        tokens=progress.tokens,
+        epochs=count_epochs(config, turns, progress.step),
+        unigram_loss=instances.unigram_loss,
+        final=last,
+        seconds=progress.seconds,
+        began_with=compare_tensors(model, initial) if initial else None,
+        gradient=GradientRun(
+            steps=progress.step,
+            history=tuple(progress.history),
+            validation=tuple(progress.validation),
+            timings=tuple(progress.timings),
+            data=tuple((step, digest) for step, digest in progress.data),
+            data_hash=progress.data_hash,
+            skipped_steps=tuple(progress.skipped),
+            spikes=tuple(progress.spikes),
+            prolonged=tuple(Prolonged(**row) for row in progress.prolonged),
+            attempts=tuple(Attempt(**row) for row in progress.attempts),
+            stopped_early=progress.step < settings.steps,
+            device=outcome.device,
+            bfloat16=outcome.bfloat16,
+            parallel=compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
+            lengths=tuple(
+                ReadLength(from_step=turn.first_step, sequence_length=turn.length)
+                for turn in (turns[:1] if objective.members else turns)
+            ),
+            sources=count_sources(config, turns, progress.step, progress.tokens),
+            flops_per_token=progress.flops / max(1, progress.tokens),
+            flops_rule=COUNTING_RULE,
+            throughput=totals(progress, outcome.costs),
+        ),
+        headline=f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
+        f"{last[part.loss_key]:.3f}{before}{unigram}{accuracy}",
     )
-    device = torch.device("cuda" if compute.gpus_per_worker else "cpu")
-    return ValidationTask(task.remote(work, device), group)
+
+
+def count_sources(
+    config: GradientFit, turns: Sequence[DataPhase], steps: int, tokens: int
+) -> tuple[SourceRead, ...]:
+    """Count what the first `steps` steps, of `tokens` tokens in all, read of each source: by its
+    share, which holds for whole epochs and else on the average over shuffles. Tokens are divided by
+    the mean length of a source's instances."""
+    instances: Counter[str] = Counter()
+    lengths: Counter[str] = Counter()
+    epochs: defaultdict[str, float] = defaultdict(float)
+    for turn, count in count_steps(turns, steps):
+        files = turn.summary.split_files("train")
+        sizes = turn.summary.instances_by_source("train")
+        rows = count * turn.config(config).pretrain.global_batch_size
+        for name, size in sizes.items():
+            number = round(rows * size / sum(sizes.values()))
+            whole = sum(row.tokens for row in files if row.source == name)
+            instances[name] += number
+            lengths[name] += number * whole // max(1, size)
+            epochs[name] += number / max(1, size)
+    return tuple(
+        SourceRead(
+            source=name,
+            instances=instances[name],
+            tokens=tokens * lengths[name] // max(1, lengths.total()),
+            epochs=epochs[name],
+        )
+        for name in sorted(epochs)
+    )
 
 
 class PreemptionWatch:
@@ -140,7 +165,8 @@ class PreemptionWatch:
 
 
 class SaveBeforeResize(ControllerCallback):
-    """Makes Ray Train's controller wait for a checkpoint before it ends a sound worker group."""
+    """Makes Ray Train's controller wait for a checkpoint before it ends a sound worker group, as it
+    does without notice when a node returns to an elastic run."""
 
     def __init__(self, scratch: Folder) -> None:
         self._scratch = scratch
@@ -197,13 +223,6 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
                 f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
                 f"{count} {longer}training instances; lower it, or add text"
             )
-        if read_kind(turn.instances).changes and (end := settings.ends_early):
-            raise ConfigError(
-                f"{block} change over the steps of the run, and pretrain.{end} could end it before "
-                "the last; set it to null",
-                {f"pretrain.{end}": None},
-            )
-        turn.order(config)  # raises if its mixture does not fit the sources
         held_out = min(settings.validation_instances, summary.instances.validation)
         if held_out < objective.fewest_rows:
             raise UserError(
@@ -233,9 +252,7 @@ def plan_run(
     }
     if initial is not None:
         facts[INITIAL] = initial.fingerprint
-    # What changes over a run does so faster in a shorter one.
-    changes = any(read_kind(turn.instances).changes for turn in turns)
-    shared = 0 if changes else config.pretrain.shared_steps
+    shared = config.pretrain.shared_steps
     # Do not even look at other runs if there is nothing to share.
     finished = list_finished_runs(output) if shared else []
     fingerprints = {name: artifact.fingerprint for name, artifact in inputs.items()}
@@ -293,9 +310,7 @@ def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
 
 
 def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
-    """Train in this process, the only worker, by Ray Train's local mode. As with other workers, an
-    error that only the user can fix ends the run, and any other costs the steps since the last
-    checkpoint."""
+    """Train in this process, the only worker, by Ray Train's local mode."""
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -344,9 +359,7 @@ def _train(
 
     use_threads(context.compute.cpus_per_worker)
     group = Group.current(ray.train.torch.get_device())
-    name = f"validation {run.output.uri}"
-    beside = functools.partial(submit, name, context.compute)
-    worker = Worker(group, context.compute, context.report, notice=watch(group), submit=beside)
+    worker = Worker(group, context.compute, context.report, watch(group))
     try:
         progress, costs = pretrain(config, run, worker)
     finally:

@@ -4,20 +4,8 @@
     disturbed     n workers ──> SIGKILL to all of its processes, at a random step
                   m workers ──> from the last checkpoint to the end ─> losses, hash of the rows
 
-Both runs cut their batches for as many logical workers, the least common multiple of n and m, so
-that neither micro-batches nor dropout depend on the workers. A batch with fewer rows is cut for the
-workers there are; with dropout, m is then n.
-
-The kill falls into the second epoch of the instances if the run has one, because mistakes in the
-data order show there first; else anywhere. At least a tenth of the run comes after it, and at least
-one checkpoint before it.
-
-The JSON certificate holds what was compared step by step: the hash over the (instance, epoch) pairs
-of all steps so far, and the losses of both runs; the largest relative difference of a loss and the
-difference allowed; where the kill could fall and did; versions and seeds. The runs' files are
-removed if the runs agree.
-
-One run of a proof (resume_proof.py): the pretrain stage in its own process with its own Ray.
+Both cut their batches for the least common multiple of n and m logical workers. The kill falls into
+the second epoch if there is one, because mistakes in the data order show there first.
 """
 
 import contextlib
@@ -52,7 +40,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
 from rungwise.instances.summary import InstancesSummary
 from rungwise.training.config import FitConfig, GradientFit
-from rungwise.training.curriculum import is_read, rows_per_epoch
+from rungwise.training.feed import is_read, rows_per_epoch
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.initial import INITIAL
 from rungwise.training.ray.gradient import check_fit, pretrain_by_gradient
@@ -227,12 +215,10 @@ def prove_resume(
     console: Console | None = None,
 ) -> Certificate:
     """Run the proof in `place` and return the certificate, which is also written there.
-
     `workers_after` is by default half as many as before, or one fewer if their number is odd, or
     two after one; `seed` chooses the step of the kill; `console` shows progress. Raises UserError
     if a second run could not be the same, if the run has a single step, or if it does not fit one
-    of the numbers of workers.
-    """
+    of the numbers of workers."""
     console = console or Console(quiet=True)
     settings = config.pretrain.model_copy(update={"log_every_steps": 1})
     config = FitConfig(config.model, settings)
@@ -240,28 +226,23 @@ def prove_resume(
     # Half as many share the parts of a batch as they are, which keeps micro-batches large.
     other = 2 if before == 1 else before - 1 if before % 2 else before // 2
     logical = math.lcm(before, workers_after or other, compute.logical_workers or 1)
-    shared = logical <= settings.global_batch_size
-    # Without logical workers, each worker draws the dropout of its own rows.
-    dropout = None if shared else _describe_dropout(config)
-    after = workers_after or (before if dropout else other)
+    after = workers_after or other
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     if settings.max_seconds is not None:
         raise UserError(
             f"pretrain.max_seconds is {settings.max_seconds}: a clock ends the run, so no second "
             "one would be the same; set pretrain.max_seconds=null for the proof"
         )
-    if dropout and after != before:
+    if logical > settings.global_batch_size:
         raise UserError(
-            f"--workers-after is {after} after {before}, but {dropout}, and "
-            f"pretrain.global_batch_size {settings.global_batch_size} has too few rows to draw it "
-            f"for {logical} logical workers; leave --workers-after out, or raise the batch"
+            f"--workers-after is {after} after {before}, but pretrain.global_batch_size "
+            f"{settings.global_batch_size} has too few rows for {logical} logical workers; choose "
+            "other workers, or raise the batch"
         )
     instances = inputs["instances"]
     kill_steps(config, instances, settings.steps)
     # The number of workers is part of the proof, so none may go missing.
-    compute = compute.model_copy(
-        update={"min_workers": None, "logical_workers": logical if shared else None}
-    )
+    compute = compute.model_copy(update={"min_workers": None, "logical_workers": logical})
     for workers in (before, after):
         check_fit(config, inputs, compute.model_copy(update={"num_workers": workers}))
     inputs = {name: each for name, each in inputs.items() if is_read(name) or name == INITIAL}
@@ -313,16 +294,6 @@ def prove_resume(
         straight.remove()
         broken.remove()
     return certificate
-
-
-def _describe_dropout(config: GradientFit) -> str | None:
-    """Return the setting by which units are dropped, in words; None if none are."""
-    for key, value in config.model:
-        if key.endswith("dropout") and value:
-            return f"model.{key} is {value}"
-    if rate := config.objective.head.dropout:
-        return f"pretrain.objective {config.objective.name} has a dropout of {rate}"
-    return None
 
 
 def kill_steps(config: GradientFit, instances: Artifact, steps: int) -> KillWindow:

@@ -1,33 +1,49 @@
-"""Fitting in rounds, each one or more Ray tasks: saved after every round, resumed from the last.
+"""Fitting in rounds of Ray tasks: word by word over the text, or in epochs over counted pairs of
+words. A round follows from its number and the weights before it, so a killed and resumed run ends
+with the same bytes.
 
-    tokens ──> counts of words ──> start ──> round, save ──> round, save ──> ... ──> model
-
-A round follows from its number and the weights before it, so a killed and resumed run ends with the
-same bytes as an undisturbed one.
+V vocabulary
 """
 
+import functools
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError, UserError
+from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.fitting import Losses, Solution, WeightedFamily, Weights, merge_parts
+from rungwise.models.fitting import (
+    CooccurrenceFamily,
+    Losses,
+    PairsFamily,
+    ReadingFamily,
+    RefiningFamily,
+    Solution,
+    SolvedFamily,
+    Stretch,
+    WeightedFamily,
+    Weights,
+    merge_parts,
+)
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import AsynchronousConfig, CooccurrenceConfig, FitConfig
-from rungwise.training.ray.counts import count_parts
+from rungwise.training.initial import INITIAL
+from rungwise.training.pretrained import load_word_vectors
+from rungwise.training.ray.counts import count_parts, read_text
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL
 
@@ -40,7 +56,6 @@ def count_tokens(
 ) -> NDArray[np.int64]:
     """Count each token (V,) of the training split; 0 for special tokens and those below
     `minimum_count`. Raises DataError if fewer than two remain."""
-    _warn_if_it_waits(settings.threads, context)
     tokens, minimum = TokensSummary.of(artifact), settings.minimum_count
 
     def count(text: TokenisedText) -> SparseSums:
@@ -168,20 +183,191 @@ def copy_arrays(arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
     return [np.array(array) for array in arrays]
 
 
-def _warn_if_it_waits(threads: int, context: Context) -> None:
-    import ray
-
-    most = max(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
-    if threads > most:
-        context.report.note(
-            f"pretrain.threads is {threads}, and no machine here has more than {most:.0f} CPUs: "
-            "this waits for one that has; or lower it"
-        )
-
-
 def _load_state(output: Folder) -> tuple[Weights, int, float] | None:
     """Load the weights of a killed run, the number of its rounds, and their seconds."""
     if not output.exists(_STATE):
         return None
     state = safetensors.numpy.load(output.read_bytes(_STATE))
     return state, int(state.pop(_ROUND)[0]), float(state.pop(_SECONDS)[0])
+
+
+Plan = Sequence[NDArray[Any]]
+
+
+def pretrain_asynchronously(
+    config: FitConfig[AsynchronousConfig],
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
+) -> PretrainSummary:
+    """Read the training split in rounds, write `model.safetensors`, measure on held-out text.
+    Raises DataError if the corpus is too small."""
+    import ray
+
+    began = time.monotonic()
+    artifact, settings = inputs["tokens"], config.pretrain
+    family = cast(ReadingFamily, config.model)
+    counts_V = count_tokens(artifact, settings, context)
+    plan = ray.put(family.plan(counts_V))
+    replicas, per_epoch = settings.replicas, settings.rounds_per_epoch
+    number_of_rounds = settings.epochs * per_epoch
+    task = ray.remote(_read_share)
+
+    def rate(number: int) -> float:
+        slope = settings.minimum_rate - settings.learning_rate
+        return settings.learning_rate + slope * number / number_of_rounds
+
+    def learn(number: int, weights: Weights) -> Weights:
+        shared, rates = ray.put(weights), (rate(number), rate(number + 1))
+        first, parts = number % per_epoch * replicas, per_epoch * replicas
+        shares = [
+            _Share(
+                "train",
+                first + replica,
+                parts,
+                rates,
+                int(bits(settings.seed, number, replica)) >> 1,
+                settings.threads,
+            )
+            for replica in range(replicas)
+        ]
+        tasks = [
+            task.options(num_cpus=settings.threads).remote(share, family, artifact, plan, shared)
+            for share in shares
+        ]
+        return family.average(weights, [weights for weights, _ in ray.get(tasks)])
+
+    def measure(weights: Weights) -> Losses:
+        share = _Share("validation", 0, 1, (0.0, 0.0), settings.seed, 1)
+        return ray.get(task.remote(share, family, artifact, plan, weights))[1]
+
+    rounds = Rounds(counts_V, number_of_rounds, settings.epochs, learn, measure, began)
+    return fit(config, artifact, output, context, rounds)
+
+
+class _Share(NamedTuple):
+    """A task's part of a split, one of `parts`, and how to read it."""
+
+    split: str
+    number: int
+    parts: int
+    rates: tuple[float, float]
+    seed: int
+    threads: int
+
+
+def _read_share(
+    share: _Share, family: ReadingFamily, artifact: Artifact, plan: Plan, weights: Weights
+) -> tuple[Weights, Losses]:
+    weights = dict(zip(weights, copy_arrays(weights.values()), strict=True))
+    plan, (first, last) = copy_arrays(plan), share.rates
+
+    def learn(rates: tuple[float, float], part: tuple[Stretch, int]) -> Losses:
+        stretch, seed = part
+        return family.read(weights, plan, stretch, rates, seed)
+
+    losses: list[Losses] = []
+    for file, (stretch, begin, end) in enumerate(_stretches(share, family, artifact)):
+        # Threads share a file, and each goes through the rates of the whole file.
+        rates = (first + (last - first) * begin, first + (last - first) * end)
+        parts = [
+            (part, int(bits(share.seed, file, number)) >> 1)
+            for number, part in enumerate(cut(stretch, share.threads))
+        ]
+        losses.append(run_threads(functools.partial(learn, rates), parts))
+    return weights, sum_losses(losses)
+
+
+def _stretches(
+    share: _Share, family: ReadingFamily, artifact: Artifact
+) -> Iterator[tuple[Stretch, float, float]]:
+    """Yield what a share has of each file, with the fraction of the share before and after it."""
+    files = TokensSummary.of(artifact).split_files(share.split)
+    total = sum(row.tokens for row in files)
+    low, high = (number * total // share.parts for number in (share.number, share.number + 1))
+    tokens = documents = 0  # of the files before
+    for row in files:
+        if tokens < high and tokens + row.tokens > low:
+            whole = family.units(read_text(artifact, row.file, documents))
+            starts = whole.starts + tokens
+            first, last = (int(unit) for unit in np.searchsorted(starts[:-1], [low, high]))
+            begin, end = (starts[[first, last]] - low) / max(1, high - low)
+            yield whole._replace(first=first, last=last), begin, end
+        tokens += row.tokens
+        documents += row.documents
+
+
+def cut(stretch: Stretch, count: int) -> list[Stretch]:
+    """Cut a stretch into `count` parts of about as many tokens each."""
+    ends = stretch.starts[[stretch.first, stretch.last]]
+    cuts = np.searchsorted(stretch.starts, np.linspace(ends[0], ends[1], count + 1)).tolist()
+    cuts[0], cuts[-1] = stretch.first, stretch.last
+    return [stretch._replace(first=a, last=b) for a, b in itertools.pairwise(cuts)]
+
+
+_EPOCHS, _LEARNING_RATE = 25, 0.05
+
+
+def pretrain_by_cooccurrence(
+    config: FitConfig[CooccurrenceConfig],
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
+) -> PretrainSummary:
+    """Count the training split, learn from the cells, write `model.safetensors`. The loss is on the
+    cells learnt from. Raises DataError if the corpus is too small."""
+    import ray
+
+    began = time.monotonic()
+    artifact, settings = inputs["tokens"], config.pretrain
+    tokens = TokensSummary.of(artifact)
+    family = cast(CooccurrenceFamily, config.model)
+    counts_V = count_tokens(artifact, settings, context)
+
+    def count(text: TokenisedText) -> Any:
+        return family.count(text, counts_V)
+
+    parts, tasks = count_parts(artifact, count, family.split, family.merge, context)
+    table = merge_parts(parts, tasks, family.merge)
+    cells = ray.put(family.cells(table, tokens.vocab_size))
+    del table
+    if isinstance(family, SolvedFamily | RefiningFamily):
+        remote: Any = ray.remote
+        call = remote(lambda solve, *values: solve(*values)).options(num_cpus=settings.threads)
+        if isinstance(family, SolvedFamily):
+            values = (cells, counts_V, tokens.documents.train, settings.seed)
+            handle = call.remote(family.solve, *values)
+        else:
+            vectors = load_word_vectors(inputs[INITIAL]).vectors(range(tokens.vocab_size))
+            handle = call.remote(family.refine, vectors, cells, counts_V, settings.seed)
+        solution: Any = ray.get(handle)
+        return finish(config, artifact, output, solution, 1, began)
+    learner = cast(PairsFamily, family)
+    epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)
+    rate = _LEARNING_RATE if settings.learning_rate is None else settings.learning_rate
+
+    def learn(number: int, weights: Weights) -> Weights:
+        seed = int(bits(settings.seed, number))
+        how = (rate, seed, settings.threads)
+        return ray.get(epoch.remote(learner, cells, weights, *how))[0]
+
+    def measure(weights: Weights) -> Losses:
+        return ray.get(epoch.remote(learner, cells, weights, 0.0, 0, 1))[1]
+
+    epochs = settings.epochs or _EPOCHS
+    rounds = Rounds(counts_V, epochs, epochs, learn, measure, began)
+    return fit(config, artifact, output, context, rounds)
+
+
+def _run_epoch(
+    family: PairsFamily, cells: Any, weights: Weights, rate: float, seed: int, threads: int
+) -> tuple[Weights, Losses]:
+    """Return the weights and losses after one pass over all cells."""
+    weights = dict(zip(weights, copy_arrays(weights.values()), strict=True))
+    cells = copy_arrays(cells)
+    order = np.random.default_rng(seed).permutation(len(cells[0]))
+
+    def learn(part: NDArray[np.int64]) -> Losses:
+        return family.read(weights, cells, part, rate)
+
+    return weights, run_threads(learn, np.array_split(order, threads))
