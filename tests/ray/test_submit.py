@@ -22,7 +22,7 @@ import pytest
 from ray.job_submission import JobSubmissionClient
 
 from rungwise.__main__ import main
-from rungwise.cluster import ray_start
+from rungwise.cluster.local import node_environment, start_command
 from rungwise.submission.submit import connect, find_server
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
@@ -107,24 +107,17 @@ def head() -> Iterator[Head]:
             probe = probes.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))
             ports.append(str(probe.getsockname()[1]))
-    node = ray_start.NodeOptions(
-        address=_HOST,
-        temp_dir=scratch / "ray",
-        resources={"CPU": 2},
-        gcs_port=int(ports[0]),
-        dashboard_port=int(ports[1]),
-        metrics_port=int(ports[2]),
-        object_store_bytes=200_000_000,
-        more=(
-            *("--dashboard-agent-listen-port", ports[3]),
-            *("--dashboard-agent-grpc-port", ports[4]),
-            *("--ray-client-server-port", ports[5]),
-        ),
-    )
-    environment = ray_start.environment(token_path, HOME=str(scratch))
+    names = ["port", "dashboard-port", "metrics-export-port", "dashboard-agent-listen-port"]
+    names += ["dashboard-agent-grpc-port", "ray-client-server-port"]
+    options = {
+        "num-cpus": 2,
+        "object-store-memory": 200_000_000,
+        **dict(zip(names, ports, strict=True)),
+    }
+    environment = node_environment(token_path, HOME=str(scratch))
     environment.pop("PYTHONPATH", None)
     process = psutil.Popen(
-        ray_start.start_command(node),
+        start_command(_HOST, scratch / "ray", None, options),
         env=environment,
         start_new_session=True,
         stdout=subprocess.DEVNULL,

@@ -2,6 +2,8 @@
 
 import os
 
+# The base for a recipe's relative `root` when a job runs on the cluster.
+ROOT_VARIABLE = "RUNGWISE_ROOT"
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Train's controller polls its workers at this interval, and every report waits for a poll; the

@@ -78,7 +78,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 def check_machine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
     """Yield the findings in the order of the table."""
-    from rungwise.cluster.local.machine import count_cores
+    from rungwise.cluster.local import count_cores
 
     is_new, version = sys.version_info >= (3, 11), platform.python_version()
     yield _judge(is_new, "Python", version, "install Python 3.11 or newer, then remove .venv")

@@ -47,7 +47,7 @@ def _send_events(uri: str, spool: Path, instead_of: str | None) -> None:
     from rungwise.core.wording import format_count
 
     try:
-        synced = tracker.sync(uri, spool, instead_of)
+        counts = tracker.sync(uri, spool, instead_of)
     except ConnectionError as error:
         hint = ""
         if "http" in str(error):
@@ -57,10 +57,8 @@ def _send_events(uri: str, spool: Path, instead_of: str | None) -> None:
             )
         raise UserError(f"{error}; they stay in {spool}{hint}") from error
     say = plain_console().print
-    for server, events in synced.sent.items():
+    for server, events in counts.items():
         say(f"{format_count(events, 'event')} sent to {server}")
-    if synced.live:
-        say(f"{format_count(synced.live, 'event')} of unfinished runs, which will send them")
 
 
 def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: bool) -> None:

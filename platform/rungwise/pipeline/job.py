@@ -110,7 +110,6 @@ def description(finished: Mapping[str, Artifact], root: str) -> str:
 # So little that a task waiting for its own workers cannot starve them. Zero would allow stages on
 # the head node of a cluster, which declares no CPUs to keep all work away.
 _STAGE_CPUS = 0.1
-_MODEL = "model.safetensors"  # in the folder of every stage that makes a model
 _ROOM_BYTES = 256 << 20  # no stage starts with less free disk space
 
 
@@ -181,12 +180,6 @@ class StageJob:
         }
         if inputs | outside:
             build.tracker.datasets(self._key, inputs | outside)
-        if models := [
-            f"{each.stage}-{each.fingerprint}"
-            for each in self._inputs.values()
-            if _MODEL in each.record["files"]
-        ]:
-            build.tracker.uses(self._key, models)
         build.display.start(stage.display_name, reason)
 
     def submit(self, board: Any) -> None:
@@ -345,21 +338,6 @@ class StageJob:
         tracker.metrics(self._key, {**times, **measured}, step=0)
         tracker.params(self._key, constants)
         tracker.tags(self._key, {NOTE_TAG: summary.headline})
-        for model in summary.models(artifact):
-            folder = artifact.folder / model.place if model.place else artifact.folder
-            tracker.model(
-                self._key,
-                f"{self._key}/step-{model.step}" if model.place else self._key,
-                f"{self._build.label}-{stage.name}-{model.step}",
-                model.kind,
-                model.metrics,
-                model.step,
-                {"rungwise.fingerprint": stage.fingerprint, "rungwise.folder": folder.uri}
-                | {
-                    f"rungwise.input.{name}": each.fingerprint
-                    for name, each in self._inputs.items()
-                },
-            )
         tracker.artifact(self._key, str(artifact.folder.local(artifacts.RECORD)))
         for name in summary.show:
             path = str(artifact.folder.local(name))

@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
+from rungwise.cluster.environment import ROOT_VARIABLE
 from rungwise.core.errors import UserError
 from rungwise.core.storage.object_store import is_remote
 from rungwise.submission.job import SubmittedJob
 
 _RETRIES = 2
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_ROOT_VARIABLE = "RUNGWISE_ROOT"
 _KUBECTL_SECONDS = 120
 
 
@@ -66,11 +66,11 @@ def _list_overrides(job: SubmittedJob, spec: dict[str, Any]) -> list[str]:
     overrides = [each for each in job.overrides if not each.startswith("root=")]
     [head] = spec["headGroupSpec"]["template"]["spec"]["containers"]
     for variable in head["env"]:
-        if variable["name"] == _ROOT_VARIABLE and "value" in variable:
+        if variable["name"] == ROOT_VARIABLE and "value" in variable:
             return [*overrides, f"root={variable['value']}/{root}"]
     raise UserError(
         f"root: {root} is a folder, and each pod would have its own; give "
-        f"root=s3://BUCKET/PREFIX, or set {_ROOT_VARIABLE} in the overlay"
+        f"root=s3://BUCKET/PREFIX, or set {ROOT_VARIABLE} in the overlay"
     )
 
 

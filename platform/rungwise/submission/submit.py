@@ -26,8 +26,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from rich.filesize import decimal
 
-from rungwise.cluster import registry
-from rungwise.cluster.ray_start import DASHBOARD_PORT
+from rungwise.cluster.local import DASHBOARD_PORT, find_cluster
 from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
@@ -71,7 +70,7 @@ def find_server(address: str | None) -> Server:
         value = os.environ.get(variable, "")
         if value.startswith("http") or (value and variable == ADDRESS_VARIABLE):
             return _make_server(_check_url(value, variable))
-    if cluster := registry.find():
+    if cluster := find_cluster():
         return _make_server(cluster.job_address)
     raise UserError(
         "which cluster? give --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS (after "
@@ -122,7 +121,7 @@ def _address_variable(address: str) -> Iterator[None]:
 
 def _make_server(address: str) -> Server:
     """The server with the token of the cluster started here, or else from where Ray looks."""
-    cluster = registry.find()
+    cluster = find_cluster()
     default = Path.home() / _DEFAULT_TOKEN
     if cluster and cluster.job_address == address:
         path = Path(cluster.token_path)

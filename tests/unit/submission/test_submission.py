@@ -24,7 +24,7 @@ from ray._private.ray_constants import get_runtime_env_default_excludes
 from ray._private.runtime_env.packaging import create_package, get_uri_for_directory
 
 from rungwise.__main__ import main
-from rungwise.cluster import registry
+from rungwise.cluster.local import LocalCluster, save_cluster
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.submission import job, kubernetes
 from rungwise.submission.job import MOST_BYTES, check_upload, list_files
@@ -381,11 +381,8 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
     monkeypatch.setenv("RUNGWISE_HOME", str(tmp_path / "rungwise"))
     token = tmp_path / "other-token"
     token.write_text("of-the-other")
-    registry.save(
-        registry.RegisteredCluster(
-            "http://127.0.0.1:1", "127.0.0.2:6379", str(token), "", None, "/r", ()
-        )
-    )
+    address = "http://127.0.0.1:1"
+    save_cluster(LocalCluster(address, "127.0.0.2:6379", str(token), None, "/r", "/scratch"))
     assert find_server(None).address == cluster.address  # the environment's
     assert find_server("127.0.0.1:1").token == "of-the-other"
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS")

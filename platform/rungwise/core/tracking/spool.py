@@ -156,15 +156,6 @@ def take_files(folder: Path) -> Iterator[SpoolFile]:
                     yield file
 
 
-def count_events(folder: Path) -> int:
-    """The number of events in all files."""
-    count = 0
-    for path in folder.glob("*.jsonl"):
-        with contextlib.suppress(FileNotFoundError):
-            count += len(_parse(path.read_text("utf-8"), path)[1])
-    return count
-
-
 def _parse(text: str, path: Path) -> tuple[Event | None, list[Event]]:
     """The header and the events, without a torn last line."""
     header: Event | None = None
