@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
-from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import plain_console
 
 if TYPE_CHECKING:
     from rungwise.core.storage.folder import Folder
@@ -69,7 +69,7 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
 
     from rungwise.core.stages import artifact as artifacts
     from rungwise.core.stages.lease import Drivers, Lease
-    from rungwise.core.stages.results import SHARED, SharedResults
+    from rungwise.core.stages.notes import SHARED, SharedResults
     from rungwise.pipeline import workflow
     from rungwise.serving.stage import REGISTER
 

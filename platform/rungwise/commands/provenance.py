@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
-from rungwise.core.console import plain_console
 from rungwise.core.errors import DataError, UserError
+from rungwise.core.exit_codes import plain_console
 
 if TYPE_CHECKING:
     from rungwise.core.stages.artifact import Artifact

@@ -16,10 +16,9 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, TrackingRun
+from rungwise.core.stages.context import Context, TrackingRun, run_stage
 from rungwise.core.stages.stage import GOES_ON, Planned
 from rungwise.core.stages.summary import Summary
-from rungwise.core.stages.task import run_stage
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.store_errors import explain_store_errors
 from rungwise.core.tracking.sender import EXPERIMENT_ID, NOTE_TAG, RUN_ID

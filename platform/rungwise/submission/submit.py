@@ -1,8 +1,6 @@
 """Submit a checked job, follow its log over broken connections, and return its exit status.
 
 Everything else that is done with a job is `ray job`, whose commands are printed.
-
-The job server of a cluster: its address and token, and Ray's own client of it.
 """
 
 import asyncio
@@ -13,7 +11,6 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,9 +24,8 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from rich.filesize import decimal
 
 from rungwise.cluster.local import DASHBOARD_PORT, find_cluster
-from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
+from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK, plain_console
 from rungwise.core.stages.provenance import COMMIT_VARIABLE, commit
 from rungwise.core.storage.folder import local_path
 from rungwise.core.wording import format_count
@@ -83,9 +79,9 @@ def connect(server: Server) -> JobSubmissionClient:
     """Ray's client of the server. Raises UserError if nothing answers, what answers is no job
     server, or it refuses the token."""
     headers = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
+    os.environ[ADDRESS_VARIABLE] = server.address  # which Ray's client prefers to its argument
     try:
-        with _address_variable(server.address):
-            return JobSubmissionClient(server.address, headers=headers)
+        return JobSubmissionClient(server.address, headers=headers)
     except AuthenticationError as error:
         raise UserError(
             f"the cluster at {server.address} wants a token, and "
@@ -104,19 +100,6 @@ def connect(server: Server) -> JobSubmissionClient:
             f"what answers at {server.address} is not the job server of a Ray cluster; its port is "
             f"{DASHBOARD_PORT} unless set otherwise (6379 and 10001 are for other things)"
         ) from error
-
-
-@contextlib.contextmanager
-def _address_variable(address: str) -> Iterator[None]:
-    """Set the variable that Ray's client prefers to the address it is given."""
-    before = os.environ.get(ADDRESS_VARIABLE)
-    os.environ[ADDRESS_VARIABLE] = address
-    try:
-        yield
-    finally:
-        del os.environ[ADDRESS_VARIABLE]
-        if before is not None:
-            os.environ[ADDRESS_VARIABLE] = before
 
 
 def _make_server(address: str) -> Server:
@@ -171,29 +154,26 @@ def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
     UserError, before anything is uploaded, if the job could not run."""
     console = plain_console()
     notes = check_stages(job)
-    upload = check_upload(job.folder)
-    if paths := check_paths(job, upload):
+    sizes = check_upload(job.folder)
+    if paths := check_paths(job, sizes):
         notes.append(f"every machine must have {', '.join(paths)} at the same place")
     client = connect(server)
     check_versions(client)
-    files = format_count(len(upload.sizes), "file")
+    files = format_count(len(sizes), "file")
     console.print(f"command  {job.entrypoint}", highlight=False, markup=False)
-    console.print(f"upload   {files} of {job.folder}, {decimal(upload.size_bytes)}", markup=False)
+    console.print(f"upload   {files} of {job.folder}, {decimal(sum(sizes.values()))}", markup=False)
     for note in notes:
         console.print(f"note: {note}", style="yellow", markup=False)
     job_id = _submit(client, job)
     console.print(f"\nsubmitted {job_id}")
+    console.print(f"follow it with: {server.command('logs', '--follow', job_id)}")
+    console.print(f"end it with:    {server.command('stop', job_id)}; Ctrl-C leaves it running\n")
     if not wait:
-        console.print(f"follow it with: {server.command('logs', '--follow', job_id)}")
-        console.print(f"end it with:    {server.command('stop', job_id)}")
         return OK
-    console.print("Ctrl-C leaves it running\n")
     try:
         details = follow(client, job_id)
     except KeyboardInterrupt:
-        console.print(f"\n{job_id} goes on without you; follow it, or end it:")
-        console.print(f"  {server.command('logs', '--follow', job_id)}")
-        console.print(f"  {server.command('stop', job_id)}")
+        console.print(f"\n{job_id} goes on")
         return INTERRUPTED
     console.print(f"\n{job_id}: {details.status.value.lower()}")
     if details.status is JobStatus.SUCCEEDED:

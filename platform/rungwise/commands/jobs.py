@@ -1,22 +1,101 @@
-"""`rungwise status [RUN]`: show how runs are doing, by the last values in MLflow."""
+"""`rungwise submit|status|up|down`: run a workflow on a cluster, or on one on this machine."""
 
 import argparse
 import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from rungwise.commands.arguments import Commands, add_verb
+from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import INTERRUPTED, plain_console
 
 _WATCH_SECONDS = 5.0
 _MOST_RUNS = 200  # read from MLflow, newest first
 _PERCENT, _COUNT, _NUMBER = "{:.1%}".format, "{:,.0f}".format, "{:.4g}".format
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, submit, "check a workflow, run it on a cluster, follow it")
+    add_workflow(parser)
+    parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="folder to upload")
+    parser.add_argument("--no-wait", action="store_true", help="return once the job is submitted")
+    parser.add_argument(
+        "--kubernetes",
+        type=Path,
+        metavar="OVERLAY",
+        help="print a RayJob with the cluster of this folder, such as infra/kuberay/overlays/cpu",
+    )
+    parser.add_argument(
+        "--apply", action="store_true", help="with --kubernetes: pipe it to `kubectl create`"
+    )
+    parser.add_argument(
+        "--address",
+        metavar="URL",
+        help="default: RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http, else the "
+        "cluster that `rungwise up` started",
+    )
+    parser = add_verb(commands, status, "show how runs are doing: tokens/s, MFU, losses")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
+    parser.add_argument("--watch", action="store_true", help="refresh every few seconds")
+    parser.add_argument("--experiment", default="rungwise", help="in MLflow")
+    parser = add_verb(commands, up, "start a Ray cluster of several nodes on this machine")
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--root", default="artifacts", help="root of recipes and MLflow's store")
+    add_verb(commands, down, "stop the cluster that `up` started, nothing else")
+
+
+def submit(options: argparse.Namespace) -> int | None:
+    """Submit the job; return its exit status. Raises UserError if it could not run."""
+    # Importing recipes imports all training code.
+    from rungwise.submission.job import load_job
+
+    if options.apply and options.kubernetes is None:
+        raise UserError("--apply needs --kubernetes OVERLAY, which names the cluster of the RayJob")
+    job = load_job(options.working_dir, options.workflow, options.config, options.overrides)
+    if options.kubernetes is not None:
+        from rungwise.submission.kubernetes import submit_rayjob
+
+        submit_rayjob(job, options.kubernetes, apply=options.apply)
+        return None
+    from rungwise.submission.submit import find_server
+    from rungwise.submission.submit import submit as submit_job
+
+    return submit_job(job, find_server(options.address), wait=not options.no_wait)
+
+
+def up(options: argparse.Namespace) -> int | None:
+    """Start the cluster, or say that it runs already."""
+    from rungwise.cluster.local import describe_cluster, start_cluster
+
+    console = plain_console()
+    try:
+        console.print(describe_cluster(start_cluster(options.nodes, options.root, console)))
+    except KeyboardInterrupt:
+        console.print("interrupted; everything that had started was stopped")
+        return INTERRUPTED
+    return None
+
+
+def down(options: argparse.Namespace) -> None:
+    """End the cluster's processes and jobs, and remove its token and record."""
+    from rungwise.cluster.local import end_cluster, find_cluster, find_process
+
+    say = plain_console().print
+    if (cluster := find_cluster()) is None:
+        say("no cluster was started here")
+        return
+    missing = [each.what for each in cluster.processes if find_process(each) is None]
+    count = end_cluster(cluster)
+    if missing:
+        say(f"had ended by itself: {', '.join(missing)}")
+    say(f"ended {count} processes of the cluster; submit a job that ran again, and it goes on")
 
 
 def _clock(value: float) -> str:
@@ -44,13 +123,6 @@ class StageStatus:
 
     state: str
     values: dict[str, float] = field(default_factory=dict)
-
-
-def add(commands: Commands) -> None:
-    parser = add_verb(commands, status, "show how runs are doing: tokens/s, MFU, losses")
-    parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
-    parser.add_argument("--watch", action="store_true", help="refresh every few seconds")
-    parser.add_argument("--experiment", default="rungwise", help="in MLflow")
 
 
 def status(options: argparse.Namespace) -> None:
