@@ -79,6 +79,7 @@ def connect(server: Server) -> JobSubmissionClient:
     """Ray's client of the server. Raises UserError if nothing answers, what answers is no job
     server, or it refuses the token."""
     headers = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
+    before = os.environ.get(ADDRESS_VARIABLE)
     os.environ[ADDRESS_VARIABLE] = server.address  # which Ray's client prefers to its argument
     try:
         return JobSubmissionClient(server.address, headers=headers)
@@ -100,6 +101,10 @@ def connect(server: Server) -> JobSubmissionClient:
             f"what answers at {server.address} is not the job server of a Ray cluster; its port is "
             f"{DASHBOARD_PORT} unless set otherwise (6379 and 10001 are for other things)"
         ) from error
+    finally:
+        del os.environ[ADDRESS_VARIABLE]
+        if before is not None:
+            os.environ[ADDRESS_VARIABLE] = before
 
 
 def _make_server(address: str) -> Server:

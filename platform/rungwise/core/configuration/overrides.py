@@ -1,9 +1,4 @@
-"""Dotted overrides of raw data: the same for the command line, variants, sweeps and tests.
-
-Overriding a `kind` drops the keys that only other kinds have; null drops a key that cannot be null.
-
-The block `compute` of a recipe: where and how stages are computed. It enters no fingerprint.
-"""
+"""Dotted overrides of raw data, and the block `compute`, which enters no fingerprint."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -4,16 +4,9 @@
         ...                 what the stage wrote
         artifact.json       the record; written last, in one write
 
-The fingerprint hashes what the artifact *is* (see stage.py). The label is only for people:
-artifacts are looked up by fingerprint.
-
-The folder of a finished artifact: checks each file against the record when it is read.
-
-Local files and cached copies are hashed once per process, and again if size or modification time
-change. `open` and `read_bytes` download an object and hash it each time.
-
-A seal is a digest, which anybody can compute of an edited record. A signature needs a key: with one
-in KEY_VARIABLE, records are signed when they are written, and refused without its signature.
+Artifacts are looked up by fingerprint; the label is only for people. Each file is checked against
+the record when it is read. A seal is a digest, which anybody can compute of an edited record; with
+a key in KEY_VARIABLE, records are signed as well, and refused without its signature.
 """
 
 import hmac

@@ -1,9 +1,7 @@
 """The context of a stage besides its config and inputs: where it runs and whom it reports to.
 
-    build_corpus(config, inputs, output, context) -> CorpusSummary
-
-Nothing here enters a fingerprint. A stage reports through `context.report` and never writes to the
-terminal or to MLflow itself, so that a single process writes to each of them.
+Nothing here enters a fingerprint. A stage never writes to the terminal or to MLflow itself, so that
+a single process writes to each of them.
 """
 
 import os

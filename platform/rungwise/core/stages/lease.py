@@ -1,28 +1,19 @@
 """A lease: the right of one driver to build one artifact while others may want it too.
 
     {root}/{stage}/.{fingerprint}.{number}.{random}.lease    who builds it, or asks to
-
-The lease lies beside the artifact's folder, not in it: drivers with different labels would create
-two folders for one fingerprint, so the folder is chosen under the lease. Whoever wants it writes a
-file of its own and then lists the folder again. It has the lease if no file there is of a live
-driver but its own; of several that ask at once, the first by name waits for the others to withdraw.
-Of two drivers the later one to write its file always sees the other's, so no two have a lease: this
-needs no atomic operation but a listing that shows what was there before. The holder marks its file
-as held, rewrites it every few seconds, and removes those that have expired.
-
-A lease expires when its text has not changed for EXPIRY_SECONDS by the clock of the waiting driver,
-so clocks of different machines are never compared. It expires at once if it names a process of this
-machine that has ended (Linux only).
-
-Guaranteed: of the live drivers that reach the root at least every EXPIRY_SECONDS, one at a time
-builds an artifact. Not guaranteed: that a driver which was cut off for longer has stopped writing
-before the next one starts. It stops when it notices the loss (`is_valid`) and writes no record;
-until then its stage writes to the same folder, each file whole.
-
     {root}/.{number of the driver}.{number}.{random}.lease   a driver at work, and what it needs
 
-A driver also holds a lease of its own in the root. It names the fingerprints of all its stages, so
-that nobody deletes what a stage of it reads, or will read (`Drivers`).
+It lies beside the artifact's folder, which is chosen under the lease. Whoever wants it writes a
+file of its own and then lists the folder again: it has the lease if no file there is of a live
+driver but its own; of several that ask at once, the first by name waits for the others to withdraw.
+The later of two drivers always sees the other's file, so this needs no atomic operation but a
+listing that shows what was there before. A lease expires when its text has not changed for
+EXPIRY_SECONDS by the clock of the waiting driver, or at once if it names a process of this machine
+that has ended.
+
+Guaranteed: of the live drivers that reach the root at least every EXPIRY_SECONDS, one at a time
+builds an artifact. A driver that was cut off for longer stops when it notices the loss
+(`is_valid`), and writes no record.
 """
 
 import contextlib

@@ -1,9 +1,7 @@
 """The summary of a finished stage: one frozen model per stage, stored in the record as JSON.
 
-    CorpusSummary.of(inputs["corpus"]).documents.train
-
-A summary is parsed once per artifact. Adding or removing a field requires raising the version of
-the stage (stage.py), unless a new field has a default that is true of older artifacts.
+Adding or removing a field requires raising the version of the stage, unless a new field has a
+default that is true of older artifacts.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,7 @@
 """Spool files: events that wait for a server. Whoever sends a file holds a lock on it.
 
-    {"op": "to", "uri": ..., "experiment": ..., "driver": ...}    where the events belong
-    {"op": "open", ...}                                           an event
-
-A file stays until the server has all of it. One that a process left is sent again from its start,
-since sending twice is harmless and nobody knows what has arrived.
+{"op": "to", "uri": ..., "experiment": ..., "driver": ...}    where the events belong
+{"op": "open", ...}                                           an event
 """
 
 import contextlib
