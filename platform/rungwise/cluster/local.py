@@ -55,7 +55,6 @@ _POLL_SECONDS = 0.2
 _ANSWER_SECONDS = 5.0
 _GRACE_SECONDS = 5.0
 _KILLS = 20
-_LOG_CHARACTERS = 400
 _VARIABLES = {
     # How long the head keeps an uploaded folder that no job uses, so that a stopped job can be
     # resumed; Ray's default is ten minutes.
@@ -211,33 +210,24 @@ class _Starter:
         return start_command(address, Path(self._cluster.scratch, name), head, options)
 
     def _start(self, what: str, command: Sequence[str]) -> None:
-        log = cluster_folder() / "logs" / f"{what}.log"
-        process, entry = start_process(what, command, self._environment, log)
+        process, entry = start_process(what, command, self._environment, self._log(what))
         self._started[what] = process
         processes = (*self._cluster.processes, entry)
         self._cluster = dataclasses.replace(self._cluster, processes=processes)
         save_cluster(self._cluster)
+
+    def _log(self, what: str) -> Path:
+        return cluster_folder().absolute() / "logs" / f"{what}.log"
 
     def _wait(self, what: str, query: Callable[[], object]) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while not is_answering(query):
             for name, process in self._started.items():
                 if process.poll() is not None:
-                    raise UserError(f"{name} has ended: {_read_reason(name)}")
+                    raise UserError(f"{name} has ended; see {self._log(name)}")
             if time.monotonic() > deadline:
-                raise UserError(
-                    f"{what} does not answer after {_START_SECONDS:.0f} s: {_read_reason(what)}"
-                )
+                raise UserError(f"{what} does not answer; see {self._log(what)}")
             time.sleep(_POLL_SECONDS)
-
-
-def _read_reason(what: str) -> str:
-    """The most informative line of a process's log, and the log's path."""
-    log = cluster_folder() / "logs" / f"{what}.log"
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line or "Exception" in line]
-    line = (errors or lines or ["its log is empty"])[-1][:_LOG_CHARACTERS]
-    return f"{line} (all of it: {log})"
 
 
 def start_command(

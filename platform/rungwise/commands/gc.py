@@ -43,22 +43,22 @@ def gc(options: argparse.Namespace) -> None:
 
 
 def _send_events(uri: str, spool: Path, instead_of: str | None) -> None:
-    from rungwise.core.tracking import tracker
+    from rungwise.core.tracking.sender import hide_credentials
+    from rungwise.core.tracking.tracker import sync
     from rungwise.core.wording import format_count
 
     try:
-        counts = tracker.sync(uri, spool, instead_of)
+        count = sync(uri, spool, instead_of)
     except ConnectionError as error:
         hint = ""
-        if "http" in str(error):
+        if uri.startswith("http"):
             hint = (
                 ". If the server needs a password, give it in MLFLOW_TRACKING_USERNAME and "
                 "MLFLOW_TRACKING_PASSWORD"
             )
         raise UserError(f"{error}; they stay in {spool}{hint}") from error
-    say = plain_console().print
-    for server, events in counts.items():
-        say(f"{format_count(events, 'event')} sent to {server}")
+    if count:
+        plain_console().print(f"{format_count(count, 'event')} sent to {hide_credentials(uri)}")
 
 
 def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: bool) -> None:

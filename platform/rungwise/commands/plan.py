@@ -24,21 +24,12 @@ from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import plain_console
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rungwise.core.configuration.overrides import ComputeConfig
-    from rungwise.training.config import GradientFit
-    from rungwise.training.estimate import Measures, RunEstimate
-
-# The reason begins so if a stage continues a stopped one (core/stages/stage.py) or a shorter run
-# (training/stage.py).
-_GOES_ON = "goes on "
+    from rungwise.training.estimate import RunEstimate
 
 
 def add(commands: Commands) -> None:
     parser = add_verb(commands, plan, "show what would be built and why")
     add_workflow(parser)
-    parser.add_argument("--stages", action="store_true", help="list the stages even if all are new")
     add_json(parser)
     parser.add_argument(
         "--resolved",
@@ -90,15 +81,6 @@ def plan(options: argparse.Namespace) -> None:
         return
     for line in list_replaced_settings(recipe):
         console.print(line)
-    root = root_folder(recipe.root)
-    names = dict.fromkeys(row.stage.name for row in rows)
-    folders = (name for stage in names for name in (root / stage).subfolders())
-    labels = {name.rpartition("-")[0] for name in folders}
-    all_new = all(row.artifact is None and not row.reason.startswith(_GOES_ON) for row in rows)
-    if all_new and not options.stages and recipe.name not in labels:
-        stages = f"{len(rows)} stages below {root.uri} ({', '.join(names)})"
-        console.print(f"nothing is built yet: {stages}")
-        return
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "fingerprint", "state"):
         table.add_column(heading, no_wrap=True)  # only the reason gives way on a narrow terminal
@@ -108,7 +90,7 @@ def plan(options: argparse.Namespace) -> None:
         table.add_row(row.stage.display_name, row.stage.fingerprint, state, redact(row.reason))
     console.print(table, soft_wrap=False)
     missing = sum(row.artifact is None for row in rows)
-    console.print(f"{missing} of {len(rows)} stages to build below {root.uri}")
+    console.print(f"{missing} of {len(rows)} stages to build below {root_folder(recipe.root).uri}")
 
 
 def recipes(options: argparse.Namespace) -> None:
@@ -179,23 +161,9 @@ def dry_run(options: argparse.Namespace) -> None:
     else:
         text += f"a worker has {memory / 1e9:.3g} GB on this machine"
         if needed > memory:
-            remedy = _fit_memory(settings, measures, recipe.compute, memory)
+            remedy = "lower compute.micro_batch_size, or set compute.parallel=fsdp"
             text = f"[bold red]{text}, too little; {remedy}[/]"
     _print_estimate(result, all(each.instances for each in measures), text, console)
-
-
-def _fit_memory(
-    config: GradientFit, measures: Sequence[Measures], compute: ComputeConfig, memory: int
-) -> str:
-    """Advise what to change in a run that needs more than `memory` bytes a device."""
-    from rungwise.training.estimate import estimate_run
-
-    rows = compute.micro_batch_size
-    while rows := rows // 2:
-        smaller = compute.model_copy(update={"micro_batch_size": rows})
-        if estimate_run(config, measures, smaller).memory_bytes_a_device <= memory:
-            return f"set compute.micro_batch_size={rows}"
-    return "take a smaller model, or more machines with compute.parallel=fsdp"
 
 
 def _print_estimate(estimate: RunEstimate, built: bool, memory: str, console: Console) -> None:

@@ -8,7 +8,6 @@ sent by the next run or by `rungwise gc`. The file goes once the server has all 
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -150,33 +149,23 @@ class Tracker:
             time.sleep(_LAST_RETRY_SECONDS)
 
 
-def sync(uri: str, spool: Path, instead_of: str | None = None) -> dict[str, int]:
-    """Send every spooled event to the server named in its file; return their number by server.
-    `uri` supplies the password for one server, or the new address of the server `instead_of`.
-    Raises ConnectionError if a server is unreachable or fails; unsent events stay in the spool."""
-    own_uris = {hide_credentials(each) for each in (uri, instead_of) if each}
-    counts: Counter[str] = Counter()
-    senders: dict[tuple[str, str], Sender] = {}
-    faults: dict[tuple[str, str], str] = {}
-    unsent: Counter[tuple[str, str]] = Counter()
+def sync(uri: str, spool: Path, instead_of: str | None = None) -> int:
+    """Send the spooled events of the server at `uri`, whose earlier address is `instead_of`, to it;
+    return their number. Raises ConnectionError if it does not take one; unsent events stay."""
+    addresses = {hide_credentials(address) for address in (uri, instead_of) if address}
+    senders: dict[str, Sender] = {}
+    count = 0
     for file in take_files(spool):
-        target = uri if file.header["uri"] in own_uris else file.header["uri"]
-        place, count = (target, file.header["experiment"]), file.waiting
-        if place not in faults:
-            fault = _send_file(senders.setdefault(place, Sender(*place)), file, is_last=True)
-            if not fault:
-                file.remove()
-                counts[hide_credentials(target)] += count
-                continue
-            faults[place] = fault
-        unsent[place] += file.waiting
-    if faults:
-        lines = (
-            f"{hide_credentials(place[0])} does not take {unsent[place]} events: {fault}"
-            for place, fault in faults.items()
-        )
-        raise ConnectionError("; ".join(lines))
-    return {server: count for server, count in counts.items() if count}
+        if file.header["uri"] not in addresses:
+            continue
+        experiment, waiting = file.header["experiment"], file.waiting
+        sender = senders.setdefault(experiment, Sender(uri, experiment))
+        if fault := _send_file(sender, file, is_last=True):
+            server = hide_credentials(uri)
+            raise ConnectionError(f"{server} does not take {file.waiting} events: {fault}")
+        file.remove()
+        count += waiting
+    return count
 
 
 def _send_file(sender: Sender, file: SpoolFile, is_last: bool) -> str:
