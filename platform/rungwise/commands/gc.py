@@ -102,8 +102,8 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
                 say(f"kept      {folder.uri}: {lease.holder} builds it")
                 continue
             try:
-                if holder := drivers.describe_user(fingerprint):
-                    say(f"kept      {folder.uri}: {holder} needs it")
+                if holder := drivers.describe_live():
+                    say(f"kept      {folder.uri}: {holder} is at work and may need it")
                     continue
                 size = sum(folder.sizes().values())
                 state = "finished" if folder.exists(artifacts.RECORD) else "abandoned"
@@ -115,7 +115,7 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
             say(f"{state:<9} {decimal(size):>9}  {folder.uri}")
     for stage in root.subfolders():
         shared = SharedResults(root / stage / SHARED)
-        keys = [] if drivers.is_any_live() else shared.find_unused()
+        keys = [] if drivers.describe_live() else shared.find_unused()
         size = sum(sum(shared[key].sizes().values()) for key in keys)
         if keys:
             say(f"{'unused':<9} {decimal(size):>9}  {len(keys):,} of {shared.folder.uri}")

@@ -471,7 +471,7 @@ from rungwise.core.stages.lease import register_driver
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 root = Path(sys.argv[1])
-with register_driver(Folder.at(root), []) as driver:
+with register_driver(Folder.at(root)) as driver:
     tracker = Tracker(sys.argv[2], "test", root / "killed", driver.id)
     tracker.open("run", "run")
     while tracker.waiting:

@@ -1,7 +1,7 @@
 """A lease: the right of one driver to build one artifact while others may want it too.
 
     {root}/{stage}/.{fingerprint}.{number}.{random}.lease    who builds it, or asks to
-    {root}/.{number of the driver}.{number}.{random}.lease   a driver at work, and what it needs
+    {root}/.{number of the driver}.{number}.{random}.lease   a driver at work: nothing is deleted
 
 It lies beside the artifact's folder, which is chosen under the lease. Whoever wants it writes a
 file of its own and then lists the folder again: it has the lease if no file there is of a live
@@ -55,7 +55,6 @@ class _Holder(BaseModel):
     driver: str = ""
     machine: str
     started: str
-    needs: tuple[str, ...]
 
     def __str__(self) -> str:
         job = f", job {self.job}" if self.job else ""
@@ -74,21 +73,15 @@ class Lease:
     """The lease of one artifact. Call `take` until it returns True, and finally `release`."""
 
     def __init__(
-        self,
-        folder: Folder,
-        fingerprint: str,
-        job: str | None = None,
-        needs: Iterable[str] = (),
-        driver: str = "",
+        self, folder: Folder, fingerprint: str, job: str | None = None, driver: str = ""
     ) -> None:
         """`folder` is the stage's; `job` is this driver's Ray job, for people; `driver` its id."""
         self.holder = ""  # description of the holder, after a failed `take`
-        self.needs = frozenset(needs)  # those of the holder, after a failed `take`
         self.lost = False  # another driver took over; noticed within BEAT_SECONDS
         self.dead: tuple[str, ...] = ()  # ids of drivers that were killed, whose lease `take` took
         self._folder = folder
         self._fingerprint = fingerprint
-        self._own_needs, self._job, self._driver = self.needs, job, driver
+        self._job, self._driver = job, driver
         self._name = ""  # of our file
         self._held = False
         self._beats = 0
@@ -141,12 +134,6 @@ class Lease:
             first = self._blocking
             time.sleep(_LOOK_SECONDS)
         return True
-
-    def add_needs(self, needs: Iterable[str]) -> None:
-        """Name further artifacts that this driver needs."""
-        if not self._own_needs >= (more := self._own_needs | frozenset(needs)):
-            self._own_needs = more
-            self._renew()
 
     def is_valid(self) -> bool:
         """Whether a lease that `take` gave has not been taken over."""
@@ -211,7 +198,6 @@ class Lease:
             self._blocking, _ = self._texts[live[0]]
             holder = _parse(self._blocking)
             self.holder = str(holder or "another process")
-            self.needs = frozenset(holder.needs if holder else ())
             self._lives_here = holder is not None and holder.is_here
         return live
 
@@ -244,7 +230,6 @@ class Lease:
             driver=self._driver,
             machine=_machine(),
             started=_read_start_time(os.getpid()),
-            needs=tuple(sorted(self._own_needs)),
         )
         return holder.model_dump_json().encode()
 
@@ -274,16 +259,16 @@ class Driver:
 
 
 @contextlib.contextmanager
-def register_driver(root: Folder, needs: Iterable[str], job: str | None = None) -> Iterator[Driver]:
-    """Say in `root`, inside the block, that this process is a driver with stages of these
-    fingerprints. Removes what drivers left that were killed on this machine."""
+def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
+    """Say in `root`, inside the block, that this process is a driver. Removes what drivers left
+    that were killed on this machine."""
     dead: list[str] = []
     for _, lease in _list_drivers(root):
         if lease.take():
             dead += lease.dead
             lease.release()
     id = f"{time.time_ns():016x}{uuid.uuid4().hex[:16]}"
-    lease = Lease(root, id, job, needs, id)
+    lease = Lease(root, id, job, id)
     lease.take()
     try:
         yield Driver(id, lease, tuple(dead))
@@ -298,16 +283,10 @@ class Drivers:
         self._root = root
         self._live: dict[str, Lease] = {}
 
-    def is_any_live(self) -> bool:
-        """Whether any driver is at work."""
+    def describe_live(self) -> str:
+        """Describe a driver at work; "" if there is none."""
         self._look()
-        return bool(self._live)
-
-    def describe_user(self, fingerprint: str) -> str:
-        """Describe a driver that needs the artifact; "" if there is none."""
-        self._look()
-        holders = (each.holder for each in self._live.values() if fingerprint in each.needs)
-        return next(holders, "")
+        return next((lease.holder for lease in self._live.values()), "")
 
     def _look(self) -> None:
         for name, lease in _list_drivers(self._root):
