@@ -253,9 +253,9 @@ def test_gc_keeps_everything_while_a_run_is_in_progress(
     folder.mkdir(parents=True)
     (root / f".{'a' * 32}.{0:012}.{'b' * 12}.lease").write_text(json.dumps(KILLED_DRIVER))
     with register_driver(Folder.at(root)):
-        assert main(["gc", "instances", str(recipe), "--delete"]) == 0
-    said = capfd.readouterr().out
-    assert f"kept      {folder}: process {os.getpid()} on {socket.gethostname()} is at work" in said
+        assert main(["gc", "instances", str(recipe), "--delete"]) == 2
+    driver = f"process {os.getpid()} on {socket.gethostname()}"
+    assert f"{driver} is at work below {root}" in capfd.readouterr().err
     assert folder.exists()
     assert not list(root.glob(".*"))
     assert main(["gc", "instances", str(recipe), "--delete"]) == 0

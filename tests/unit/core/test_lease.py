@@ -13,7 +13,7 @@ import pytest
 
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import lease as leases
-from rungwise.core.stages.lease import Drivers, Lease, register_driver
+from rungwise.core.stages.lease import Lease, describe_live_driver, register_driver
 from rungwise.core.storage.folder import Folder
 
 _MOST_PROCESSES = 1 << 22  # of Linux
@@ -127,12 +127,11 @@ def test_a_driver_removes_what_killed_ones_left_and_no_lease_of_a_live_one(folde
     with register_driver(folder):
         [first] = folder.files()
         with register_driver(folder):
-            drivers = Drivers(folder)
             assert first in folder.files()
             assert len(folder.files()) == 2
-            assert drivers.describe_live().startswith(f"process {os.getpid()} on ")
+            assert describe_live_driver(folder).startswith(f"process {os.getpid()} on ")
     assert folder.names() == []
-    assert Drivers(folder).describe_live() == ""
+    assert describe_live_driver(folder) == ""
 
 
 def test_a_driver_that_was_cut_off_learns_that_its_lease_was_taken_over(
@@ -209,7 +208,7 @@ def test_a_damaged_lease_expires_by_the_clock(tmp_path: Path, quick: None) -> No
 def test_files_that_only_look_like_leases_are_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     with register_driver(Folder.at(tmp_path)):
-        assert Drivers(Folder.at(tmp_path)).describe_live()
+        assert describe_live_driver(Folder.at(tmp_path))
         lease = Lease(Folder.at(tmp_path), "f")
         assert lease.take()
         lease.release()

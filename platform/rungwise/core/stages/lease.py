@@ -276,25 +276,14 @@ def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
         lease.release()
 
 
-class Drivers:
-    """The drivers that are at work below a root. One that was seen counts until the end."""
-
-    def __init__(self, root: Folder) -> None:
-        self._root = root
-        self._live: dict[str, Lease] = {}
-
-    def describe_live(self) -> str:
-        """Describe a driver at work; "" if there is none."""
-        self._look()
-        return next((lease.holder for lease in self._live.values()), "")
-
-    def _look(self) -> None:
-        for name, lease in _list_drivers(self._root):
-            if name not in self._live:
-                if lease.claim():  # of a driver that was killed
-                    lease.release()
-                else:
-                    self._live[name] = lease
+def describe_live_driver(root: Folder) -> str:
+    """Describe a driver that is at work below a root; "" if there is none. Waits EXPIRY_SECONDS for
+    one on another machine to show that it lives."""
+    for _, lease in _list_drivers(root):
+        if not lease.claim():
+            return lease.holder
+        lease.release()  # of a driver that was killed
+    return ""
 
 
 def _list_drivers(root: Folder) -> list[tuple[str, Lease]]:
