@@ -161,7 +161,6 @@ def _locate_document(corpus: Artifact, document: str) -> str:
 def verify(options: argparse.Namespace) -> None:
     """Print a line per artifact, inputs first, one for the registry's copy, and one that says what
     this proves. Raises DataError that names each changed file."""
-    from rungwise.core.stages.artifact import KEY_VARIABLE, has_key
     from rungwise.pipeline import loading
     from rungwise.serving import promotion
 
@@ -188,13 +187,10 @@ def verify(options: argparse.Namespace) -> None:
         say(f"{options.model}  {'CHANGED' if changes else 'unchanged'}")
     if faults:
         raise DataError("\n".join(faults))
-    if has_key():
-        say(f"every record is signed with the key in {KEY_VARIABLE}")
-    else:
-        say(
-            "files agree with their records, which are not signed: whoever can write here could "
-            f"have changed both (docs/how-to/lineage.md, {KEY_VARIABLE})"
-        )
+    say(
+        "files agree with their records, which are not signed: whoever can write here could have "
+        "changed both (docs/how-to/lineage.md)"
+    )
 
 
 def rebuild(options: argparse.Namespace) -> None:

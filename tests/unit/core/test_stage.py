@@ -330,42 +330,6 @@ def test_a_model_answers_for_every_byte_below_it(root: Folder) -> None:
                 artifacts.chain(last)
 
 
-def test_a_record_that_the_key_has_not_signed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A forged score has a sound seal, for anybody can compute it, and no signature."""
-
-    def forge(folder: Folder, **kept: str) -> None:
-        record = read_record(folder) | {"summary": {"headline": "99 %"}}
-        Folder.at(folder.uri).write_bytes(
-            artifacts.RECORD, json.dumps(seal(record) | kept).encode()
-        )
-
-    root = Folder.at(tmp_path)
-    build(chain(), root)
-    folder = only(root, "c").folder
-    forge(folder)
-    assert only(root, "c").headline == "99 %"
-    assert main(["verify", f"{tmp_path}/c"]) == 0
-    assert "records, which are not signed" in capsys.readouterr().out
-    monkeypatch.setenv(artifacts.KEY_VARIABLE, "one")
-    with pytest.raises(DataError, match="it is not signed with the key in RUNGWISE_RECORD_KEY"):
-        artifacts.load(folder)
-    Folder.at(tmp_path).remove()
-    build(chain(), root)
-    assert main(["verify", f"{tmp_path}/c"]) == 0
-    assert "every record is signed with the key" in capsys.readouterr().out
-    forge(folder, signature=json.loads(folder.read_bytes(artifacts.RECORD))["signature"])
-    assert main(["verify", f"{tmp_path}/c"]) == 2
-    Folder.at(tmp_path).remove()
-    build(chain(), root)
-    monkeypatch.setenv(artifacts.KEY_VARIABLE, "two")
-    with pytest.raises(DataError, match="it is not signed"):
-        artifacts.load(folder)
-    monkeypatch.delenv(artifacts.KEY_VARIABLE)
-    assert only(root, "c").headline == "nothing"
-
-
 def test_verify_and_why_go_down_to_the_sources(
     tmp_path: Path, root: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,13 +5,10 @@
         artifact.json       the record; written last, in one write
 
 Artifacts are looked up by fingerprint; the label is only for people. Each file is checked against
-the record when it is read. A seal is a digest, which anybody can compute of an edited record; with
-a key in KEY_VARIABLE, records are signed as well, and refused without its signature.
+the record when it is read. A seal is a digest, which anybody can compute of an edited record.
 """
 
-import hmac
 import json
-import os
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +21,6 @@ from rungwise.core.storage.folder import Folder, file_digest
 
 RECORD = "artifact.json"
 RECORD_FORMAT = 3  # from 3 on, digests of inputs cover their summaries
-KEY_VARIABLE = "RUNGWISE_RECORD_KEY"
 
 _digests: dict[str, dict[str, str]] = {}  # artifact URI -> file name -> sha256
 _sound: set[tuple[str, int, int]] = set()  # verified files: path, size, modification time
@@ -49,21 +45,9 @@ def unseal(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def has_key() -> bool:
-    """Whether this process has a key to sign records with."""
-    return bool(os.environ.get(KEY_VARIABLE))
-
-
-def _sign(sealed: dict[str, Any]) -> dict[str, Any]:
-    if not has_key():
-        return sealed
-    key = os.environ[KEY_VARIABLE].encode()
-    return sealed | {"signature": hmac.digest(key, sealed["sha256"].encode(), "sha256").hex()}
-
-
 def read_record(folder: Folder) -> dict[str, Any]:
-    """Read the record of an artifact, without seal and signature. Raises DataError if it is a link
-    or a later version wrote it, and ValueError if it was edited or lacks the key's signature."""
+    """Read the record of an artifact, without its seal. Raises DataError if it is a link
+    or a later version wrote it, and ValueError if it was edited."""
     if not folder.remote and (path := Path(folder.path(RECORD))).is_symlink():
         raise link_error(path)
     try:
@@ -75,9 +59,6 @@ def read_record(folder: Folder) -> dict[str, Any]:
         later = f"{record['format']}, of a later rungwise"
         expected = f"format {RECORD_FORMAT} or before"
         raise DataError.at(folder.path(RECORD), expected, later, "update rungwise")
-    signature = record.pop("signature", None)
-    if has_key() and signature != _sign(record)["signature"]:
-        raise ValueError(f"it is not signed with the key in {KEY_VARIABLE}")
     return unseal(record)
 
 
@@ -263,7 +244,7 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
             f"{folder.path(missing[0])} was written but is missing; delete the folder to rebuild it"
         )
     record = {"format": RECORD_FORMAT, **record, "files": files}
-    text = json.dumps(_sign(seal(record)), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(seal(record), indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
     return Artifact(
         record["stage"], record["fingerprint"], CheckedFolder.of(folder, record), record
