@@ -80,18 +80,15 @@ def _print_origin(options: argparse.Namespace) -> None:
         console.print(f"models:/{version.name}/{version.version}", style="bold")
         date = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
         console.print(f"  registered {date.isoformat(timespec='seconds')}")
-    machine = ""
     for artifact in reversed(artifacts):
         record = artifact.record
         console.print(f"{artifact.stage} {artifact.fingerprint}", style="bold")
         lines = [
             artifact.headline,
             f"made {record['finished']} in {record['seconds']:,.0f} s",
+            f"by {_describe_maker(record.get('made_by', {}))}",
             f"content sha256 {artifact.digest}",
         ]
-        before, machine = machine, _describe_maker(record.get("made_by", {}))
-        if machine != before:
-            lines.insert(2, f"by {machine}")
         if run := record.get("mlflow_run_id"):
             lines.append(f"MLflow run {run}")
         files = flatten(record["facts"]["outside"])

@@ -21,7 +21,6 @@ from rungwise.submission.job import SubmittedJob
 
 _RETRIES = 2
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_KUBECTL_SECONDS = 120
 
 
 def submit_rayjob(job: SubmittedJob, overlay: Path, *, apply: bool) -> None:
@@ -94,20 +93,7 @@ def _run_kubectl(arguments: list[str], text: str | None = None) -> str:
     if shutil.which("kubectl") is None:
         raise UserError("kubectl is not on PATH (Debian: apt-get install kubernetes-client)")
     command = ["kubectl", *arguments]
-    try:
-        result = subprocess.run(
-            command,
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_KUBECTL_SECONDS,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UserError(
-            f"kubectl {arguments[0]} has not ended after {_KUBECTL_SECONDS} s; check that the "
-            "cluster of its context answers: kubectl cluster-info"
-        ) from error
+    result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if result.returncode:
         raise UserError(f"kubectl {arguments[0]} failed: {result.stderr.strip()}")
     return result.stdout

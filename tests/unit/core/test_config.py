@@ -276,16 +276,6 @@ def test_no_overrides_end_in_a_traceback(
         loaded(tmp_path_factory.getbasetemp(), text, *("=".join(each) for each in given))
 
 
-def test_aliases_that_stand_for_too_many_values_are_refused(tmp_path: Path) -> None:
-    """Nine lines, nine aliases each: 10^9 values. So is a block that contains itself."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
-    for text in ("\n".join(lines), "a: &a {b: *a}", "a: &a [*a]"):
-        (tmp_path / "bomb.yaml").write_text(text)
-        with pytest.raises(ConfigError, match="stand for more than 100,000 values"):
-            load(Config, tmp_path / "bomb.yaml")
-
-
 def test_a_date_is_text_and_what_json_lacks_is_refused(tmp_path: Path) -> None:
     assert parse_overrides(["name=2026-13-45"]) == {"name": "2026-13-45"}
     assert parse_overrides(["names={2026-01-02: 3, 4: 5}"]) == {"names": {"2026-01-02": 3, "4": 5}}

@@ -127,8 +127,7 @@ def open_store(uri: str) -> Any:
     except OSError as error:
         raise UserError(
             f"there is no MLflow store at {database} ({error.strerror}); the first run makes one. "
-            "If there is one elsewhere, name it in MLFLOW_TRACKING_URI, or give the recipe or "
-            "--root where the command takes it"
+            "Another can be named in MLFLOW_TRACKING_URI, or by --root where the command takes it"
         ) from error
     if not is_sqlite:  # MLflow would try for minutes
         raise UserError(f"{database} is not an SQLite database; mend or delete it")
