@@ -138,8 +138,12 @@ class Monitor:
                 speed = self._speeds.setdefault(stage, _Speed(time.monotonic(), done, done, total))
                 speed.current, speed.total = done, total
                 self._set("stage_progress_ratio", done / max(total, 1.0), stage=stage)
-                if stage in self._trials:
-                    self._set_objectives(stage, event["shown"])
+                scores = event["shown"] if stage in self._trials else {}
+                for metric, value in scores.items():
+                    if isinstance(value, int | float):
+                        self._set("objective", value, stage=stage, metric=metric)
+                        best = self._values.get(("best_objective", self.run, stage, metric), value)
+                        self._set("best_objective", max(best, value), stage=stage, metric=metric)
             case "metrics" if event["run"] is None:
                 if any(name.startswith("train/") for name in event["values"]):
                     self._set("steps_total", event["step"], stage=stage)
@@ -191,13 +195,6 @@ class Monitor:
                 self._set("checkpoints_total", count, stage=stage, result=result)
             if valid:
                 self._set("checkpoint_timestamp_seconds", time.time(), stage=stage)
-
-    def _set_objectives(self, stage: str, values: Mapping[str, float | str]) -> None:
-        for metric, value in values.items():
-            if isinstance(value, int | float):
-                self._set("objective", value, stage=stage, metric=metric)
-                best = self._values.get(("best_objective", self.run, stage, metric), value)
-                self._set("best_objective", max(best, value), stage=stage, metric=metric)
 
     def _refresh(self, running: set[str]) -> None:
         # Ray exports only gauges that were set since its last export, which runs every ten seconds.

@@ -1,6 +1,5 @@
 """Boards and rules against a real Prometheus: small runs, a sweep, a lost node."""
 
-import contextlib
 import json
 import shutil
 import time
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from dashboards.boards import BOARDS
-from rungwise.cluster.local import HOME_VARIABLE, find_process
+from rungwise.cluster.local import HOME_VARIABLE
 from rungwise.training.ray.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.ray.test_up_down import Up, rungwise, started
@@ -90,11 +89,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
             rungwise(*submit, "workflows/pretrain.py", "gpt.yaml", folder=folder)
             tokens = 'ray_rungwise_tokens_total{run="gpt"}'
             wait("tokens of the GPT", lambda: prometheus.series(tokens))
-            (node,) = [entry for entry in up.cluster.processes if entry.what == "node-2"]
-            process = find_process(node)
-            assert process is not None
-            with contextlib.suppress(ProcessLookupError):
-                kill_with_children(process.pid)
+            kill_with_children(up.find_node("node-2").pid)
             lost = 'ray_rungwise_nodes_lost_total{run="gpt", reason="failed"} > 0'
             wait("the lost node", lambda: prometheus.series(lost))
             fired = 'ALERTS{alertname="NodeLost", alertstate="firing"}'

@@ -105,6 +105,12 @@ class Up:
     def family(self) -> list[psutil.Process]:
         return list_processes(self.cluster)
 
+    def find_node(self, name: str) -> psutil.Process:
+        """The `ray start` of a node."""
+        place = str(Path(self.cluster.scratch, name))
+        started = (each for each in self.family() if "start" in each.cmdline())
+        return next(each for each in started if place in each.cmdline())
+
     def get(self, path: str, method: str = "GET", token: str | None = None) -> Any:
         """What the dashboard answers to the owner of the token, or of another one."""
         request = urllib.request.Request(self.cluster.job_address + path, method=method)
@@ -431,8 +437,7 @@ def test_a_run_goes_on_when_the_second_node_is_killed(
         before = set(root.glob(saved))
         wait_until("a checkpoint", lambda: job.poll() is not None or set(root.glob(saved)) - before)
         assert job.poll() is None, log.read_text()
-        (second,) = [one for one in cluster.cluster.processes if one.what == "node-2"]
-        kill_with_children(second.pid)
+        kill_with_children(cluster.find_node("node-2").pid)
         assert job.wait(900) == 0, log.read_text()
     (record,) = [
         found
@@ -442,9 +447,6 @@ def test_a_run_goes_on_when_the_second_node_is_killed(
     attempts = record["summary"]["gradient"]["attempts"]
     assert [attempt["workers"] for attempt in attempts] == [2, 1]
     assert attempts[1]["step"] >= 50
-    again = rungwise("up", folder=cluster.folder)
-    assert again.returncode == 2
-    assert "node-2 ended by itself" in again.stderr
 
 
 def test_down_leaves_nothing_of_it_and_touches_no_other_cluster(
@@ -457,7 +459,6 @@ def test_down_leaves_nothing_of_it_and_touches_no_other_cluster(
         assert not theirs & {process.pid for process in mine}
         done = rungwise("down", folder=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert "had ended by itself: node-2" in done.stdout
         assert_gone(cluster, record, mine)
         # The other one is as it was, and takes a job.
         assert theirs <= {process.pid for process in other.family()}
@@ -483,7 +484,7 @@ def starting(folder: Path) -> Iterator[tuple[Up, psutil.Popen]]:
     with psutil.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
-        wait_until("a head", lambda: (record := up.record) is not None and record.processes)
+        wait_until("a record", lambda: up.record is not None)
         wait_until("processes of the head", lambda: len(up.family()) > 4)
         yield up, process
 

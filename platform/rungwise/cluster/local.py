@@ -2,14 +2,13 @@
 
 Its folder, ~/.rungwise/clusters/local (RUNGWISE_HOME replaces ~/.rungwise), holds
 
-    cluster.json  where it is and its processes, each recorded as it starts
+    cluster.json  where it is, written before anything is started
     token         readable by its owner alone; in no argument and no variable
     logs/         the output of each process
     prometheus/   configuration and measurements, kept for the next cluster
 
-Each process inherits a mark in its environment, the cluster's scratch folder, by which it is found
-after its parents have ended. A recorded process is known by pid and start time, so that a later
-process with the same pid is left alone.
+Each process inherits a mark in its environment, the cluster's scratch folder, by which it is found,
+also after its parents have ended.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,17 +64,8 @@ _VARIABLES = {
 
 
 @dataclass(frozen=True)
-class Process:
-    """A process of the cluster; `what` is head, node-2 or prometheus."""
-
-    what: str
-    pid: int
-    started: float  # seconds since the epoch, from psutil's create_time
-
-
-@dataclass(frozen=True)
 class LocalCluster:
-    """The record of the cluster: how to reach it, and which processes `rungwise down` ends."""
+    """The record of the cluster: how to reach it, and the mark of its processes."""
 
     job_address: str  # http://127.0.0.1:8265
     ray_address: str  # 127.0.0.2:6379
@@ -83,7 +73,6 @@ class LocalCluster:
     prometheus_uri: str | None
     root: str  # the base for a recipe's relative `root`
     scratch: str  # of Ray's nodes; not in the folder: sockets below it need a short path
-    processes: tuple[Process, ...] = ()
     ready: bool = False  # everything has answered
 
 
@@ -99,10 +88,8 @@ def find_cluster() -> LocalCluster | None:
     if not record.exists():
         return None
     try:
-        data = json.loads(record.read_text("utf-8"))
-        processes = tuple(Process(**process) for process in data.pop("processes"))
-        return LocalCluster(**data, processes=processes)
-    except (ValueError, TypeError, KeyError) as error:
+        return LocalCluster(**json.loads(record.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
         raise UserError(
             f"{record} is not a cluster record ({error}); end its processes by hand and remove it"
         ) from error
@@ -117,15 +104,13 @@ def save_cluster(cluster: LocalCluster) -> None:
 
 def start_cluster(nodes: int, root: str, console: Console) -> LocalCluster:
     """Return the running cluster, or start one with `root` for artifacts. Raises UserError if it
-    cannot be started here, or if one runs in part."""
+    cannot be started here, or if one was never ready."""
     if cluster := find_cluster():
-        missing = [each.what for each in cluster.processes if find_process(each) is None]
-        if cluster.ready and not missing:
+        if list_processes(cluster):
+            if not cluster.ready:
+                raise UserError("the cluster was never ready; end it with: rungwise down")
             console.print("the cluster runs already")
             return cluster
-        if list_processes(cluster):
-            why = f"{', '.join(missing)} ended by itself" if missing else "it was never ready"
-            raise UserError(f"the cluster runs in part ({why}); end it with: rungwise down")
         end_cluster(cluster)
         console.print("the last cluster had ended by itself; its record is gone")
     if not 1 <= nodes <= MAX_NODES:
@@ -154,7 +139,7 @@ def start_cluster(nodes: int, root: str, console: Console) -> LocalCluster:
 
 
 class _Starter:
-    """Starts the processes of a cluster, and adds each to its record."""
+    """Starts the processes of a cluster."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -210,11 +195,16 @@ class _Starter:
         return start_command(address, Path(self._cluster.scratch, name), head, options)
 
     def _start(self, what: str, command: Sequence[str]) -> None:
-        process, entry = start_process(what, command, self._environment, self._log(what))
-        self._started[what] = process
-        processes = (*self._cluster.processes, entry)
-        self._cluster = dataclasses.replace(self._cluster, processes=processes)
-        save_cluster(self._cluster)
+        # In a session of its own, which the signals of this terminal do not reach.
+        with self._log(what).open("w") as stream:
+            self._started[what] = psutil.Popen(
+                command,
+                env=self._environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+            )
 
     def _log(self, what: str) -> Path:
         return cluster_folder().absolute() / "logs" / f"{what}.log"
@@ -295,10 +285,8 @@ def _boards_folder() -> Path:
 
 def describe_cluster(cluster: LocalCluster) -> str:
     """All addresses and what to do next, in lines."""
-    count = sum(each.what != "prometheus" for each in cluster.processes)
     boards = f"{cluster.prometheus_uri}/{PAGE}" if cluster.prometheus_uri else "need Prometheus"
     rows = [
-        ("cluster", f"{count} nodes, token required"),
         ("job address", f"{cluster.job_address}  (also Ray's dashboard, which asks for the token)"),
         ("Prometheus", cluster.prometheus_uri or "not installed"),
         ("boards", boards),
@@ -314,88 +302,35 @@ def describe_cluster(cluster: LocalCluster) -> str:
 def end_cluster(cluster: LocalCluster) -> int:
     """End every process of the cluster, by SIGTERM and then SIGKILL, and remove its token and
     record; return their number. Raises UserError if one cannot be ended."""
-    count = len(list_processes(cluster))
-    for is_head in (False, True):  # which the others use while they end
-        processes = [
-            process
-            for entry in cluster.processes
-            if (entry.what == "head") == is_head and (process := find_process(entry))
-        ]
-        _signal_all(processes, psutil.Process.terminate, _GRACE_SECONDS)
-    for _ in range(_KILLS):
+    processes = list_processes(cluster)
+    count, seconds = len(processes), _GRACE_SECONDS
+    for number in range(_KILLS):
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill() if number else process.terminate()
+        psutil.wait_procs(processes, seconds)
         if not (processes := list_processes(cluster)):
             break
-        _signal_all(processes, psutil.Process.kill, 1)
+        seconds = 1.0
     else:
         ids = ", ".join(str(process.pid) for process in processes)
-        raise UserError(
-            f"these processes do not end: {ids}; look at what holds them, then try again"
-        )
+        raise UserError(f"these processes do not end: {ids}; look at what holds them")
     shutil.rmtree(cluster.scratch, ignore_errors=True)
     Path(cluster.token_path).unlink(missing_ok=True)
     (cluster_folder() / "cluster.json").unlink(missing_ok=True)
     return count
 
 
-def _signal_all(
-    processes: Iterable[psutil.Process], send: Callable[[psutil.Process], None], seconds: float
-) -> None:
-    processes = list(processes)
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            send(process)
-    psutil.wait_procs(processes, seconds)
-
-
-def start_process(
-    what: str, command: Sequence[str], environment: Mapping[str, str], log: Path
-) -> tuple[psutil.Popen, Process]:
-    """Start a process that this terminal's signals do not reach, with its output in `log`."""
-    with log.open("w") as stream:
-        process = psutil.Popen(
-            command,
-            env=environment,
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-        )
-    return process, Process(what, process.pid, process.create_time())
-
-
-def find_process(recorded: Process) -> psutil.Process | None:
-    """The recorded process; None if it has ended, even if its pid was reused."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(recorded.pid)
-        # The machine's clock may since have been adjusted by a fraction of a second.
-        if abs(process.create_time() - recorded.started) < 1.0 and _is_alive(process):
-            return process
-    return None
-
-
 def list_processes(cluster: LocalCluster) -> list[psutil.Process]:
-    """Every live process of the cluster: recorded, a descendant of those, or marked."""
-    processes = [process for entry in cluster.processes if (process := find_process(entry))]
-    processes += [each for each in psutil.process_iter() if _read_mark(each) == cluster.scratch]
-    for process in list(processes):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            processes += process.children(recursive=True)
-    alive = {process.pid: process for process in processes if _is_alive(process)}
-    alive.pop(os.getpid(), None)
-    return list(alive.values())
-
-
-def _read_mark(process: psutil.Process) -> str | None:
-    # Other users' processes hide their environment, and kernel threads have none.
-    with contextlib.suppress(psutil.Error, OSError):
-        return process.environ().get(MARK)
-    return None
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
+    """Every live process of the cluster."""
+    processes = []
+    for process in psutil.process_iter():
+        # Other users' processes hide their environment, and kernel threads have none.
+        with contextlib.suppress(psutil.Error, OSError):
+            is_marked = process.environ().get(MARK) == cluster.scratch
+            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
+                processes.append(process)
+    return [process for process in processes if process.pid != os.getpid()]
 
 
 def count_cores() -> int:

@@ -58,10 +58,6 @@ def pack_items(items: Sequence[ItemT], num_bytes: Sequence[float]) -> Packs[Item
     half an even share of the rest, within bounds; its items keep their order."""
     if is_small(sum(num_bytes)):
         return Packs([list(items)] if items else [], small=True)
-    return Packs(_pack(items, num_bytes))
-
-
-def _pack(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[ItemT]]:
     cpus, rest = max(1, int(ray.cluster_resources().get("CPU", 1))), sum(num_bytes)
     most = max(_MOST_BYTES, rest / _MOST_TASKS)
     least = min(_LEAST_BYTES, rest / cpus)
@@ -74,7 +70,7 @@ def _pack(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[ItemT
         packs[-1].append(index)
         room -= num_bytes[index]
         rest -= num_bytes[index]
-    return [[items[index] for index in sorted(pack)] for pack in packs]
+    return Packs([items[index] for index in sorted(pack)] for pack in packs)
 
 
 def run_tasks(packs: Packs[ItemT], work: Callable[[list[ItemT]], Iterable[Any]]) -> Iterator[Any]:

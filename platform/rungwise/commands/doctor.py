@@ -8,14 +8,14 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.commands.arguments import Commands, add_json, add_recipe, add_verb, print_json
+from rungwise.commands.arguments import Commands, add_recipe, add_verb
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK
 
@@ -41,18 +41,14 @@ class Finding:
 def add(commands: Commands) -> None:
     parser = add_verb(commands, doctor, "check versions, CPUs, memory, GPU, disk and server")
     add_recipe(parser, nargs="?", help="check the root and server of this recipe")
-    add_json(parser)
 
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if any of them would make a run fail."""
-    from rungwise.core.configuration.secrecy import redact, redact_data
+    from rungwise.core.configuration.secrecy import redact
 
     findings = list(check_machine(options.config, options.overrides))
     wrong = sum(finding.state == "wrong" for finding in findings)
-    if options.json:
-        print_json(redact_data([asdict(finding) for finding in findings]))
-        return FAILED if wrong else OK
     table = Table(box=None, pad_edge=False)
     for heading in ("", "what", "found", "what to do"):
         table.add_column(heading, overflow="fold")

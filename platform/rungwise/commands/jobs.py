@@ -85,16 +85,13 @@ def up(options: argparse.Namespace) -> int | None:
 
 def down(options: argparse.Namespace) -> None:
     """End the cluster's processes and jobs, and remove its token and record."""
-    from rungwise.cluster.local import end_cluster, find_cluster, find_process
+    from rungwise.cluster.local import end_cluster, find_cluster
 
     say = plain_console().print
     if (cluster := find_cluster()) is None:
         say("no cluster was started here")
         return
-    missing = [each.what for each in cluster.processes if find_process(each) is None]
     count = end_cluster(cluster)
-    if missing:
-        say(f"had ended by itself: {', '.join(missing)}")
     say(f"ended {count} processes of the cluster; submit a job that ran again, and it goes on")
 
 

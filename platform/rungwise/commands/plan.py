@@ -13,12 +13,10 @@ from rich.text import Text
 
 from rungwise.commands.arguments import (
     Commands,
-    add_json,
     add_recipe,
     add_verb,
     add_workflow,
     positive_number,
-    print_json,
 )
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import plain_console
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     parser = add_verb(commands, plan, "show what would be built and why")
     add_workflow(parser)
-    add_json(parser)
     parser.add_argument(
         "--resolved",
         action="store_true",
@@ -65,20 +62,6 @@ def plan(options: argparse.Namespace) -> None:
         console.print(write_resolved(recipe), end="")
         return
     rows = workflow.plan(options.workflow, recipe)
-    if options.json:
-        print_json(
-            [
-                {
-                    "stage": row.stage.display_name,
-                    "fingerprint": row.stage.fingerprint,
-                    "state": "cached" if row.artifact else "build",
-                    "because": redact(row.reason),
-                    "folder": row.folder.uri,
-                }
-                for row in rows
-            ]
-        )
-        return
     for line in list_replaced_settings(recipe):
         console.print(line)
     table = Table(box=None, pad_edge=False)

@@ -43,8 +43,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--format", choices=("text", "tsv", "csv", "jsonl"), help="default: by the file's suffix"
     )
-    parser.add_argument("--batch-size", type=positive_integer, default=64, metavar="N")
     help_text = "type a text and see a model fill its gap, continue it or label it"
+    parser.add_argument("--batch-size", type=positive_integer, default=64, metavar="N")
     parser = add_verb(commands, try_model, help_text, "try")
     add_served_model(parser)
     parser.add_argument("texts", metavar="TEXT", nargs="*", help="default: ask for it")

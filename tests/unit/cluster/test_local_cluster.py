@@ -14,7 +14,7 @@ from rich.console import Console
 
 from rungwise.__main__ import main
 from rungwise.cluster import local
-from rungwise.cluster.local import HOME_VARIABLE, LocalCluster, Process
+from rungwise.cluster.local import HOME_VARIABLE, LocalCluster
 from rungwise.core.errors import UserError
 from tests.waiting import wait_until
 
@@ -55,12 +55,6 @@ def cluster(tmp_path: Path) -> LocalCluster:
         root="/",
         scratch=str(tmp_path / "scratch"),
     )
-    local.save_cluster(record)
-    return record
-
-
-def save(cluster: LocalCluster, *processes: Process, ready: bool = False) -> LocalCluster:
-    record = dataclasses.replace(cluster, processes=processes, ready=ready)
     local.save_cluster(record)
     return record
 
@@ -117,72 +111,49 @@ def test_only_the_owner_can_read_the_token_and_each_start_has_its_own(
     assert not path.exists()
 
 
-def test_a_process_that_was_given_a_recorded_id_is_left_alone(
-    cluster: LocalCluster, stranger: psutil.Popen, capsys: pytest.CaptureFixture[str]
+def test_all_are_asked_to_end_and_the_stubborn_and_orphans_are_killed_but_no_stranger(
+    cluster: LocalCluster,
+    tmp_path: Path,
+    stranger: psutil.Popen,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    mine = Process("head", stranger.pid, stranger.create_time())
-    assert local.find_process(mine) is not None
-    earlier = dataclasses.replace(mine, started=mine.started - 60)
-    assert local.find_process(earlier) is None
-    save(cluster, earlier)
+    monkeypatch.setattr(local, "_GRACE_SECONDS", 1.0)
+    processes: list[psutil.Popen] = []
+    for number, code in enumerate((POLITE, STUBBORN, ORPHAN)):
+        log = tmp_path / str(number)
+        with log.open("w") as stream:
+            command = [sys.executable, "-c", code]
+            environment = os.environ | {local.MARK: cluster.scratch}
+            processes.append(psutil.Popen(command, env=environment, stdout=stream))
+        wait_until("a line", lambda log=log: log.read_text().endswith("\n"), 30)
+    processes[2].wait()
+    orphan = psutil.Process(int((tmp_path / "2").read_text()))
+    family = {processes[0].pid, processes[1].pid, orphan.pid}
+    assert {one.pid for one in local.list_processes(cluster)} == family
+    with pytest.raises(UserError, match="never ready; end it with: rungwise down"):
+        local.start_cluster(2, str(tmp_path), QUIET)
+    local.save_cluster(ready := dataclasses.replace(cluster, ready=True))
+    assert local.start_cluster(2, str(tmp_path), QUIET) == ready
     assert main(["down"]) == 0
-    assert stranger.is_running()
-    assert "had ended by itself: head" in capsys.readouterr().out
+    assert "ended 3 processes" in capsys.readouterr().out
+    assert not local.list_processes(cluster)
+    for process in processes:
+        process.poll()
+    assert (tmp_path / "0").read_text() == "ready\nasked\n"
+    assert stranger.status() != psutil.STATUS_ZOMBIE
     assert local.find_cluster() is None
     assert not Path(cluster.scratch).exists()
 
 
-def test_all_are_asked_to_end_and_the_stubborn_and_orphans_are_killed_but_no_stranger(
-    cluster: LocalCluster, tmp_path: Path, stranger: psutil.Popen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "_GRACE_SECONDS", 1.0)
-    environment = os.environ | {local.MARK: cluster.scratch}
-    started: list[psutil.Popen] = []
-    entries: list[Process] = []
-    lines: list[str] = []
-    for what, code in {"prometheus": POLITE, "head": STUBBORN, "node-2": ORPHAN}.items():
-        log = tmp_path / what
-        process, entry = local.start_process(what, [sys.executable, "-c", code], environment, log)
-        assert os.getsid(process.pid) == process.pid, "no signal of the terminal reaches it"
-        wait_until("a line", lambda log=log: log.read_text().endswith("\n"), 30)
-        started, entries = [*started, process], [*entries, entry]
-        lines.append(log.read_text().strip())
-    psutil.Process(entries[2].pid).wait()
-    orphan = psutil.Process(int(lines[2]))
-    left = {entries[0].pid, entries[1].pid, orphan.pid}
-    # Without the records it is the mark that finds them.
-    assert {one.pid for one in local.list_processes(cluster)} == left
-    assert local.end_cluster(save(cluster, *entries)) == 3
-    assert not any(psutil.pid_exists(pid) for pid in left - {orphan.pid})
-    assert not local.list_processes(cluster)
-    for process in started:
-        process.poll()
-    assert (tmp_path / "prometheus").read_text() == "ready\nasked\n"
-    assert stranger.status() != psutil.STATUS_ZOMBIE
-
-
 def test_a_cluster_that_ended_by_itself_is_noted_and_forgotten(
-    cluster: LocalCluster, stranger: psutil.Popen, capsys: pytest.CaptureFixture[str]
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(cluster, Process("head", stranger.pid, stranger.create_time() - 60), ready=True)
     # The number of nodes stops it right after.
     assert main(["up", "--nodes", "0"]) == 2
     assert "the last cluster had ended by itself" in capsys.readouterr().out
     assert local.find_cluster() is None
-
-
-def test_a_cluster_that_runs_in_part_is_not_taken_for_whole(
-    cluster: LocalCluster, tmp_path: Path, stranger: psutil.Popen
-) -> None:
-    alive = Process("head", stranger.pid, stranger.create_time())
-    save(cluster, alive)
-    with pytest.raises(UserError, match=r"it was never ready.*rungwise down"):
-        local.start_cluster(2, str(tmp_path), QUIET)
-    save(cluster, alive, ready=True)
-    assert local.start_cluster(2, str(tmp_path), QUIET).processes == (alive,)
-    save(cluster, alive, Process("node-2", stranger.pid, 1.0), ready=True)
-    with pytest.raises(UserError, match="node-2 ended by itself"):
-        local.start_cluster(2, str(tmp_path), QUIET)
+    assert not Path(cluster.scratch).exists()
 
 
 def test_prometheus_reads_the_token_from_its_file_and_stays_on_loopback(

@@ -531,7 +531,10 @@ for last in (1, 40, 120, 250):
 
 
 def test_a_database_that_never_opens_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], at_once: None
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: None,
 ) -> None:
     database = tmp_path / "mlflow.db"
     with contextlib.closing(sqlite3.connect(database)) as connection:
@@ -543,10 +546,11 @@ def test_a_database_that_never_opens_is_named(
     tracker.open("run", "run")
     assert tracker.finish(60) == 1
     assert f"cannot open its database {database}" in tracker.fault
-    assert main(["doctor", "quickstart", f"root={tmp_path}", "--json"]) == FAILED
-    [finding] = [row for row in json.loads(capsys.readouterr().out) if row["what"] == "MLflow"]
-    assert str(database) in finding["value"]
-    assert "move it away" in finding["remedy"]
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert main(["doctor", "quickstart", f"root={tmp_path}"]) == FAILED
+    [finding] = [line for line in capsys.readouterr().out.splitlines() if " MLflow " in line]
+    assert str(database) in finding
+    assert "move it away" in finding
     assert main(["gc", "pretrain", "quickstart", f"root={tmp_path}"]) == USER_ERROR
     message = capsys.readouterr().err
     assert f"cannot open its database {database}" in message
