@@ -176,12 +176,6 @@ def open_ports() -> list[tuple[str, int, int | None]]:
     ]
 
 
-def listening(family: list[psutil.Process]) -> set[int]:
-    """The ports on which these processes listen."""
-    pids = {process.pid for process in family}
-    return {port for _, port, pid in open_ports() if pid in pids}
-
-
 def arguments_of_all() -> list[str]:
     """The arguments of every process of the machine."""
     found: list[str] = []
@@ -232,50 +226,12 @@ def test_up_again_says_that_it_runs_and_starts_nothing(cluster: Up) -> None:
     assert cluster.cluster == before
 
 
-@pytest.mark.parametrize("token", ["", "f" * 64], ids=["none", "wrong"])
-def test_without_the_right_token_nothing_is_answered_and_nobody_joins(
-    cluster: Up, tmp_path: Path, token: str
-) -> None:
+@pytest.mark.parametrize(("token", "status"), [("", 401), ("f" * 64, 403)], ids=["none", "wrong"])
+def test_without_the_right_token_nothing_is_answered(cluster: Up, token: str, status: int) -> None:
     for path, method in (("/api/jobs/", "GET"), ("/api/jobs/", "POST"), ("/api/v0/nodes", "GET")):
         with pytest.raises(urllib.error.HTTPError) as refused:
             cluster.get(path, method, token)
-        assert refused.value.code == (403 if token else 401)
-    (tmp_path / "token").write_text(token)
-    stranger = node_environment(tmp_path / "token")
-    if not token:
-        stranger["RAY_AUTH_MODE"] = "disabled"
-    client_port = next(
-        argument.partition("=")[2]
-        for process in cluster.family()
-        if "ray.util.client.server" in process.cmdline()
-        for argument in process.cmdline()
-        if argument.startswith("--port=")
-    )
-    code = "import sys, ray; ray.init(sys.argv[1]); print(len(ray.nodes()), 'nodes')"
-    driver = [sys.executable, "-c", code]
-    node = [RAY, "start", "--address", cluster.cluster.ray_address, "--block"]
-    node += ["--node-ip-address", "127.0.0.9", "--temp-dir", str(tmp_path / "r")]
-    node += ["--dashboard-agent-listen-port", "0"]
-    for command in (
-        [*driver, cluster.cluster.ray_address],
-        [*driver, f"ray://127.0.0.1:{client_port}"],
-        node,
-    ):
-        done = subprocess.run(
-            command, env=stranger, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode != 0, command
-        assert "nodes" not in done.stdout
-    # The same by the one who has it.
-    done = subprocess.run(
-        [*driver, cluster.cluster.ray_address],
-        env=cluster.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert "2 nodes" in done.stdout, done.stderr
+        assert refused.value.code == status
 
 
 # One call of each of Ray's services, by the name of who answers it.
