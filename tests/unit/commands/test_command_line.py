@@ -6,10 +6,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
 
 from rungwise.__main__ import main
 from rungwise.cluster.head import Head
@@ -164,28 +162,6 @@ def test_doctor_says_what_is_wrong_with_a_server_that_is_away(
     assert "hunter2" not in out
 
 
-def test_doctor_asks_a_server_with_a_password_and_gives_whole_advice(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-
-    def get(url: str, **_: Any) -> requests.Response:
-        asked.append(url)
-        answer = requests.Response()
-        answer.status_code = 200
-        return answer
-
-    monkeypatch.setattr("requests.get", get)
-    monkeypatch.setattr("importlib.metadata.requires", lambda _: ["ray[default,train]<1"])
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example")
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main(["doctor"]) == 1
-    out = capfd.readouterr().out
-    assert asked == ["https://me:secret@mlflow.example/health"]
-    assert "https://mlflow.example answers" in out
-    assert "pip install 'ray[default,train]<1'" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -327,19 +303,6 @@ def test_a_relative_root_of_a_job_outlives_its_temporary_folder(
     monkeypatch.setenv("RUNGWISE_ROOT", "s3://cluster/everything")
     assert root_folder("artifacts").uri == "s3://cluster/everything/artifacts"
     assert root_folder("/data").uri == "/data"
-
-
-def test_the_module_and_a_workflow_file_print_their_usage() -> None:
-    for command in (["-m", "rungwise", "--help"], ["workflows/pretrain.py", "--help"]):
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "COLUMNS": "200"},
-            check=True,
-        )
-        assert "usage:" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
