@@ -1,14 +1,11 @@
 """`rungwise submit|status|up|down`: run a workflow on a cluster, or on one on this machine."""
 
 import argparse
-import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
@@ -16,7 +13,6 @@ from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import INTERRUPTED, plain_console
 
-_WATCH_SECONDS = 5.0
 _MOST_RUNS = 200  # read from MLflow, newest first
 _PERCENT, _COUNT, _NUMBER = "{:.1%}".format, "{:,.0f}".format, "{:.4g}".format
 
@@ -43,7 +39,6 @@ def add(commands: Commands) -> None:
     )
     parser = add_verb(commands, status, "show how runs are doing: tokens/s, MFU, losses")
     parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
-    parser.add_argument("--watch", action="store_true", help="refresh every few seconds")
     parser.add_argument("--experiment", default="rungwise", help="in MLflow")
     parser = add_verb(commands, up, "start a Ray cluster of several nodes on this machine")
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="default: 2")
@@ -123,27 +118,13 @@ class StageStatus:
 
 
 def status(options: argparse.Namespace) -> None:
-    """Print each stage's figures, with --watch until Ctrl-C. Raises UserError if MLflow has no such
-    experiment."""
+    """Print each stage's figures. Raises UserError if MLflow has no such experiment."""
     from rungwise.core.tracking.sender import hide_credentials
     from rungwise.pipeline.places import default_places
 
-    uri, console = default_places()[1], Console()
-
-    def render() -> Group:
-        stages = query_mlflow(uri, options.experiment, options.run)
-        return Group(*_describe(stages), f"[dim]MLflow at {hide_credentials(uri)}[/]")
-
-    if not options.watch:
-        console.print(render())
-        return
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(render(), console=console, auto_refresh=False) as live,
-    ):
-        while True:
-            time.sleep(_WATCH_SECONDS)
-            live.update(render(), refresh=True)
+    uri = default_places()[1]
+    stages = query_mlflow(uri, options.experiment, options.run)
+    Console().print(*_describe(stages), f"[dim]MLflow at {hide_credentials(uri)}[/]", sep="\n")
 
 
 def query_mlflow(uri: str, experiment: str, run: str | None) -> dict[tuple[str, str], StageStatus]:
