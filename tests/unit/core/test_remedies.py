@@ -147,16 +147,3 @@ def test_finetuning_without_tasks_names_the_workflow_that_fits(
     assert main(["plan", "finetune", "bert-mini", *rest]) == 2
     assert "the workflow pretrain takes it" in capfd.readouterr().err
     assert main(["plan", "pretrain", "bert-mini", *rest]) == 0
-
-
-def test_memory_that_is_missing_names_a_batch_that_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("rungwise.training.estimate.device_memory", lambda _: 300_000_000)
-    rest = ["dry-run", "bert-mini", "corpus={sources: [{kind: pydocs}]}", f"root={tmp_path}"]
-    rest += ["--tokens-per-second=1000", "pretrain.global_batch_size=4096"]
-    assert main([*rest, "compute.micro_batch_size=2048"]) == 0
-    remedy = re.search(r"too little; set\s+(\S+)", capfd.readouterr().out)
-    assert remedy
-    assert main([*rest, remedy[1]]) == 0
-    assert "too little" not in capfd.readouterr().out

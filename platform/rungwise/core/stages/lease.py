@@ -250,11 +250,10 @@ def _list_files(folder: Folder) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Driver:
-    """The id of a driver, its lease, and the ids of drivers that were killed on this machine
-    before. Ids sort by the time of their start."""
+    """The id of a driver, and those of drivers that were killed on this machine before. Ids sort
+    by the time of their start."""
 
     id: str
-    lease: Lease
     dead: tuple[str, ...] = ()
 
 
@@ -271,7 +270,7 @@ def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
     lease = Lease(root, id, job, id)
     lease.take()
     try:
-        yield Driver(id, lease, tuple(dead))
+        yield Driver(id, tuple(dead))
     finally:
         lease.release()
 
