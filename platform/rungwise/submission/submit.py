@@ -13,7 +13,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import aiohttp
 import ray
@@ -32,7 +31,6 @@ from rungwise.core.wording import format_count
 from rungwise.submission.job import SubmittedJob, check_paths, check_stages, check_upload
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
-_DRIVER_VARIABLE = "RAY_ADDRESS"  # of drivers too, whose address is no job server's
 _DEFAULT_TOKEN = Path(".ray", "auth_token")  # the last place where Ray looks, below the home
 
 
@@ -60,12 +58,11 @@ class Server:
 def find_server(address: str | None) -> Server:
     """The server at `address`, in the environment, or of the cluster started here. Raises UserError
     if nothing names one, or its token cannot be read."""
-    if address:
-        return _make_server(_check_url(address, "--address"))
-    for variable in (ADDRESS_VARIABLE, _DRIVER_VARIABLE):
-        value = os.environ.get(variable, "")
-        if value.startswith("http") or (value and variable == ADDRESS_VARIABLE):
-            return _make_server(_check_url(value, variable))
+    of_driver = os.environ.get("RAY_ADDRESS", "")  # which is no job server's if it is no URL
+    of_driver = of_driver if of_driver.startswith("http") else ""
+    if address := address or os.environ.get(ADDRESS_VARIABLE) or of_driver:
+        url = address if "://" in address else f"http://{address}"
+        return _make_server(url.rstrip("/"))
     if cluster := find_cluster():
         return _make_server(cluster.job_address)
     raise UserError(
@@ -89,17 +86,11 @@ def connect(server: Server) -> JobSubmissionClient:
             + ("none is set" if server.token is None else "refuses this one")
             + "; put the cluster's token in a file and name the file in RAY_AUTH_TOKEN_PATH"
         ) from error
-    except (ConnectionError, requests.ConnectionError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"nothing answers at {server.address}; start it with `rungwise up`, or forward the "
-            "port of a cluster on Kubernetes and leave it open: kubectl port-forward "
-            f"service/rungwise-head-svc {urlsplit(server.address).port or DASHBOARD_PORT}:"
-            f"{DASHBOARD_PORT}"
-        ) from error
-    except (RuntimeError, requests.RequestException, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"what answers at {server.address} is not the job server of a Ray cluster; its port is "
-            f"{DASHBOARD_PORT} unless set otherwise (6379 and 10001 are for other things)"
+            f"no job server of a Ray cluster answers at {server.address}; start one with `rungwise "
+            "up`, or forward the port of one on Kubernetes and leave it open: kubectl port-forward "
+            f"service/rungwise-head-svc {DASHBOARD_PORT}"
         ) from error
     finally:
         del os.environ[ADDRESS_VARIABLE]
@@ -128,18 +119,6 @@ def _make_server(address: str) -> Server:
             f"cannot read the token at {path} ({error}); name its file in RAY_AUTH_TOKEN_PATH"
         ) from error
     return Server(address, token, path)
-
-
-def _check_url(address: str, source: str) -> str:
-    url = address if "://" in address else f"http://{address}"
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid:
-        raise UserError(f"{source}: expected an address like http://HOST:8265, found {address!r}")
-    return url.rstrip("/")
 
 
 _LONGEST_NAME = 40

@@ -359,7 +359,7 @@ def test_something_else_at_the_address_is_told_from_a_job_server(
 ) -> None:
     # A version without the fields of Ray's, as any other server with JSON would answer.
     monkeypatch.setattr(cluster, "ray_version", None)
-    with pytest.raises(UserError, match="is not the job server of a Ray cluster"):
+    with pytest.raises(UserError, match="no job server of a Ray cluster answers"):
         connect(find_server(cluster.address))
 
 
