@@ -76,10 +76,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["finetune", "{recipe}", "tasks.a.data.kind=paragraph_label", "evaluate=null"],
             "small has no block evaluate",
         ),
-        (
-            ["pretrain", "{recipe}", "instances.sequence_length=600"],
-            "max_predictions=90 model.max_",
-        ),
+        (["pretrain", "{recipe}", "instances.sequence_length=600"], "set instances.masking.max_"),
         (["pretrain", "{recipe}", "root=/proc/nowhere"], "root: cannot write to /proc/nowhere"),
     ],
 )

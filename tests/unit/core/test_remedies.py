@@ -13,21 +13,12 @@ from rungwise.pipeline.recipe import Recipe
 # A workflow and overrides of a recipe that are refused, and how the remedy begins.
 REFUSED = [
     ("pretrain quickstart model.num_heads=3", "model.hidden_size=132"),
-    ("pretrain quickstart model={kind: llama, head_size: 33}", "model.head_size=34"),
-    (
-        "pretrain quickstart model={kind: bert, positions: sinusoid, num_heads: 3, hidden_size: 9}",
-        "model.hidden_size=12",
-    ),
     (
         "pretrain gpt-mini model={kind: llama, num_heads: 12, num_key_value_heads: 8}",
         "model.num_key_value_heads=4",
     ),
     ("pretrain elmo-mini model.max_characters=3", "model.max_characters="),
     ("pretrain quick-thoughts model.network=two_grus model.hidden_size=33", "model.hidden_size=34"),
-    (
-        "pretrain quickstart instances.sequence_length=512",
-        "instances.masking.max_predictions=153 model.max_position_embeddings=512",
-    ),
     (
         "finetune quickstart variants.random.model.max_position_embeddings=32",
         "variants.random.model.max_position_embeddings=64",
