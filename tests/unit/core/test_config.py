@@ -241,18 +241,16 @@ def test_null_drops_a_key_that_cannot_be_null_and_is_a_value_of_one_that_can(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    "overrides",
     [
-        (["optimizer.kind=plain", "optimizer=null"], "optimizer replaces optimizer.kind; "),
-        (["optimizer.kind=plain", "optimizer=3"], "optimizer replaces optimizer.kind; "),
-        (["sources.0.paths=[b]", "sources=[]"], "sources replaces sources.0.paths; "),
-        (["optimizer=3", "optimizer.kind=plain"], "optimizer.kind is inside optimizer, .* to 3; "),
+        ["optimizer.kind=plain", "optimizer=null"],
+        ["optimizer.kind=plain", "optimizer=3"],
+        ["sources.0.paths=[b]", "sources=[]"],
+        ["optimizer=3", "optimizer.kind=plain"],
     ],
 )
-def test_overrides_that_undo_each_other_are_refused(
-    tmp_path: Path, overrides: list[str], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_overrides_that_undo_each_other_are_refused(tmp_path: Path, overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match="undo each other"):
         loaded(tmp_path, HEAVY + "sources: [{paths: [a]}]", *overrides)
 
 
