@@ -150,14 +150,15 @@ def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
         console.print(f"note: {note}", style="yellow", markup=False)
     job_id = _submit(client, job)
     console.print(f"\nsubmitted {job_id}")
-    console.print(f"follow it with: {server.command('logs', '--follow', job_id)}")
-    console.print(f"end it with:    {server.command('stop', job_id)}; Ctrl-C leaves it running\n")
+    commands = [server.command("logs", "--follow", job_id), server.command("stop", job_id)]
     if not wait:
+        console.print("\n  ".join(["follow it, or end it:", *commands]))
         return OK
+    console.print("Ctrl-C leaves it running\n")
     try:
         details = follow(client, job_id)
     except KeyboardInterrupt:
-        console.print(f"\n{job_id} goes on")
+        console.print("\n  ".join([f"\n{job_id} goes on; follow it, or end it:", *commands]))
         return INTERRUPTED
     console.print(f"\n{job_id}: {details.status.value.lower()}")
     if details.status is JobStatus.SUCCEEDED:
