@@ -223,9 +223,9 @@ def test_gc_keeps_everything_while_a_run_is_in_progress(
     driver = f"process {os.getpid()} on {socket.gethostname()}"
     assert f"{driver} is at work below {root}" in capfd.readouterr().err
     assert folder.exists()
-    assert not list(root.glob(".*"))
     assert main(["gc", "instances", str(recipe), "--delete"]) == 0
     assert not folder.exists()
+    assert not list(root.glob(".*"))
 
 
 @pytest.mark.parametrize("command", [["why"], ["verify"], ["rebuild", "--into", "b"]])
