@@ -35,7 +35,7 @@ from benchmarks import texts
 from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.results import SharedResults
+from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage

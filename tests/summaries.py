@@ -5,7 +5,7 @@ from typing import Any
 
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.results import SharedResults
+from rungwise.core.stages.notes import SharedResults
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 import rungwise.commands
-from rungwise.core.garbage import spare_collections
+from rungwise.cluster.environment import set_environment, spare_collections
 
 # The verbs, in the groups that the help shows.
 VERBS = {
@@ -36,7 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
         parser.error(f"there is no command {arguments[0]!r}; {_suggest_verb(arguments, verbs)}")
     options = _parse(parser, arguments)
-    from rungwise.cluster.environment import set_environment
     from rungwise.core.exit_codes import run_command
 
     set_environment()

@@ -1,14 +1,8 @@
 """Metrics for Prometheus: what stages report, as the driver reads it from the board.
 
-    stage ──> board ──> driver ──> display, MLflow, and here ──> Ray's agent ──> Prometheus
-
-This adds no work to training steps: workers post the same events without it, and the driver sets
-gauges of `ray.util.metrics` from them, which Ray exports as `ray_rungwise_...`. `METRICS` is both
-the catalogue (dashboards/metrics.md is made from it) and the mapping from reported names.
-
-All metrics are gauges, even those that only grow (`_total`), because a resumed run continues from
-the totals in its checkpoint. Labels are names of runs, stages, parts of the loss and the like,
-whose number a recipe bounds; files, steps and trials are never labels.
+The driver sets gauges of `ray.util.metrics`, which Ray exports as `ray_rungwise_...`. Even those
+that only grow (`_total`) are gauges: a resumed run continues from the totals in its checkpoint.
+Labels are names whose number a recipe bounds; files, steps and trials are never labels.
 """
 
 import functools
@@ -18,7 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
+
+import yaml
 
 from rungwise.core.configuration.overrides import ComputeConfig
 
@@ -34,16 +31,16 @@ _DEATHS = {0: "unknown", 1: "ended", 2: "failed", 3: "preempted", 4: "idle"}
 
 @dataclass(frozen=True)
 class MonitoredMetric:
-    """One metric. `reported` matches the names of reported values that set it, and its groups are
-    labels; if it is empty, the driver computes the value itself."""
+    """One metric of metrics.yaml. `reported` matches the names of reported values that set it, and
+    its groups are labels; if it is empty, the driver computes the value itself."""
 
     name: str
     meaning: str
-    reported: str = ""
-    more_labels: tuple[str, ...] = ()
-    of_stage: bool = True  # else of the whole run
-    passing: bool = False  # a momentary value, exported only while its stage runs
-    scale: float = 1.0  # from the reported unit to the base unit
+    reported: str
+    more_labels: tuple[str, ...]
+    of_stage: bool  # else of the whole run
+    passing: bool  # a momentary value, exported only while its stage runs
+    scale: float  # from the reported unit to the base unit
 
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -55,128 +52,17 @@ class MonitoredMetric:
         return ("run", *stage, *self.pattern.groupindex, *self.more_labels)
 
 
-def _momentary(name: str, meaning: str, reported: str = "", scale: float = 1.0) -> MonitoredMetric:
-    return MonitoredMetric(name, meaning, reported, passing=True, scale=scale)
-
-
-METRICS = (
+METRICS = tuple(
     MonitoredMetric(
-        "heartbeat_timestamp_seconds", "When the run's driver was last alive", of_stage=False
-    ),
-    MonitoredMetric("stages", "Stages by state", more_labels=("state",), of_stage=False),
-    MonitoredMetric("stage_running", "1 while the stage runs, then 0"),
-    MonitoredMetric("stage_started_timestamp_seconds", "When the stage began"),
-    MonitoredMetric("stage_progress_ratio", "The part of the stage that is done, in its own units"),
-    MonitoredMetric(
-        "stage_seconds", "How long the stage took, once it is done", r"system/stage_seconds"
-    ),
-    MonitoredMetric(
-        "tokens_total", "Real tokens read in training, over all attempts", r"train/tokens"
-    ),
-    MonitoredMetric("steps_total", "Optimizer steps, over all attempts"),
-    _momentary(
-        "tokens_per_second",
-        "Real tokens a second since the last logged step, all workers together",
-        r"system/tokens_per_second",
-    ),
-    _momentary(
-        "mfu_ratio",
-        "Model FLOPs utilisation: operations done over those of plain matrix products",
-        r"system/mfu",
-    ),
-    _momentary("step_seconds", "Mean time of a step, without validation", r"system/step_seconds"),
-    _momentary(
-        "data_wait_ratio",
-        "Share of the time that the leading worker waited for data",
-        r"system/data_wait_share",
-    ),
-    _momentary(
-        "checkpoint_stall_ratio",
-        "Share of the time that training stood still for checkpoints",
-        r"system/checkpoint_stall_share",
-    ),
-    _momentary(
-        "straggler_ratio",
-        "How much longer the slowest worker computed and waited for data than the median one, as "
-        "a share of the step; 0 for one worker",
-        r"system/straggler_share",
-    ),
-    _momentary("slowest_rank", "The rank of that slowest worker", r"system/slowest_rank"),
-    _momentary("workers", "Workers of the present attempt", r"system/workers"),
-    MonitoredMetric("attempts_total", "Attempts so far; each restart is one", r"system/attempts"),
-    MonitoredMetric(
-        "loss_nats",
-        "Loss by part; split `final` is that of a finished stage",
-        r"(?P<split>train|validation|final)[/.]((?P<part>\w+)_)?loss",
-    ),
-    MonitoredMetric(
-        "accuracy_ratio",
-        "Share of right predictions by part",
-        r"(?P<split>train|validation)/(?P<part>\w+)_accuracy",
-    ),
-    MonitoredMetric(
-        "bits_per_byte", "Of held-out text, where it is known", r"validation/bits_per_byte"
-    ),
-    _momentary("gradient_norm", "Before it is cut", r"train/gradient_norm"),
-    _momentary("learning_rate", "Of the last logged step", r"train/learning_rate"),
-    MonitoredMetric(
-        "skipped_steps_total", "Steps whose gradient was not finite", r"train/skipped_steps"
-    ),
-    MonitoredMetric("loss_spikes_total", "Steps whose loss stood out", r"train/spikes"),
-    _momentary("checkpoint_save_seconds", "Of the last one", r"system/checkpoint_save_seconds"),
-    _momentary(
-        "checkpoint_bytes",
-        "The leading worker's part of the last one",
-        r"system/checkpoint_megabytes",
-        scale=1e6,
-    ),
-    MonitoredMetric("checkpoints_total", "Checkpoints by result", more_labels=("result",)),
-    _momentary("checkpoint_timestamp_seconds", "When the last sound one was known to be written"),
-    _momentary(
-        "checkpoint_interval_seconds", "compute.checkpoint_every_steps at the present speed"
-    ),
-    MonitoredMetric(
-        "documents_total", "Documents read by a stage that reads text", r"read/documents"
-    ),
-    MonitoredMetric(
-        "read_bytes_total", "Bytes of text read by a stage that reads text", r"read/bytes"
-    ),
-    MonitoredMetric(
-        "unused_tokens_ratio",
-        "Share of the text's tokens that stand in no instance",
-        r"(contract/|statistics\.)unused_share",
-    ),
-    MonitoredMetric(
-        "contract_ratio",
-        "Figures of the contract of instances: of the last shard, then of all",
-        r"(contract/|statistics\.)(?P<figure>\w+_share|fill)",
-    ),
-    MonitoredMetric(
-        "trials", "Trials of a sweep, seeds of an evaluation, by state", more_labels=("state",)
-    ),
-    MonitoredMetric("objective", "Score of the last trial or seed", more_labels=("metric",)),
-    MonitoredMetric(
-        "best_objective", "The highest score of a trial or seed", more_labels=("metric",)
-    ),
-    MonitoredMetric(
-        "cost_so_far", "Money since the driver began, at compute.price_per_hour", of_stage=False
-    ),
-    MonitoredMetric(
-        "cost_to_come",
-        "Money for the rest of the running stages at their present speed; later ones not counted",
-        of_stage=False,
-    ),
-    MonitoredMetric("budget", "compute.budget", of_stage=False),
-    MonitoredMetric(
-        "tracking_events_waiting", "Events that MLflow has not taken yet", of_stage=False
-    ),
-    MonitoredMetric("nodes", "Nodes that Ray counts as alive", of_stage=False),
-    MonitoredMetric(
-        "nodes_lost_total",
-        "Nodes that went away since the driver began, by Ray's reason",
-        more_labels=("reason",),
-        of_stage=False,
-    ),
+        name,
+        row["is"],
+        row.get("by", ""),
+        tuple(row.get("labels", ())),
+        row.get("of") != "run",
+        row.get("passing", False),
+        row.get("scale", 1.0),
+    )
+    for name, row in yaml.safe_load(Path(__file__).with_name("metrics.yaml").read_text()).items()
 )
 _BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -252,8 +138,12 @@ class Monitor:
                 speed = self._speeds.setdefault(stage, _Speed(time.monotonic(), done, done, total))
                 speed.current, speed.total = done, total
                 self._set("stage_progress_ratio", done / max(total, 1.0), stage=stage)
-                if stage in self._trials:
-                    self._set_objectives(stage, event["shown"])
+                scores = event["shown"] if stage in self._trials else {}
+                for metric, value in scores.items():
+                    if isinstance(value, int | float):
+                        self._set("objective", value, stage=stage, metric=metric)
+                        best = self._values.get(("best_objective", self.run, stage, metric), value)
+                        self._set("best_objective", max(best, value), stage=stage, metric=metric)
             case "metrics" if event["run"] is None:
                 if any(name.startswith("train/") for name in event["values"]):
                     self._set("steps_total", event["step"], stage=stage)
@@ -305,13 +195,6 @@ class Monitor:
                 self._set("checkpoints_total", count, stage=stage, result=result)
             if valid:
                 self._set("checkpoint_timestamp_seconds", time.time(), stage=stage)
-
-    def _set_objectives(self, stage: str, values: Mapping[str, float | str]) -> None:
-        for metric, value in values.items():
-            if isinstance(value, int | float):
-                self._set("objective", value, stage=stage, metric=metric)
-                best = self._values.get(("best_objective", self.run, stage, metric), value)
-                self._set("best_objective", max(best, value), stage=stage, metric=metric)
 
     def _refresh(self, running: set[str]) -> None:
         # Ray exports only gauges that were set since its last export, which runs every ten seconds.

@@ -14,7 +14,7 @@ import pytest
 from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.results import SharedResults
+from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.range_builder import list_ranges

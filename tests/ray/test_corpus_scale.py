@@ -84,7 +84,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.held_out import HeldOutSplit
-from rungwise.core.stages.results import SharedResults
+from rungwise.core.stages.notes import SharedResults
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.range_builder import list_ranges
 def megabytes(name):

@@ -1,6 +1,5 @@
 """Boards and rules against a real Prometheus: small runs, a sweep, a lost node."""
 
-import contextlib
 import json
 import shutil
 import time
@@ -13,8 +12,7 @@ from typing import Any
 import pytest
 
 from dashboards.boards import BOARDS
-from rungwise.cluster.local import processes
-from rungwise.cluster.registry import HOME_VARIABLE
+from rungwise.cluster.local import HOME_VARIABLE
 from rungwise.training.ray.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.ray.test_up_down import Up, rungwise, started
@@ -76,7 +74,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
         home = tmp_path_factory.mktemp("home")
         patch.setenv(HOME_VARIABLE, str(home))
         with started(home, folder) as up:
-            uri = up.record.prometheus_uri
+            uri = up.cluster.prometheus_uri
             assert uri is not None
             assert f"{uri}/consoles/rungwise.html" in up.said
             prometheus = Prometheus(uri)
@@ -91,11 +89,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
             rungwise(*submit, "workflows/pretrain.py", "gpt.yaml", folder=folder)
             tokens = 'ray_rungwise_tokens_total{run="gpt"}'
             wait("tokens of the GPT", lambda: prometheus.series(tokens))
-            (node,) = [entry for entry in up.record.processes if entry.what == "node-2"]
-            process = processes.find_process(node)
-            assert process is not None
-            with contextlib.suppress(ProcessLookupError):
-                kill_with_children(process.pid)
+            kill_with_children(up.find_node("node-2").pid)
             lost = 'ray_rungwise_nodes_lost_total{run="gpt", reason="failed"} > 0'
             wait("the lost node", lambda: prometheus.series(lost))
             fired = 'ALERTS{alertname="NodeLost", alertstate="firing"}'
@@ -144,25 +138,6 @@ def test_the_lost_node_alerted_and_the_finished_runs_do_not(cluster: tuple[Up, P
     assert prometheus.get("query", query="rungwise:stage_active")["result"] == []
     for group in prometheus.get("rules")["groups"]:
         assert {rule["health"] for rule in group["rules"]} == {"ok"}, group["name"]
-
-
-def test_status_says_the_same_from_prometheus_and_from_mlflow(
-    cluster: tuple[Up, Prometheus], tmp_path: Path
-) -> None:
-    up, _ = cluster
-    said = rungwise("status", "small", folder=up.folder, COLUMNS="200")
-    assert said.returncode == 0, said.stderr
-    assert "sweep/libraries/pretrained" in said.stdout
-    tracking = {"MLFLOW_TRACKING_URI": up.record.tracking_uri, HOME_VARIABLE: str(tmp_path)}
-    tracked = rungwise("status", "small", folder=up.folder, COLUMNS="200", **tracking)
-    assert tracked.returncode == 0, tracked.stderr
-    assert "MLflow" in tracked.stdout
-
-    def tokens(table: str) -> str:
-        (line,) = [line for line in table.splitlines() if " pretrain " in line]
-        return next(cell for cell in line.split() if "," in cell)
-
-    assert tokens(said.stdout) == tokens(tracked.stdout)
 
 
 def test_the_page_is_served_beside_the_api(cluster: tuple[Up, Prometheus]) -> None:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import transformers
 
-from rungwise.cluster.registry import HOME_VARIABLE
+from rungwise.cluster.local import HOME_VARIABLE
 from tests.conftest import REPOSITORY
 
 # Against hanging: what takes long is another machine's matter.

@@ -1,11 +1,8 @@
 """Ray on this machine, in a process of its own, which ends with the one that started it.
 
-It imports Ray while the driver looks for faults that show without Ray, and starts it, while the
-driver imports MLflow, without what a run does not use and `ray.init` waits for: the dashboard's
-server, the autoscaler's and the logs' monitor. Their end is certain: the kernel closes the driver's
-end of a pipe however the driver ends, and this process then ends all that Ray has started. Left to
-itself, after SIGKILL of its raylet, each of Ray's two agents tries for a minute to report that to a
-GCS that has ended too.
+It imports Ray while the driver looks for faults, and starts it, while the driver imports MLflow,
+without what a run does not use and `ray.init` waits for. The kernel closes the driver's end of a
+pipe however the driver ends, and this process then ends all that Ray has started.
 """
 
 import contextlib

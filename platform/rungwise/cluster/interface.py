@@ -1,9 +1,7 @@
 """Make gloo listen on the address by which Ray knows a node.
 
-Gloo listens on the address of the host's name. On many machines that is 127.0.0.1 or 127.0.1.1,
-which other nodes cannot reach, and Ray Train does not retry this failure. Gloo also accepts an
-interface name, but that differs between nodes, so each worker looks it up. NCCL skips loopback by
-itself.
+Gloo listens on the address of the host's name, often 127.0.0.1 or 127.0.1.1, which other nodes
+cannot reach. The name of an interface differs between nodes, so each worker looks it up.
 """
 
 import ipaddress

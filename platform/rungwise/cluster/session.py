@@ -18,7 +18,6 @@ from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.storage.folder import Folder
 
 _IDLE_BYTES = 256 << 20  # of a worker that has imported PyTorch
-_UV_SECONDS = 300  # for the environment that each node builds under `uv run`: gigabytes with CUDA
 
 
 @contextlib.contextmanager
@@ -56,32 +55,7 @@ def session(
         except SystemExit as error:  # of Ray's own handler, at SIGTERM
             raise KeyboardInterrupt from error
         with terminate_as_interrupt():  # again, since ray.init installs its own handler
-            if runtime_env and ray.get_runtime_context().runtime_env.py_executable():
-                _check_uv()
             yield
-
-
-def _check_uv() -> None:
-    """Start a worker on every node of a job that is under `uv run`. Raises UserError where none
-    starts, as on a node without uv: Ray goes on trying, and says nothing."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    probe = ray.remote(num_cpus=0)(lambda: None)
-    tasks = {
-        probe.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote(): node["NodeManagerAddress"]
-        for node in ray.nodes()
-        if node["Alive"]
-    }
-    _, late = ray.wait(list(tasks), num_returns=len(tasks), timeout=_UV_SECONDS)
-    if late:
-        raise UserError(
-            f"under `uv run`, each node builds the environment with uv, and no worker has started "
-            f"within {_UV_SECONDS} s on {', '.join(sorted(tasks[each] for each in late))}: give "
-            "every node uv and a way to its packages, or leave `uv run` out, for those of the image"
-        )
 
 
 @contextlib.contextmanager
@@ -120,11 +94,9 @@ def _start_local(head: Head, stack: contextlib.ExitStack) -> str:
 def _make_head(compute: ComputeConfig, num_cpus: int | None = None) -> Head:
     """Make the process that starts Ray here.
 
-    It keeps idle workers, since they have imported what they need, by default
-    as many as it has free CPUs. While trials take all CPUs, every short task
-    then starts a process, which imports for seconds, and ends it. Idle workers take a sixteenth of
-    the free memory, and are ended first if memory runs out. Its processes inherit the environment
-    of this one: with a `runtime_env`, the workers that Ray starts in advance could not be used.
+    It keeps more idle workers than it has CPUs, since they have imported what they need: in a
+    sixteenth of the free memory, and ended first if memory runs out. Its processes inherit the
+    environment of this one: with a `runtime_env`, workers started in advance could not be used.
     """
     room = psutil.virtual_memory().available // 16 // _IDLE_BYTES
     variables = {

@@ -1,19 +1,8 @@
-"""Process many items on the cluster, several per task.
+"""Process many items on the cluster, several per task, and build files that a killed job may reuse.
 
 Tasks take some seconds, so that starting them costs little, and get smaller towards the end, so
-that all CPUs finish together. Ray Data submits them all and Ray queues them: with its own budget,
-Ray Data would begin with one task, notice the other CPUs a second later (several in a new cluster),
-and replace a finished task up to 0.1 s late. That budget is meant for data in transit, whereas
-these are only orders and reports.
-
-Few bytes are processed here, in less time than a task takes to start.
-
-Group rows by part, with the shuffle that is fastest for the amount of data.
-
-Build many files on the cluster, each once; files left by a killed job are reused.
-
-A file is determined by its order, so it does not matter which job built it. Its manifest row is
-written after it, as a marker.
+that all CPUs finish together. Ray Data submits them all and Ray queues them: Ray Data's own budget
+is meant for data in transit, whereas these are only orders and reports.
 """
 
 from __future__ import annotations
@@ -69,10 +58,6 @@ def pack_items(items: Sequence[ItemT], num_bytes: Sequence[float]) -> Packs[Item
     half an even share of the rest, within bounds; its items keep their order."""
     if is_small(sum(num_bytes)):
         return Packs([list(items)] if items else [], small=True)
-    return Packs(_pack(items, num_bytes))
-
-
-def _pack(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[ItemT]]:
     cpus, rest = max(1, int(ray.cluster_resources().get("CPU", 1))), sum(num_bytes)
     most = max(_MOST_BYTES, rest / _MOST_TASKS)
     least = min(_LEAST_BYTES, rest / cpus)
@@ -85,7 +70,7 @@ def _pack(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[ItemT
         packs[-1].append(index)
         room -= num_bytes[index]
         rest -= num_bytes[index]
-    return [[items[index] for index in sorted(pack)] for pack in packs]
+    return Packs([items[index] for index in sorted(pack)] for pack in packs)
 
 
 def run_tasks(packs: Packs[ItemT], work: Callable[[list[ItemT]], Iterable[Any]]) -> Iterator[Any]:

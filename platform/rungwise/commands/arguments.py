@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-if TYPE_CHECKING:
-    from rungwise.core.storage.folder import Folder
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Command: TypeAlias = Callable[[argparse.Namespace], int | None]
@@ -73,30 +70,8 @@ def add_registry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", default="artifacts", help="root with the registry for models:/")
 
 
-def add_cluster(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--address",
-        metavar="URL",
-        help="default: RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http, else the "
-        "cluster that `rungwise up` started",
-    )
-
-
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def find_places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
-    """The root and tracking URI of a recipe, or the defaults, which need no recipe's imports."""
-    from rungwise.pipeline.places import default_places, root_folder, tracking_uri
-
-    if config is None:
-        return default_places()
-    from rungwise.pipeline.workflow import load_recipe
-
-    recipe = load_recipe(config, overrides)
-    root = root_folder(recipe.root)
-    return root, tracking_uri(recipe, root)
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.core.console import plain_console
+from rungwise.core.exit_codes import plain_console
 from rungwise.core.wording import format_count
 
 if TYPE_CHECKING:

@@ -8,21 +8,14 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.commands.arguments import (
-    Commands,
-    add_json,
-    add_recipe,
-    add_verb,
-    find_places,
-    print_json,
-)
+from rungwise.commands.arguments import Commands, add_recipe, add_verb
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK
 
@@ -48,18 +41,14 @@ class Finding:
 def add(commands: Commands) -> None:
     parser = add_verb(commands, doctor, "check versions, CPUs, memory, GPU, disk and server")
     add_recipe(parser, nargs="?", help="check the root and server of this recipe")
-    add_json(parser)
 
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if any of them would make a run fail."""
-    from rungwise.core.configuration.secrecy import redact, redact_data
+    from rungwise.core.configuration.secrecy import redact
 
     findings = list(check_machine(options.config, options.overrides))
     wrong = sum(finding.state == "wrong" for finding in findings)
-    if options.json:
-        print_json(redact_data([asdict(finding) for finding in findings]))
-        return FAILED if wrong else OK
     table = Table(box=None, pad_edge=False)
     for heading in ("", "what", "found", "what to do"):
         table.add_column(heading, overflow="fold")
@@ -78,21 +67,39 @@ def doctor(options: argparse.Namespace) -> int:
 
 def check_machine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
     """Yield the findings in the order of the table."""
-    from rungwise.cluster.local.machine import count_cores
+    import psutil
+
+    from rungwise.cluster.local import count_cores
 
     is_new, version = sys.version_info >= (3, 11), platform.python_version()
     yield _judge(is_new, "Python", version, "install Python 3.11 or newer, then remove .venv")
     yield from _check_packages()
     cores = count_cores()
     yield _judge(cores >= 2, "CPUs", str(cores), "set compute.num_workers=1", "look")
-    yield _check_memory()
+    gigabytes = psutil.virtual_memory().available / 2**30
+    remedy = f"the quickstart may need {_MEMORY_GIB:.0f} GiB"
+    value = f"{gigabytes:.1f} GiB available"
+    yield _judge(gigabytes >= _MEMORY_GIB, "memory", value, remedy, "look")
     yield _check_gpu()
-    root, uri = find_places(config, overrides)
+    root, uri = _find_places(config, overrides)
     yield _check_disk(root)
     yield _check_tracking(uri)
     address = os.environ.get("RAY_ADDRESS")
     local = "starts on this machine, protected by a token"
     yield Finding("Ray", f"joins {address} (RAY_ADDRESS)" if address else local)
+
+
+def _find_places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
+    """The root and tracking URI of a recipe, or the defaults, which need no recipe's imports."""
+    from rungwise.pipeline.places import default_places, root_folder, tracking_uri
+
+    if config is None:
+        return default_places()
+    from rungwise.pipeline.workflow import load_recipe
+
+    recipe = load_recipe(config, overrides)
+    root = root_folder(recipe.root)
+    return root, tracking_uri(recipe, root)
 
 
 def _judge(
@@ -106,30 +113,17 @@ def _check_packages() -> Iterator[Finding]:
 
     from packaging.requirements import Requirement
 
-    required = {
-        requirement.name: requirement
-        for text in importlib.metadata.requires("rungwise") or []
-        if "extra ==" not in text
-        for requirement in [Requirement(text)]
-    }
-    for name, requirement in sorted(required.items()):
+    for text in sorted(importlib.metadata.requires("rungwise") or []):
+        requirement = Requirement(text)
+        if "extra ==" in text:
+            continue
         try:
-            version = importlib.metadata.version(name)
+            version = importlib.metadata.version(requirement.name)
             fits = requirement.specifier.contains(version, prereleases=True)
         except importlib.metadata.PackageNotFoundError:
             version, fits = "missing", False
-        if name in _MAIN_PACKAGES or not fits:
-            yield _judge(fits, name, version, f"pip install '{requirement}'")
-
-
-def _check_memory() -> Finding:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    available = memory.available / 2**30
-    value = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
-    remedy = f"the quickstart may need {_MEMORY_GIB:.0f} GiB"
-    return _judge(available >= _MEMORY_GIB, "memory", value, remedy, "look")
+        if requirement.name in _MAIN_PACKAGES or not fits:
+            yield _judge(fits, requirement.name, version, f"pip install '{requirement}'")
 
 
 def _check_gpu() -> Finding:
@@ -140,10 +134,9 @@ def _check_gpu() -> Finding:
         return none  # it takes seconds to import PyTorch, and this build knows no GPU
     import torch
 
-    if not torch.cuda.is_available():
-        return none
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return Finding("GPU", ", ".join(names), remedy="set compute.gpus_per_worker=1 to use them")
+    remedy = "set compute.gpus_per_worker=1 to use them"
+    return Finding("GPU", ", ".join(names), remedy=remedy) if names else none
 
 
 def _check_disk(root: Folder) -> Finding:
@@ -167,24 +160,19 @@ def _check_tracking(uri: str) -> Finding:
 
     from rungwise.core.tracking.sender import find_database, hide_credentials, open_store
 
-    server = hide_credentials(uri)
-    database = find_database(uri)
+    server, database = hide_credentials(uri), find_database(uri)
     if database is not None and not database.exists():
         return Finding("MLflow", f"{server}, which the first run makes")
-    if not uri.startswith("http"):
-        try:
-            open_store(uri)
-        except Exception as error:
-            return Finding("MLflow", server, "wrong", str(error))
-        return Finding("MLflow", f"{server} opens")
+    remedy = "start the server, or unset MLFLOW_TRACKING_URI to use SQLite"
     try:
-        # Takes a name and password in the address, which urllib reads as a part of the host.
-        requests.get(f"{uri.rstrip('/')}/health", timeout=_SERVER_SECONDS).raise_for_status()
-        return Finding("MLflow", f"{server} answers")
-    except (OSError, ValueError) as error:
-        return Finding(
-            "MLflow",
-            f"{server} does not answer ({error})",
-            "wrong",
-            "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
-        )
+        if uri.startswith("http"):
+            # Takes a name and password in the address, which urllib reads as a part of the host.
+            health = f"{uri.rstrip('/')}/health"
+            requests.get(health, timeout=_SERVER_SECONDS).raise_for_status()
+        else:
+            open_store(uri)
+    except UserError as error:
+        return Finding("MLflow", server, "wrong", str(error))
+    except Exception as error:
+        return Finding("MLflow", f"{server} does not answer ({error})", "wrong", remedy)
+    return Finding("MLflow", f"{server} answers")

@@ -16,8 +16,8 @@ from rungwise.commands.arguments import (
     positive_number,
     print_json,
 )
-from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import plain_console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

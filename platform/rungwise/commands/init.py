@@ -68,7 +68,7 @@ def add(commands: Commands) -> None:
 
 def init(options: argparse.Namespace) -> None:
     """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
-    from rungwise.core.console import plain_console
+    from rungwise.core.exit_codes import plain_console
     from rungwise.core.public_data import how_to_get
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files

@@ -1,28 +1,51 @@
-"""`rungwise plan WORKFLOW CONFIG`: show what would be built and why, or the whole recipe."""
+"""`rungwise plan|recipes|dry-run`: what a run would build, and what it would take."""
+
+from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.commands.arguments import Commands, add_json, add_verb, add_workflow, print_json
-from rungwise.core.console import plain_console
+from rungwise.commands.arguments import (
+    Commands,
+    add_recipe,
+    add_verb,
+    add_workflow,
+    positive_number,
+)
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import plain_console
 
-# The reason begins so if a stage continues a stopped one (core/stages/stage.py) or a shorter run
-# (training/fit_config.py).
-_GOES_ON = "goes on "
+if TYPE_CHECKING:
+    from rungwise.training.estimate import RunEstimate
 
 
 def add(commands: Commands) -> None:
     parser = add_verb(commands, plan, "show what would be built and why")
     add_workflow(parser)
-    parser.add_argument("--stages", action="store_true", help="list the stages even if all are new")
-    add_json(parser)
     parser.add_argument(
         "--resolved",
         action="store_true",
         help="print the whole recipe instead: every key, with defaults and overrides",
     )
+    help_text = "estimate parameters, memory, time and cost before you run"
+    parser = add_verb(commands, dry_run, help_text)
+    add_recipe(parser)
+    speed = parser.add_mutually_exclusive_group()
+    speed.add_argument(
+        "--tokens-per-second", type=positive_number, help="of the whole run, if known"
+    )
+    speed.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure the speed on some batches here, also if that takes long",
+    )
+    add_verb(commands, recipes, "list the recipes, how long they take and what they are about")
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -39,31 +62,8 @@ def plan(options: argparse.Namespace) -> None:
         console.print(write_resolved(recipe), end="")
         return
     rows = workflow.plan(options.workflow, recipe)
-    if options.json:
-        print_json(
-            [
-                {
-                    "stage": row.stage.display_name,
-                    "fingerprint": row.stage.fingerprint,
-                    "state": "cached" if row.artifact else "build",
-                    "because": redact(row.reason),
-                    "folder": row.folder.uri,
-                }
-                for row in rows
-            ]
-        )
-        return
     for line in list_replaced_settings(recipe):
         console.print(line)
-    root = root_folder(recipe.root)
-    names = dict.fromkeys(row.stage.name for row in rows)
-    folders = (name for stage in names for name in (root / stage).subfolders())
-    labels = {name.rpartition("-")[0] for name in folders}
-    all_new = all(row.artifact is None and not row.reason.startswith(_GOES_ON) for row in rows)
-    if all_new and not options.stages and recipe.name not in labels:
-        stages = f"{len(rows)} stages below {root.uri} ({', '.join(names)})"
-        console.print(f"nothing is built yet: {stages}")
-        return
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "fingerprint", "state"):
         table.add_column(heading, no_wrap=True)  # only the reason gives way on a narrow terminal
@@ -73,4 +73,119 @@ def plan(options: argparse.Namespace) -> None:
         table.add_row(row.stage.display_name, row.stage.fingerprint, state, redact(row.reason))
     console.print(table, soft_wrap=False)
     missing = sum(row.artifact is None for row in rows)
-    console.print(f"{missing} of {len(rows)} stages to build below {root.uri}")
+    console.print(f"{missing} of {len(rows)} stages to build below {root_folder(recipe.root).uri}")
+
+
+def recipes(options: argparse.Namespace) -> None:
+    """Print a line for each recipe, of this folder and of the package."""
+    from rungwise.pipeline.places import describe_recipe, list_recipes
+
+    for name, path in list_recipes().items():
+        plain_console().print(describe_recipe(name, path))
+
+
+def dry_run(options: argparse.Namespace) -> None:
+    """Print the estimate, from the instances if they are built; otherwise rows count as full."""
+    from rungwise.core.configuration.secrecy import redact
+    from rungwise.core.stages import artifact as artifacts
+    from rungwise.pipeline.places import root_folder
+    from rungwise.pipeline.stages import pretrain_config, pretrain_stages
+    from rungwise.pipeline.workflow import load_recipe
+    from rungwise.training.estimate import Measures, device_memory, estimate_run, is_measured_fast
+    from rungwise.training.feed import READ_BY_NAME
+    from rungwise.training.fit_config import require_gradient
+
+    recipe = load_recipe(options.config, options.overrides)
+    settings = require_gradient(pretrain_config(recipe), "steps")
+    console = Console()
+    try:
+        stages = pretrain_stages(recipe)
+    except UserError as error:
+        # The estimate is useful before the text is there.
+        console.print(f"[yellow]the corpus cannot be read: {escape(redact(str(error)))}[/]")
+        stages = {}
+    root = root_folder(recipe.root)
+    measures = []
+    for name, config in zip(
+        READ_BY_NAME, (recipe.training_steps[-1].instances, recipe.longer_instances), strict=True
+    ):
+        instances = None
+        if name in stages:
+            fingerprint = stages[name].fingerprint
+            instances = artifacts.load(artifacts.find_folder(root, name, recipe.name, fingerprint))
+        if instances is not None:
+            measures.append(Measures.of(instances))
+        elif config is not None:
+            measures.append(Measures.planned(config, recipe.planned_vocab_size()))
+    memory = device_memory(recipe.compute)
+    measure = options.measure or (
+        options.tokens_per_second is None
+        and memory is not None
+        and is_measured_fast(settings, measures, recipe.compute)
+    )
+    bar = Progress(console=console, transient=True, disable=not measure)
+    with bar:
+        task = bar.add_task("batches on this machine")
+
+        def report(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        result = estimate_run(
+            settings,
+            measures,
+            recipe.compute,
+            options.tokens_per_second,
+            report if measure else None,
+        )
+    needed = result.memory_bytes_a_device
+    text = f"about {needed / 1e9:.2g} GB a device, by a formula; "
+    if memory is None:
+        text += "this machine has no such device"
+    else:
+        text += f"a worker has {memory / 1e9:.3g} GB on this machine"
+        if needed > memory:
+            remedy = "lower compute.micro_batch_size, or set compute.parallel=fsdp"
+            text = f"[bold red]{text}, too little; {remedy}[/]"
+    _print_estimate(result, all(each.instances for each in measures), text, console)
+
+
+def _print_estimate(estimate: RunEstimate, built: bool, memory: str, console: Console) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    source = "measured on this machine, times the workers" if estimate.measured else "given"
+    factors = f"{estimate.micro_batch_size} x {estimate.accumulation} x {estimate.workers}"
+    rows = {
+        "parameters": f"{estimate.parameters:,}",
+        "devices": f"{estimate.devices}, {estimate.parallel}",
+        "batch": f"{estimate.global_batch_size} = at most {factors} "
+        "(micro-batch x accumulation x workers)",
+        "steps": ", then ".join(
+            f"{phase.steps:,} of {phase.tokens_a_step:,.0f} tokens (length {phase.sequence_length})"
+            for phase in estimate.phases
+        ),
+        "tokens": f"{estimate.training.tokens:,.0f}"
+        + ("" if built else " (instances are not built: rows count as full)"),
+        "epochs": ", then ".join(f"{phase.epochs:.2f}" for phase in estimate.phases)
+        if built
+        else "not known before instances are built",
+        "operations": f"{estimate.training.flops:.3g}, "
+        f"{estimate.training.flops_per_token / 1e6:.1f} MFLOP a token",
+        "memory": memory,
+        "speed": "not known: give --tokens-per-second or --measure"
+        if estimate.tokens_per_second is None
+        else f"{estimate.tokens_per_second:,.0f} tokens/s, {source}",
+        "time": "not known" if estimate.seconds is None else _duration(estimate.seconds),
+        "cost": "not known: set compute.price_per_hour"
+        if estimate.cost is None
+        else f"{estimate.cost:,.2f}, in the unit of compute.price_per_hour",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * 86_400:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 86_400:.1f} days"

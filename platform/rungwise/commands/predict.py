@@ -1,11 +1,7 @@
-"""`rungwise predict MODEL`: run a model on text, tables or JSON Lines.
+"""`rungwise predict|try|inspect`: answers of a model to a file or to a person, and its instances.
 
-MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), the model of an MLflow run
-(runs:/ID/model), the folder of an evaluate or pretrain artifact, local or in an object store,
-artifacts/evaluate for the newest, or a recipe (its pretraining).
 Predictions are written batch by batch, one JSON object per line, so the input may be an endless
-pipe; to a file in .npy, the vectors of all texts as one array. serving/predictor.py defines what a
-pretrained model answers.
+pipe; to a file in .npy, the vectors of all texts as one array.
 """
 
 from __future__ import annotations
@@ -21,12 +17,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rungwise.commands.arguments import Commands, add_served_model, add_verb, positive_integer
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import DataError, UserError
 
 _ARRAY = ".npy"
 
 if TYPE_CHECKING:
     from rungwise.serving.predictor import Model
+    from rungwise.serving.trial import Trial
     from rungwise.tasks.data.cutting import Format
     from rungwise.tasks.kinds.examples import Example
 
@@ -45,7 +43,26 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--format", choices=("text", "tsv", "csv", "jsonl"), help="default: by the file's suffix"
     )
+    help_text = "type a text and see a model fill its gap, continue it or label it"
     parser.add_argument("--batch-size", type=positive_integer, default=64, metavar="N")
+    parser = add_verb(commands, try_model, help_text, "try")
+    add_served_model(parser)
+    parser.add_argument("texts", metavar="TEXT", nargs="*", help="default: ask for it")
+    parser.add_argument(
+        "--nearest",
+        type=positive_integer,
+        metavar="N",
+        help="answer a word with the N words nearest to it, by the vectors of any pretrained "
+        "model's tokens",
+    )
+    parser = add_verb(commands, inspect, "print instances as readable text, masks in colour")
+    parser.add_argument(
+        "instances", metavar="INSTANCES", help="artifacts/instances (the newest), or a folder in it"
+    )
+    parser.add_argument("--index", type=int, help="which instance; default: a few at random")
+    parser.add_argument("--split", default="train", choices=("train", "validation"))
+    parser.add_argument("--epoch", type=int, default=0, help="each has new masks and windows")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the masks and the choice")
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -160,3 +177,51 @@ def _open_output(to: str, binary: bool = False) -> Iterator[IO[Any]]:
     except OSError as error:
         raise UserError(f"cannot write {part}: {error.strerror}") from error
     os.replace(part, to)
+
+
+def try_model(options: argparse.Namespace) -> None:
+    """Answer the texts of the command line, or ask for texts. Raises UserError for a wrong number
+    of texts."""
+    from rungwise.pipeline.loading import find_served
+    from rungwise.serving.predictor import load_predictor
+    from rungwise.serving.trial import make_trial, try_nearest
+
+    model = load_predictor(find_served(options.model, options.root))
+    trial = try_nearest(model, options.nearest) if options.nearest else make_trial(model)
+    if options.texts:
+        if len(options.texts) < len(trial.fields):
+            raise UserError(
+                f"expected {len(trial.fields)} texts ({', '.join(trial.fields)}), found "
+                f"{len(options.texts)}; this model answers {trial.hint}"
+            )
+        print(trial.answer(*options.texts))  # noqa: T201
+    else:
+        _ask(trial)
+
+
+def _ask(trial: Trial) -> None:
+    """Ask for texts and answer them until the input ends; a mistake is said, and asked again."""
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        print(f"{trial.hint}   (ends with Ctrl-D)")  # noqa: T201
+    try:
+        while True:
+            texts = [input(f"{name}: " if is_terminal else "") for name in trial.fields]
+            try:
+                print(trial.answer(*texts), flush=True)  # noqa: T201
+            except DataError as error:
+                print(redact(str(error)), file=sys.stderr, flush=True)  # noqa: T201
+    except EOFError:
+        if is_terminal:
+            print()  # noqa: T201
+
+
+def inspect(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from rungwise.instances import inspection
+
+    instances = inspection.find_instances(options.instances)
+    inspection.show_instances(
+        instances, options.split, options.index, options.epoch, options.seed, Console()
+    )

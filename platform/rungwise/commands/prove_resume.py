@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_recipe, add_verb, positive_integer
-from rungwise.core.console import plain_console
-from rungwise.core.exit_codes import FAILED, OK
+from rungwise.core.exit_codes import FAILED, OK, plain_console
 
 if TYPE_CHECKING:
     from rungwise.core.stages.stage import Stage
@@ -68,8 +66,6 @@ def prove_resume(options: argparse.Namespace) -> int:
 def _print_certificate(certificate: Certificate, console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     workers, window = certificate.workers, certificate.kill_drawn_from
-    parts = certificate.logical_workers
-    logical = f"; {parts} logical" if parts else ""
     same = f"DIFFERENT from step {certificate.first_differing_step}"
     if certificate.same_instances_at_every_step:
         same = "the same"
@@ -84,43 +80,8 @@ def _print_certificate(certificate: Certificate, console: Console) -> None:
         "drawn from": f"steps {window.first_step} to {window.last_step} of "
         f"{window.part}; {certificate.steps_after_the_kill} steps came after the kill",
         "workers": f"{workers['until_the_kill']} before, {workers['after_it']} after, "
-        f"{workers['undisturbed']} undisturbed{logical}",
-        "parallel": f"{certificate.parallel}, {certificate.precision}",
-        "seeds": ", ".join(f"{key} {value}" for key, value in certificate.seeds.items()),
+        f"{workers['undisturbed']} undisturbed",
     }
     for name, value in rows.items():
         table.add_row(name, str(value))
-    console.print(_tabulate_steps(certificate), "", table, sep="\n")
-
-
-def _tabulate_steps(certificate: Certificate) -> Table:
-    """Tabulate the first and last step, the steps around the kill, and the largest difference."""
-    from rungwise.training.ray.resume_proof import relative_difference
-
-    hashes = {step: (one, other) for step, one, other in certificate.data_hash_by_step}
-    losses = {step: (one, other) for step, one, other in certificate.loss_by_step}
-    differences = {step: relative_difference(*pair) for step, pair in losses.items()}
-    killed, resumed = certificate.killed_at_step, certificate.resumed_at_step
-    notes: defaultdict[int, list[str]] = defaultdict(list)
-    largest = "largest loss difference" if any(differences.values()) else ""
-    for step, note in (
-        (min(hashes), "first"),
-        (resumed, "last checkpoint before the kill"),
-        (killed, "killed"),
-        (killed + 1, "first new step after the kill"),
-        (max(differences, key=lambda step: differences[step]), largest),
-        (certificate.first_differing_step, "instances differ from here"),
-        (max(hashes), "last"),
-    ):
-        if step in hashes:
-            notes[step].append(note)
-    table = Table(box=None, pad_edge=False, title="instances and losses of both runs")
-    for heading in ("step", "hash, undisturbed", "disturbed", "loss", "difference", ""):
-        table.add_column(heading, justify="right" if heading in ("step", "loss") else "left")
-    for step in sorted(notes):
-        one, other = hashes[step]
-        loss = ("", "")
-        if step in losses:
-            loss = (f"{losses[step][0]:.4f}", f"{differences[step]:.1e}")
-        table.add_row(str(step), one[:16], other[:16], *loss, ", ".join(filter(None, notes[step])))
-    return table
+    console.print(table)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
-from rungwise.core.console import plain_console
 from rungwise.core.errors import DataError, UserError
+from rungwise.core.exit_codes import plain_console
 
 if TYPE_CHECKING:
     from rungwise.core.stages.artifact import Artifact
@@ -80,18 +80,15 @@ def _print_origin(options: argparse.Namespace) -> None:
         console.print(f"models:/{version.name}/{version.version}", style="bold")
         date = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
         console.print(f"  registered {date.isoformat(timespec='seconds')}")
-    machine = ""
     for artifact in reversed(artifacts):
         record = artifact.record
         console.print(f"{artifact.stage} {artifact.fingerprint}", style="bold")
         lines = [
             artifact.headline,
             f"made {record['finished']} in {record['seconds']:,.0f} s",
+            f"by {_describe_maker(record.get('made_by', {}))}",
             f"content sha256 {artifact.digest}",
         ]
-        before, machine = machine, _describe_maker(record.get("made_by", {}))
-        if machine != before:
-            lines.insert(2, f"by {machine}")
         if run := record.get("mlflow_run_id"):
             lines.append(f"MLflow run {run}")
         files = flatten(record["facts"]["outside"])
@@ -161,7 +158,6 @@ def _locate_document(corpus: Artifact, document: str) -> str:
 def verify(options: argparse.Namespace) -> None:
     """Print a line per artifact, inputs first, one for the registry's copy, and one that says what
     this proves. Raises DataError that names each changed file."""
-    from rungwise.core.stages.artifact import KEY_VARIABLE, has_key
     from rungwise.pipeline import loading
     from rungwise.serving import promotion
 
@@ -188,13 +184,10 @@ def verify(options: argparse.Namespace) -> None:
         say(f"{options.model}  {'CHANGED' if changes else 'unchanged'}")
     if faults:
         raise DataError("\n".join(faults))
-    if has_key():
-        say(f"every record is signed with the key in {KEY_VARIABLE}")
-    else:
-        say(
-            "files agree with their records, which are not signed: whoever can write here could "
-            f"have changed both (docs/how-to/lineage.md, {KEY_VARIABLE})"
-        )
+    say(
+        "files agree with their records, which are not signed: whoever can write here could have "
+        "changed both (docs/how-to/lineage.md)"
+    )
 
 
 def rebuild(options: argparse.Namespace) -> None:

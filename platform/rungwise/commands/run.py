@@ -11,11 +11,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rungwise.cluster.environment import set_environment
+from rungwise.cluster.environment import set_environment, spare_collections
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
-from rungwise.core.console import plain_console
-from rungwise.core.exit_codes import OK, USER_ERROR, run_command, terminate_as_interrupt
-from rungwise.core.garbage import spare_collections
+from rungwise.core.exit_codes import (
+    OK,
+    USER_ERROR,
+    plain_console,
+    run_command,
+    terminate_as_interrupt,
+)
 
 if TYPE_CHECKING:
     from rungwise.pipeline.runner import Outcome

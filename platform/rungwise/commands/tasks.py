@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.core.console import plain_console
+from rungwise.core.exit_codes import plain_console
 from rungwise.core.wording import format_count, list_first
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ Bugs in rungwise are ordinary exceptions and keep their traceback.
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 
@@ -46,22 +46,6 @@ class ConfigError(UserError):
     def with_changes(self, changes: Mapping[str, Any]) -> "ConfigError":
         """The same error with other changes."""
         return ConfigError(super().__str__(), changes)
-
-    def completed(self, attempt: Callable[[dict[str, Any]], object]) -> "ConfigError":
-        """The same error with what `attempt`, made with the changes so far, asks for as well."""
-        changes = dict(self.changes)
-        while changes:
-            try:
-                attempt(changes)
-            except ConfigError as error:
-                if error.changes.keys() <= changes.keys():  # none is new: it would not end
-                    break
-                changes |= error.changes
-            except UserError:
-                break
-            else:
-                break
-        return self.with_changes(changes)
 
 
 class BlockError(ValueError):

@@ -106,3 +106,8 @@ def _command_as_typed(argv: Sequence[str]) -> str:
     program = Path(argv[0])
     is_ours = program.name in ("rungwise", "__main__.py")
     return shlex.join([*(["rungwise"] if is_ours else ["python", argv[0]]), *argv[1:]])
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """Print lines as they are: no markup, no colours by content, no line breaks but their own."""
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)

@@ -1,9 +1,8 @@
 """Counter-based random numbers: each is a hash of its coordinates, so workers keep no state.
 
-`bits(seed, epoch, instance, position)` is the same number on any worker, in any order, after any
-restart. The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-pseudorandom number generators", OOPSLA 2014; variant 13 of Stafford's constants). The idea comes
-from Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014; variant 13
+of Stafford's constants). The idea comes from Salmon et al., "Parallel random numbers: as easy as 1,
+2, 3", SC 2011.
 """
 
 import numpy as np

@@ -121,7 +121,7 @@ class RangeReport:
     spans_dropped: int = 0
     repeated_bytes: int = 0  # of held-out text that stands in training
     repeats_stay: bool = False  # or were left out
-    results: dict[str, str] = field(default_factory=dict)  # core/stages/results.py
+    results: dict[str, str] = field(default_factory=dict)  # core/stages/notes.py
 
     def add(self, piece: "RangeReport") -> None:
         """Add the report of reading the next piece of the range."""

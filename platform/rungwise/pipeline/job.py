@@ -16,10 +16,9 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, TrackingRun
+from rungwise.core.stages.context import Context, TrackingRun, run_stage
 from rungwise.core.stages.stage import GOES_ON, Planned
 from rungwise.core.stages.summary import Summary
-from rungwise.core.stages.task import run_stage
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.store_errors import explain_store_errors
 from rungwise.core.tracking.sender import EXPERIMENT_ID, NOTE_TAG, RUN_ID
@@ -109,7 +108,6 @@ def description(finished: Mapping[str, Artifact], root: str) -> str:
 # So little that a task waiting for its own workers cannot starve them. Zero would allow stages on
 # the head node of a cluster, which declares no CPUs to keep all work away.
 _STAGE_CPUS = 0.1
-_MODEL = "model.safetensors"  # in the folder of every stage that makes a model
 _ROOM_BYTES = 256 << 20  # no stage starts with less free disk space
 
 
@@ -180,12 +178,6 @@ class StageJob:
         }
         if inputs | outside:
             build.tracker.datasets(self._key, inputs | outside)
-        if models := [
-            f"{each.stage}-{each.fingerprint}"
-            for each in self._inputs.values()
-            if _MODEL in each.record["files"]
-        ]:
-            build.tracker.uses(self._key, models)
         build.display.start(stage.display_name, reason)
 
     def submit(self, board: Any) -> None:
@@ -344,21 +336,6 @@ class StageJob:
         tracker.metrics(self._key, {**times, **measured}, step=0)
         tracker.params(self._key, constants)
         tracker.tags(self._key, {NOTE_TAG: summary.headline})
-        for model in summary.models(artifact):
-            folder = artifact.folder / model.place if model.place else artifact.folder
-            tracker.model(
-                self._key,
-                f"{self._key}/step-{model.step}" if model.place else self._key,
-                f"{self._build.label}-{stage.name}-{model.step}",
-                model.kind,
-                model.metrics,
-                model.step,
-                {"rungwise.fingerprint": stage.fingerprint, "rungwise.folder": folder.uri}
-                | {
-                    f"rungwise.input.{name}": each.fingerprint
-                    for name, each in self._inputs.items()
-                },
-            )
         tracker.artifact(self._key, str(artifact.folder.local(artifacts.RECORD)))
         for name in summary.show:
             path = str(artifact.folder.local(name))

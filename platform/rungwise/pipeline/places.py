@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rungwise.cluster.ray_start import ROOT_VARIABLE
+from rungwise.cluster.environment import ROOT_VARIABLE
 from rungwise.core.errors import ConfigError
 from rungwise.core.package_data import data_parent
 from rungwise.core.storage.folder import Folder, local_path

@@ -68,9 +68,9 @@ def run(
     began = time.monotonic()
     root.check_writable("root")
     job = os.environ.get("RAY_JOB_ID")
-    with terminate_as_interrupt(), register_driver(root, (), job) as driver:
+    with terminate_as_interrupt(), register_driver(root, job) as driver:
         # The lease comes first: what the plan finds must stay.
-        growth = Growth(stages, root, label, driver.lease.add_needs)
+        growth = Growth(stages, root, label)
         rows, finished = growth.rows, growth.finished
         names = [row.stage.display_name for row in rows]
         with Display(names, console) as display, contextlib.ExitStack() as stack:

@@ -379,20 +379,13 @@ Grow = Callable[[Mapping[str, Artifact], Mapping[str, str]], FinishedStages]
 
 
 class Growth:
-    """The plan of a run as far as it is known; `need` is called with the fingerprints of stages
-    before they are looked for."""
+    """The plan of a run as far as it is known."""
 
-    def __init__(
-        self,
-        stages: Sequence[Stage] | Grow,
-        root: Folder,
-        label: str,
-        need: Callable[[Iterable[str]], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, stages: Sequence[Stage] | Grow, root: Folder, label: str) -> None:
         self.rows: list[Planned] = []
         self.fingerprints: dict[str, str] = {}  # of all rows, by displayed name
         self._make = stages if callable(stages) else lambda *_: FinishedStages(stages)
-        self._root, self._label, self._need = root, label, need
+        self._root, self._label = root, label
         self.known = self._make({}, {})
         # What is known before anything is finished, which identifies a run however far it came.
         self.first = {stage.display_name: stage.fingerprint for stage in self.known.stages}
@@ -419,7 +412,6 @@ class Growth:
             if not stages:
                 self.rows += rows
                 return rows
-            self._need(each.fingerprint for each in stages)
             self.fingerprints |= {each.display_name: each.fingerprint for each in stages}
             rows += plan(stages, self._root, self._label)
             artifacts |= {row.stage.fingerprint: row.artifact for row in rows if row.artifact}

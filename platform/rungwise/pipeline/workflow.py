@@ -9,13 +9,13 @@ import importlib.util
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
 from rungwise.core.configuration.yaml_file import load
-from rungwise.core.errors import ConfigError, UserError, as_overrides
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Planned, Stage
 from rungwise.pipeline.ladder import grow_past_gaps
 from rungwise.pipeline.places import (
@@ -45,19 +45,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     the override or the file, what was expected and the nearest known key.
     """
     note = Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print
-    file = recipe_file(path)
-    try:
-        return load(Recipe, file, overrides, note)
-    except ConfigError as error:
-
-        def attempt(changes: dict[str, Any]) -> None:
-            from rungwise.pipeline.variants import resolve_variants
-
-            recipe = load(Recipe, file, [*overrides, *as_overrides(changes)])
-            if recipe.model and recipe.pretrain:
-                resolve_variants(recipe)
-
-        raise error.completed(attempt) from None
+    return load(Recipe, recipe_file(path), overrides, note)
 
 
 def make_stages(workflow: Workflow, recipe: Recipe) -> list[Stage]:
@@ -70,14 +58,8 @@ def make_stages(workflow: Workflow, recipe: Recipe) -> list[Stage]:
 def _make(workflow: Workflow, recipe: Recipe) -> list[Stage] | Grow:
     """The stages of a workflow, or how they grow where searches decide about the later ones."""
     make = workflow if callable(workflow) else _read(workflow)
-    try:
-        stages = make(recipe)
-        grow = grow_stages(recipe, make, stages) or grow_past_gaps(recipe, make, stages)
-        return grow or stages
-    except ConfigError as error:
-        raise error.completed(
-            lambda changes: make(recipe.with_changes(changes, recipe.name))
-        ) from error
+    stages = make(recipe)
+    return grow_stages(recipe, make, stages) or grow_past_gaps(recipe, make, stages) or stages
 
 
 def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:

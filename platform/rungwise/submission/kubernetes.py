@@ -14,14 +14,13 @@ from typing import Any
 
 import yaml
 
+from rungwise.cluster.environment import ROOT_VARIABLE
 from rungwise.core.errors import UserError
 from rungwise.core.storage.object_store import is_remote
 from rungwise.submission.job import SubmittedJob
 
 _RETRIES = 2
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_ROOT_VARIABLE = "RUNGWISE_ROOT"
-_KUBECTL_SECONDS = 120
 
 
 def submit_rayjob(job: SubmittedJob, overlay: Path, *, apply: bool) -> None:
@@ -66,11 +65,11 @@ def _list_overrides(job: SubmittedJob, spec: dict[str, Any]) -> list[str]:
     overrides = [each for each in job.overrides if not each.startswith("root=")]
     [head] = spec["headGroupSpec"]["template"]["spec"]["containers"]
     for variable in head["env"]:
-        if variable["name"] == _ROOT_VARIABLE and "value" in variable:
+        if variable["name"] == ROOT_VARIABLE and "value" in variable:
             return [*overrides, f"root={variable['value']}/{root}"]
     raise UserError(
         f"root: {root} is a folder, and each pod would have its own; give "
-        f"root=s3://BUCKET/PREFIX, or set {_ROOT_VARIABLE} in the overlay"
+        f"root=s3://BUCKET/PREFIX, or set {ROOT_VARIABLE} in the overlay"
     )
 
 
@@ -94,20 +93,7 @@ def _run_kubectl(arguments: list[str], text: str | None = None) -> str:
     if shutil.which("kubectl") is None:
         raise UserError("kubectl is not on PATH (Debian: apt-get install kubernetes-client)")
     command = ["kubectl", *arguments]
-    try:
-        result = subprocess.run(
-            command,
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_KUBECTL_SECONDS,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UserError(
-            f"kubectl {arguments[0]} has not ended after {_KUBECTL_SECONDS} s; check that the "
-            "cluster of its context answers: kubectl cluster-info"
-        ) from error
+    result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if result.returncode:
         raise UserError(f"kubectl {arguments[0]} failed: {result.stderr.strip()}")
     return result.stdout

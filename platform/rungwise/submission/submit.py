@@ -1,8 +1,6 @@
 """Submit a checked job, follow its log over broken connections, and return its exit status.
 
 Everything else that is done with a job is `ray job`, whose commands are printed.
-
-The job server of a cluster: its address and token, and Ray's own client of it.
 """
 
 import asyncio
@@ -13,10 +11,8 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import aiohttp
 import ray
@@ -26,18 +22,15 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from rich.filesize import decimal
 
-from rungwise.cluster import registry
-from rungwise.cluster.ray_start import DASHBOARD_PORT
-from rungwise.core.console import plain_console
+from rungwise.cluster.local import DASHBOARD_PORT, find_cluster
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
+from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK, plain_console
 from rungwise.core.stages.provenance import COMMIT_VARIABLE, commit
 from rungwise.core.storage.folder import local_path
 from rungwise.core.wording import format_count
 from rungwise.submission.job import SubmittedJob, check_paths, check_stages, check_upload
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
-_DRIVER_VARIABLE = "RAY_ADDRESS"  # of drivers too, whose address is no job server's
 _DEFAULT_TOKEN = Path(".ray", "auth_token")  # the last place where Ray looks, below the home
 
 
@@ -65,13 +58,12 @@ class Server:
 def find_server(address: str | None) -> Server:
     """The server at `address`, in the environment, or of the cluster started here. Raises UserError
     if nothing names one, or its token cannot be read."""
-    if address:
-        return _make_server(_check_url(address, "--address"))
-    for variable in (ADDRESS_VARIABLE, _DRIVER_VARIABLE):
-        value = os.environ.get(variable, "")
-        if value.startswith("http") or (value and variable == ADDRESS_VARIABLE):
-            return _make_server(_check_url(value, variable))
-    if cluster := registry.find():
+    of_driver = os.environ.get("RAY_ADDRESS", "")  # which is no job server's if it is no URL
+    of_driver = of_driver if of_driver.startswith("http") else ""
+    if address := address or os.environ.get(ADDRESS_VARIABLE) or of_driver:
+        url = address if "://" in address else f"http://{address}"
+        return _make_server(url.rstrip("/"))
+    if cluster := find_cluster():
         return _make_server(cluster.job_address)
     raise UserError(
         "which cluster? give --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS (after "
@@ -84,36 +76,22 @@ def connect(server: Server) -> JobSubmissionClient:
     """Ray's client of the server. Raises UserError if nothing answers, what answers is no job
     server, or it refuses the token."""
     headers = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
+    before = os.environ.get(ADDRESS_VARIABLE)
+    os.environ[ADDRESS_VARIABLE] = server.address  # which Ray's client prefers to its argument
     try:
-        with _address_variable(server.address):
-            return JobSubmissionClient(server.address, headers=headers)
+        return JobSubmissionClient(server.address, headers=headers)
     except AuthenticationError as error:
         raise UserError(
             f"the cluster at {server.address} wants a token, and "
             + ("none is set" if server.token is None else "refuses this one")
             + "; put the cluster's token in a file and name the file in RAY_AUTH_TOKEN_PATH"
         ) from error
-    except (ConnectionError, requests.ConnectionError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"nothing answers at {server.address}; start it with `rungwise up`, or forward the "
-            "port of a cluster on Kubernetes and leave it open: kubectl port-forward "
-            f"service/rungwise-head-svc {urlsplit(server.address).port or DASHBOARD_PORT}:"
-            f"{DASHBOARD_PORT}"
+            f"no job server of a Ray cluster answers at {server.address}; start one with `rungwise "
+            "up`, or forward the port of one on Kubernetes and leave it open: kubectl port-forward "
+            f"service/rungwise-head-svc {DASHBOARD_PORT}"
         ) from error
-    except (RuntimeError, requests.RequestException, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"what answers at {server.address} is not the job server of a Ray cluster; its port is "
-            f"{DASHBOARD_PORT} unless set otherwise (6379 and 10001 are for other things)"
-        ) from error
-
-
-@contextlib.contextmanager
-def _address_variable(address: str) -> Iterator[None]:
-    """Set the variable that Ray's client prefers to the address it is given."""
-    before = os.environ.get(ADDRESS_VARIABLE)
-    os.environ[ADDRESS_VARIABLE] = address
-    try:
-        yield
     finally:
         del os.environ[ADDRESS_VARIABLE]
         if before is not None:
@@ -122,7 +100,7 @@ def _address_variable(address: str) -> Iterator[None]:
 
 def _make_server(address: str) -> Server:
     """The server with the token of the cluster started here, or else from where Ray looks."""
-    cluster = registry.find()
+    cluster = find_cluster()
     default = Path.home() / _DEFAULT_TOKEN
     if cluster and cluster.job_address == address:
         path = Path(cluster.token_path)
@@ -143,18 +121,6 @@ def _make_server(address: str) -> Server:
     return Server(address, token, path)
 
 
-def _check_url(address: str, source: str) -> str:
-    url = address if "://" in address else f"http://{address}"
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid:
-        raise UserError(f"{source}: expected an address like http://HOST:8265, found {address!r}")
-    return url.rstrip("/")
-
-
 _LONGEST_NAME = 40
 _POLL_SECONDS = 1.0
 # A head that has just started turns submissions away until its agent runs.
@@ -172,29 +138,27 @@ def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
     UserError, before anything is uploaded, if the job could not run."""
     console = plain_console()
     notes = check_stages(job)
-    upload = check_upload(job.folder)
-    if paths := check_paths(job, upload):
+    sizes = check_upload(job.folder)
+    if paths := check_paths(job, sizes):
         notes.append(f"every machine must have {', '.join(paths)} at the same place")
     client = connect(server)
     check_versions(client)
-    files = format_count(len(upload.sizes), "file")
+    files = format_count(len(sizes), "file")
     console.print(f"command  {job.entrypoint}", highlight=False, markup=False)
-    console.print(f"upload   {files} of {job.folder}, {decimal(upload.size_bytes)}", markup=False)
+    console.print(f"upload   {files} of {job.folder}, {decimal(sum(sizes.values()))}", markup=False)
     for note in notes:
         console.print(f"note: {note}", style="yellow", markup=False)
     job_id = _submit(client, job)
     console.print(f"\nsubmitted {job_id}")
+    commands = [server.command("logs", "--follow", job_id), server.command("stop", job_id)]
     if not wait:
-        console.print(f"follow it with: {server.command('logs', '--follow', job_id)}")
-        console.print(f"end it with:    {server.command('stop', job_id)}")
+        console.print("\n  ".join(["follow it, or end it:", *commands]))
         return OK
     console.print("Ctrl-C leaves it running\n")
     try:
         details = follow(client, job_id)
     except KeyboardInterrupt:
-        console.print(f"\n{job_id} goes on without you; follow it, or end it:")
-        console.print(f"  {server.command('logs', '--follow', job_id)}")
-        console.print(f"  {server.command('stop', job_id)}")
+        console.print("\n  ".join([f"\n{job_id} goes on; follow it, or end it:", *commands]))
         return INTERRUPTED
     console.print(f"\n{job_id}: {details.status.value.lower()}")
     if details.status is JobStatus.SUCCEEDED:

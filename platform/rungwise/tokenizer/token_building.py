@@ -20,7 +20,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.results import SharedResults, note_used
+from rungwise.core.stages.notes import SharedResults, note_used
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import TokenisedText

@@ -1,15 +1,11 @@
 """The summary of a pretraining: what every kind of fitting reports, and what only fitting by
 gradient has, such as curves."""
 
-import re
-
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import StoredModel, Summary, SummaryPart
+from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.models.config import ModelConfig
 from rungwise.models.losses.objectives import Origin
 
 _NOTHING_LEARNT_NATS = 0.05
-_CHECKPOINT = re.compile(r"(checkpoints/step-(\d+)-\w+)/checkpoint\.json")  # of a finished one
 Row = dict[str, int | float]  # of a curve: step, tokens, and metrics by name
 
 
@@ -131,30 +127,6 @@ class PretrainSummary(Summary):
             "pretrain.optimizer.learning_rate, or the recipe that `rungwise init` writes for this "
             "text"
         )
-
-    def models(self, artifact: Artifact) -> list[StoredModel]:
-        """The finished model and the kept checkpoints before its last step, with the validation of
-        that very step if there was one."""
-        last, validated = 0, {}
-        if self.gradient is not None:
-            last = self.gradient.steps
-            validated = {int(row["step"]): row for row in self.gradient.validation}
-        places = {
-            int(match[2]): match[1]
-            for name in artifact.record["files"]
-            if (match := _CHECKPOINT.fullmatch(name))
-        }
-        models = [(step, validated.get(step, {}), places[step]) for step in sorted(places)]
-        models = [each for each in models if each[0] < last] + [(last, self.final, "")]
-        return [
-            StoredModel(
-                self.model.kind,
-                step,
-                {f"validation/{name}": each for name, each in row.items() if name != "step"},
-                place,
-            )
-            for step, row, place in models
-        ]
 
     @property
     def flops(self) -> float | None:

@@ -18,7 +18,7 @@ import yaml
 from dashboards.boards import BOARDS
 from dashboards.generate import FOLDER, files
 from rungwise.__main__ import VERBS
-from rungwise.cluster import dashboards
+from rungwise.cluster.local import configure_prometheus
 from rungwise.monitoring import METRICS, PREFIX
 from tests.conftest import REPOSITORY
 
@@ -134,7 +134,7 @@ def promtool(*arguments: str) -> None:
 def test_promtool_accepts_rules_and_configuration(tmp_path: Path) -> None:
     promtool("check", "rules", *map(str, RULES))
     (tmp_path / "token").write_text("x")
-    config = dashboards.configuration("http://127.0.0.1:8265", tmp_path / "token", "15s")
+    config = configure_prometheus("http://127.0.0.1:8265", tmp_path / "token", "15s")
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
     promtool("check", "config", str(tmp_path / "prometheus.yml"))
 

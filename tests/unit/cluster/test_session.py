@@ -14,7 +14,6 @@ import psutil
 import pytest
 import ray
 from ray.runtime_env import RuntimeEnv
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rungwise.cluster import head as heads
 from rungwise.cluster import session as sessions
@@ -160,34 +159,6 @@ def test_the_end_of_ray_does_not_stop_at_a_process_that_is_gone(
         monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: children)
         heads._end_children()
         assert not living.is_running()
-
-
-@pytest.mark.parametrize(
-    ("started", "fault"),
-    [
-        (["a", "b"], None),
-        (["b"], r"no worker has started within 300 s on 10\.0\.0\.1: give every node uv"),
-        ([], r"on 10\.0\.0\.1, 10\.0\.0\.2: "),
-    ],
-)
-def test_a_node_where_uv_starts_no_worker_is_named(
-    started: list[str], fault: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def options(scheduling_strategy: NodeAffinitySchedulingStrategy) -> SimpleNamespace:
-        return SimpleNamespace(remote=lambda: scheduling_strategy.node_id[0])
-
-    names = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
-    nodes = [
-        {"NodeID": name * 56, "NodeManagerAddress": address, "Alive": name != "c"}
-        for name, address in names.items()
-    ]
-    monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    monkeypatch.setattr(ray, "remote", lambda **_: lambda _: SimpleNamespace(options=options))
-    monkeypatch.setattr(
-        ray, "wait", lambda tasks, **_: (started, [task for task in tasks if task not in started])
-    )
-    with pytest.raises(UserError, match=fault) if fault else contextlib.nullcontext():
-        sessions._check_uv()
 
 
 @pytest.mark.parametrize("whose", ["our handler", "that of Ray"])

@@ -6,10 +6,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
 
 from rungwise.__main__ import main
 from rungwise.cluster.head import Head
@@ -78,10 +76,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["finetune", "{recipe}", "tasks.a.data.kind=paragraph_label", "evaluate=null"],
             "small has no block evaluate",
         ),
-        (
-            ["pretrain", "{recipe}", "instances.sequence_length=600"],
-            "max_predictions=90 model.max_",
-        ),
+        (["pretrain", "{recipe}", "instances.sequence_length=600"], "set instances.masking.max_"),
         (["pretrain", "{recipe}", "root=/proc/nowhere"], "root: cannot write to /proc/nowhere"),
     ],
 )
@@ -139,12 +134,6 @@ def test_an_empty_corpus_is_named(recipe: Path, capfd: pytest.CaptureFixture[str
 
 def test_plan_writes_nothing(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "pretrain", str(recipe)]) == 0
-    assert capfd.readouterr().out.startswith("nothing is built yet: 6 stages below ")
-    assert main(["plan", "pretrain", str(recipe), "--json"]) == 0
-    rows = json.loads(capfd.readouterr().out)
-    assert [row["stage"] for row in rows][-1] == "report"
-    assert {(row["state"], row["because"]) for row in rows} == {("build", "first run")}
-    assert main(["plan", "pretrain", str(recipe), "--stages"]) == 0
     out = capfd.readouterr().out
     assert "  build  first run" in out  # without marks of colour
     assert "6 of 6 stages to build" in out
@@ -168,31 +157,6 @@ def test_doctor_says_what_is_wrong_with_a_server_that_is_away(
     out = capfd.readouterr().out
     assert "does not answer" in out
     assert "hunter2" not in out
-    assert main(["doctor", "--json"]) == 1
-    found = {row["what"]: row["state"] for row in json.loads(capfd.readouterr().out)}
-    assert found["MLflow"] == "wrong"
-
-
-def test_doctor_asks_a_server_with_a_password_and_gives_whole_advice(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-
-    def get(url: str, **_: Any) -> requests.Response:
-        asked.append(url)
-        answer = requests.Response()
-        answer.status_code = 200
-        return answer
-
-    monkeypatch.setattr("requests.get", get)
-    monkeypatch.setattr("importlib.metadata.requires", lambda _: ["ray[default,train]<1"])
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example")
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main(["doctor"]) == 1
-    out = capfd.readouterr().out
-    assert asked == ["https://me:secret@mlflow.example/health"]
-    assert "https://mlflow.example answers" in out
-    assert "pip install 'ray[default,train]<1'" in out
 
 
 @pytest.mark.parametrize(
@@ -245,27 +209,23 @@ def test_gc_leaves_folders_that_only_look_like_artifacts(
     assert not abandoned.exists()
 
 
-def test_gc_keeps_what_a_run_in_progress_needs(
+def test_gc_keeps_everything_while_a_run_is_in_progress(
     recipe: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of another recipe, or of this one before a change: its stages may read it next."""
+    """Of any recipe: its stages may read next what is there."""
     monkeypatch.setattr(leases, "EXPIRY_SECONDS", 1.0)
     root, name = recipe.parent / "root", load_recipe(recipe).name
-    read, unread = (root / "corpus" / f"{name}-{digit * 12}" for digit in "01")
-    for folder in (read, unread):
-        folder.mkdir(parents=True)
-    (root / f".{'a' * 32}.{0:012}.{'b' * 12}.lease").write_text(
-        json.dumps(KILLED_DRIVER | {"needs": ["1" * 12]})
-    )
-    with register_driver(Folder.at(root), ["0" * 12]):
-        assert main(["gc", "instances", str(recipe), "--delete"]) == 0
-    said = capfd.readouterr().out
-    assert f"kept      {read}: process {os.getpid()} on {socket.gethostname()} needs it" in said
-    assert read.exists()
-    assert not unread.exists()
-    assert not list(root.glob(".*"))
+    folder = root / "corpus" / f"{name}-{'0' * 12}"
+    folder.mkdir(parents=True)
+    (root / f".{'a' * 32}.{0:012}.{'b' * 12}.lease").write_text(json.dumps(KILLED_DRIVER))
+    with register_driver(Folder.at(root)):
+        assert main(["gc", "instances", str(recipe), "--delete"]) == 2
+    driver = f"process {os.getpid()} on {socket.gethostname()}"
+    assert f"{driver} is at work below {root}" in capfd.readouterr().err
+    assert folder.exists()
     assert main(["gc", "instances", str(recipe), "--delete"]) == 0
-    assert not read.exists()
+    assert not folder.exists()
+    assert not list(root.glob(".*"))
 
 
 @pytest.mark.parametrize("command", [["why"], ["verify"], ["rebuild", "--into", "b"]])
@@ -340,19 +300,6 @@ def test_a_relative_root_of_a_job_outlives_its_temporary_folder(
     monkeypatch.setenv("RUNGWISE_ROOT", "s3://cluster/everything")
     assert root_folder("artifacts").uri == "s3://cluster/everything/artifacts"
     assert root_folder("/data").uri == "/data"
-
-
-def test_the_module_and_a_workflow_file_print_their_usage() -> None:
-    for command in (["-m", "rungwise", "--help"], ["workflows/pretrain.py", "--help"]):
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "COLUMNS": "200"},
-            check=True,
-        )
-        assert "usage:" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ COMMANDS: list[tuple[set[str], dict[str, list[str]]]] = [
     (
         BUILDING,
         {
-            "6 stages below": ["plan", "pretrain", "recipe.yaml"],
-            "11 stages below": ["plan", "finetune", "recipe.yaml", *FINETUNING],
+            "6 of 6 stages to build below": ["plan", "pretrain", "recipe.yaml"],
+            "11 of 11 stages to build below": ["plan", "finetune", "recipe.yaml", *FINETUNING],
             "unknown key": ["run", "pretrain", "recipe.yaml", "pretrain.stepz=5"],
             "hidden_size": ["run", "pretrain", "recipe.yaml", "model.num_heads=3"],
             "there is no recipe": ["run", "pretrain", "missing.yaml"],

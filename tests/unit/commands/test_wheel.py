@@ -70,7 +70,7 @@ def test_init_prints_a_command_that_runs(folder: Path, run: Run) -> None:
     assert [verb, *arguments] == ["run", "pretrain", "letters.yaml"]
     planned = run("plan", *arguments)
     assert planned.returncode == 0, planned.stderr
-    assert "nothing is built yet" in planned.stdout
+    assert "stages to build below" in planned.stdout
     small = ["pretrain.steps=4", "pretrain.validation_every_steps=2", "compute.num_workers=1"]
     trained = run(verb, *arguments, *small)
     assert trained.returncode == 0, trained.stderr
@@ -80,7 +80,7 @@ def test_init_prints_a_command_that_runs(folder: Path, run: Run) -> None:
 def test_recipes_of_the_package_are_planned_by_name(run: Run) -> None:
     planned = run("plan", "finetune", "quickstart")
     assert planned.returncode == 0, planned.stderr
-    assert "nothing is built yet" in planned.stdout
+    assert "stages to build below" in planned.stdout
     # The text of the ladder is no part of a package.
     planned = run("plan", "ladder", "ladder-quick")
     assert planned.returncode == 2

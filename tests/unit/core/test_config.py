@@ -241,18 +241,16 @@ def test_null_drops_a_key_that_cannot_be_null_and_is_a_value_of_one_that_can(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    "overrides",
     [
-        (["optimizer.kind=plain", "optimizer=null"], "optimizer replaces optimizer.kind; "),
-        (["optimizer.kind=plain", "optimizer=3"], "optimizer replaces optimizer.kind; "),
-        (["sources.0.paths=[b]", "sources=[]"], "sources replaces sources.0.paths; "),
-        (["optimizer=3", "optimizer.kind=plain"], "optimizer.kind is inside optimizer, .* to 3; "),
+        ["optimizer.kind=plain", "optimizer=null"],
+        ["optimizer.kind=plain", "optimizer=3"],
+        ["sources.0.paths=[b]", "sources=[]"],
+        ["optimizer=3", "optimizer.kind=plain"],
     ],
 )
-def test_overrides_that_undo_each_other_are_refused(
-    tmp_path: Path, overrides: list[str], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_overrides_that_undo_each_other_are_refused(tmp_path: Path, overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match="undo each other"):
         loaded(tmp_path, HEAVY + "sources: [{paths: [a]}]", *overrides)
 
 
@@ -274,16 +272,6 @@ def test_no_overrides_end_in_a_traceback(
     with contextlib.suppress(ConfigError):
         text = HEAVY + "sources: [{paths: [a]}]"
         loaded(tmp_path_factory.getbasetemp(), text, *("=".join(each) for each in given))
-
-
-def test_aliases_that_stand_for_too_many_values_are_refused(tmp_path: Path) -> None:
-    """Nine lines, nine aliases each: 10^9 values. So is a block that contains itself."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
-    for text in ("\n".join(lines), "a: &a {b: *a}", "a: &a [*a]"):
-        (tmp_path / "bomb.yaml").write_text(text)
-        with pytest.raises(ConfigError, match="stand for more than 100,000 values"):
-            load(Config, tmp_path / "bomb.yaml")
 
 
 def test_a_date_is_text_and_what_json_lacks_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import lease as leases
-from rungwise.core.stages.lease import Drivers, Lease, register_driver
+from rungwise.core.stages.lease import Lease, describe_live_driver, register_driver
 from rungwise.core.storage.folder import Folder
 
 _MOST_PROCESSES = 1 << 22  # of Linux
@@ -110,11 +110,10 @@ def test_a_claim_waits_until_a_holder_elsewhere_renews_or_expires(
     folder: Folder, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "_machine", lambda: "")
-    living = Lease(folder, "f", needs=["a"])
+    living = Lease(folder, "f")
     assert living.take()
     asking = Lease(folder, "f")
     assert not asking.claim()
-    assert asking.needs == {"a"}
     living.release()
     leave_behind(folder)
     claiming = Lease(folder, "f")
@@ -125,15 +124,14 @@ def test_a_claim_waits_until_a_holder_elsewhere_renews_or_expires(
 
 def test_a_driver_removes_what_killed_ones_left_and_no_lease_of_a_live_one(folder: Folder) -> None:
     leave_behind(folder)
-    with register_driver(folder, ["a"]):
+    with register_driver(folder):
         [first] = folder.files()
-        with register_driver(folder, ["b"]):
-            drivers = Drivers(folder)
+        with register_driver(folder):
             assert first in folder.files()
             assert len(folder.files()) == 2
-            told = f"process {os.getpid()} on "
-            assert [drivers.describe_user(each)[: len(told)] for each in "abc"] == [told, told, ""]
+            assert describe_live_driver(folder).startswith(f"process {os.getpid()} on ")
     assert folder.names() == []
+    assert describe_live_driver(folder) == ""
 
 
 def test_a_driver_that_was_cut_off_learns_that_its_lease_was_taken_over(
@@ -209,8 +207,8 @@ def test_a_damaged_lease_expires_by_the_clock(tmp_path: Path, quick: None) -> No
 @pytest.mark.parametrize("name", [".f.x.lease", "..lease", ".f.0.lease", ".lease", ".f.lease"])
 def test_files_that_only_look_like_leases_are_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    with register_driver(Folder.at(tmp_path), ["a"]):
-        assert Drivers(Folder.at(tmp_path)).describe_user("a")
+    with register_driver(Folder.at(tmp_path)):
+        assert describe_live_driver(Folder.at(tmp_path))
         lease = Lease(Folder.at(tmp_path), "f")
         assert lease.take()
         lease.release()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.monitoring import METRICS, Monitor, find_metrics
+from rungwise.monitoring import Monitor, find_metrics
 
 
 class Gauges:
@@ -189,11 +189,3 @@ def test_a_reported_name_is_taken_apart(reported: str, expected: set[tuple[str, 
         (metric.name, *(value for _, value in labels)) for metric, labels in find_metrics(reported)
     }
     assert found == expected
-
-
-def test_names_have_base_units_and_labels_are_few() -> None:
-    names = [metric.name for metric in METRICS]
-    assert len(names) == len(set(names))
-    for metric in METRICS:
-        assert len(metric.labels) <= 4
-        assert not metric.name.endswith(("_ms", "_megabytes", "_percent", "_share"))

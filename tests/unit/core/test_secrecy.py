@@ -219,11 +219,6 @@ SIGNED_SOURCE = f"s3://bucket-of-nobody/x.txt{SIGNED[SIGNED.index('?') :]}"
         ["why", SIGNED_SOURCE],
         ["predict", SIGNED_SOURCE, "--input", "x.txt"],
         ["export", "bert-mini", f"root={SIGNED_SOURCE}", "--to", "x"],
-        [
-            "status",
-            "--prometheus",
-            SIGNED.replace("https://b.s3.amazonaws.com", "http://127.0.0.1:9"),
-        ],
     ],
 )
 def test_a_source_that_cannot_be_read_is_shown_without_its_signature(

@@ -330,42 +330,6 @@ def test_a_model_answers_for_every_byte_below_it(root: Folder) -> None:
                 artifacts.chain(last)
 
 
-def test_a_record_that_the_key_has_not_signed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A forged score has a sound seal, for anybody can compute it, and no signature."""
-
-    def forge(folder: Folder, **kept: str) -> None:
-        record = read_record(folder) | {"summary": {"headline": "99 %"}}
-        Folder.at(folder.uri).write_bytes(
-            artifacts.RECORD, json.dumps(seal(record) | kept).encode()
-        )
-
-    root = Folder.at(tmp_path)
-    build(chain(), root)
-    folder = only(root, "c").folder
-    forge(folder)
-    assert only(root, "c").headline == "99 %"
-    assert main(["verify", f"{tmp_path}/c"]) == 0
-    assert "records, which are not signed" in capsys.readouterr().out
-    monkeypatch.setenv(artifacts.KEY_VARIABLE, "one")
-    with pytest.raises(DataError, match="it is not signed with the key in RUNGWISE_RECORD_KEY"):
-        artifacts.load(folder)
-    Folder.at(tmp_path).remove()
-    build(chain(), root)
-    assert main(["verify", f"{tmp_path}/c"]) == 0
-    assert "every record is signed with the key" in capsys.readouterr().out
-    forge(folder, signature=json.loads(folder.read_bytes(artifacts.RECORD))["signature"])
-    assert main(["verify", f"{tmp_path}/c"]) == 2
-    Folder.at(tmp_path).remove()
-    build(chain(), root)
-    monkeypatch.setenv(artifacts.KEY_VARIABLE, "two")
-    with pytest.raises(DataError, match="it is not signed"):
-        artifacts.load(folder)
-    monkeypatch.delenv(artifacts.KEY_VARIABLE)
-    assert only(root, "c").headline == "nothing"
-
-
 def test_verify_and_why_go_down_to_the_sources(
     tmp_path: Path, root: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -448,14 +412,6 @@ def test_a_record_that_cannot_be_read_is_one_line(
         assert f"{place} cannot be read (Is a directory)" in capsys.readouterr().err
 
 
-def test_digests_known_from_elsewhere_are_not_computed_again(tmp_path: Path) -> None:
-    folder = Folder.at(tmp_path)
-    folder.write_bytes("x", b"1")
-    record = {"stage": "a", "fingerprint": "f"}
-    done = artifacts.finish(folder, record, {"x": "known elsewhere"})
-    assert done.record["files"]["x"] == {"bytes": 1, "sha256": "known elsewhere"}
-
-
 def test_an_artifact_without_a_file_that_its_stage_wrote_is_not_finished(tmp_path: Path) -> None:
     """As after a deletion that was killed: a stage that resumes believes its own summary."""
     folder = Folder.at(tmp_path / "a-f")
@@ -506,16 +462,6 @@ def test_a_summary_of_another_form_names_the_record_and_says_to_rebuild(tmp_path
         DataError, match=r"artifact\.json holds no Nothing \(summary\.numbers\.a.*re"
     ):
         Nothing.of(artifact)
-
-
-def test_titles_tell_stages_apart() -> None:
-    titles = {
-        Title("pretrain"): "pretrain",
-        Title("pretrain", variant="no_nsp", number=1): "pretrain/no_nsp@1",
-        Title("pretrain", step="adapt", task="sst-2", variant="a"): "pretrain/adapt/sst-2/a",
-        Title("evaluate", task="sst-2", budget=100): "evaluate/sst-2/100",
-    }
-    assert {title: str(title) for title in titles} == titles
 
 
 @pytest.mark.parametrize("error", [ConfigError("a key"), DataError("a file"), UserError("else")])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import UserError
-from rungwise.core.stages.results import SharedResults
+from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges
 from rungwise.corpus.building.range_task import RangeTask

@@ -11,8 +11,7 @@ import pytest
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import UserError
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import read_note, write_note
-from rungwise.core.stages.results import SharedResults
+from rungwise.core.stages.notes import SharedResults, read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage

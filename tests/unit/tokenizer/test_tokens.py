@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.results import SharedResults
+from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.summary import CorpusFile, CorpusSummary

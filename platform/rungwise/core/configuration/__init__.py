@@ -1,4 +1,1 @@
-"""A recipe as data: frozen blocks, YAML, dotted overrides, canonical JSON.
-
-Every block of a recipe derives from `config.Config`. Nothing here reads a file but the recipe.
-"""
+"""A recipe as data: frozen blocks, YAML, dotted overrides, canonical JSON."""

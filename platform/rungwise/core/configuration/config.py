@@ -1,10 +1,4 @@
-"""The base of every configuration block, and what is said of data that does not fit it.
-
-An unknown key is refused with its path and the nearest known key. Derived values are never keys but
-properties or functions.
-
-The types of configuration classes: what a dotted key may hold, for any kind of its blocks.
-"""
+"""The base of every configuration block, and what is said of data that does not fit it."""
 
 import difflib
 import re

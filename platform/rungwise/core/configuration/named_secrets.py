@@ -1,11 +1,8 @@
 """Find the values of names of secrets in text: `password: x`, `"api_key": "x"`, `--token x`.
 
-    name ──> strength ──┐
-    text behind it ─────┴─> form (quoted, bare, header, block, ...) ──> value ──> is it a secret?
-
-What must look random to be cut, and what need not, depends on how surely the name is that of a
-secret and on how surely its value is no word of a sentence: `password=reset-me` is a setting, "the
-password reset page" is none, and a token is a piece of text as well.
+What must look random to be cut depends on how surely the name is that of a secret and on how surely
+its value is no word of a sentence: `password=reset-me` is a setting, "the password reset page"
+none.
 """
 
 import re

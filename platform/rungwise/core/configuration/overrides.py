@@ -1,10 +1,6 @@
-"""Dotted overrides of raw data: the same for the command line, variants, sweeps and tests.
+"""Dotted overrides of raw data, and the block `compute`, which enters no fingerprint."""
 
-Overriding a `kind` drops the keys that only other kinds have; null drops a key that cannot be null.
-
-The block `compute` of a recipe: where and how stages are computed. It enters no fingerprint.
-"""
-
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -17,7 +13,6 @@ from rungwise.core.configuration.config import (
     block_kinds,
     find_types,
     is_block,
-    shorten,
     validate,
 )
 from rungwise.core.errors import ConfigError
@@ -113,19 +108,11 @@ def find_value(data: Any, key: str) -> Any:
 
 
 def _refuse_contradictions(overrides: Mapping[str, Any]) -> None:
-    """Refuse an override that undoes part of another: one above an earlier one, or one inside what
-    an earlier one set to a value."""
-    keys = list(overrides)
-    for place, earlier in enumerate(keys):
-        for later in keys[place + 1 :]:
-            if earlier.startswith(f"{later}."):
-                raise ConfigError(f"{later} replaces {earlier}; give {later} first, or one of them")
-            value = overrides[earlier]
-            if later.startswith(f"{earlier}.") and not isinstance(value, dict | list | None):
-                raise ConfigError(
-                    f"{later} is inside {earlier}, which is set to {shorten(value)}; give one of "
-                    "them"
-                )
+    """Refuse an override above an earlier one, or inside what an earlier one set to a value."""
+    for earlier, later in itertools.combinations(overrides, 2):
+        is_value = not isinstance(overrides[earlier], dict | list | None)
+        if earlier.startswith(f"{later}.") or (is_value and later.startswith(f"{earlier}.")):
+            raise ConfigError(f"{earlier} and {later} undo each other; give one of them")
 
 
 def _follow(node: Any, parts: Sequence[str]) -> Any:

@@ -1,8 +1,7 @@
 """Cut secrets from text that is shown, logged or sent, and find credentials in a recipe.
 
 Text that is hashed, compared or stored for use never passes here. A secret is told by its name
-(named_secrets.py), by its place (user and password of a URI) or by its form (a private key, a token
-with the prefix of its issuer). Every search takes time proportional to the text.
+(named_secrets.py), by its place (a URI) or by its form. Every search is linear in the text.
 """
 
 import re

@@ -6,7 +6,6 @@ A file is complete: no includes, no interpolation. An override is named in error
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +17,6 @@ from rungwise.core.configuration.config import ConfigT, Problem, join_changes, l
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 
-_MOST_VALUES = 100_000
 _TYPES = ("null", "bool", "int", "float", "str", "seq", "map")  # of YAML, that JSON has too
 
 
@@ -115,21 +113,9 @@ def _parse(text: str, what: str, name: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _count_values(node, {}) > _MOST_VALUES:
-            raise ValueError(f"its aliases (*name) stand for more than {_MOST_VALUES:,} values")
         return json.loads(json.dumps(loader.construct_document(node)))
     except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
         raise ConfigError(f"{what} is not YAML: {' '.join(str(error).split())}") from error
-
-
-def _count_values(node: yaml.Node, known: dict[int, float]) -> float:
-    """The values of a node once its aliases are replaced; infinite if it contains itself."""
-    if id(node) not in known:
-        known[id(node)] = math.inf
-        inner = node.value if isinstance(node, yaml.CollectionNode) else []
-        nodes = [each for item in inner for each in (item if isinstance(item, tuple) else [item])]
-        known[id(node)] = 1 + sum(_count_values(each, known) for each in nodes)
-    return known[id(node)]
 
 
 def _resolve(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[Problem]:

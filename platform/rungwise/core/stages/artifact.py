@@ -4,21 +4,11 @@
         ...                 what the stage wrote
         artifact.json       the record; written last, in one write
 
-The fingerprint hashes what the artifact *is* (see stage.py). The label is only for people:
-artifacts are looked up by fingerprint.
-
-The folder of a finished artifact: checks each file against the record when it is read.
-
-Local files and cached copies are hashed once per process, and again if size or modification time
-change. `open` and `read_bytes` download an object and hash it each time.
-
-A seal is a digest, which anybody can compute of an edited record. A signature needs a key: with one
-in KEY_VARIABLE, records are signed when they are written, and refused without its signature.
+Artifacts are looked up by fingerprint; the label is only for people. Each file is checked against
+the record when it is read. A seal is a digest, which anybody can compute of an edited record.
 """
 
-import hmac
 import json
-import os
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,7 +21,6 @@ from rungwise.core.storage.folder import Folder, file_digest
 
 RECORD = "artifact.json"
 RECORD_FORMAT = 3  # from 3 on, digests of inputs cover their summaries
-KEY_VARIABLE = "RUNGWISE_RECORD_KEY"
 
 _digests: dict[str, dict[str, str]] = {}  # artifact URI -> file name -> sha256
 _sound: set[tuple[str, int, int]] = set()  # verified files: path, size, modification time
@@ -56,21 +45,9 @@ def unseal(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def has_key() -> bool:
-    """Whether this process has a key to sign records with."""
-    return bool(os.environ.get(KEY_VARIABLE))
-
-
-def _sign(sealed: dict[str, Any]) -> dict[str, Any]:
-    if not has_key():
-        return sealed
-    key = os.environ[KEY_VARIABLE].encode()
-    return sealed | {"signature": hmac.digest(key, sealed["sha256"].encode(), "sha256").hex()}
-
-
 def read_record(folder: Folder) -> dict[str, Any]:
-    """Read the record of an artifact, without seal and signature. Raises DataError if it is a link
-    or a later version wrote it, and ValueError if it was edited or lacks the key's signature."""
+    """Read the record of an artifact, without its seal. Raises DataError if it is a link
+    or a later version wrote it, and ValueError if it was edited."""
     if not folder.remote and (path := Path(folder.path(RECORD))).is_symlink():
         raise link_error(path)
     try:
@@ -82,9 +59,6 @@ def read_record(folder: Folder) -> dict[str, Any]:
         later = f"{record['format']}, of a later rungwise"
         expected = f"format {RECORD_FORMAT} or before"
         raise DataError.at(folder.path(RECORD), expected, later, "update rungwise")
-    signature = record.pop("signature", None)
-    if has_key() and signature != _sign(record)["signature"]:
-        raise ValueError(f"it is not signed with the key in {KEY_VARIABLE}")
     return unseal(record)
 
 
@@ -270,7 +244,7 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
             f"{folder.path(missing[0])} was written but is missing; delete the folder to rebuild it"
         )
     record = {"format": RECORD_FORMAT, **record, "files": files}
-    text = json.dumps(_sign(seal(record)), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(seal(record), indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
     return Artifact(
         record["stage"], record["fingerprint"], CheckedFolder.of(folder, record), record

@@ -1,9 +1,7 @@
 """The board: a small Ray actor that carries reports from stages on the cluster to the driver.
 
-Reporters post events without waiting. The driver drains the board a few times a second, displays
-the events (display.py) and tracks them (tracker.py). If its process is killed, Ray starts it again
-with the same address; what it held then is lost, which the driver notices by its number. Nobody
-waits longer than ANSWER_SECONDS for it.
+The driver drains it a few times a second. If its process is killed, Ray starts it again with the
+same address; what it held then is lost, which the driver notices by its number.
 """
 
 import contextlib

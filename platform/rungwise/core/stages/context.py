@@ -1,16 +1,20 @@
 """The context of a stage besides its config and inputs: where it runs and whom it reports to.
 
-    build_corpus(config, inputs, output, context) -> CorpusSummary
-
-Nothing here enters a fingerprint. A stage reports through `context.report` and never writes to the
-terminal or to MLflow itself, so that a single process writes to each of them.
+Nothing here enters a fingerprint. A stage never writes to the terminal or to MLflow itself, so that
+a single process writes to each of them.
 """
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.lazy import import_function
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
 
 
 class Reporter(Protocol):
@@ -60,3 +64,20 @@ class Context:
     tracking: TrackingRun | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     trains_here: bool = False
+
+
+def run_stage(
+    function: Any, config: Any, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> Summary:
+    """Run a stage in a Ray task, whose process imports this module and the function's."""
+    function = import_function(function)
+    # Ray puts the threads of the task's CPUs into the environment; PyTorch may have read those of
+    # an earlier stage of this process.
+    threads, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")
+    if threads and torch is not None:
+        torch.set_num_threads(int(threads))
+    context.report.began()
+    try:
+        return function(config, inputs, output, context)
+    finally:
+        context.report.flush()

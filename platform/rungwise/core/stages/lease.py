@@ -1,28 +1,19 @@
 """A lease: the right of one driver to build one artifact while others may want it too.
 
     {root}/{stage}/.{fingerprint}.{number}.{random}.lease    who builds it, or asks to
+    {root}/.{number of the driver}.{number}.{random}.lease   a driver at work: nothing is deleted
 
-The lease lies beside the artifact's folder, not in it: drivers with different labels would create
-two folders for one fingerprint, so the folder is chosen under the lease. Whoever wants it writes a
-file of its own and then lists the folder again. It has the lease if no file there is of a live
+It lies beside the artifact's folder, which is chosen under the lease. Whoever wants it writes a
+file of its own and then lists the folder again: it has the lease if no file there is of a live
 driver but its own; of several that ask at once, the first by name waits for the others to withdraw.
-Of two drivers the later one to write its file always sees the other's, so no two have a lease: this
-needs no atomic operation but a listing that shows what was there before. The holder marks its file
-as held, rewrites it every few seconds, and removes those that have expired.
-
-A lease expires when its text has not changed for EXPIRY_SECONDS by the clock of the waiting driver,
-so clocks of different machines are never compared. It expires at once if it names a process of this
-machine that has ended (Linux only).
+The later of two drivers always sees the other's file, so this needs no atomic operation but a
+listing that shows what was there before. A lease expires when its text has not changed for
+EXPIRY_SECONDS by the clock of the waiting driver, or at once if it names a process of this machine
+that has ended.
 
 Guaranteed: of the live drivers that reach the root at least every EXPIRY_SECONDS, one at a time
-builds an artifact. Not guaranteed: that a driver which was cut off for longer has stopped writing
-before the next one starts. It stops when it notices the loss (`is_valid`) and writes no record;
-until then its stage writes to the same folder, each file whole.
-
-    {root}/.{number of the driver}.{number}.{random}.lease   a driver at work, and what it needs
-
-A driver also holds a lease of its own in the root. It names the fingerprints of all its stages, so
-that nobody deletes what a stage of it reads, or will read (`Drivers`).
+builds an artifact. A driver that was cut off for longer stops when it notices the loss
+(`is_valid`), and writes no record.
 """
 
 import contextlib
@@ -64,7 +55,6 @@ class _Holder(BaseModel):
     driver: str = ""
     machine: str
     started: str
-    needs: tuple[str, ...]
 
     def __str__(self) -> str:
         job = f", job {self.job}" if self.job else ""
@@ -83,21 +73,15 @@ class Lease:
     """The lease of one artifact. Call `take` until it returns True, and finally `release`."""
 
     def __init__(
-        self,
-        folder: Folder,
-        fingerprint: str,
-        job: str | None = None,
-        needs: Iterable[str] = (),
-        driver: str = "",
+        self, folder: Folder, fingerprint: str, job: str | None = None, driver: str = ""
     ) -> None:
         """`folder` is the stage's; `job` is this driver's Ray job, for people; `driver` its id."""
         self.holder = ""  # description of the holder, after a failed `take`
-        self.needs = frozenset(needs)  # those of the holder, after a failed `take`
         self.lost = False  # another driver took over; noticed within BEAT_SECONDS
         self.dead: tuple[str, ...] = ()  # ids of drivers that were killed, whose lease `take` took
         self._folder = folder
         self._fingerprint = fingerprint
-        self._own_needs, self._job, self._driver = self.needs, job, driver
+        self._job, self._driver = job, driver
         self._name = ""  # of our file
         self._held = False
         self._beats = 0
@@ -150,12 +134,6 @@ class Lease:
             first = self._blocking
             time.sleep(_LOOK_SECONDS)
         return True
-
-    def add_needs(self, needs: Iterable[str]) -> None:
-        """Name further artifacts that this driver needs."""
-        if not self._own_needs >= (more := self._own_needs | frozenset(needs)):
-            self._own_needs = more
-            self._renew()
 
     def is_valid(self) -> bool:
         """Whether a lease that `take` gave has not been taken over."""
@@ -220,7 +198,6 @@ class Lease:
             self._blocking, _ = self._texts[live[0]]
             holder = _parse(self._blocking)
             self.holder = str(holder or "another process")
-            self.needs = frozenset(holder.needs if holder else ())
             self._lives_here = holder is not None and holder.is_here
         return live
 
@@ -253,7 +230,6 @@ class Lease:
             driver=self._driver,
             machine=_machine(),
             started=_read_start_time(os.getpid()),
-            needs=tuple(sorted(self._own_needs)),
         )
         return holder.model_dump_json().encode()
 
@@ -274,57 +250,39 @@ def _list_files(folder: Folder) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Driver:
-    """The id of a driver, its lease, and the ids of drivers that were killed on this machine
-    before. Ids sort by the time of their start."""
+    """The id of a driver, and those of drivers that were killed on this machine before. Ids sort
+    by the time of their start."""
 
     id: str
-    lease: Lease
     dead: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
-def register_driver(root: Folder, needs: Iterable[str], job: str | None = None) -> Iterator[Driver]:
-    """Say in `root`, inside the block, that this process is a driver with stages of these
-    fingerprints. Removes what drivers left that were killed on this machine."""
+def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
+    """Say in `root`, inside the block, that this process is a driver. Removes what drivers left
+    that were killed on this machine."""
     dead: list[str] = []
     for _, lease in _list_drivers(root):
         if lease.take():
             dead += lease.dead
             lease.release()
     id = f"{time.time_ns():016x}{uuid.uuid4().hex[:16]}"
-    lease = Lease(root, id, job, needs, id)
+    lease = Lease(root, id, job, id)
     lease.take()
     try:
-        yield Driver(id, lease, tuple(dead))
+        yield Driver(id, tuple(dead))
     finally:
         lease.release()
 
 
-class Drivers:
-    """The drivers that are at work below a root. One that was seen counts until the end."""
-
-    def __init__(self, root: Folder) -> None:
-        self._root = root
-        self._live: dict[str, Lease] = {}
-
-    def is_any_live(self) -> bool:
-        """Whether any driver is at work."""
-        self._look()
-        return bool(self._live)
-
-    def describe_user(self, fingerprint: str) -> str:
-        """Describe a driver that needs the artifact; "" if there is none."""
-        self._look()
-        holders = (each.holder for each in self._live.values() if fingerprint in each.needs)
-        return next(holders, "")
-
-    def _look(self) -> None:
-        for name, lease in _list_drivers(self._root):
-            if name not in self._live:
-                if lease.claim():  # of a driver that was killed
-                    lease.release()
-                else:
-                    self._live[name] = lease
+def describe_live_driver(root: Folder) -> str:
+    """Describe a driver that is at work below a root; "" if there is none. Waits EXPIRY_SECONDS for
+    one on another machine to show that it lives."""
+    for _, lease in _list_drivers(root):
+        if not lease.claim():
+            return lease.holder
+        lease.release()  # of a driver that was killed
+    return ""
 
 
 def _list_drivers(root: Folder) -> list[tuple[str, Lease]]:

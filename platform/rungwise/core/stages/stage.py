@@ -1,21 +1,12 @@
 """A stage is a plain function plus what determines its output; `plan` tells what must be built.
 
     build_corpus(config, inputs, output, context) -> CorpusSummary
-    CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary)      a Later if it imports much
+    CORPUS = StageType("corpus", 3, LazyFunction("..."), CorpusSummary)
     CORPUS.stage(config)                                              one box of a workflow
 
 The fingerprint hashes the stage's name and version, the identity part of its config, digests of
-the outside data it reads, and the fingerprints of its inputs. It cannot depend on the machine,
-paths, the label or job ids. Raise `version` when a change of code changes the output.
-
-Titles distinguish stages of one name in a run, and inputs of one kind of a stage.
-
-    str(Title("pretrain", variant="no_nsp", number=1))      pretrain/no_nsp@1
-    str(Title("evaluate", task="sst-2", budget=100))        evaluate/sst-2/100
-    str(Title("pretrain", variant="gpt", seed=2))           pretrain/gpt/seed-2
-    str(Title("pretrain", variant="gpt", trial=7))          pretrain/gpt/trial-007
-
-A title is for people, like the label, and names an input; no code parses its text.
+the outside data it reads, and the fingerprints of its inputs. Raise `version` when a change of code
+changes the output. A title is for people, like the label, and names an input; no code parses it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +26,10 @@ from rungwise.core.storage.folder import Folder
 
 @dataclass(frozen=True)
 class Title:
-    """A stage and what it is for. `step` is a named step of training, `budget` a number of
-    labelled examples, `number` an index into the upstream values that a sweep tries, `seed` one
-    into the pretrainings of a variant, `trial` the number of a trial of a search and `part` which
-    of its pretrainings."""
+    """A stage and what it is for, such as `pretrain/gpt/seed-2` and `evaluate/sst-2/100`. `step`
+    is a named step of training, `budget` a number of labelled examples, `number` an index into the
+    values that a sweep tries, `seed` one into the pretrainings of a variant, `trial` the number of
+    a trial of a search and `part` which of its pretrainings."""
 
     stage: str
     step: str | None = None
@@ -53,16 +44,8 @@ class Title:
     def __str__(self) -> str:
         seed = None if self.seed is None else f"seed-{self.seed}"
         trial = None if self.trial is None else f"trial-{self.trial:03d}"
-        parts = (
-            self.stage,
-            self.step,
-            self.task,
-            self.variant,
-            self.budget,
-            trial,
-            self.part,
-            seed,
-        )
+        place = (self.stage, self.step, self.task, self.variant)
+        parts = (*place, self.budget, trial, self.part, seed)
         text = "/".join(str(part) for part in parts if part is not None)
         return text if self.number is None else f"{text}@{self.number}"
 
@@ -90,15 +73,12 @@ class StageType(Generic[StageConfigT, SummaryT]):
     """The name, version and functions that all stages of one name share.
 
     `identity` gives the part of the config that determines the output (default: all of it),
-    `outside` digests of data read from elsewhere. `resumes` keeps the files of a killed attempt
-    for the next one. `goes_on_from`, given the config, the fingerprints of the inputs and the
-    finished artifacts, finds the artifact whose work the stage would continue; `trunk`, given the
-    first two, says what work it shares with others, so that it waits for one that does less of it.
-    `place` is "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must
-    talk to the tracking server themselves. `trains_alone` says whether the training of a config
-    takes one worker without a GPU, which the stage's own task can be on a machine alone. `refuse`
-    raises before Ray starts, if it can be known so early, what `run` would raise of a stage's own
-    input.
+    `outside` digests of data read from elsewhere. `resumes` keeps the files of a killed attempt.
+    `goes_on_from`, given the config, the fingerprints of the inputs and the finished artifacts,
+    finds the artifact whose work the stage would continue; `trunk`, given the first two, says what
+    work it shares with others. Stages that talk to the tracking server themselves have their
+    `place` in the driver. `trains_alone`: the training of a config takes one worker without a GPU.
+    `refuse` raises before Ray starts what `run` would raise of a stage's own input.
     """
 
     name: str

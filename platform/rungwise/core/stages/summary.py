@@ -1,13 +1,11 @@
 """The summary of a finished stage: one frozen model per stage, stored in the record as JSON.
 
-    CorpusSummary.of(inputs["corpus"]).documents.train
-
-A summary is parsed once per artifact. Adding or removing a field requires raising the version of
-the stage (stage.py), unless a new field has a default that is true of older artifacts.
+Adding or removing a field requires raising the version of the stage, unless a new field has a
+default that is true of older artifacts.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,16 +22,6 @@ class SummaryPart(BaseModel):
     )
 
 
-class StoredModel(NamedTuple):
-    """A model among the files of an artifact, after `step` updates or epochs. `place` is its folder
-    below the artifact's, "" for the model that the stage is for."""
-
-    kind: str
-    step: int
-    metrics: Mapping[str, float]
-    place: str = ""
-
-
 class Summary(SummaryPart):
     """Base of every summary. `headline` is the line shown on the terminal. Only the runner uses
     `sha256` (digests of files hashed where they were written) and `show` (files to log to the
@@ -48,10 +36,6 @@ class Summary(SummaryPart):
         """The reason not to use the result, "" if there is none. It is a note whenever the stage is
         shown, and a model with one gets no alias."""
         return ""
-
-    def models(self, artifact: Artifact) -> list[StoredModel]:
-        """The models in the folder of `artifact`, which has this summary."""
-        return []
 
     @classmethod
     def of(cls, artifact: Artifact) -> Self:

@@ -1,17 +1,10 @@
-"""Turn events into calls of MLflow, each as often as it is sent without a second effect.
+"""The MLflow server of a run, and events as calls of it that may be sent twice without harm.
 
-A run is found by its tag `rungwise.key`, and points at steps that the run already has are dropped,
-so steps replayed after a crash appear once. What is refused is dropped with a warning, alone: the
-rest of its batch is sent. Nothing counts as refused while the server does not answer.
-
-An answer proves little: a proxy gives one too, and a server may come back without what it had. So
-at the end the sender counts what the server has (`compare`). If a run, the experiment or a value
-is missing, everything must be sent again (`Forgotten`).
-
+A run is found by its tag `rungwise.key`, and points at steps that it already has are dropped. What
+is refused is dropped with a warning, alone. An answer proves little, since a proxy gives one too:
+at the end `compare` counts what the server has, and what is missing is sent again (`Forgotten`).
 The tag `rungwise.driver` names the driver that opened a run last. Ids of drivers sort by time, and
-only the last one changes the state of a run, so events that arrive late change no newer state.
-
-The MLflow server of a run: which it is, and a client of it that fails in one line.
+only the last one changes the state of a run.
 """
 
 import contextlib
@@ -134,8 +127,7 @@ def open_store(uri: str) -> Any:
     except OSError as error:
         raise UserError(
             f"there is no MLflow store at {database} ({error.strerror}); the first run makes one. "
-            "If there is one elsewhere, name it in MLFLOW_TRACKING_URI, or give the recipe or "
-            "--root where the command takes it"
+            "Another can be named in MLFLOW_TRACKING_URI, or by --root where the command takes it"
         ) from error
     if not is_sqlite:  # MLflow would try for minutes
         raise UserError(f"{database} is not an SQLite database; mend or delete it")
@@ -234,7 +226,6 @@ class Sender:
         # What each run should have, by its id: the steps of its curves, and what else has a name.
         self._steps: dict[str, dict[str, set[int]]] = defaultdict(dict)
         self._names: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        self._unsure: set[str] = set()  # runs that may have points which we do not know of
         self._deleted: set[str] = set()  # keys of runs that a user has deleted since
 
     def send(self, event: Event) -> None:
@@ -255,20 +246,19 @@ class Sender:
     def compare(self) -> None:
         """Count what the server has of what it was sent since the last time. Raises Forgotten if
         something is missing."""
-        sent = stored = 0
+        count = stored = 0
         for key, run_id in list(self.runs.items()):
             names = self._names[run_id]
             if key in self._deleted or not names or (run := self._read_run(key)) is None:
                 continue
-            sent, stored = sent + len(names), stored + len(names & self._read_names(run))
+            count, stored = count + len(names), stored + len(names & self._read_names(run))
             for name, steps in self._steps[run_id].items():
                 # A run comes with the last point of each curve.
                 is_one = len(steps) == 1 and name in run.data.metrics
                 present = steps if is_one else self._read_steps(run_id, name)
-                sent, stored = sent + len(steps), stored + len(steps & present)
-        if stored < sent:
-            raise self._forget(f"it has {stored:,} of {sent:,} values that it was sent")
-        self._unsure.update(self.runs.values())
+                count, stored = count + len(steps), stored + len(steps & present)
+        if stored < count:
+            raise self._forget(f"it has {stored:,} of {count:,} values that it was sent")
         self._steps.clear()
         self._names.clear()
 
@@ -293,10 +283,6 @@ class Sender:
                 self._params(run_id, event["params"])
             case "datasets":
                 self._datasets(run_id, event["read"])
-            case "model":
-                self._model(run_id, event)
-            case "uses":
-                self._uses(run_id, event["models"])
             case "artifact":
                 self._artifact(run_id, Path(event["path"]), event["folder"])
             case "close":
@@ -361,7 +347,6 @@ class Sender:
         self.runs.clear()
         self._steps.clear()
         self._names.clear()
-        self._unsure.clear()
         return Forgotten(reason)
 
     def _find(self, key: str) -> str | None:
@@ -369,7 +354,6 @@ class Sender:
         Forgotten if there was one."""
         where = [self._experiment_id], _has_key(key)
         for run in self._client.search_runs(*where, max_results=1):
-            self._unsure.add(run.info.run_id)
             self.runs[key] = run.info.run_id
             return run.info.run_id
         if key in self.runs:
@@ -449,49 +433,6 @@ class Sender:
         self._client.log_inputs(run_id, datasets=datasets)
         self._names[run_id] |= {("datasets", each.dataset.name) for each in datasets}
 
-    def _model(self, run_id: str, event: Event) -> None:
-        from mlflow.entities import LoggedModelOutput, Metric
-
-        step, client = event["step"], self._client
-        self._metrics(run_id, event)
-        model = self._find_model(event["model"])
-        if model is None:
-            tags = {
-                acceptable_name(name): acceptable_text(text, TAG_CHARACTERS)
-                for name, text in event["tags"].items()
-            } | {KEY_TAG: acceptable_name(event["model"])}
-            name = acceptable_text(event["name"], _NAME_CHARACTERS)
-            about = re.sub(r"[/:.%\"']", "-", name) or "-", run_id, tags
-            model = client.create_logged_model(
-                self._experiment_id, *about, model_type=event["kind"]
-            )
-        present = {metric.key for metric in model.metrics or ()}
-        # The points of the run, with their times: others would be doubled in its curves.
-        points = [
-            Metric(point.key, point.value, point.timestamp, step, model_id=model.model_id)
-            for name in map(acceptable_name, event["values"])
-            for point in client.get_metric_history(run_id, name)
-            if point.step == step and name not in present
-        ]
-        self._log(run_id, "metrics", points)
-        outputs = client.get_run(run_id).outputs
-        if model.model_id not in {each.model_id for each in outputs.model_outputs}:
-            client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
-        client.finalize_logged_model(model.model_id, "READY")
-
-    def _uses(self, run_id: str, keys: Sequence[str]) -> None:
-        from mlflow.entities import LoggedModelInput
-
-        models = filter(None, map(self._find_model, keys))
-        present = {each.model_id for each in self._client.get_run(run_id).inputs.model_inputs}
-        ids = {each.model_id for each in models} - present
-        if ids:
-            self._client.log_inputs(run_id, models=[LoggedModelInput(each) for each in sorted(ids)])
-
-    def _find_model(self, key: str) -> Any:
-        where = [self._experiment_id], _has_key(key)
-        return next(iter(self._client.search_logged_models(*where, max_results=1)), None)
-
     def _artifact(self, run_id: str, path: Path, folder: str) -> None:
         if not path.exists():
             logger.warning("MLflow does not get %s, which is gone", path)
@@ -512,7 +453,6 @@ class Sender:
         except Exception:
             # Some of them may have arrived: ask before they are sent again.
             self._steps.pop(run_id, None)
-            self._unsure.add(run_id)
             raise
         for point in accepted:
             self._steps[run_id][point.key].add(point.step)
@@ -520,8 +460,7 @@ class Sender:
     def _known_steps(self, run_id: str, name: str) -> set[int]:
         """The steps of a curve that the server has."""
         if name not in self._steps[run_id]:
-            is_unsure = run_id in self._unsure
-            self._steps[run_id][name] = self._read_steps(run_id, name) if is_unsure else set()
+            self._steps[run_id][name] = self._read_steps(run_id, name)
         return self._steps[run_id][name]
 
     def _read_steps(self, run_id: str, name: str) -> set[int]:
@@ -552,7 +491,7 @@ class Sender:
         return accepted
 
     def _log_batch(self, run_id: str, kind: str, batch: Sequence[Any]) -> list[Any]:
-        """Log a batch. One that is refused is halved until what is refused stands alone."""
+        """Log a batch; one that is refused is sent value by value."""
         try:
             self._client.log_batch(run_id, **{kind: batch})
             return [*batch]
@@ -564,24 +503,13 @@ class Sender:
             if len(batch) == 1:
                 logger.warning("MLflow refused %s: %s", batch[0].key, first_line(error))
                 return []
-        half = len(batch) // 2
-        return [
-            entity
-            for part in (batch[:half], batch[half:])
-            for entity in self._log_batch(run_id, kind, part)
-        ]
+        return [each for entity in batch for each in self._log_batch(run_id, kind, [entity])]
 
 
 def _opening(key: str, event: Event) -> Event:
     """The event that opens the run of a key, where none came into the file of `event`."""
-    return {
-        "name": key,
-        "parent": None,
-        "tags": {},
-        "params": {},
-        "time": event["time"],
-        "key": key,
-    }
+    nothing = {"parent": None, "tags": {}, "params": {}}
+    return {"name": key, "time": event["time"], "key": key, **nothing}
 
 
 def _check_id(id: str) -> str:

@@ -1,10 +1,7 @@
 """Spool files: events that wait for a server. Whoever sends a file holds a lock on it.
 
-    {"op": "to", "uri": ..., "experiment": ..., "driver": ...}    where the events belong
-    {"op": "open", ...}                                           an event
-
-A file stays until the server has all of it. One that a process left is sent again from its start,
-since sending twice is harmless and nobody knows what has arrived.
+{"op": "to", "uri": ..., "experiment": ..., "driver": ...}    where the events belong
+{"op": "open", ...}                                           an event
 """
 
 import contextlib
@@ -154,15 +151,6 @@ def take_files(folder: Path) -> Iterator[SpoolFile]:
             if file := SpoolFile.take(path):
                 with contextlib.closing(file):
                     yield file
-
-
-def count_events(folder: Path) -> int:
-    """The number of events in all files."""
-    count = 0
-    for path in folder.glob("*.jsonl"):
-        with contextlib.suppress(FileNotFoundError):
-            count += len(_parse(path.read_text("utf-8"), path)[1])
-    return count
 
 
 def _parse(text: str, path: Path) -> tuple[Event | None, list[Event]]:

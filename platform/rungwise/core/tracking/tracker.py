@@ -1,24 +1,20 @@
 """MLflow tracking from one thread of one process, so that one logical run is one MLflow run.
 
-Stages and workers report events. The driver's `Tracker` writes each to a spool file first, and a
-thread sends them in order. A server that is down, slow or broken never stops training: unsent
-events stay in the spool file, whose first line names the server, and are sent by the next run or by
-`rungwise gc`. Sending twice is harmless (sender.py). The file goes once the server has been asked
-what it has of it; a server without all of that gets every event of the file again.
+The driver's `Tracker` writes each event to a spool file first, and a thread sends them in order. A
+server that is down, slow or broken never stops training: unsent events stay in the file and are
+sent by the next run or by `rungwise gc`. The file goes once the server has all of it.
 """
 
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rungwise.core.configuration.secrecy import redact_data
 from rungwise.core.tracking.sender import Sender, first_line, hide_credentials
-from rungwise.core.tracking.spool import Forgotten, SpoolFile, count_events, take_files
+from rungwise.core.tracking.spool import Forgotten, SpoolFile, take_files
 
 logger = logging.getLogger(__name__)
 
@@ -71,25 +67,6 @@ class Tracker:
     def datasets(self, key: str, read: Mapping[str, tuple[str, str]]) -> None:
         """Record what a run reads: for each name a digest and the location."""
         self._put("datasets", key, read={**read})
-
-    def model(
-        self,
-        key: str,
-        model: str,
-        name: str,
-        kind: str,
-        values: Mapping[str, float],
-        step: int,
-        tags: Mapping[str, str],
-    ) -> None:
-        """Record a model that the run `key` has made, under a key of its own, with metrics that are
-        points of the run too."""
-        about = {"model": model, "name": name, "kind": kind, "step": step}
-        self._put("model", key, values={**values}, tags={**tags}, **about)
-
-    def uses(self, key: str, models: Sequence[str]) -> None:
-        """Record that a run reads models, given by key; leave out those that the server lacks."""
-        self._put("uses", key, models=[*models])
 
     def artifact(self, key: str, path: str, folder: str = "") -> None:
         self._put("artifact", key, path=path, folder=folder)
@@ -172,41 +149,23 @@ class Tracker:
             time.sleep(_LAST_RETRY_SECONDS)
 
 
-@dataclass
-class Synced:
-    sent: dict[str, int] = field(default_factory=dict)  # events by server, without a password
-    live: int = 0  # events in files that running processes are still sending
-
-
-def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
-    """Send every spooled event to the server named in its file. `uri` supplies the password for one
-    server, or the new address of the server `instead_of`. Raises ConnectionError if a server is
-    unreachable or fails; unsent events stay in the spool."""
-    own_uris = {hide_credentials(each) for each in (uri, instead_of) if each}
-    sent: Counter[str] = Counter()
-    senders: dict[tuple[str, str], Sender] = {}
-    faults: dict[tuple[str, str], str] = {}
-    unsent: Counter[tuple[str, str]] = Counter()
+def sync(uri: str, spool: Path, instead_of: str | None = None) -> int:
+    """Send the spooled events of the server at `uri`, whose earlier address is `instead_of`, to it;
+    return their number. Raises ConnectionError if it does not take one; unsent events stay."""
+    addresses = {hide_credentials(address) for address in (uri, instead_of) if address}
+    senders: dict[str, Sender] = {}
+    count = 0
     for file in take_files(spool):
-        target = uri if file.header["uri"] in own_uris else file.header["uri"]
-        server, place = hide_credentials(target), (target, file.header["experiment"])
-        count = file.waiting
-        if place not in faults:
-            fault = _send_file(senders.setdefault(place, Sender(*place)), file, is_last=True)
-            if not fault:
-                file.remove()
-                sent[server] += count
-                continue
-            faults[place] = fault
-        unsent[place] += file.waiting
-    if faults:
-        raise ConnectionError(
-            "; ".join(
-                f"{hide_credentials(place[0])} does not take {unsent[place]} events: {fault}"
-                for place, fault in faults.items()
-            )
-        )
-    return Synced({server: count for server, count in sent.items() if count}, count_events(spool))
+        if file.header["uri"] not in addresses:
+            continue
+        experiment, waiting = file.header["experiment"], file.waiting
+        sender = senders.setdefault(experiment, Sender(uri, experiment))
+        if fault := _send_file(sender, file, is_last=True):
+            server = hide_credentials(uri)
+            raise ConnectionError(f"{server} does not take {file.waiting} events: {fault}")
+        file.remove()
+        count += waiting
+    return count
 
 
 def _send_file(sender: Sender, file: SpoolFile, is_last: bool) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from rungwise.cluster.tasks import Packs
-from rungwise.core.stages.results import SharedResults
+from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import Range
 from rungwise.corpus.building.range_task import STAGING, RangeTask

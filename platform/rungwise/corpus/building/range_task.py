@@ -3,7 +3,7 @@ the training split first.
 
 Text stays in its range; only keys are compared with other ranges (stage.py). What a range gives
 depends on nothing else but what the comparison says of it, and is a shared result
-(core/stages/results.py), which a stage that was killed, or of a corpus that has grown, finds again:
+(core/stages/notes.py), which a stage that was killed, or of a corpus that has grown, finds again:
 
     of pieces of a range         text.arrow         all documents, uncompressed, in source order
                                  keys.arrow         their keys
@@ -46,7 +46,7 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.stages.results import SharedResults
+from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.corpus.building.held_out import HeldOutSplit, digest_split, split_documents
 from rungwise.corpus.building.pieces import KEY_CHARACTERS

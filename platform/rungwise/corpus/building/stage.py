@@ -41,8 +41,7 @@ from rungwise.cluster.tasks import (
 )
 from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import read_note, write_note
-from rungwise.core.stages.results import SharedResults, note_used
+from rungwise.core.stages.notes import SharedResults, note_used, read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.object_store import is_remote
 from rungwise.corpus.building.held_out import (

@@ -6,9 +6,8 @@ import numpy as np
 from pydantic import Field
 
 from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import StoredModel, Summary, SummaryPart
+from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.data.cutting import CutShare
@@ -190,18 +189,6 @@ class EvaluateSummary(Summary):
         if not faults:
             return ""
         return f"{name} ({own.mean:.3f}) is not shown to be above {' or '.join(faults)}"
-
-    def models(self, artifact: Artifact) -> list[StoredModel]:
-        """The fine-tuned model that was kept."""
-        metrics = {
-            f"{split}/{name}": value
-            for split, scores in (
-                ("validation", self.chosen.validation),
-                ("test", self.chosen.test),
-            )
-            for name, value in scores.items()
-        }
-        return [StoredModel(self.kind, self.chosen.epoch, metrics)]
 
     def best_trivial(self) -> tuple[str, float] | None:
         return max(self.trivial().items(), key=lambda item: item[1], default=None)

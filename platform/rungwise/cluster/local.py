@@ -1,0 +1,413 @@
+"""`rungwise up` and `down`: a Ray cluster of several nodes on this machine.
+
+Its folder, ~/.rungwise/clusters/local (RUNGWISE_HOME replaces ~/.rungwise), holds
+
+    cluster.json  where it is, written before anything is started
+    token         readable by its owner alone; in no argument and no variable
+    logs/         the output of each process
+    prometheus/   configuration and measurements, kept for the next cluster
+
+Each process inherits a mark in its environment, the cluster's scratch folder, by which it is found,
+also after its parents have ended.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from rich.console import Console
+
+from rungwise.cluster.environment import ENVIRONMENT, ROOT_VARIABLE
+from rungwise.core.errors import UserError
+from rungwise.core.package_data import data_parent
+from rungwise.core.storage.folder import Folder, local_path
+from rungwise.core.storage.object_store import is_remote
+
+HOME_VARIABLE = "RUNGWISE_HOME"
+MARK = "RUNGWISE_LOCAL_CLUSTER"
+DASHBOARD_PORT = 8265
+MAX_NODES = 32
+PAGE = "consoles/rungwise.html"  # the boards, served by Prometheus
+_GCS_PORT, _PROMETHEUS_PORT = 6379, 9090
+# Below the kernel's ephemeral ports, so that no process started meanwhile gets one of them.
+_QUIET_PORTS = range(20000, 32000)
+_TOKEN_BYTES = 32
+_OBJECT_STORE_BYTES = 512 << 20
+_START_SECONDS = 180.0
+_POLL_SECONDS = 0.2
+_ANSWER_SECONDS = 5.0
+_GRACE_SECONDS = 5.0
+_KILLS = 20
+_VARIABLES = {
+    # How long the head keeps an uploaded folder that no job uses, so that a stopped job can be
+    # resumed; Ray's default is ten minutes.
+    "RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S": str(7 * 86_400),
+    # Ray sets process titles, which by default overwrite the environment that others can read.
+    "SPT_NOENV": "1",
+}
+
+
+@dataclass(frozen=True)
+class LocalCluster:
+    """The record of the cluster: how to reach it, and the mark of its processes."""
+
+    job_address: str  # http://127.0.0.1:8265
+    ray_address: str  # 127.0.0.2:6379
+    token_path: str
+    prometheus_uri: str | None
+    root: str  # the base for a recipe's relative `root`
+    scratch: str  # of Ray's nodes; not in the folder: sockets below it need a short path
+    ready: bool = False  # everything has answered
+
+
+def cluster_folder() -> Path:
+    home = os.environ.get(HOME_VARIABLE)
+    return (Path(home) if home else Path.home() / ".rungwise") / "clusters" / "local"
+
+
+def find_cluster() -> LocalCluster | None:
+    """The cluster that was started here, whose processes may have ended since; None if there is
+    none."""
+    record = cluster_folder() / "cluster.json"
+    if not record.exists():
+        return None
+    try:
+        return LocalCluster(**json.loads(record.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"{record} is not a cluster record ({error}); end its processes by hand and remove it"
+        ) from error
+
+
+def save_cluster(cluster: LocalCluster) -> None:
+    folder = cluster_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    text = json.dumps(dataclasses.asdict(cluster), indent=2) + "\n"
+    Folder.at(folder).write_bytes("cluster.json", text.encode())
+
+
+def start_cluster(nodes: int, root: str, console: Console) -> LocalCluster:
+    """Return the running cluster, or start one with `root` for artifacts. Raises UserError if it
+    cannot be started here, or if one was never ready."""
+    if cluster := find_cluster():
+        if list_processes(cluster):
+            if not cluster.ready:
+                raise UserError("the cluster was never ready; end it with: rungwise down")
+            console.print("the cluster runs already")
+            return cluster
+        end_cluster(cluster)
+        console.print("the last cluster had ended by itself; its record is gone")
+    if not 1 <= nodes <= MAX_NODES:
+        raise UserError(f"--nodes is {nodes}; expected 1 to {MAX_NODES}")
+    # The default temporary folder may have a path too long for a socket below it.
+    short = "/tmp" if os.access("/tmp", os.W_OK) else None
+    cluster = LocalCluster(
+        job_address=f"http://127.0.0.1:{find_port(DASHBOARD_PORT)}",
+        ray_address=f"{node_address(0)}:{find_port(_GCS_PORT)}",
+        token_path=str(cluster_folder().absolute() / "token"),
+        prometheus_uri=None,
+        root=str(_make_root(root).parent),
+        scratch=tempfile.mkdtemp(prefix="rungwise-", dir=short),
+    )
+    # Saved before anything is started, so that `down` finds whatever was started.
+    save_cluster(cluster)
+    try:
+        shutil.rmtree(cluster_folder() / "logs", ignore_errors=True)
+        (cluster_folder() / "logs").mkdir(mode=0o700)
+        write_token(Path(cluster.token_path))
+        with console.status("starting"):
+            return _Starter(cluster).run(divide_cores(nodes, count_cores()))
+    except BaseException:
+        end_cluster(find_cluster() or cluster)
+        raise
+
+
+class _Starter:
+    """Starts the processes of a cluster."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._started: dict[str, psutil.Popen] = {}
+        self._ports = (port for port in random.sample(_QUIET_PORTS, 1000) if can_bind(port))
+        self._environment = node_environment(
+            Path(cluster.token_path),
+            **{ROOT_VARIABLE: cluster.root, MARK: cluster.scratch},
+            # By default these are the same for every cluster on the machine.
+            AUTOSCALER_METRIC_PORT=str(next(self._ports)),
+            DASHBOARD_METRIC_PORT=str(next(self._ports)),
+        )
+
+    def run(self, cpus: list[int]) -> LocalCluster:
+        """Start everything and wait for it. Raises UserError if a process ends or stays silent."""
+        api, token = self._cluster.job_address, Path(self._cluster.token_path)
+        names = {node_address(0): "head"}
+        names |= {node_address(number): f"node-{number + 1}" for number in range(1, len(cpus))}
+        for (address, name), count in zip(names.items(), cpus, strict=True):
+            self._start(name, self._node_command(name, address, count))
+            if name == "head":
+                self._wait(name, lambda: node_address(0) in list_nodes(api, token))
+        if binary := shutil.which("prometheus"):
+            uri = f"http://127.0.0.1:{find_port(_PROMETHEUS_PORT)}"
+            self._cluster = dataclasses.replace(self._cluster, prometheus_uri=uri)
+            self._start("prometheus", prometheus_command(binary, api, token, uri))
+            self._wait("prometheus", lambda: request(f"{uri}/-/ready"))
+        for address, name in names.items():
+            self._wait(name, lambda address=address: address in list_nodes(api, token))
+        self._wait("head", lambda: request(f"{api}/api/jobs/", token))
+        self._cluster = dataclasses.replace(self._cluster, ready=True)
+        save_cluster(self._cluster)
+        return self._cluster
+
+    def _node_command(self, name: str, address: str, cpus: int) -> list[str]:
+        options: dict[str, object] = {
+            "num-cpus": cpus,
+            "object-store-memory": _OBJECT_STORE_BYTES,
+            "metrics-export-port": next(self._ports),
+            # Ports that Ray would choose equal on every node; it picks free ones for all others.
+            "dashboard-agent-listen-port": next(self._ports),
+            "min-worker-port": 0,
+            "max-worker-port": 0,
+        }
+        head = None
+        if name == "head":
+            options["port"] = self._cluster.ray_address.rpartition(":")[2]
+            options["dashboard-port"] = self._cluster.job_address.rpartition(":")[2]
+            options["ray-client-server-port"] = next(self._ports)
+        else:
+            head = self._cluster.ray_address
+            options["num-gpus"] = 0  # the head has the machine's: each node would count them all
+        return start_command(address, Path(self._cluster.scratch, name), head, options)
+
+    def _start(self, what: str, command: Sequence[str]) -> None:
+        # In a session of its own, which the signals of this terminal do not reach.
+        with self._log(what).open("w") as stream:
+            self._started[what] = psutil.Popen(
+                command,
+                env=self._environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+            )
+
+    def _log(self, what: str) -> Path:
+        return cluster_folder().absolute() / "logs" / f"{what}.log"
+
+    def _wait(self, what: str, query: Callable[[], object]) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not is_answering(query):
+            for name, process in self._started.items():
+                if process.poll() is not None:
+                    raise UserError(f"{name} has ended; see {self._log(name)}")
+            if time.monotonic() > deadline:
+                raise UserError(f"{what} does not answer; see {self._log(what)}")
+            time.sleep(_POLL_SECONDS)
+
+
+def start_command(
+    address: str, temp_dir: Path, head: str | None, options: Mapping[str, object]
+) -> list[str]:
+    """`ray start` for a node at `address` that joins `head`, or for the head itself if that is
+    None, whose dashboard listens on loopback only. It blocks. `options` are others of it."""
+    role = ["--address", head] if head else ["--head", "--dashboard-host", "127.0.0.1"]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--block"]
+    command += ["--disable-usage-stats", "--node-ip-address", address, "--temp-dir", str(temp_dir)]
+    return [*command, *role, *(f"--{name}={value}" for name, value in options.items())]
+
+
+def node_environment(token_path: Path, **more: str) -> dict[str, str]:
+    """The environment of `ray start` and its processes: our settings unless the user has set them,
+    token auth, `more`."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        # The third says that the workers have this process's environment; those of a job may not.
+        if not name.startswith(("RAY_ADDRESS", "RAY_AUTH", "RAY_ENABLE_UV_RUN", "MLFLOW_"))
+    }
+    binaries = str(Path(sys.executable).parent)  # a job's `python` is the first one on PATH
+    path = os.pathsep.join([binaries, inherited.get("PATH", os.defpath)])
+    auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path)}
+    return {**ENVIRONMENT, **_VARIABLES, **inherited, "PATH": path, **auth, **more}
+
+
+def configure_prometheus(dashboard: str, token_file: Path, interval: str) -> dict[str, Any]:
+    """A configuration that scrapes every node in Ray's dashboard at each `interval` ("15s")."""
+    discovery = {
+        "url": f"{dashboard}/api/prometheus/sd",
+        "refresh_interval": interval,
+        "authorization": {"type": "Bearer", "credentials_file": str(token_file)},
+    }
+    return {
+        "global": {
+            "scrape_interval": interval,
+            "scrape_timeout": "5s",
+            "evaluation_interval": interval,
+        },
+        "rule_files": [str(_boards_folder() / "rules" / "*.yml")],
+        "scrape_configs": [{"job_name": "ray", "http_sd_configs": [discovery]}],
+    }
+
+
+def prometheus_command(binary: str, dashboard: str, token: Path, uri: str) -> list[str]:
+    """Write the configuration of a Prometheus that listens at `uri`, and return its command."""
+    folder = cluster_folder() / "prometheus"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    settings = configure_prometheus(dashboard, token, "10s")
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+    return [
+        binary,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={uri.removeprefix('http://')}",
+        f"--web.console.templates={_boards_folder() / 'consoles'}",
+    ]
+
+
+def _boards_folder() -> Path:
+    return data_parent("dashboards") / "dashboards" / "prometheus"
+
+
+def describe_cluster(cluster: LocalCluster) -> str:
+    """All addresses and what to do next, in lines."""
+    boards = f"{cluster.prometheus_uri}/{PAGE}" if cluster.prometheus_uri else "need Prometheus"
+    rows = [
+        ("job address", f"{cluster.job_address}  (also Ray's dashboard, which asks for the token)"),
+        ("Prometheus", cluster.prometheus_uri or "not installed"),
+        ("boards", boards),
+        ("token", cluster.token_path),
+        ("artifacts", f"a recipe's `root: artifacts` is {Path(cluster.root) / 'artifacts'}"),
+        ("logs", f"{cluster_folder().absolute() / 'logs'}; of the nodes: {cluster.scratch}"),
+        ("next", "rungwise submit pretrain quickstart"),
+        ("", "rungwise down"),
+    ]
+    return "\n".join(f"{what:<14} {text}".rstrip() for what, text in rows)
+
+
+def end_cluster(cluster: LocalCluster) -> int:
+    """End every process of the cluster, by SIGTERM and then SIGKILL, and remove its token and
+    record; return their number. Raises UserError if one cannot be ended."""
+    processes = list_processes(cluster)
+    count, seconds = len(processes), _GRACE_SECONDS
+    for number in range(_KILLS):
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill() if number else process.terminate()
+        psutil.wait_procs(processes, seconds)
+        if not (processes := list_processes(cluster)):
+            break
+        seconds = 1.0
+    else:
+        ids = ", ".join(str(process.pid) for process in processes)
+        raise UserError(f"these processes do not end: {ids}; look at what holds them")
+    shutil.rmtree(cluster.scratch, ignore_errors=True)
+    Path(cluster.token_path).unlink(missing_ok=True)
+    (cluster_folder() / "cluster.json").unlink(missing_ok=True)
+    return count
+
+
+def list_processes(cluster: LocalCluster) -> list[psutil.Process]:
+    """Every live process of the cluster."""
+    processes = []
+    for process in psutil.process_iter():
+        # Other users' processes hide their environment, and kernel threads have none.
+        with contextlib.suppress(psutil.Error, OSError):
+            is_marked = process.environ().get(MARK) == cluster.scratch
+            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
+                processes.append(process)
+    return [process for process in processes if process.pid != os.getpid()]
+
+
+def count_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def divide_cores(nodes: int, cores: int) -> list[int]:
+    """The CPUs of each node, at least one."""
+    return [max(1, cores // nodes + (number < cores % nodes)) for number in range(nodes)]
+
+
+def node_address(number: int) -> str:
+    """The address of node 0 (the head), 1 and so on. Not 127.0.0.1, which Ray would replace."""
+    return f"127.0.0.{number + 2}"
+
+
+def find_port(port: int) -> int:
+    """This port or the next that is free on every interface, as Ray listens on all of them."""
+    for candidate in range(port, port + 100):
+        if can_bind(candidate):
+            return candidate
+    raise UserError(f"no port is free from {port} to {port + 99} on this machine")
+
+
+def can_bind(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        # Servers set this too: closing connections of an ended server do not block its port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("0.0.0.0", port))
+        return True
+    return False
+
+
+def _make_root(root: str) -> Path:
+    if is_remote(root):
+        raise UserError(
+            f"--root is {root}; expected a folder of this machine. A recipe may name a bucket as "
+            "its own root"
+        )
+    path = local_path(root).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--root {path} cannot be made ({error.strerror}); choose another"
+        ) from error
+    return path
+
+
+def write_token(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w") as stream:
+        stream.write(secrets.token_hex(_TOKEN_BYTES))
+
+
+def is_answering(query: Callable[[], object]) -> bool:
+    """Whether a request to a service returns something non-empty."""
+    try:
+        return bool(query())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def list_nodes(dashboard: str, token: Path) -> set[str]:
+    """The addresses of the nodes that Ray counts as alive."""
+    state = json.loads(request(f"{dashboard}/api/v0/nodes?limit=1000", token))
+    rows = state["data"]["result"]["result"]
+    return {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
+
+
+def request(url: str, token: Path | None = None) -> bytes:
+    """The body of a response. Raises OSError unless the server answers 200."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
+    # A proxy could not reach this machine's loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    query = urllib.request.Request(url, headers=headers)
+    with opener.open(query, timeout=_ANSWER_SECONDS) as response:
+        return response.read()

@@ -1,1 +1,0 @@
-"""`rungwise up` and `rungwise down`: a real Ray cluster of several nodes on this machine."""

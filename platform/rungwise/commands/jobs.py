@@ -1,0 +1,167 @@
+"""`rungwise submit|status|up|down`: run a workflow on a cluster, or on one on this machine."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import INTERRUPTED, plain_console
+
+_MOST_RUNS = 200  # read from MLflow, newest first
+_PERCENT, _COUNT, _NUMBER = "{:.1%}".format, "{:,.0f}".format, "{:.4g}".format
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, submit, "check a workflow, run it on a cluster, follow it")
+    add_workflow(parser)
+    parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="folder to upload")
+    parser.add_argument("--no-wait", action="store_true", help="return once the job is submitted")
+    parser.add_argument(
+        "--kubernetes",
+        type=Path,
+        metavar="OVERLAY",
+        help="print a RayJob with the cluster of this folder, such as infra/kuberay/overlays/cpu",
+    )
+    parser.add_argument(
+        "--apply", action="store_true", help="with --kubernetes: pipe it to `kubectl create`"
+    )
+    parser.add_argument(
+        "--address",
+        metavar="URL",
+        help="default: RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http, else the "
+        "cluster that `rungwise up` started",
+    )
+    parser = add_verb(commands, status, "show how runs are doing: tokens/s, MFU, losses")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
+    parser.add_argument("--experiment", default="rungwise", help="in MLflow")
+    parser = add_verb(commands, up, "start a Ray cluster of several nodes on this machine")
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--root", default="artifacts", help="root of recipes and MLflow's store")
+    add_verb(commands, down, "stop the cluster that `up` started, nothing else")
+
+
+def submit(options: argparse.Namespace) -> int | None:
+    """Submit the job; return its exit status. Raises UserError if it could not run."""
+    # Importing recipes imports all training code.
+    from rungwise.submission.job import load_job
+
+    if options.apply and options.kubernetes is None:
+        raise UserError("--apply needs --kubernetes OVERLAY, which names the cluster of the RayJob")
+    job = load_job(options.working_dir, options.workflow, options.config, options.overrides)
+    if options.kubernetes is not None:
+        from rungwise.submission.kubernetes import submit_rayjob
+
+        submit_rayjob(job, options.kubernetes, apply=options.apply)
+        return None
+    from rungwise.submission.submit import find_server
+    from rungwise.submission.submit import submit as submit_job
+
+    return submit_job(job, find_server(options.address), wait=not options.no_wait)
+
+
+def up(options: argparse.Namespace) -> int | None:
+    """Start the cluster, or say that it runs already."""
+    from rungwise.cluster.local import describe_cluster, start_cluster
+
+    console = plain_console()
+    try:
+        console.print(describe_cluster(start_cluster(options.nodes, options.root, console)))
+    except KeyboardInterrupt:
+        console.print("interrupted; everything that had started was stopped")
+        return INTERRUPTED
+    return None
+
+
+def down(options: argparse.Namespace) -> None:
+    """End the cluster's processes and jobs, and remove its token and record."""
+    from rungwise.cluster.local import end_cluster, find_cluster
+
+    say = plain_console().print
+    if (cluster := find_cluster()) is None:
+        say("no cluster was started here")
+        return
+    count = end_cluster(cluster)
+    say(f"ended {count} processes of the cluster; submit a job that ran again, and it goes on")
+
+
+def _clock(value: float) -> str:
+    minutes, seconds = divmod(round(value), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+# What is shown of a stage: MLflow's name, and how it is written.
+FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "tokens": ("train/tokens", _COUNT),
+    "tokens/s": ("system/tokens_per_second", _COUNT),
+    "MFU": ("system/mfu", _PERCENT),
+    "loss": ("train/loss", _NUMBER),
+    "validation": ("validation/loss", _NUMBER),
+    "data wait": ("system/data_wait_share", _PERCENT),
+    "skipped": ("train/skipped_steps", _COUNT),
+    "starting": ("system/starting_seconds", _clock),
+    "time": ("system/stage_seconds", _clock),
+}
+
+
+@dataclass
+class StageStatus:
+    """One stage of a run: its state, and its figures by heading."""
+
+    state: str
+    values: dict[str, float] = field(default_factory=dict)
+
+
+def status(options: argparse.Namespace) -> None:
+    """Print each stage's figures. Raises UserError if MLflow has no such experiment."""
+    from rungwise.core.tracking.sender import hide_credentials
+    from rungwise.pipeline.places import default_places
+
+    uri = default_places()[1]
+    stages = query_mlflow(uri, options.experiment, options.run)
+    Console().print(*_describe(stages), f"[dim]MLflow at {hide_credentials(uri)}[/]", sep="\n")
+
+
+def query_mlflow(uri: str, experiment: str, run: str | None) -> dict[tuple[str, str], StageStatus]:
+    """The latest figures of the newest stages in MLflow, by run and stage."""
+    from rungwise.core.tracking.sender import PARENT_TAG, hide_credentials, store_client
+
+    with store_client(uri) as client:
+        record = client.get_experiment_by_name(experiment)
+        if record is None:
+            raise UserError(
+                f"MLflow at {hide_credentials(uri)} has no experiment {experiment}; start a run, "
+                "or give another --experiment or MLFLOW_TRACKING_URI"
+            )
+        runs = client.search_runs([record.experiment_id], max_results=_MOST_RUNS)
+    names = {each.info.run_id: each.info.run_name or "" for each in runs}
+    stages: dict[tuple[str, str], StageStatus] = {}
+    for each in runs:
+        parent = names.get(each.data.tags.get(PARENT_TAG, ""), "")
+        if "rungwise.stage" not in each.data.tags or run not in (None, parent):
+            continue
+        key = parent, each.info.run_name or ""
+        stage = stages.setdefault(key, StageStatus(each.info.status.lower()))
+        for heading, (metric, _) in FIGURES.items():
+            if (value := each.data.metrics.get(metric)) is not None:
+                stage.values.setdefault(heading, value)
+    return dict(reversed(stages.items()))
+
+
+def _describe(stages: dict[tuple[str, str], StageStatus]) -> list[Text | Padding]:
+    """A line for each stage, and its figures below it."""
+    lines: list[Text | Padding] = []
+    for (run, name), stage in stages.items():
+        lines.append(Text(f"{run}  {name}  {stage.state}"))
+        figures = [
+            f"{heading} {write(stage.values[heading])}"
+            for heading, (_, write) in FIGURES.items()
+            if heading in stage.values
+        ]
+        lines.append(Padding(", ".join(figures), (0, 0, 0, 2)))
+    return lines or [Text("no run")]
