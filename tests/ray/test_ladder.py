@@ -11,7 +11,7 @@ from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.curve import CurveSummary, read_points
-from rungwise.evaluation.suites.scores import MeasureSummary
+from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.forecast.points import group_by_rung
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.workflow import load_recipe, run

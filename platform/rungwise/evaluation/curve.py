@@ -1,13 +1,6 @@
-"""Curve stage: what each rung was worth at each share of its budget, and what that took.
-
-    pretrainings of a rung by budget and seed ──┬──> points.json (forecast/points.py)
-    what was measured of each ──────────────────┘
-
-Nothing is trained or measured here. A rung whose objective has a code length has the bits per byte
-of the suite `perplexity`, by document too; another one that predicts tokens has the loss of its
-last validation; the others have no points.
-
-The `curve` block: at which budgets, and of what.
+"""Curve stage: what each rung was worth at each share of its budget, and what that took. It gathers
+the points of runs that have ended: bits per byte of the suite `perplexity`, by document too, or
+else the loss of the last validation on the tokens that are predicted.
 """
 
 from __future__ import annotations
@@ -28,8 +21,8 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
-from rungwise.evaluation.search.record import count_cost
-from rungwise.evaluation.suites.scores import read_items
+from rungwise.evaluation.search import count_cost
+from rungwise.evaluation.suites.items import read_items
 from rungwise.forecast.points import Point
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.summary import PretrainSummary
@@ -70,8 +63,8 @@ class CurveConfig(Config):
 
 
 class CurveRun(Config):
-    """A pretraining of a rung at a budget: the titles of its stages, `measure` null where the loss
-    of its validation is what is measured."""
+    """A pretraining of a rung at a budget: the titles of its stages; `measure` is null where the
+    loss of its validation counts."""
 
     rung: str
     budget: float
@@ -90,8 +83,8 @@ class CurveStageConfig(Config):
 
 
 class RungCost(SummaryPart):
-    """Core-seconds of the largest budget of a rung alone, of all its budgets once, and of all its
-    runs, each without the steps that it took over from a shorter one."""
+    """Core-seconds of the largest budget of a rung alone, of all budgets once, and of all runs,
+    without steps taken over from a shorter one."""
 
     largest: float
     budgets: float
@@ -99,7 +92,7 @@ class RungCost(SummaryPart):
 
 
 class CurveSummary(Summary):
-    """The number of points, what those of each rung cost, and why other rungs have none."""
+    """The points, what those of each rung cost, and why other rungs have none."""
 
     points: int
     costs: dict[str, RungCost]

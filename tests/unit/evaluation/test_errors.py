@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from seqeval.metrics import classification_report
-from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import errors as predictions
-from rungwise.evaluation.comparison.errors import analyse_errors, compare_errors
+from rungwise.evaluation.comparison.errors import analyse_errors
 from rungwise.report.page import environment
 from rungwise.report.sections.errors import TaskErrors
 from rungwise.tasks.interface import task_kind
@@ -144,8 +144,6 @@ def test_each_of_several_labels_is_scikit_learns(tmp_path: Path) -> None:
     share = np.array(of["probabilities"])
     confidence, right = np.where(said, share, 1 - share).ravel(), (gold == said).ravel()
     assert found.calibration_error == pytest.approx(gap(confidence, right), abs=1e-9)
-    exact = accuracy_score(gold, said)
-    assert sum(p.count * p.score for p in found.by_length) / len(gold) == pytest.approx(exact)
     assert {each.gold for each in found.wrong} >= {"no label"}
 
 
@@ -162,51 +160,7 @@ def test_types_of_spans_are_seqevals(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["classification", "tagging"])
-def test_parts_by_length_hold_every_row_once_and_no_length_twice(kind: str, tmp_path: Path) -> None:
-    info, rows = kept(tmp_path, kind)
-    parts, of = analyse_errors(rows, "a", task_kind(info)).by_length, columns(tmp_path)
-    lengths = (
-        [len(t.split()) for t in of["text"]] if kind != "tagging" else [*map(len, of["words"])]
-    )
-    right = [
-        np.mean(np.array(g) == np.array(s))
-        for g, s in zip(of["gold"], of["prediction"], strict=True)
-    ]
-    assert len(parts) == 4
-    for part in parts:
-        own = [r for r, n in zip(right, lengths, strict=True) if part.shortest <= n <= part.longest]
-        assert part.count == len(own)
-        assert part.score == pytest.approx(np.mean(own), abs=1e-9)
-    assert sum(part.count for part in parts) == 2 * COUNT
-
-
-def test_the_length_of_a_chinese_text_is_its_characters() -> None:
-    texts = ("猫" * 3, "猫狗" * 20, "ab 狗")
-    rows = predictions.prediction_rows(
-        "a",
-        0,
-        [Text(f"a:{n}", text, None, "no") for n, text in enumerate(texts)],
-        [{"label": "no", "probabilities": [1.0, 0.0, 0.0]}] * 3,
-        "label",
-    )
-    info = TaskInfo("classification", LABELS, False, "accuracy")
-    parts = analyse_errors(rows, "a", task_kind(info)).by_length
-    assert [(each.shortest, each.longest) for each in parts] == [(2, 2), (3, 3), (40, 40)]
-
-
-def test_two_variants_are_compared_example_by_example(tmp_path: Path) -> None:
-    info, rows = kept(tmp_path, "choice")
-    counts, shown = compare_errors(rows, "a", "b", task_kind(info))
-    right = {v: [r["gold"] == r["prediction"] for r in rows if r["variant"] == v] for v in "ab"}
-    pairs = list(zip(right["a"], right["b"], strict=True))
-    assert counts["both"] == pairs.count((True, True))
-    assert counts["second"] == pairs.count((False, True)) > 0
-    assert sum(counts.values()) == 2 * COUNT
-    assert all(each.gold == each.other != each.prediction for each in shown)
-
-
-def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
+def test_answers_and_texts_have_no_confidence(tmp_path: Path) -> None:
     asked = [
         Question("a:1", "1", "Why?", "It rains.", (Answer("rains", 3),)),
         Question("a:2", "2", "Who?", "It rains.", ()),
@@ -220,7 +174,6 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
         task_kind(TaskInfo("span", (), False, "f1")),
     )
     assert found.calibration_error is None
-    assert found.by_length[0].score == pytest.approx((2 / 3 + 0) / 2)
     assert {each.gold for each in found.wrong} == {"rains", "no answer"}
     texts = [Text(f"a:{n}", "x", target="今 天") for n in range(4)]
     rows = predictions.prediction_rows(
@@ -231,22 +184,13 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
     found = analyse_errors(
         predictions.read_predictions(Folder.at(tmp_path)), "a", task_kind(written)
     )
-    assert (found.by_length[0].score, [each.prediction for each in found.wrong]) == (
-        0.5,
-        ["明天", ""],
-    )
-    numbers = predictions.prediction_rows(
-        "a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}], "score"
-    )
-    found = analyse_errors(numbers, "a", task_kind(TaskInfo("regression", (), True, "pearson")))
-    assert found.by_length[0].score == 0.5
+    assert [each.prediction for each in found.wrong] == ["明天", ""]
 
 
 def test_texts_and_labels_are_shown_in_their_own_direction_and_break(tmp_path: Path) -> None:
     """As `dir` does, for which the style sheet breaks words of any length."""
     info, rows = kept(tmp_path, "classification")
-    both, examples = compare_errors(rows, "a", "b", task_kind(info))
-    errors = TaskErrors("t", analyse_errors(rows, "a", task_kind(info)), "b", both, examples)
+    errors = TaskErrors("t", analyse_errors(rows, "a", task_kind(info)))
     page = environment().get_template("errors.html.j2")
     html = page.render(errors=[errors], plots={"reliability-t.png": b""})
     cells = re.findall(r"<td([^>]*)>(word|no|maybe|yes)", html)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rungwise.evaluation.suites import polysemy, probe
+from rungwise.evaluation.suites import probe, senses
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.evaluation.suites.polysemy import PolysemySuite
 from rungwise.evaluation.suites.probe import ProbeSuite
+from rungwise.evaluation.suites.senses import PolysemySuite
 from rungwise.tokenizer.training import wordpiece
 from tests.toy_rungs import Table, encoder_rung
 
-TEXTBOOK = " ".join(o.sentence.text for each in polysemy.read_textbook().values() for o in each)
+TEXTBOOK = " ".join(o.sentence.text for each in senses.read_textbook().values() for o in each)
 WORDS = ["[UNK]", *sorted({"the", "to", "bank", "play", *TEXTBOOK.lower().split()})]
 WORDPIECE = wordpiece({word: number for number, word in enumerate(WORDS)}, lowercase=True)
 
@@ -124,7 +124,7 @@ def test_entities_are_grouped_by_type(real_data: Path) -> None:
 
 def test_the_textbook_is_read() -> None:
     measured = PolysemySuite().measure(rung(Planted()), "textbook")
-    pairs = measured.files[polysemy.PAIRS]
+    pairs = measured.files[senses.PAIRS]
     shown = pairs["bank"]["occurrences"]
     words = [each["text"][each["first"] : each["end"]] for each in shown]
     assert words == ["banks", "bank", "bank", "bank"]
@@ -139,9 +139,9 @@ def test_the_textbook_is_read() -> None:
 
 
 def test_equally_near_occurrences_share_the_credit() -> None:
-    senses = ["river", "river", "money", "money"]
+    names = ["river", "river", "money", "money"]
     cosines = np.array(
         [[1, 0.2, 0.9, 0.1], [0.2, 1, 0.2, 0.2], [0.9, 0.2, 1, 0.9], [0.1, 0.2, 0.9, 1]]
     )
-    credits = [polysemy.nearest_credit(cosines, senses, place) for place in range(4)]
+    credits = [senses.nearest_credit(cosines, names, place) for place in range(4)]
     assert credits == [0, 1 / 3, 0.5, 1]

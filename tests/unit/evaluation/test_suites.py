@@ -26,11 +26,10 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import list_matching_files
 from rungwise.evaluation.comparison.claims import compare, registered_claims
-from rungwise.evaluation.suites import speed
+from rungwise.evaluation.suites import perplexity
 from rungwise.evaluation.suites.items import Items, estimate_items
-from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
 from rungwise.evaluation.suites.sentences import SentencesSuite
-from rungwise.evaluation.suites.speed import SpeedSuite
 from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite, read_pairs
 from rungwise.models.families import kneser_ney, ngram_model
 from rungwise.models.families.gpt import GptConfig
@@ -404,7 +403,7 @@ class Reader:
 
 def items(monkeypatch: pytest.MonkeyPatch, takes: Callable[[int], float]) -> list[Items]:
     reader: Any = Reader(takes)
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: reader.now)
+    monkeypatch.setattr(perplexity.time, "perf_counter", lambda: reader.now)
     rung: Any = SimpleNamespace(model=reader, special=SpecialIds(end=0, ids=(0, 1)))
     suite = SpeedSuite(rounds=4)
     assert suite.serves(rung)

@@ -1,26 +1,16 @@
-"""Evaluate stage: compare variants on the test split of one task, all with the same new seeds.
-
-    variant, seed ──> fine-tune ──> scores and predictions ──┬──> means with 95 % intervals
-    rival ──> scikit-learn ──> scores and predictions ───────┴──> differences of all pairs
+"""Evaluate stage: compare variants on the test split of one task, all with the same new seeds, and
+beside rivals: what people use without pretraining, on the very same examples.
 
 A swept variant uses the settings of the sweep's winner, whose own score, a maximum over trials, is
-too high; new seeds and a test split that selected nothing avoid this bias. Variants share seeds so
-that differences can be paired. A rival (rivals.py) learns once from the same examples; it is paired
-with every seed of a variant, on the same test examples.
-
-Test examples that a model has met before: in the training split, or in the text it was
-pretrained on; and its score without them.
-
-An example stands in the training split if one there has the same input. It stands in a text if all
-its runs of `RUN` words do, whatever the punctuation (corpus/cleaning/decontamination.py); one of
-fewer words is not searched for, because it may stand in any text.
-
-N test examples
+too high; new seeds and a test split that selected nothing avoid this bias.
 """
 
 import itertools
 import json
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +21,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.corpus.summary import CORPORA, read_split
-from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
 from rungwise.evaluation.comparison.errors import prediction_rows, write_predictions
-from rungwise.evaluation.comparison.rivals import RivalRun, start_rivals
 from rungwise.evaluation.comparison.seeds import (
     SeedJob,
     SeedResult,
@@ -43,6 +31,8 @@ from rungwise.evaluation.comparison.seeds import (
     score_seeds,
 )
 from rungwise.evaluation.comparison.summary import (
+    CompareConfig,
+    EvaluateConfig,
     EvaluateSummary,
     Overlap,
     PairedDifference,
@@ -60,15 +50,17 @@ from rungwise.evaluation.statistics import (
     paired_draws,
 )
 from rungwise.finetune import DESCRIPTION
-from rungwise.tasks.data.files import find_overlap, noise_split
+from rungwise.tasks.data.files import find_overlap, noise_split, read_splits
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, read_examples
+from rungwise.tasks.kinds.kind import Outputs
+from rungwise.tasks.kinds.rivals import row_items
 from rungwise.tasks.scoring.metrics import format_metric, metric_range
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.tokenizer import load_reader
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 
-RUN = 8
+RUN = 8  # words: an example stands in a text if all its runs of so many do
 
 
 def find_met(
@@ -101,6 +93,54 @@ def find_met(
     return result
 
 
+@dataclass(frozen=True)
+class RivalRun:
+    """A rival with its best strength, its metrics by split, and its predictions on test."""
+
+    name: str
+    short: str
+    strength: float
+    scores: dict[str, dict[str, float]]
+    predictions: list[dict[str, Any]]
+    seconds: float
+
+
+def start_rivals(task: Artifact, noise: Sequence[float]) -> list[Any]:
+    """Start every rival of a task; returns Ray's references to their runs."""
+    import ray
+
+    rivals = task_kind(TaskSummary.of(task).info).rivals()
+    run = ray.remote(num_cpus=1)(run_rival)
+    return [run.remote(task, number, noise) for number in range(len(rivals))]
+
+
+def run_rival(task: Artifact, number: int, noise: Sequence[float]) -> RivalRun:
+    """Fit and score one of the rivals of a task, with the strength that is best on validation, the
+    smallest of equals."""
+    start = time.monotonic()
+    kind = task_kind(TaskSummary.of(task).info)
+    rival, splits = kind.rivals()[number], read_splits(task, noise)
+    train, metric = splits.pop("train"), kind.info.metric
+    runs: list[RivalRun] = []
+    for strength, values in rival.fit_strengths(train, splits):
+        outputs = {
+            split: Outputs(arrays, row_items(arrays), splits[split])
+            for split, arrays in values.items()
+        }
+        calibration = kind.calibrate(outputs["validation"])
+        answers = {split: kind.decode(each, calibration) for split, each in outputs.items()}
+        scores = {split: kind.score(each, splits[split]) for split, each in answers.items()}
+        shares = kind.probabilities(outputs["test"])
+        predictions = [
+            answer if share is None else {**answer, "probabilities": share}
+            for answer, share in zip(answers["test"], shares, strict=True)
+        ]
+        seconds = round(time.monotonic() - start, 1)
+        runs.append(RivalRun(rival.name, rival.short, strength, scores, predictions, seconds))
+    best = max(runs, key=lambda each: (each.scores["validation"][metric], -each.strength))
+    return RivalRun(**{**vars(best), "seconds": runs[-1].seconds})
+
+
 _SCRATCH = ".seeds"
 
 SeedResults = Mapping[str, Sequence[SeedResult]]  # by variant
@@ -110,10 +150,7 @@ def compare_variants(
     config: CompareConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> EvaluateSummary:
     """Score every variant with every seed; keep the model of `evaluate.keep` best on validation.
-
-    Inputs: the task, and for each variant its tokenizer and pretraining (several if a sweep varied
-    earlier blocks) and its sweep, if any; see `input_name`.
-    """
+    Inputs: the task, and those of each variant (`input_name`)."""
     import ray
 
     settings, scratch = config.evaluate, output / _SCRATCH
@@ -178,9 +215,6 @@ def compare_variants(
     write_predictions(rows, output)
     _keep_model(best, variants[best.variant].tokenizer, output)
     scratch.remove()
-    for name, result in results.items():
-        if result.noise:
-            context.report.note(_noise_note(name, result, metric))
     trivial = [scores[metric] for scores in task.baselines.values() if metric in scores]
     lowest = results[first].estimates[metric].low
     scores_shown = {name: each.estimates[metric].mean for name, each in results.items()}
@@ -188,6 +222,10 @@ def compare_variants(
     means = ", ".join(
         f"{name} {format_metric(mean, metric)}" for name, mean in scores_shown.items()
     )
+    most = max(len(each.pretrains) for each in variants.values())
+    runs = f"{most} pretrainings, {settings.num_seeds} seeds each"
+    if most == 1:
+        runs = f"{settings.num_seeds} seeds"
     return EvaluateSummary(
         task=config.task,
         budget=config.budget,
@@ -205,31 +243,25 @@ def compare_variants(
         baselines=task.baselines,
         beats_baselines=lowest > max(trivial) if trivial else None,
         chosen=best.row,
-        headline=f"test {metric.replace('_', ' ')}: {means} ({_describe_runs(variants, settings)})",
+        headline=f"test {metric.replace('_', ' ')}: {means} ({runs})",
     )
 
 
 def _summarise_variant(
     variant: VariantInputs, seeds: Sequence[SeedResult], info: TaskInfo
 ) -> VariantResult:
-    metric, first, pretrainings = info.metric, seeds[0], len(variant.pretrains)
+    def average(scores: list[float], name: str) -> Estimate:
+        return estimate(independent_scores(scores, len(variant.pretrains)), metric_range(name))
+
+    metric, first = info.metric, seeds[0]
     return VariantResult(
-        estimates={
-            name: estimate(
-                independent_scores([seed.test[name] for seed in seeds], pretrainings),
-                metric_range(name),
-            )
-            for name in first.test
-        },
+        estimates={name: average([each.test[name] for each in seeds], name) for name in first.test},
         finetune=variant.finetune,
         selection=variant.selection,
         pretraining=variant.cost,
         cut=first.cut,
         noise={
-            rate: estimate(
-                independent_scores([seed.noise[rate][metric] for seed in seeds], pretrainings),
-                metric_range(metric),
-            )
+            rate: average([each.noise[rate][metric] for each in seeds], metric)
             for rate in first.noise
         },
     )
@@ -258,13 +290,8 @@ def _pair_differences(
     info: TaskInfo,
     settings: EvaluateConfig,
 ) -> tuple[PairedDifference, ...]:
-    """First minus second variant for every pair, then every variant minus every rival.
-
-    Student's t interval covers the randomness of pretraining, or of fine-tuning alone if there is
-    one pretraining; the bootstrap also resamples test examples and so covers the choice of the test
-    split. Pretrainings that only one of the two has are left out. A rival counts as one that has as
-    many runs as the variant, with the same score each time.
-    """
+    """First minus second variant for every pair, over the pretrainings that both have, then every
+    variant minus every rival, which counts as having as many runs with the same score."""
     bounds = metric_range(info.metric)
     scores = {name: [seed.test[info.metric] for seed in each] for name, each in by_variant.items()}
     differences = []
@@ -300,26 +327,3 @@ def _keep_model(best: SeedResult, tokenizer: Artifact, output: Folder) -> None:
     save_tensors(output, MODEL, load_tensors(output / _SCRATCH, f"{best.files}.safetensors"))
     output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
     output.write_bytes(TOKENIZER_FILE, load_reader(tokenizer.folder).to_str().encode())
-
-
-def _describe_runs(variants: Mapping[str, VariantInputs], settings: EvaluateConfig) -> str:
-    """`5 seeds`, or `3 pretrainings, 5 seeds each`."""
-    most = max(len(variant.pretrains) for variant in variants.values())
-    return (
-        f"{most} pretrainings, {settings.num_seeds} seeds each"
-        if most > 1
-        else f"{settings.num_seeds} seeds"
-    )
-
-
-def _noise_note(name: str, result: VariantResult, metric: str) -> str:
-    clean = format_metric(result.estimates[metric].mean, metric)
-    noisy = ", ".join(
-        f"in {100 * float(rate):g}% {format_metric(each.mean, metric)} "
-        f"[{format_metric(each.low, metric)}, {format_metric(each.high, metric)}]"
-        for rate, each in result.noise.items()
-    )
-    return (
-        f"{name}: test {metric.replace('_', ' ')} {clean}; with a typing error in "
-        f"so many of its longer words: {noisy}"
-    )

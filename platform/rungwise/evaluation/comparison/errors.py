@@ -1,10 +1,4 @@
-"""Error analysis from prediction rows: by class, confidence and length.
-
-The rows of all seeds of a variant are pooled. A reliability curve has ten bins of equal width; the
-expected calibration error is the mean gap between confidence and accuracy, weighted by bin size
-(Guo et al. 2017, arXiv:1706.04599).
-
-Predictions on the test split in `predictions.parquet`: one row per variant, seed and example.
+"""Predictions on the test split, a row per variant, seed and example, and the analysis of errors.
 
     variant, seed    which model; a rival has no seed
     where            the example's file and line
@@ -32,7 +26,6 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskSummary, read_examples
-from rungwise.tasks.kinds.items import WORD
 from rungwise.tasks.kinds.kind import Decision, TaskKind
 
 PredictionRow = dict[str, Any]
@@ -48,8 +41,7 @@ def prediction_rows(
     predictions: Sequence[Mapping[str, Any]],
     answer: str,
 ) -> list[PredictionRow]:
-    """The rows of one model. `predictions` are those of the task's kind, with probabilities added,
-    and `answer` its key in them."""
+    """The rows of one model; `answer` is the key of the task's kind in its `predictions`."""
     rows = []
     for example, prediction in zip(examples, predictions, strict=True):
         fields = asdict(example)
@@ -97,12 +89,12 @@ def sum_metric(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
     return run_sums(evaluation, task)[best.variant, best.seed][None]
 
 
-_BINS, _LENGTHS, _EXAMPLES = 10, 4, 12
+_BINS, _EXAMPLES = 10, 12
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Scores of a label or span type, with its counts in gold and in predictions."""
+    """Scores of a label or span type, with its counts."""
 
     name: str
     precision: float
@@ -114,7 +106,7 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class Bin:
-    """A bin of the reliability curve: size, mean confidence, accuracy."""
+    """A bin of the reliability curve."""
 
     count: int
     confidence: float
@@ -122,44 +114,32 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class LengthRange:
-    """Examples of similar length in words (a Han character is one): bounds, rows, mean score."""
-
-    shortest: int
-    longest: int
-    count: int
-    score: float
-
-
-@dataclass(frozen=True)
 class ErrorExample:
-    """A misclassified example; `other` is the answer of another variant."""
+    """A misclassified example."""
 
     where: str
     text: str
     gold: str
     prediction: str
     confidence: float | None
-    other: str | None = None
 
 
 @dataclass(frozen=True)
 class ErrorAnalysis:
-    """The error analysis of one variant; parts that its task kind lacks are empty. `confusion`
-    counts (gold, predicted) labels, per word for tagging."""
+    """The errors of one variant, over all its seeds; parts that its task kind lacks are empty.
+    `confusion` counts (gold, predicted) labels, per word for tagging. `calibration_error` is the
+    mean gap of confidence and accuracy over bins (Guo et al. 2017, arXiv:1706.04599)."""
 
     variant: str
     classes: tuple[ClassScores, ...]
     confusion: tuple[tuple[str, str, int], ...]
     reliability: tuple[Bin, ...]
     calibration_error: float | None
-    by_length: tuple[LengthRange, ...]
-    score_of: str
     wrong: tuple[ErrorExample, ...]
 
 
 def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) -> ErrorAnalysis:
-    """Analyse the errors of one variant; `rows` holds the predictions of all variants."""
+    """Analyse the errors of one variant; `rows` are those of all variants."""
     rows = [row for row in rows if row["variant"] == variant]
     decisions = [each for row in rows for each in kind.decisions(row)]
     pairs = Counter((each.gold, each.prediction) for each in decisions)
@@ -178,29 +158,8 @@ def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) 
         else (),
         bins,
         sum(b.count * abs(b.confidence - b.right) for b in bins) / total if total else None,
-        _by_length(rows, kind),
-        kind.score_name,
-        tuple(wrong[:_EXAMPLES]) if not kind.numeric else (),
+        tuple(wrong[:_EXAMPLES]),
     )
-
-
-def compare_errors(
-    rows: Sequence[PredictionRow], first: str, second: str, kind: TaskKind
-) -> tuple[dict[str, int], tuple[ErrorExample, ...]]:
-    """Count which of two variants is right; list examples of the first seed that only `first` gets
-    wrong. Not for numbers."""
-    others = {(row["seed"], number): row for number, row in _number_examples(rows, second)}
-    names = {(True, True): "both", (True, False): "first", (False, True): "second"}
-    counts = {"both": 0, "first": 0, "second": 0, "neither": 0}
-    examples = []
-    for number, row in _number_examples(rows, first):
-        other = others[row["seed"], number]
-        right = kind.example_score(row) == 1, kind.example_score(other) == 1
-        counts[names.get(right, "neither")] += 1
-        is_first_seed = row["seed"] == rows[0]["seed"]
-        if right == (False, True) and is_first_seed and len(examples) < _EXAMPLES:
-            examples.append(_example(row, kind, other))
-    return counts, tuple(examples)
 
 
 def _class_scores(
@@ -243,34 +202,6 @@ def _reliability(decisions: Sequence[Decision]) -> tuple[Bin, ...]:
     )
 
 
-def _by_length(rows: Sequence[PredictionRow], kind: TaskKind) -> tuple[LengthRange, ...]:
-    """Four ranges of length with about as many rows each; equal lengths stay together."""
-    words = (row["words"] if "words" in row else WORD.findall(input_text(row)) for row in rows)
-    length_N = np.array([len(each) for each in words])
-    score_N = np.array([kind.example_score(row) for row in rows])
-    bounds = np.unique(np.quantile(length_N, np.arange(1, _LENGTHS) / _LENGTHS, method="lower"))
-    range_N = np.searchsorted(bounds, length_N, side="left")
-    ranges = []
-    for number in np.unique(range_N):
-        lengths, values = length_N[range_N == number], score_N[range_N == number]
-        shortest, longest = int(lengths.min()), int(lengths.max())
-        ranges.append(LengthRange(shortest, longest, len(values), float(values.mean())))
-    return tuple(ranges)
-
-
-def _number_examples(
-    rows: Sequence[PredictionRow], variant: str
-) -> list[tuple[int, PredictionRow]]:
-    """The rows of a variant, each with the number of its example, the same for each seed."""
-    next_number = Counter[int]()
-    samples = []
-    for row in rows:
-        if row["variant"] == variant:
-            samples.append((next_number[row["seed"]], row))
-            next_number[row["seed"]] += 1
-    return samples
-
-
 def input_text(row: PredictionRow) -> str:
     """The input of an example as readable text."""
     words = [" ".join(row["words"])] if "words" in row else []
@@ -278,14 +209,11 @@ def input_text(row: PredictionRow) -> str:
     return "\n".join([*words, *(row[name] for name in names if row.get(name))])
 
 
-def _example(
-    row: PredictionRow, kind: TaskKind, other: PredictionRow | None = None
-) -> ErrorExample:
+def _example(row: PredictionRow, kind: TaskKind) -> ErrorExample:
     return ErrorExample(
         row["where"],
         input_text(row),
         kind.answer_text(row, row["gold"]),
         kind.answer_text(row, row["prediction"]),
         min((each.confidence for each in kind.decisions(row)), default=None),
-        None if other is None else kind.answer_text(other, other["prediction"]),
     )

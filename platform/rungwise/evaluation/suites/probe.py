@@ -1,21 +1,12 @@
 """Linear probes: how well each layer's states predict the tags of a tagging task.
 
-    train   words of tagged sentences ──> states of layer 0 .. L ──> logistic regression each
-    test    their states ──> tags: right or not
-
-The rung is not trained. That a simple classifier finds the tags shows that the layer holds them in
-a plain form, not what the layer is used for (Belinkov 2022, "Probing Classifiers", Computational
-Linguistics 48). The first part is a baseline that knows only the word.
-
-    part                      predicts with
-    most frequent             the word's most frequent tag in train; the overall one if unseen
-    linear layer 1            logistic regression on the states of layer 1
-    linear mix                logistic regression on a learned mean of layers, whose shares show
-                              where the task is held (Tenney et al. 2019, arXiv:1905.05950)
-    same word most frequent   as the first, only for words with several tags in train
-    same word layer 1         for these, the tag of the word's nearest occurrence in train: do
-                              neighbours keep the part of speech (Peters et al. 2018,
-                              arXiv:1802.05365, section 5.3)?
+part                      predicts with
+most frequent             the word's most frequent tag in train; the overall one if unseen
+linear layer 1            logistic regression on the states of layer 1
+linear mix                logistic regression on a learned mean of layers
+same word most frequent   as the first, only for words with several tags in train
+same word layer 1         for these, the tag of the word's nearest occurrence in train (Peters
+                          et al. 2018, arXiv:1802.05365, section 5.3)
 """
 
 from collections import Counter, defaultdict

@@ -1,19 +1,7 @@
-"""Vectors of words in sentences, layer by layer.
-
-    sentence      the bank of the river
-    words             ----                      as character spans
-    pieces        the | ban | ##k | of | ...    that share a character with the word
-    row           [CLS] the ban ##k of the river [SEP]      for masked models
-                  [END] the ban ##k of the river            for all others
-    vector        mean of the states of ban and ##k, in each layer
-
-Rows are framed as in pretraining, with no untrained special tokens. A word is the mean of its
-pieces, even in left-to-right models, where only the last piece has seen the whole word: the mean
-includes that piece, and one rule for all rungs keeps their layers 0 comparable. A rung with only a
-word table has that as layer 0.
-
-A sentence longer than the model's limit is read in windows (`windows` of language_models.py), so no
-word is lost. A word without a piece, such as one of control characters, has a zero vector.
+"""Vectors of words in sentences, layer by layer: means of the states of a word's pieces, even in
+left-to-right models, where only the last piece has seen the whole word. Rows are framed as in
+pretraining; a rung with only a word table has that as layer 0. A sentence longer than the model's
+limit is read in windows; a word without a piece has a zero vector.
 
 Shapes: K layers, N words, E width, B batch, T sequence.
 """
@@ -67,8 +55,8 @@ class Sentence:
 
 @dataclass(frozen=True)
 class WordStates:
-    """Vectors of the words of all sentences, in order. `without_piece` counts words with zero
-    vectors, `in_windows` words of sentences too long to be read at once."""
+    """Vectors of the words of all sentences. `without_piece` counts zero vectors, `in_windows`
+    words of sentences too long to be read at once."""
 
     layers: NDArray[np.float32]  # (K, N, E)
     without_piece: int
@@ -104,8 +92,8 @@ class WordReader:
         )
 
     def contexts(self, sentences: Sequence[Sentence]) -> NDArray[np.float32] | None:
-        """For each word, the mean (N, E) of the table's vectors of the sentence's other
-        pieces: what a static rung knows of its context. None without a table."""
+        """For each word, the mean (N, E) of the table's vectors of the sentence's other pieces;
+        None without a table."""
         if self.table is None:
             return None
         rows = []
@@ -178,10 +166,7 @@ def _source(rung: Rung, table: WordVectors | None) -> ContextWordVectors:
 def find_pieces(
     offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]
 ) -> list[range]:
-    """The pieces that share a character with each word; both are character spans [first, end).
-
-    Pieces may share one character, as its bytes do, and may include the space before a word.
-    """
+    """The pieces that share a character with each word; both are character spans [first, end)."""
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
     return [
         range(bisect_right(ends, first), bisect_left(starts, end)) if first < end else range(0)

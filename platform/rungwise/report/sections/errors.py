@@ -8,9 +8,7 @@ from rungwise.evaluation.comparison.errors import (
     FILE,
     ClassScores,
     ErrorAnalysis,
-    ErrorExample,
     analyse_errors,
-    compare_errors,
     read_predictions,
 )
 from rungwise.evaluation.comparison.summary import EvaluateSummary
@@ -26,14 +24,10 @@ _CONFUSIONS = 12  # at most, pairs of labels
 
 @dataclass(frozen=True)
 class TaskErrors:
-    """The errors of the first variant on a task; `other` is the second variant, if any, `both` how
-    often each is right, `examples` what only the second gets right."""
+    """The errors of the first variant on a task."""
 
     task: str
     analysis: ErrorAnalysis
-    other: str | None
-    both: Mapping[str, int]
-    examples: Sequence[ErrorExample]
 
     @property
     def confusions(self) -> list[tuple[str, str, int]]:
@@ -47,7 +41,7 @@ class TaskErrors:
 
 
 def gather_errors(inputs: Mapping[str, Artifact]) -> list[TaskErrors]:
-    """The errors on every task, from the evaluation with all labelled examples."""
+    """The errors on every task but those of numbers, of the evaluation with all its labels."""
     tasks = []
     for artifact in select_stage(inputs, "evaluate").values():
         evaluation = EvaluateSummary.of(artifact)
@@ -56,13 +50,9 @@ def gather_errors(inputs: Mapping[str, Artifact]) -> list[TaskErrors]:
             continue
         assert data is not None, f"the task {evaluation.task} is not among the stages"
         rows, kind = read_predictions(artifact.folder), task_kind(TaskSummary.of(data).info)
-        first, *others = evaluation.variants
-        both, examples = {}, ()
-        if others and not kind.numeric:
-            both, examples = compare_errors(rows, first, others[0], kind)
-        other = others[0] if both else None
-        analysis = analyse_errors(rows, first, kind)
-        tasks.append(TaskErrors(evaluation.task, analysis, other, both, examples))
+        if not kind.numeric:
+            analysis = analyse_errors(rows, next(iter(evaluation.variants)), kind)
+            tasks.append(TaskErrors(evaluation.task, analysis))
     return tasks
 
 
@@ -91,7 +81,6 @@ def _error_tables(tasks: Sequence[TaskErrors]) -> dict[str, list[Row]]:
             ("errors_classes", map(asdict, analysis.classes)),
             ("errors_confusion", confusion),
             ("errors_reliability", map(asdict, analysis.reliability)),
-            ("errors_lengths", map(asdict, analysis.by_length)),
         ):
             where = {"task": each.task, "variant": analysis.variant}
             tables.setdefault(name, []).extend(where | row for row in rows)
