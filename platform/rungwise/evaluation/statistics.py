@@ -5,7 +5,7 @@ S seeds, U runs, N examples, k sums per example, R resamples
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -240,15 +240,18 @@ def draw_values(
     variants: Sequence[Sums], value: Callable[[Sums], Sums], seed: int, resamples: int = 10_000
 ) -> list[BootstrapDraws]:
     """The draws of each variant, whose runs (S, N, k) all see the same drawn examples."""
-    sums = np.concatenate(variants)  # (U, N, k), the runs of all variants
-    draws = _draw_totals(sums, np.random.default_rng(seed).spawn(1)[0], resamples)
-    resampled = np.concatenate([value(totals) for totals in draws])  # (R, U)
+    sums = np.concatenate(variants).astype(np.float64)  # (U, N, k), the runs of all variants
+    runs, examples, _ = sums.shape
+    flat = np.moveaxis(sums, 1, 0).reshape(examples, -1)  # (N, U k)
+    rng, rows, resampled = np.random.default_rng(seed).spawn(1)[0], max(1, _CHUNK // examples), []
+    for begin in range(0, resamples, rows):
+        count = min(rows, resamples - begin)
+        totals = (_counts(rng, examples, count) @ flat).reshape(count, runs, -1)
+        resampled.append(value(totals))  # (R, U)
     ends = np.cumsum([len(each) for each in variants])[:-1]
-    observed = value(sums.astype(np.float64).sum(axis=1))
-    return [
-        BootstrapDraws(*each)
-        for each in zip(np.split(observed, ends), np.split(resampled, ends, axis=1), strict=True)
-    ]
+    observed = np.split(value(sums.sum(axis=1)), ends)
+    by_variant = np.split(np.concatenate(resampled), ends, axis=1)
+    return [BootstrapDraws(*each) for each in zip(observed, by_variant, strict=True)]
 
 
 def paired_draws(
@@ -269,18 +272,6 @@ def paired_draws(
     tails = [(np.sum(draws <= 0) + 1), (np.sum(draws >= 0) + 1)]
     p = min(1.0, 2 * float(min(tails)) / (len(draws) + 1))
     return Difference(observed, float(low), float(high), p)
-
-
-def _draw_totals(
-    sums: Sums, rng: np.random.Generator, resamples: int
-) -> Iterator[NDArray[np.float64]]:
-    """The sums (U, N, k) over drawn examples: chunks (R, U, k) of all resamples."""
-    runs, examples, _ = sums.shape
-    flat = np.moveaxis(sums.astype(np.float64), 1, 0).reshape(examples, -1)  # (N, U k)
-    rows = max(1, _CHUNK // examples)
-    for begin in range(0, resamples, rows):
-        count = min(rows, resamples - begin)
-        yield (_counts(rng, examples, count) @ flat).reshape(count, runs, -1)
 
 
 def _draw_trainings(

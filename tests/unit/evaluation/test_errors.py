@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
-from numpy.typing import NDArray
 from seqeval.metrics import classification_report
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
@@ -90,35 +88,6 @@ def columns(folder: Path) -> dict[str, list[Any]]:
     }
 
 
-def gap(confidence: NDArray[Any], right: NDArray[Any]) -> float:
-    """The expected calibration error over ten bins."""
-    place = np.minimum((confidence * 10).astype(int), 9)
-    return sum(
-        (place == p).mean() * abs(right[place == p].mean() - confidence[place == p].mean())
-        for p in np.unique(place)
-    )
-
-
-@pytest.mark.parametrize("kind", ["classification", "choice", "tagging"])
-def test_calibration_is_that_of_the_formula(kind: str, tmp_path: Path) -> None:
-    info, rows = kept(tmp_path, kind)
-    found = analyse_errors(rows, "a", task_kind(info))
-    of = columns(tmp_path)
-    if kind == "tagging":
-        of = {
-            n: [v for each in of[n] for v in each] for n in ("gold", "prediction", "probabilities")
-        }
-    confidence = np.array([max(share) for share in of["probabilities"]])
-    right = np.array(of["gold"]) == np.array(of["prediction"])
-    assert found.calibration_error == pytest.approx(gap(confidence, right), abs=1e-9)
-    assert sum(each.count for each in found.reliability) == len(right)
-    # What is said is the likeliest, and the probabilities of one decision add up to 1.
-    assert np.allclose([sum(share) for share in of["probabilities"]], 1)
-    names = {"classification": LABELS, "choice": (0, 1, 2), "tagging": TAGS}[kind]
-    likeliest = [names[int(np.argmax(share))] for share in of["probabilities"]]
-    assert likeliest == of["prediction"]
-
-
 def test_classes_and_confusion_are_scikit_learns(tmp_path: Path) -> None:
     info, rows = kept(tmp_path, "classification")
     found, of = analyse_errors(rows, "a", task_kind(info)), columns(tmp_path)
@@ -140,10 +109,6 @@ def test_each_of_several_labels_is_scikit_learns(tmp_path: Path) -> None:
     ours = {c.name: (c.precision, c.recall, c.f1, c.gold) for c in found.classes}
     np.testing.assert_allclose([ours[name] for name in LABELS], shares.T, atol=1e-9)
     assert found.confusion == ()
-    # A confidence is that of each label, in what is said of it.
-    share = np.array(of["probabilities"])
-    confidence, right = np.where(said, share, 1 - share).ravel(), (gold == said).ravel()
-    assert found.calibration_error == pytest.approx(gap(confidence, right), abs=1e-9)
     assert {each.gold for each in found.wrong} >= {"no label"}
 
 
@@ -173,7 +138,7 @@ def test_answers_and_texts_have_no_confidence(tmp_path: Path) -> None:
         "a",
         task_kind(TaskInfo("span", (), False, "f1")),
     )
-    assert found.calibration_error is None
+    assert {each.confidence for each in found.wrong} == {None}
     assert {each.gold for each in found.wrong} == {"rains", "no answer"}
     texts = [Text(f"a:{n}", "x", target="今 天") for n in range(4)]
     rows = predictions.prediction_rows(
@@ -192,7 +157,7 @@ def test_texts_and_labels_are_shown_in_their_own_direction_and_break(tmp_path: P
     info, rows = kept(tmp_path, "classification")
     errors = TaskErrors("t", analyse_errors(rows, "a", task_kind(info)))
     page = environment().get_template("errors.html.j2")
-    html = page.render(errors=[errors], plots={"reliability-t.png": b""})
+    html = page.render(errors=[errors], plots={})
     cells = re.findall(r"<td([^>]*)>(word|no|maybe|yes)", html)
     assert {text for _, text in cells} == {"word", *LABELS}
     assert all('dir="auto"' in attributes for attributes, _ in cells)

@@ -16,7 +16,7 @@ from rungwise.evaluation.suites.senses import PolysemySuite
 from rungwise.tokenizer.training import wordpiece
 from tests.toy_rungs import Table, encoder_rung
 
-TEXTBOOK = " ".join(o.sentence.text for each in senses.read_textbook().values() for o in each)
+TEXTBOOK = " ".join(o["text"] for each in senses.read_textbook().values() for o in each)
 WORDS = ["[UNK]", *sorted({"the", "to", "bank", "play", *TEXTBOOK.lower().split()})]
 WORDPIECE = wordpiece({word: number for number, word in enumerate(WORDS)}, lowercase=True)
 

@@ -213,7 +213,10 @@ def compare_variants(
     draws = dict(zip(sums, values, strict=True))
     differences = _pair_differences(by_variant, rivals, draws, task.info, settings)
     write_predictions(rows, output)
-    _keep_model(best, variants[best.variant].tokenizer, output)
+    save_tensors(output, MODEL, load_tensors(scratch, f"{best.files}.safetensors"))
+    output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
+    tokenizer = load_reader(variants[best.variant].tokenizer.folder)
+    output.write_bytes(TOKENIZER_FILE, tokenizer.to_str().encode())
     scratch.remove()
     trivial = [scores[metric] for scores in task.baselines.values() if metric in scores]
     lowest = results[first].estimates[metric].low
@@ -321,9 +324,3 @@ def _pair_differences(
             )
         )
     return tuple(differences)
-
-
-def _keep_model(best: SeedResult, tokenizer: Artifact, output: Folder) -> None:
-    save_tensors(output, MODEL, load_tensors(output / _SCRATCH, f"{best.files}.safetensors"))
-    output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
-    output.write_bytes(TOKENIZER_FILE, load_reader(tokenizer.folder).to_str().encode())

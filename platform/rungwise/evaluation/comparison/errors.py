@@ -26,7 +26,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskSummary, read_examples
-from rungwise.tasks.kinds.kind import Decision, TaskKind
+from rungwise.tasks.kinds.kind import TaskKind
 
 PredictionRow = dict[str, Any]
 
@@ -89,7 +89,7 @@ def sum_metric(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
     return run_sums(evaluation, task)[best.variant, best.seed][None]
 
 
-_BINS, _EXAMPLES = 10, 12
+_EXAMPLES = 12
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,6 @@ class ClassScores:
     f1: float
     gold: int
     predicted: int
-
-
-@dataclass(frozen=True)
-class Bin:
-    """A bin of the reliability curve."""
-
-    count: int
-    confidence: float
-    right: float
 
 
 @dataclass(frozen=True)
@@ -127,39 +118,35 @@ class ErrorExample:
 @dataclass(frozen=True)
 class ErrorAnalysis:
     """The errors of one variant, over all its seeds; parts that its task kind lacks are empty.
-    `confusion` counts (gold, predicted) labels, per word for tagging. `calibration_error` is the
-    mean gap of confidence and accuracy over bins (Guo et al. 2017, arXiv:1706.04599)."""
+    `confusion` counts (gold, predicted) labels, per word for tagging."""
 
     variant: str
     classes: tuple[ClassScores, ...]
     confusion: tuple[tuple[str, str, int], ...]
-    reliability: tuple[Bin, ...]
-    calibration_error: float | None
     wrong: tuple[ErrorExample, ...]
 
 
 def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) -> ErrorAnalysis:
     """Analyse the errors of one variant; `rows` are those of all variants."""
     rows = [row for row in rows if row["variant"] == variant]
-    decisions = [each for row in rows for each in kind.decisions(row)]
-    pairs = Counter((each.gold, each.prediction) for each in decisions)
-    bins = _reliability(decisions)
-    total = sum(each.count for each in bins)
+    pairs = Counter((each.gold, each.prediction) for row in rows for each in kind.decisions(row))
     first = min(row["seed"] for row in rows)
     wrong = [
-        _example(row, kind) for row in rows if row["seed"] == first and kind.example_score(row) < 1
+        ErrorExample(
+            row["where"],
+            input_text(row),
+            kind.answer_text(row, row["gold"]),
+            kind.answer_text(row, row["prediction"]),
+            min((each.confidence for each in kind.decisions(row)), default=None),
+        )
+        for row in rows
+        if row["seed"] == first and kind.example_score(row) < 1
     ]
     wrong.sort(key=lambda each: -(each.confidence or 0))
-    return ErrorAnalysis(
-        variant,
-        _class_scores(rows, pairs, kind) if kind.labelled else (),
-        tuple((*pair, count) for pair, count in pairs.most_common())
-        if kind.confuses_labels
-        else (),
-        bins,
-        sum(b.count * abs(b.confidence - b.right) for b in bins) / total if total else None,
-        tuple(wrong[:_EXAMPLES]),
-    )
+    classes = _class_scores(rows, pairs, kind) if kind.labelled else ()
+    common = pairs.most_common() if kind.confuses_labels else ()
+    confusion = tuple((*pair, count) for pair, count in common)
+    return ErrorAnalysis(variant, classes, confusion, tuple(wrong[:_EXAMPLES]))
 
 
 def _class_scores(
@@ -191,29 +178,8 @@ def _class_scores(
     )
 
 
-def _reliability(decisions: Sequence[Decision]) -> tuple[Bin, ...]:
-    confidence_N = np.array([each.confidence for each in decisions])
-    right_N = np.array([float(each.gold == each.prediction) for each in decisions])
-    bin_N = np.minimum((confidence_N * _BINS).astype(int), _BINS - 1)
-    return tuple(
-        Bin(int(inside.sum()), float(confidence_N[inside].mean()), float(right_N[inside].mean()))
-        for place in range(_BINS)
-        if (inside := bin_N == place).any()
-    )
-
-
 def input_text(row: PredictionRow) -> str:
     """The input of an example as readable text."""
     words = [" ".join(row["words"])] if "words" in row else []
     names = ("context", "question", "text", "second")
     return "\n".join([*words, *(row[name] for name in names if row.get(name))])
-
-
-def _example(row: PredictionRow, kind: TaskKind) -> ErrorExample:
-    return ErrorExample(
-        row["where"],
-        input_text(row),
-        kind.answer_text(row, row["gold"]),
-        kind.answer_text(row, row["prediction"]),
-        min((each.confidence for each in kind.decisions(row)), default=None),
-    )

@@ -211,7 +211,14 @@ def build_table(
     config: TableConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TableSummary:
     """Write `table.csv`, `differences.csv` and `budgets.csv`."""
-    _check_columns(config)
+    if config.published is not None:
+        known = TABLES[config.published.table].columns
+        for task, column in config.columns.items():
+            if column is not None and column not in known:
+                raise ConfigError(
+                    f"tasks.{task}.published is {column!r}, which {config.published.table} lacks; "
+                    f"it has: {', '.join(known)}"
+                )
     evaluations = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
     whole = [each for each in evaluations if each.budget is None]
     scores = [score for each in whole for score in _task_scores(each)]
@@ -231,15 +238,12 @@ def build_table(
     resolved = agree + signs.count("disagrees")
     agreement = f"; of {len(signs)} published differences {resolved} resolved here, {agree} agree"
     variants = {name for each in whole for name in each.variants}
-    reference = None
-    if config.published is not None:
-        table = config.published.table
-        reference = Reference(table=table, source=TABLES[table].source)
+    table = config.published and config.published.table
     return TableSummary(
         scores=tuple(scores),
         differences=tuple(differences),
         budgets=tuple(budgets),
-        published=reference,
+        published=table and Reference(table=table, source=TABLES[table].source),
         show=("table.csv", "differences.csv", "budgets.csv"),
         headline=f"{format_count(len(variants), 'variant')}, {format_count(len(whole), 'task')}"
         + agreement * bool(signs),
@@ -249,29 +253,12 @@ def build_table(
 TABLE = StageType("table", 6, build_table, TableSummary)
 
 
-def _check_columns(config: TableConfig) -> None:
-    if config.published is None:
-        return
-    columns = TABLES[config.published.table].columns
-    for task, column in config.columns.items():
-        if column is not None and column not in columns:
-            raise ConfigError(
-                f"tasks.{task}.published is {column!r}, which {config.published.table} lacks; it "
-                f"has: {', '.join(columns)}"
-            )
-
-
 def _task_scores(evaluation: EvaluateSummary) -> list[TaskScore]:
     baseline, value = evaluation.best_trivial() or (None, None)
+    own = {"task": evaluation.task, "metric": evaluation.metric}
+    own |= {"baseline": baseline, "baseline_score": value}
     return [
-        TaskScore(
-            task=evaluation.task,
-            variant=name,
-            metric=evaluation.metric,
-            **asdict(estimate),
-            baseline=baseline,
-            baseline_score=value,
-        )
+        TaskScore(variant=name, **asdict(estimate), **own)
         for name, estimate in evaluation.estimates().items()
     ]
 

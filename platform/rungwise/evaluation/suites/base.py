@@ -143,6 +143,7 @@ class Suite(Config):
     needs: ClassVar[str]
     capability: ClassVar[type]
     reads: ClassVar[tuple[str, ...]] = ()
+    of_held_out: ClassVar[bool] = False  # unless it has a `path`
     section: ClassVar[str] = "Words, sentences, speed"  # of a ladder's page
 
     kind: Any
@@ -150,7 +151,7 @@ class Suite(Config):
     @property
     def on_held_out(self) -> bool:
         """Whether its items are made of the held-out text."""
-        return False
+        return self.of_held_out and getattr(self, "path", None) is None
 
     def serves(self, rung: Rung) -> bool:
         """Whether the rung has what the suite needs."""

@@ -14,6 +14,7 @@ U runs (a model and seed), N items, R resamples
 """
 
 import io
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -180,23 +181,15 @@ def encode_items(items: Sequence[Items]) -> bytes:
 def decode_items(data: bytes) -> list[Items]:
     """The inverse of `encode_items`."""
     table = pq.read_table(io.BytesIO(data))
-    columns = {name: table[name].to_pylist() for name in table.column_names}
     numbers = np.stack([table["first"].to_numpy(), table["second"].to_numpy()], axis=1)
-    rows: dict[ItemKey, list[int]] = {}
-    keys = zip(columns["suite"], columns["part"], columns["metric"], strict=True)
-    for index, key in enumerate(keys):
-        rows.setdefault(key, []).append(index)
-    return [
-        Items(
-            suite,
-            metric,
-            [columns["name"][index] for index in indices],
-            [columns["group"][index] for index in indices],
-            numbers[indices],
-            part,
-        )
-        for (suite, part, metric), indices in rows.items()
-    ]
+    names, groups = table["name"].to_pylist(), table["group"].to_pylist()
+    keys = [table[column].to_pylist() for column in ("suite", "part", "metric")]
+    items, start = [], 0
+    for (suite, part, metric), rows in itertools.groupby(zip(*keys, strict=True)):
+        own = slice(start, start + len([*rows]))
+        items.append(Items(suite, metric, names[own], groups[own], numbers[own], part))
+        start = own.stop
+    return items
 
 
 def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
@@ -205,18 +198,15 @@ def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
         return items.numbers
     place = {name: index for index, name in enumerate(items.names)}
     if missing := [name for name in names if name not in place]:
-        raise DataError(
-            f"{items.suite}: {missing[0]!r} was measured for one seed and not for another; measure "
-            "all with the same config"
-        )
+        raise DataError(f"{items.suite}: one seed lacks {missing[0]!r}; measure all alike")
     return items.numbers[[place[name] for name in names]]
 
 
 def _draw_correlations(
     items: Items, numbers: NDArray[np.float64], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The correlation of each run (U,), and over drawn items (R, U). `numbers` (U, N, 2) are those
-    of the runs, `items` says what they are; items are drawn within the groups that are averaged."""
+    """The correlation of each run (U,) from its `numbers` (U, N, 2), and over items drawn within
+    the groups that are averaged (R, U)."""
     ranks = items.metric == "correlation"
     groups = np.array([""] * len(items.names) if ranks else items.groups)
     rng, sums, weights = np.random.default_rng(seed), 0.0, 0
@@ -226,19 +216,17 @@ def _draw_correlations(
         resamples = rng.integers(count, size=(_RESAMPLES, count))
         indices = np.concatenate([np.arange(count)[None], resamples])
         weight = count if items.metric == "weighted_pearson" else 1
-        sums = sums + weight * np.stack(
-            [_correlations(run, indices, ranks) for run in rows], axis=1
-        )
-        weights += weight
-    values = np.asarray(sums) / weights
-    return values[0], values[1:]
+        values = np.stack([_correlations(run, indices, ranks) for run in rows], axis=1)
+        sums, weights = sums + weight * values, weights + weight
+    means = np.asarray(sums) / weights
+    return means[0], means[1:]
 
 
 def _correlations(
     rows: NDArray[np.float64], indices: NDArray[np.int64], ranks: bool
 ) -> NDArray[np.float64]:
-    """Pearson's r, or with `ranks` Spearman's rho, (1 + R,) of rows (N, 2), picked by `indices`
-    (1 + R, N), of which the first are all; 0 where one side is constant."""
+    """Pearson's r, or with `ranks` Spearman's rho, (1 + R,) of rows (N, 2) picked by `indices`
+    (1 + R, N); 0 where one side is constant."""
     from scipy.stats import rankdata  # takes most of a second
 
     gold, predicted = rows[indices, 0], rows[indices, 1]
@@ -306,9 +294,8 @@ def score_items(seeds: Sequence[Items]) -> list[SuiteScore]:
     groups = sorted(set(first.groups) - {""})
     scores = []
     for group in (None, *groups):
-        estimate = estimate_items(
-            seeds if group is None else [each.select_group(group) for each in seeds]
-        )
+        own = seeds if group is None else [each.select_group(group) for each in seeds]
+        estimate = estimate_items(own)
         scores.append(
             SuiteScore(
                 suite=first.suite,

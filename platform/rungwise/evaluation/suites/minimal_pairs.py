@@ -14,9 +14,8 @@ Pairs made of any text are a sentence and a copy altered by a rule:
 
 import json
 import math
-import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, ClassVar, Literal
@@ -115,22 +114,18 @@ def swap_words(sentence: str) -> str:
 
 def replace_word(sentence: str, words: LikeWords) -> str:
     """Replace a word by one of like frequency; "" if no word can be."""
-    return _replace(
-        sentence,
-        lambda match: match[0] in words,
-        lambda word: "".join(words.draw(word, 1, _REACH, sentence)),
-    )
+    return _replace(sentence, words, lambda word: "".join(words.draw(word, 1, _REACH, sentence)))
 
 
 def break_agreement(sentence: str) -> str:
     """Replace a word by its counterpart in number or sound; "" if there is none."""
-    return _replace(sentence, lambda match: match[0] in _AGREEMENT, _AGREEMENT.__getitem__)
+    return _replace(sentence, _AGREEMENT, _AGREEMENT.__getitem__)
 
 
 def _replace(
-    sentence: str, allows: Callable[[re.Match[str]], bool], other: Callable[[str], str]
+    sentence: str, words: LikeWords | Mapping[str, str], other: Callable[[str], str]
 ) -> str:
-    matches = [match for match in PLAIN_WORD.finditer(sentence) if allows(match)]
+    matches = [match for match in PLAIN_WORD.finditer(sentence) if match[0] in words]
     if not matches:
         return ""
     match = min(matches, key=lambda match: text_hash(sentence, match.start()))
@@ -163,6 +158,7 @@ class MinimalPairsSuite(Suite):
     needs: ClassVar[str] = "the probability of a text"
     capability: ClassVar[type] = LanguageModel
     reads: ClassVar[tuple[str, ...]] = ("path",)
+    of_held_out: ClassVar[bool] = True
     section: ClassVar[str] = "Minimal pairs"
 
     kind: Literal["minimal_pairs"] = "minimal_pairs"
@@ -170,18 +166,13 @@ class MinimalPairsSuite(Suite):
     # pairs per paradigm, the first of a fixed draw; null: all
     pairs_per_paradigm: int | None = Field(default=None, ge=1)
 
-    @property
-    def on_held_out(self) -> bool:
-        return self.path is None
-
     def measure(self, rung: Rung, name: str) -> SuiteResult:
+        number = self.pairs_per_paradigm
         if self.path is None:
-            pairs = alter_sentences(
-                held_out_sentences(each for _, each in rung.held_out), self.pairs_per_paradigm
-            )
+            sentences = held_out_sentences(document for _, document in rung.held_out)
+            pairs = alter_sentences(sentences, number)
         else:
-            pairs = read_pairs(self.path, f"measure.{name}.path")
-            pairs = sample_pairs(pairs, self.pairs_per_paradigm)
+            pairs = sample_pairs(read_pairs(self.path, f"measure.{name}.path"), number)
         scores = sentence_scores(rung, [text for pair in pairs for text in (pair.good, pair.bad)])
         differences = scores[0::2] - scores[1::2]
         names, groups = [pair.name for pair in pairs], [pair.phenomenon for pair in pairs]
@@ -195,29 +186,19 @@ class MinimalPairsSuite(Suite):
         return [compare_rungs(rungs, name, "accuracy")]
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
-        rows = [
-            TableRow(phenomenon.replace("_", " "), by_rung)
-            for phenomenon, by_rung in _entries_by_phenomenon(name, rungs).items()
-        ]
+        entries: dict[str, dict[str, TableEntry]] = {}
+        for rung in rungs:
+            for score in rung.measure.scores:
+                if (score.suite, score.part) == (name, "") and score.group is not None:
+                    entry = TableEntry(score.value, shaded=True)
+                    entries.setdefault(score.group.replace("_", " "), {})[rung.name] = entry
+        rows = [TableRow(phenomenon, by_rung) for phenomenon, by_rung in entries.items()]
         for part, words in _TOTALS.items():
             scores = {rung.name: rung.measure.value(name, "accuracy", part) for rung in rungs}
-            entries = {rung: read_entry(score) for rung, score in scores.items() if score}
-            if entries:
-                rows.append(TableRow(words, entries))
+            totals = {rung: read_entry(score) for rung, score in scores.items() if score}
+            if totals:
+                rows.append(TableRow(words, totals))
         return SuiteBlock(name, _WORDS, [ScoreTable("phenomenon", rows)])
-
-
-def _entries_by_phenomenon(
-    suite: str, rungs: Sequence[MeasuredRung]
-) -> dict[str, dict[str, TableEntry]]:
-    """The share of each rung on each phenomenon, ties counted half."""
-    entries: dict[str, dict[str, TableEntry]] = {}
-    for rung in rungs:
-        for score in rung.measure.scores:
-            if (score.suite, score.part) == (suite, "") and score.group is not None:
-                by_rung = entries.setdefault(score.group, {})
-                by_rung[rung.name] = TableEntry(score.value, shaded=True)
-    return entries
 
 
 def pair_credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
@@ -229,8 +210,7 @@ def pair_credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float
 
 def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
     """The log-probability of each text; each distinct row of ids is scored once."""
-    hides_words = isinstance(rung.model, HidesWords)
-    if hides_words:
+    if isinstance(rung.model, HidesWords):
         rows, starts = rung.encode_words(texts)
     else:
         (end,) = rung.special.require("end")

@@ -12,7 +12,6 @@ from pathlib import PurePath
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from rungwise.core.errors import DataError
@@ -49,6 +48,7 @@ class PerplexitySuite(Suite):
     needs: ClassVar[str] = "the probability of a text"
     capability: ClassVar[type] = LanguageModel
     reads: ClassVar[tuple[str, ...]] = ("path",)
+    of_held_out: ClassVar[bool] = True
 
     kind: Literal["perplexity"] = "perplexity"
     # held-out documents to read, evenly spread; null: all
@@ -67,10 +67,6 @@ class PerplexitySuite(Suite):
             raise ValueError("documents are of the held-out split; leave out path or documents")
         return self
 
-    @property
-    def on_held_out(self) -> bool:
-        return self.path is None
-
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")
         if self.path is not None:
@@ -82,16 +78,21 @@ class PerplexitySuite(Suite):
                 most = self.pseudo_documents
             if most is not None:
                 texts = [texts[index] for index in evenly(len(texts), most)]
-        nats = -_sums(rung.model, [text.ids for text in texts], self.contiguous)
+        ids = [text.ids for text in texts]
+        if self.contiguous:
+            (scores,) = rung.model.log_probabilities([[*itertools.chain.from_iterable(ids)]])
+            rows = np.split(scores, np.cumsum([*map(len, ids)])[:-1])
+        else:
+            rows = rung.model.log_probabilities(ids)
+        nats = -np.array([row.sum() for row in rows])
         tokens, sizes = [len(text.ids) for text in texts], [text.size for text in texts]
         names, groups = [text.name for text in texts], [""] * len(texts)
         part = "" if rung.model.is_exact else PSEUDO
-        return SuiteResult(
-            [
-                Items(name, metric, names, groups, np.stack([nats, np.array(units)], axis=1), part)
-                for metric, units in (("perplexity", tokens), ("bits_per_byte", sizes))
-            ]
-        )
+        items = [
+            Items(name, metric, names, groups, np.stack([nats, np.array(units)], axis=1), part)
+            for metric, units in (("perplexity", tokens), ("bits_per_byte", sizes))
+        ]
+        return SuiteResult(items)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         # Perplexities over different tokenizers do not compare.
@@ -122,17 +123,6 @@ def _published_scores(paths: Paths | None, metric: str) -> dict[str, Any]:
         if known is not None and metric in known.scores:
             return {"published": known.scores[metric], "source": known.source}
     return {}
-
-
-def _sums(
-    model: LanguageModel, texts: Sequence[list[int]], contiguous: bool
-) -> NDArray[np.float64]:
-    """The log-probability of each text; `contiguous` texts are read as one."""
-    if not contiguous:
-        return np.array([row.sum() for row in model.log_probabilities(texts)])
-    (scores,) = model.log_probabilities([list(itertools.chain.from_iterable(texts))])
-    ends = np.cumsum([len(text) for text in texts])
-    return np.array([part.sum() for part in np.split(scores, ends[:-1])])
 
 
 def held_out_texts(rung: Rung, end: int) -> Iterator[HeldOutText]:
@@ -177,13 +167,10 @@ class RanksSuite(Suite):
 
     needs: ClassVar[str] = "scores of all words in the place of one"
     capability: ClassVar[type] = RanksWords
+    of_held_out: ClassVar[bool] = True
 
     kind: Literal["ranks"] = "ranks"
     words: int = Field(default=1000, ge=1)  # held-out words to rank, evenly spread
-
-    @property
-    def on_held_out(self) -> bool:
-        return True
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")

@@ -3,7 +3,7 @@ report lays out and draws without knowing the suite."""
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -251,11 +251,3 @@ def make_share_panel(shares: Mapping[str, Sequence[float]], suite: str) -> Panel
         for rung, row in shares.items()
     }
     return Panel(f"{suite}, learned mix", "layer", "share of the mix (%)", lines)
-
-
-def read_files(
-    rungs: Sequence[MeasuredRung], suite: str, name: str, value: Callable[[Any], Any]
-) -> dict[str, Any]:
-    """A value of a JSON file of the suite, by rung that has the file."""
-    files = {rung.name: rung.file(suite, name) for rung in rungs}
-    return {rung: value(file) for rung, file in files.items() if file}

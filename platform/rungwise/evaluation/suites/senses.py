@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import yaml
@@ -45,6 +45,7 @@ from rungwise.evaluation.suites.states import (
     MIX,
     Sentence,
     WordReader,
+    WordStates,
     WordStatesSuite,
     word_reader,
 )
@@ -103,8 +104,8 @@ class _Senses(WordStatesSuite):
             for part, classes in predictions.items()
         ]
         counts = {
-            "without_piece": sum(each.without_piece for each in words),
-            "in_windows": sum(each.in_windows for each in words),
+            key: sum(getattr(split, key) for each in words for split in (each.train, each.test))
+            for key in ("without_piece", "in_windows")
         }
         return SuiteResult(items, {MIX: mix.as_data() | counts})
 
@@ -123,14 +124,13 @@ class SensesSuite(_Senses, FileSuite):
 
 
 class PseudoWordsSuite(_Senses):
-    """Pairs of words, the first of which stands for both: do its vectors tell which was there?"""
+    """Pairs of words, the first of which stands for both in held-out sentences: do its vectors tell
+    which was there (Schuetze 1992, "Context Space")?"""
+
+    of_held_out: ClassVar[bool] = True
 
     kind: Literal["pseudo_words"] = "pseudo_words"
     pairs: int = Field(default=20, ge=1)  # of words, evenly spread over their frequencies
-
-    @property
-    def on_held_out(self) -> bool:
-        return True
 
     def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
         sentences = [text for _, text in held_out_sentences(each for _, each in rung.held_out)]
@@ -144,16 +144,17 @@ class PseudoWordsSuite(_Senses):
 
 @dataclass(frozen=True)
 class _EncodedWord:
-    """A word with its vectors; senses are numbered by frequency in train. Shapes: K layers, N and M
-    sentences of train and test, E width, D size of a static vector."""
+    """A word with the states of its sentences in train (N) and test (M), and the means of static
+    vectors around it (N, D) and (M, D), if there are any. Senses are numbered by frequency."""
 
     word: AmbiguousWord
-    order: list[str]
-    train: NDArray[np.float32]  # (K, N, E)
-    test: NDArray[np.float32]  # (K, M, E)
-    contexts: tuple[NDArray[np.float32], NDArray[np.float32]] | None  # (N, D) and (M, D)
-    without_piece: int
-    in_windows: int
+    train: WordStates
+    test: WordStates
+    contexts: tuple[NDArray[np.float32], NDArray[np.float32]] | None
+
+    @property
+    def order(self) -> list[str]:
+        return classifiers.by_frequency(self.word.train.senses)
 
     @property
     def train_senses(self) -> Classes:
@@ -166,14 +167,11 @@ class _EncodedWord:
 
     def predict(self, neighbours: int) -> dict[str, Classes]:
         """The senses (M,) by every part that treats each word separately."""
-        senses = self.train_senses
-        spaces = {
-            f"layer {layer}": (train, test)
-            for layer, (train, test) in enumerate(zip(self.train, self.test, strict=True))
-        }
+        senses, layers = self.train_senses, zip(self.train.layers, self.test.layers, strict=True)
+        spaces = {f"layer {layer}": both for layer, both in enumerate(layers)}
         if self.contexts is not None:
             spaces["context"] = self.contexts
-        predictions = {FREQUENT: np.zeros(self.test.shape[1], np.int64)}
+        predictions = {FREQUENT: np.zeros(len(self.word.test.senses), np.int64)}
         for space, (train, test) in spaces.items():
             predictions |= {
                 f"nearest {space}": classifiers.by_centroid(train, senses, test),
@@ -184,10 +182,8 @@ class _EncodedWord:
 
 
 def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
-    """Read the words of all folders, sorted, with up to `most` sentences per split, evenly spread.
-
-    Raises DataError for a missing file or a malformed line.
-    """
+    """Read the words of all folders of CoarseWSD-20 (Loureiro et al. 2021, arXiv:2008.11608), with
+    up to `most` sentences per split. Raises DataError for a missing file or a malformed line."""
     folders: dict[str, dict[str, SourceFile]] = {}
     for file in files:
         folder, _, name = file.uri.rpartition("/")
@@ -212,8 +208,8 @@ def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]
 def make_pseudo_words(
     sentences: Sequence[str], pairs: int, most: int | None
 ) -> list[AmbiguousWord]:
-    """Pairs of words of like frequency in small letters; the first stands for both. Each has as
-    many sentences as the other, with neither word elsewhere in them, in turns to train and test."""
+    """Pairs of words of like frequency in small letters, with equally many sentences of each alone,
+    in turns to train and test; the first stands for both."""
     places: dict[str, list[int]] = defaultdict(list)
     matches = [list(PLAIN_WORD.finditer(sentence)) for sentence in sentences]
     counts = [Counter(match[0] for match in each) for each in matches]
@@ -277,39 +273,28 @@ def _read_split(
 
 
 def _encode(reader: WordReader, word: AmbiguousWord) -> _EncodedWord:
-    train, test = reader.layers(word.train.sentences), reader.layers(word.test.sentences)
+    train, test = (reader.layers(split.sentences) for split in (word.train, word.test))
     first, second = (reader.contexts(split.sentences) for split in (word.train, word.test))
-    return _EncodedWord(
-        word,
-        classifiers.by_frequency(word.train.senses),
-        train.layers,
-        test.layers,
-        None if first is None or second is None else (first, second),
-        train.without_piece + test.without_piece,
-        train.in_windows + test.in_windows,
-    )
+    contexts = None if first is None or second is None else (first, second)
+    return _EncodedWord(word, train, test, contexts)
 
 
 def _predict_by_mix(words: Sequence[_EncodedWord]) -> tuple[classifiers.Mix, list[Classes]]:
     """Learn one mix of layers for all words, each with its own senses; the senses by word."""
-    begins = np.cumsum([0, *(len(each.order) for each in words)])
-    both = [classifiers.standardise(each.train, each.test) for each in words]
+    numbers, senses = np.arange(len(words)), [len(each.order) for each in words]
+    begins = np.cumsum([0, *senses])[:-1]
+    both = [classifiers.standardise(each.train.layers, each.test.layers) for each in words]
     train, test = (np.concatenate(parts, axis=1) for parts in zip(*both, strict=True))
-    sense_C = np.arange(begins[-1])
+    train_sizes = [len(each.word.train.senses) for each in words]
+    test_sizes = [len(each.word.test.senses) for each in words]
     allowed = [
-        np.concatenate(
-            [
-                np.tile((begin <= sense_C) & (sense_C < end), (split.shape[1], 1))
-                for split, begin, end in zip(splits, begins[:-1], begins[1:], strict=True)
-            ]
-        )
-        for splits in ([each.train for each in words], [each.test for each in words])
+        np.repeat(numbers, sizes)[:, None] == np.repeat(numbers, senses)
+        for sizes in (train_sizes, test_sizes)
     ]
-    senses = [each.train_senses + begin for each, begin in zip(words, begins, strict=False)]
-    mix = classifiers.by_mix(train, np.concatenate(senses), test, *allowed)
-    ends = np.cumsum([each.test.shape[1] for each in words])[:-1]
-    by_word = np.split(mix.classes, ends)
-    return mix, [classes - begin for classes, begin in zip(by_word, begins, strict=False)]
+    classes = [each.train_senses + begin for each, begin in zip(words, begins, strict=True)]
+    mix = classifiers.by_mix(train, np.concatenate(classes), test, *allowed)
+    by_word = np.split(mix.classes, np.cumsum(test_sizes)[:-1])
+    return mix, [own - begin for own, begin in zip(by_word, begins, strict=True)]
 
 
 PAIRS = "pairs.json"
@@ -322,7 +307,8 @@ _WORDS = (
 
 
 class PolysemySuite(WordStatesSuite):
-    """A few ambiguous words: do their vectors differ between senses?"""
+    """A few ambiguous words: do their vectors differ between senses (Peters et al. 2018,
+    arXiv:1802.05365, table 4)?"""
 
     kind: Literal["polysemy"] = "polysemy"
 
@@ -331,15 +317,15 @@ class PolysemySuite(WordStatesSuite):
         credits: list[tuple[str, str, NDArray[np.float64]]] = []  # name, group, (K,)
         pairs: dict[str, Any] = {}
         for word, occurrences in texts.items():
-            senses = [occurrence.sense for occurrence in occurrences]
-            states = reader.layers([occurrence.sentence for occurrence in occurrences]).layers
-            cosines = [classifiers.cosines(layer, layer) for layer in states]
-            pairs[word] = {
-                "occurrences": [
-                    _sentence_data(each.sentence) | {"sense": each.sense} for each in occurrences
-                ],
-                "cosines": [layer.round(4).tolist() for layer in cosines],
-            }
+            senses = [each["sense"] for each in occurrences]
+            sentences = [
+                Sentence(each["text"], ((each["first"], each["end"]),)) for each in occurrences
+            ]
+            cosines = [
+                classifiers.cosines(layer, layer) for layer in reader.layers(sentences).layers
+            ]
+            rounded = [layer.round(4).tolist() for layer in cosines]
+            pairs[word] = {"occurrences": occurrences, "cosines": rounded}
             for place, sense in enumerate(senses):
                 if senses.count(sense) > 1:
                     credit = [nearest_credit(layer, senses, place) for layer in cosines]
@@ -376,8 +362,7 @@ def _mark_word(occurrence: Mapping[str, Any]) -> str:
 def _nearest_entry(
     place: int, occurrences: Sequence[Mapping[str, Any]], cosines: Sequence[Sequence[Any]]
 ) -> TableEntry:
-    """The occurrence nearest to that at `place` in the last layer, and whether its sense is the
-    same, which is not said of an only one of its sense."""
+    """The occurrence nearest to that at `place` in the last layer, and whether its sense is it."""
     last, senses = cosines[-1][place], [each["sense"] for each in occurrences]
     others = [other for other in range(len(senses)) if other != place]
     most = max(last[other] for other in others)
@@ -390,22 +375,16 @@ def _nearest_entry(
     return TableEntry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
 
 
-@dataclass(frozen=True)
-class Occurrence:
-    sentence: Sentence  # with one word
-    sense: str
-
-
-def read_textbook() -> dict[str, list[Occurrence]]:
+def read_textbook() -> dict[str, list[dict[str, Any]]]:
+    """By word, its sentences with its span of characters [first, end) and its sense."""
     file = resources.files("rungwise.evaluation.suites") / "polysemy.yaml"
-    data = yaml.safe_load(file.read_text("utf-8"))
-    texts: dict[str, list[Occurrence]] = {}
-    for word, rows in data.items():
+    texts: dict[str, list[dict[str, Any]]] = {}
+    for word, rows in yaml.safe_load(file.read_text("utf-8")).items():
         for row in rows:
             before, marked, after = row["text"].split("*")
-            span = (len(before), len(before) + len(marked))
-            sentence = Sentence(before + marked + after, (span,))
-            texts.setdefault(word, []).append(Occurrence(sentence, row["sense"]))
+            span = {"first": len(before), "end": len(before) + len(marked)}
+            occurrence = {"text": before + marked + after, **span, "sense": row["sense"]}
+            texts.setdefault(word, []).append(occurrence)
     return texts
 
 
@@ -415,8 +394,3 @@ def nearest_credit(cosines: NDArray[np.float64], senses: Sequence[str], place: i
     most = max(cosines[place][other] for other in others)
     nearest = [other for other in others if cosines[place][other] == most]
     return sum(senses[other] == senses[place] for other in nearest) / len(nearest)
-
-
-def _sentence_data(sentence: Sentence) -> dict[str, Any]:
-    ((first, end),) = sentence.words
-    return {"text": sentence.text, "first": first, "end": end}

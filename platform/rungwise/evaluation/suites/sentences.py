@@ -13,7 +13,7 @@ Shapes: N texts, V vocabulary, D size of a vector, E width, F features.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -28,7 +28,7 @@ from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import FileSuite, Rung, Suite, SuiteResult, read_texts
-from rungwise.evaluation.suites.items import Items, contrast
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.evaluation.suites.word_vectors import cosines
@@ -49,10 +49,6 @@ _MOST_CHARACTERS = 24_000_000  # of the corpus that is counted, about 4 M words
 
 Vectors = NDArray[np.float64]
 WORD_TABLES: Recent[dict[str, Vectors]] = Recent()  # a process measures one rung after another
-
-
-def has_sentence_vectors(rung: Rung) -> bool:
-    return reads_words(rung) or isinstance(rung.model, SentenceVectors)
 
 
 def vectors_by_part(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
@@ -84,32 +80,26 @@ def floor_vectors(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
     tables = WORD_TABLES.get(words, lambda: _word_tables(rung))
     special = {*rung.special.ids}  # the unknown token among them
     ids = [[token for token in text if token not in special] for text in rung.encode(texts)]
-    floors = {name: _means(table_VD, ids) for name, table_VD in tables.items()}
+    floors = {
+        name: np.stack([table_VD[own].sum(axis=0) / max(1, len(own)) for own in ids])
+        for name, table_VD in tables.items()
+    }
     if rung.untrained is not None:
         floors = {UNTRAINED: sentence_vectors(rung.untrained, texts), **floors}
     return floors
 
 
-def _means(table_VD: Vectors, texts: Sequence[Sequence[int]]) -> Vectors:
-    """The mean (N, D) of the rows of each text; zeros for a text of no tokens."""
-    return np.stack([table_VD[list(ids)].sum(axis=0) / max(1, len(ids)) for ids in texts])
-
-
 def _word_tables(rung: Rung) -> dict[str, Vectors]:
     vocab_size = rung.splitter.get_vocab_size()
     random_VD = np.random.default_rng(0).standard_normal((vocab_size, _SIZE))
-    encoded = rung.encode_array([*_sentences(rung)])
-    return {RANDOM: random_VD, PPMI: ppmi_vectors(encoded.ids, encoded.lengths, vocab_size)}
-
-
-def _sentences(rung: Rung) -> Iterator[str]:
-    """The sentences of the training split, up to `_MOST_CHARACTERS`."""
-    room = _MOST_CHARACTERS
+    sentences, room = [], _MOST_CHARACTERS
     for document in read_split(rung.corpus, "train"):
-        yield from document.sentences
+        sentences += document.sentences
         room -= sum(map(len, document.sentences))
         if room <= 0:
-            return
+            break
+    encoded = rung.encode_array(sentences)
+    return {RANDOM: random_VD, PPMI: ppmi_vectors(encoded.ids, encoded.lengths, vocab_size)}
 
 
 def ppmi_vectors(
@@ -138,26 +128,31 @@ def ppmi_vectors(
     return vectors * np.sqrt(values)
 
 
-class SentencesSuite(FileSuite):
-    """Pairs of sentences with similarity scores."""
+class _SentenceSuite(Suite):
+    """A suite that reads vectors of sentences."""
 
     needs: ClassVar[str] = "vectors of words or sentences"
 
+    def serves(self, rung: Rung) -> bool:
+        return reads_words(rung) or isinstance(rung.model, SentenceVectors)
+
+
+ScoredFormat = TableFormat | SickFormat | StsFormat
+
+
+class SentencesSuite(_SentenceSuite, FileSuite):
+    """Pairs of sentences with similarity scores."""
+
     kind: Literal["sentences"] = "sentences"
     # a task format that has scores
-    format: Annotated[TableFormat | SickFormat | StsFormat, Field(discriminator="kind")]
+    format: Annotated[ScoredFormat, Field(discriminator="kind")]
 
     @field_validator("format")
     @classmethod
-    def _has_scores(
-        cls, value: TableFormat | SickFormat | StsFormat
-    ) -> TableFormat | SickFormat | StsFormat:
+    def _has_scores(cls, value: ScoredFormat) -> ScoredFormat:
         if not KINDS[value.task_kind].numeric:
             raise ValueError("expected pairs with scores, found a format with labels")
         return value
-
-    def serves(self, rung: Rung) -> bool:
-        return has_sentence_vectors(rung)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         counts: Counter[str] = Counter()
@@ -167,10 +162,8 @@ class SentencesSuite(FileSuite):
             rung.report.note(f"{name}: {reason.replace('_', ' ')}: {number:,}")
         texts = [text for pair in pairs for text in (pair.text, str(pair.second))]
         gold = np.array([float(str(pair.target)) for pair in pairs])
-        names, several = (
-            [pair.where for pair in pairs],
-            len(list_matching_files(self.path, key)) > 1,
-        )
+        names = [pair.where for pair in pairs]
+        several = len(list_matching_files(self.path, key)) > 1
         sets = [place.rpartition(":")[0] if several else "" for place in names]
         metrics = ("correlation", "pearson", *(["weighted_pearson"] if several else []))
         items = []
@@ -197,35 +190,13 @@ _FEWEST_WORDS = 5  # of a sentence whose words are swapped
 Split = tuple[classifiers.Places, classifiers.Places]  # the training and the test places
 
 
-class _ProbeOfVectors(Suite):
-    """The keys that both share."""
-
-    needs: ClassVar[str] = "vectors of words or sentences"
+class _ProbeOfVectors(_SentenceSuite):
+    """The keys that both probes share, whose protocol is SentEval's (Conneau and Kiela 2018,
+    arXiv:1803.05449)."""
 
     # ridge: quick, in closed form; logistic: the penalty is chosen on folds
     head: Literal["ridge", "logistic"] = "ridge"
     folds: int = Field(default=10, ge=2)
-
-    def serves(self, rung: Rung) -> bool:
-        return has_sentence_vectors(rung)
-
-    def predict(
-        self,
-        features: Mapping[str, classifiers.Vectors],
-        classes_N: NDArray[np.int64],
-        split: Split,
-    ) -> dict[str, NDArray[np.int64]]:
-        """The classes at the test places, by part."""
-        train, test = split
-        majority = np.full(len(test), np.bincount(classes_N[train]).argmax())
-        predicted = {MAJORITY: majority}
-        for part, vectors_NF in features.items():
-            data = vectors_NF[train], classes_N[train], vectors_NF[test]
-            if self.head == "ridge":
-                predicted[part] = classifiers.by_ridge(*data)
-            else:
-                predicted[part] = classifiers.by_best_line(*data, self.folds)
-        return predicted
 
     def classify(
         self,
@@ -240,30 +211,22 @@ class _ProbeOfVectors(Suite):
         classes_N = classifiers.number_classes(classifiers.by_frequency(labels), labels)
         splits = classifiers.folds(classes_N, self.folds) if splits is None else splits
         right: dict[str, list[NDArray[np.bool_]]] = {}
-        for split in splits:
-            for part, predicted in self.predict(features, classes_N, split).items():
-                right.setdefault(part, []).append(predicted == classes_N[split[1]])
-        places = np.concatenate([test for _, test in splits]).tolist()
-        tested = [names[place] for place in places]
+        for train, test in splits:
+            frequent = np.bincount(classes_N[train]).argmax()
+            right.setdefault(MAJORITY, []).append(classes_N[test] == frequent)
+            for part, vectors_NF in features.items():
+                data = vectors_NF[train], classes_N[train], vectors_NF[test]
+                if self.head == "ridge":
+                    predicted = classifiers.by_ridge(*data)
+                else:
+                    predicted = classifiers.by_best_line(*data, self.folds)
+                right.setdefault(part, []).append(predicted == classes_N[test])
+        tested = [names[place] for _, test in splits for place in test.tolist()]
+        groups = [""] * len(tested)
         return [
-            Items.of_credit(name, f"{kind} {part}".strip(), tested, [""] * len(tested), credit)
+            Items.of_credit(name, f"{kind} {part}".strip(), tested, groups, np.concatenate(parts))
             for part, parts in right.items()
-            for credit in [np.concatenate(parts)]
         ]
-
-
-def _result(rung: Rung, items: list[Items]) -> SuiteResult:
-    """Note how far the model's vectors are above those of the same model before training."""
-    by_part = {each.part: each for each in items}
-    for part, trained in by_part.items():
-        kind = part.removesuffix(VECTORS)
-        if kind != part and (untrained := by_part.get(kind + UNTRAINED)):
-            gain = contrast([(1.0, [trained]), (-1.0, [untrained])])
-            rung.report.note(
-                f"{trained.suite} {kind}{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}] over "
-                "the model before training"
-            )
-    return SuiteResult(items)
 
 
 class SentenceProbeSuite(_ProbeOfVectors):
@@ -305,7 +268,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
             splits = [(np.arange(count), np.arange(count, len(names)))]
         if KINDS[self.format.task_kind].one_label:
             labels = [str(text.target) for text in texts]
-            return _result(rung, self.classify(name, features, names, labels, splits))
+            return SuiteResult(self.classify(name, features, names, labels, splits))
         scores_N = np.array([float(str(text.target)) for text in texts])
         splits = splits or classifiers.folds(np.zeros(len(names), np.int64), self.folds)
         places = np.concatenate([test for _, test in splits])
@@ -318,11 +281,10 @@ class SentenceProbeSuite(_ProbeOfVectors):
                 )
                 for train, test in splits
             ]
-            numbers = np.stack(
-                [scores_N[places], np.concatenate(predicted).astype(np.float64)], axis=1
-            )
+            flat = np.concatenate(predicted).astype(np.float64)
+            numbers = np.stack([scores_N[places], flat], axis=1)
             items.append(Items(name, "pearson", tested, [""] * len(tested), numbers, part))
-        return _result(rung, items)
+        return SuiteResult(items)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         """Accuracy or a correlation, beside the highest value of each floor."""
@@ -367,15 +329,14 @@ def pair_features(u_NE: classifiers.Vectors, v_NE: classifiers.Vectors) -> class
 
 
 class SentencePropertiesSuite(_ProbeOfVectors):
-    """Held-out sentences: can a classifier read their lengths, words and order off the vectors?"""
+    """Held-out sentences: can a classifier read lengths, words and order off the vectors (after
+    Conneau et al. 2018, arXiv:1805.01070)?"""
+
+    of_held_out: ClassVar[bool] = True
 
     kind: Literal["sentence_properties"] = "sentence_properties"
     sentences: int = Field(default=3000, ge=100)  # of each property, at most
     words: int = Field(default=100, ge=2, le=1000)  # of which one is to be told
-
-    @property
-    def on_held_out(self) -> bool:
-        return True
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         blank, sentences = _read_sentences(rung)
@@ -394,12 +355,11 @@ class SentencePropertiesSuite(_ProbeOfVectors):
             features = {VECTORS: sentence_vectors(rung, texts), **floor_vectors(rung, texts)}
             numbers = [f"{kind} {place}" for place in places]
             items += self.classify(name, features, numbers, labels, None, kind)
-        return _result(rung, items)
+        return SuiteResult(items)
 
 
 def _read_sentences(rung: Rung) -> tuple[str, list[list[str]]]:
-    """The held-out sentences as words, and what joins them: a blank, or nothing for writing without
-    blanks, whose words are its characters."""
+    """What joins words, nothing in writing without blanks, and the held-out sentences as words."""
     sentences = [sentence for _, document in rung.held_out for sentence in document.sentences]
     words = [each.split() for each in sentences]
     _, unit = count_units(sum(map(len, words)), sum(map(len, sentences)))
@@ -419,8 +379,8 @@ def lengths(sentences: Sequence[Words], words: int) -> Examples:
 
 
 def content(sentences: Sequence[Words], words: int) -> Examples:
-    """Class sentences by which of some words of middle frequency is in them, behind as many that
-    stand in more sentences; sentences with none or several are left out."""
+    """Class sentences by the only one in them of some words of middle frequency, behind as many
+    that stand in more sentences."""
     counts = Counter(word for each in sentences for word in {*each} if word.isalpha())
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     targets = {*ranked[words : 2 * words]}
@@ -429,8 +389,8 @@ def content(sentences: Sequence[Words], words: int) -> Examples:
 
 
 def order(sentences: Sequence[Words], words: int) -> Examples:
-    """Class every other sentence as swapped: two neighbours in it, drawn at random, change places.
-    Sentences of fewer than five words are left out."""
+    """Class every other sentence of at least five words as swapped: two neighbours drawn at random
+    change places."""
     rng, examples = np.random.default_rng(0), []
     for number, each in enumerate(s for s in sentences if len(s) >= _FEWEST_WORDS):
         row, place = list(each), int(rng.integers(len(each) - 1))

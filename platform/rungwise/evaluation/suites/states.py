@@ -9,7 +9,7 @@ Shapes: K layers, N words, E width, B batch, T sequence.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from rungwise.evaluation.suites.section import (
     SuiteBlock,
     make_layer_panels,
     make_share_panel,
-    read_files,
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
 from rungwise.models.trained.contexts import EncodedWords, StaticWords
@@ -63,11 +62,7 @@ class WordStates:
     in_windows: int
 
 
-class _Pieces(NamedTuple):
-    """The ids of a sentence, and the pieces of each of its words."""
-
-    ids: list[int]
-    words: list[range]
+_Pieces = tuple[list[int], list[range]]  # the ids of a sentence, and the pieces of its words
 
 
 @dataclass(frozen=True)
@@ -81,14 +76,13 @@ class WordReader:
     def layers(self, sentences: Sequence[Sentence]) -> WordStates:
         """The vectors of the words of all sentences, in every layer."""
         split = self._split(sentences)
-        words = [each.words for each in split]
+        texts, words = [ids for ids, _ in split], [own for _, own in split]
         longest = self.source.longest_text
+        long = [own for ids, own in split if longest is not None and len(ids) > longest]
         return WordStates(
-            self.source.word_layers([each.ids for each in split], words),
-            without_piece=sum(not pieces for each in words for pieces in each),
-            in_windows=sum(
-                len(each.words) for each in split if longest is not None and len(each.ids) > longest
-            ),
+            self.source.word_layers(texts, words),
+            without_piece=sum(not pieces for own in words for pieces in own),
+            in_windows=sum(map(len, long)),
         )
 
     def contexts(self, sentences: Sequence[Sentence]) -> NDArray[np.float32] | None:
@@ -97,9 +91,9 @@ class WordReader:
         if self.table is None:
             return None
         rows = []
-        for each in self._split(sentences):
-            vectors = self.table.vectors(each.ids) if each.ids else np.zeros((0, 1), np.float32)
-            for pieces in each.words:
+        for ids, words in self._split(sentences):
+            vectors = self.table.vectors(ids) if ids else np.zeros((0, 1), np.float32)
+            for pieces in words:
                 others = np.delete(vectors, list(pieces), axis=0)
                 rows.append(others.mean(axis=0) if len(others) else np.zeros(vectors.shape[1]))
         return np.array(rows, np.float32)
@@ -108,14 +102,14 @@ class WordReader:
         texts = [sentence.text for sentence in sentences]
         encodings = self.splitter.encode_batch(texts, add_special_tokens=False)
         return [
-            _Pieces(encoding.ids, find_pieces(encoding.offsets, sentence.words))
+            (encoding.ids, find_pieces(encoding.offsets, sentence.words))
             for sentence, encoding in zip(sentences, encodings, strict=True)
         ]
 
 
 def reads_words(rung: Rung) -> bool:
-    reads = isinstance(rung.model, WordVectors | ContextWordVectors)
-    return reads or rung.encoder is not None
+    """Whether a rung has vectors of words."""
+    return isinstance(rung.model, WordVectors | ContextWordVectors) or rung.encoder is not None
 
 
 class WordStatesSuite(Suite):
@@ -129,38 +123,29 @@ class WordStatesSuite(Suite):
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         panels = make_layer_panels(rungs, name, FREQUENT)
-        shares = read_files(rungs, name, MIX, lambda mix: mix["shares"])
+        files = {rung.name: rung.file(name, MIX) for rung in rungs}
+        shares = {rung: file["shares"] for rung, file in files.items() if file}
         rows = [
             {"rung": rung, "layer": layer, "share": share}
             for rung, layers in shares.items()
             for layer, share in enumerate(layers)
         ]
-        return SuiteBlock(
-            name,
-            panels=[*panels, make_share_panel(shares, name)] if shares else panels,
-            hint=_HINT,
-            csv={"mix": rows} if rows else {},
-        )
+        panels += [make_share_panel(shares, name)] if shares else []
+        return SuiteBlock(name, panels=panels, hint=_HINT, csv={"mix": rows} if rows else {})
 
 
 def word_reader(rung: Rung) -> WordReader:
     """The reader of a rung for which `reads_words` is true."""
+    encoder, source = rung.encoder, rung.model
     table = rung.model if isinstance(rung.model, WordVectors) else None
-    return WordReader(rung.splitter, _source(rung, table), table)
-
-
-def _source(rung: Rung, table: WordVectors | None) -> ContextWordVectors:
-    encoder = rung.encoder
-    if isinstance(rung.model, ContextWordVectors):
-        return rung.model
+    if isinstance(source, ContextWordVectors):
+        return WordReader(rung.splitter, source, table)
     if encoder is None or (encoder.num_layers == 0 and table is not None):
         assert table is not None, "a rung without layers and without a table"
-        return StaticWords(table)
-    objective = rung.summary.model.objective(rung.summary.objective)
-    if objective.masks:
-        return EncodedWords(encoder, *rung.special.require("cls", "sep"))
-    (end,) = rung.special.require("end")
-    return EncodedWords(encoder, end, None)
+        return WordReader(rung.splitter, StaticWords(table), table)
+    masks = rung.summary.model.objective(rung.summary.objective).masks
+    ends = rung.special.require("cls", "sep") if masks else (*rung.special.require("end"), None)
+    return WordReader(rung.splitter, EncodedWords(encoder, *ends), table)
 
 
 def find_pieces(

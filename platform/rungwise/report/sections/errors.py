@@ -12,7 +12,6 @@ from rungwise.evaluation.comparison.errors import (
     read_predictions,
 )
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.report import palette, style
 from rungwise.report.page import Section
 from rungwise.report.sections.variants import Row, input_artifact, select_stage
 from rungwise.tasks.interface import task_kind
@@ -61,12 +60,7 @@ def write_errors(inputs: Mapping[str, Artifact]) -> Section | None:
     errors = gather_errors(inputs)
     if not errors:
         return None
-    plots = {
-        f"reliability-{each.task}": draw_reliability(each)
-        for each in errors
-        if each.analysis.reliability
-    }
-    return Section("errors", "Error analysis", {"errors": errors}, plots, _error_tables(errors))
+    return Section("errors", "Error analysis", {"errors": errors}, {}, _error_tables(errors))
 
 
 def _error_tables(tasks: Sequence[TaskErrors]) -> dict[str, list[Row]]:
@@ -80,25 +74,7 @@ def _error_tables(tasks: Sequence[TaskErrors]) -> dict[str, list[Row]]:
         for name, rows in (
             ("errors_classes", map(asdict, analysis.classes)),
             ("errors_confusion", confusion),
-            ("errors_reliability", map(asdict, analysis.reliability)),
         ):
             where = {"task": each.task, "variant": analysis.variant}
             tables.setdefault(name, []).extend(where | row for row in rows)
     return {name: table for name, table in tables.items() if table}
-
-
-def draw_reliability(errors: TaskErrors) -> bytes:
-    """Reliability diagram: accuracy against confidence; the diagonal is perfect calibration."""
-    bins = errors.analysis.reliability
-    figure, axes = style.new_axes()
-    axes.plot([0, 100], [0, 100], color=palette.MUTED, linestyle=style.DASHED, linewidth=1.2)
-    colour = palette.series(0).colour
-    sizes = [20 + 180 * each.count / max(b.count for b in bins) for each in bins]
-    confidence = [100 * each.confidence for each in bins]
-    accuracy = [100 * each.right for each in bins]
-    axes.plot(confidence, accuracy, color=colour, linewidth=1.4)
-    axes.scatter(confidence, accuracy, s=sizes, color=colour, alpha=0.75)
-    axes.set_xlim(0, 103)
-    axes.set_ylim(0, 103)
-    style.dress(axes, f"{errors.task}: accuracy by confidence", "confidence (%)", "accuracy (%)")
-    return style.png(figure)
