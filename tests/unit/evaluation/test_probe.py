@@ -88,14 +88,6 @@ def test_bounds_count_words_of_whole_sentences(files: dict[str, str]) -> None:
     assert measured.files[probe.MIX]["words"] == {"train": 120, "test": 20}
 
 
-def test_most_frequent_tags_by_hand() -> None:
-    words, classes = ["a", "b", "b", "c", "b", "c"], np.array([0, 1, 2, 2, 2, 1])
-    found = probe.most_frequent(words, classes, ["c", "b", "new", "a"])
-    assert found.tolist() == [1, 2, 0, 0]  # of "c", once each, the class that is more frequent
-    ambiguous = probe.find_ambiguous(words, classes, ["c", "a", "new", "c"])
-    assert [(known.tolist(), asked.tolist()) for known, asked in ambiguous] == [([3, 5], [0, 3])]
-
-
 def test_paths_are_digests_and_no_part_of_the_config(files: dict[str, str], tmp_path: Path) -> None:
     moved = {}
     for split, path in files.items():
@@ -111,15 +103,6 @@ def test_paths_are_digests_and_no_part_of_the_config(files: dict[str, str], tmp_
     assert names[0] == names[1]
     Path(moved["test"]).write_text("the DET\n")
     assert MEASURE.outside(here) != MEASURE.outside(there)
-
-
-def test_entities_are_grouped_by_type(real_data: Path) -> None:
-    folder = real_data / "tasks" / "en" / "CoNLL-2003"
-    paths = {"train": str(folder / "eng.train.gz"), "test": str(folder / "eng.testb")}
-    measured = suite(paths, train_words=3000, test_words=1000).measure(rung(None), "entities")
-    baseline = measured.items[0]
-    assert set(baseline.groups) == {"O", "PER", "LOC", "ORG", "MISC"}
-    assert baseline.select_group("O").numbers[:, 0].mean() > 0.95
 
 
 def test_the_textbook_is_read() -> None:

@@ -59,6 +59,14 @@ def model_of_words(rows: Any) -> Vectors:
     return Vectors(np.concatenate([np.ones((FIRST_WORD, table.shape[1]), np.float32), table]))
 
 
+SIMILARITY, ANALOGIES, PERPLEXITY, SENTENCES = (
+    lambda path: SimilaritySuite(path=path),
+    lambda path: AnalogiesSuite(path=path),
+    lambda path: PerplexitySuite(path=path),
+    lambda path: SentencesSuite(path=path, format=StsFormat(layout="csv")),
+)
+
+
 def by_part(items: list[Items]) -> dict[str, Items]:
     return {each.part: each for each in items}
 
@@ -99,36 +107,6 @@ def test_published_sets_are_read_as_they_are(content: str, tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            b"old\tnew\t1\nsmart\tbright\n",
-            r"set\.txt:2: expected two words and a score in column 3",
-        ),
-        (b"old\tnew\t1\nsmart\tbright\tx\n", r"set\.txt:2: .*change measure\.words\.path"),
-        (b"old\tnew\t1\nsmart\tbr\xe9\t1\n", r"set\.txt:2: expected UTF-8, .*convert the file$"),
-        (b"Word 1\tWord 2\n", r"expected pairs of words, found none; change measure\.words\.path"),
-    ],
-)
-def test_what_is_no_pair_is_refused_in_the_words_of_a_suite(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "set.txt").write_bytes(content)
-    rung = toy_rung(tmp_path, ["a"], model_of_words([[1.0]]))
-    with pytest.raises(DataError, match=message) as caught:
-        SimilaritySuite(path=(str(tmp_path / "set.txt"),)).measure(rung, "words")
-    assert "data.format" not in str(caught.value)
-
-
-def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
-    rung = toy_rung(tmp_path, ["a"], model_of_words([[1.0]]))
-    for half in ("sim", "rel"):
-        (tmp_path / f"ws353.{half}.txt").write_text("a\ta\t1\n" * 3)
-    with pytest.raises(DataError, match=r"found ws353 \(up to the first dot\) of .*rel.*sim"):
-        SimilaritySuite(path=(str(tmp_path / "*.txt"),)).measure(rung, "words")
-
-
 def test_analogies_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "toy.txt"
     path.write_text(
@@ -155,19 +133,6 @@ def test_a_word_of_byte_level_pieces_is_the_one_within_a_text(tmp_path: Path) ->
     tokenizer.save(str(tmp_path / FILE))
     items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words").items)
     assert items["known"].numbers[:, 0].tolist() == [1, 0]
-
-
-def test_files_without_questions_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "toy.txt"
-    rung = toy_rung(tmp_path, ["a"], model_of_words([[1.0]]))
-    for text, message in (
-        ("a b c d\n", r"toy.txt:1: expected four words below a line `: section`, found 4 above"),
-        (": s\na b c\n", r"toy.txt:2: expected four words .* found 3 in it"),
-        (": s\n", "expected questions, found none"),
-    ):
-        path.write_text(text)
-        with pytest.raises(DataError, match=message):
-            AnalogiesSuite(path=(str(path),)).measure(rung, "words")
 
 
 @pytest.mark.parametrize("name", ["questions-words.txt", "CA8/morphological.txt"])
@@ -249,24 +214,6 @@ def test_each_layer_and_the_table_by_hand(tmp_path: Path) -> None:
         np.testing.assert_allclose(parts[layer].numbers[:, 1], cosines, rtol=1e-6)
 
 
-def test_a_model_with_vectors_of_texts_alone_is_measured_by_them(tmp_path: Path) -> None:
-    class Lengths:
-        """The vector of a text of n tokens is (1, n)."""
-
-        def sentence_vectors(self, texts: list[list[int]]) -> NDArray[np.float32]:
-            return np.array([[1, len(ids)] for ids in texts], np.float32)
-
-    path = tmp_path / "sts.csv"
-    path.write_text("a b,b,4.5\n")
-    rung = toy_rung(tmp_path, ["a", "b"], Lengths())
-    suite = SentencesSuite(path=(str(path),), format=PAIRS)
-    assert suite.serves(rung)
-    [items, pearson] = suite.measure(rung, "sts").items
-    assert (items.part, items.metric, pearson.metric) == ("own vector", "correlation", "pearson")
-    np.testing.assert_allclose(items.numbers, [[4.5, 3 / np.sqrt(5 * 2)]])
-    assert not suite.serves(toy_rung(tmp_path / "none", ["a", "b"], object()))
-
-
 def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> None:
     """With a vector of its own for each word a cosine is that of counts."""
     path = real_data / "tasks" / "en" / "STS-B" / "stsb-en-dev.csv"
@@ -295,28 +242,6 @@ def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> 
     assert estimate_items([pearson]).mean == pytest.approx(
         np.corrcoef(gold, theirs)[0, 1], abs=1e-4
     )
-
-
-def test_damage_is_counted_on_the_terminal_and_named_by_the_key_of_the_suite(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "a.csv").write_text("a b,b a,1\na c,b,2\na,b,x\n")
-    path = (str(tmp_path / "a.csv"),)
-    with pytest.raises(DataError, match=r"a\.csv:3: .*change measure\.sts\.format\.columns\.score"):
-        SentencesSuite(path=path, format=PAIRS)._pairs("measure.sts.path", Counter())
-    counts = Counter[str]()
-    dropping = PAIRS.model_copy(update={"on_error": "drop"})
-    pairs = SentencesSuite(path=path, format=dropping)._pairs("measure.sts.path", counts)
-    assert (len(pairs), counts["examples_dropped_for_their_score"]) == (2, 1)
-
-
-def test_labels_and_rows_without_scores_are_refused(tmp_path: Path) -> None:
-    path = (str(tmp_path / "sts.csv"),)
-    with pytest.raises(ValidationError, match="found a format with labels"):
-        SentencesSuite(path=path, format=SickFormat(target="entailment"))
-    (tmp_path / "sts.csv").write_text("\n")
-    with pytest.raises(DataError, match="expected pairs of sentences with scores, found 0 rows"):
-        SentencesSuite(path=path, format=PAIRS)._pairs("measure.sts.path", Counter())
 
 
 WORDS = ["a", "b", "c"]
@@ -363,26 +288,6 @@ def test_an_ngram_model_begins_anew_behind_each_line(tmp_path: Path) -> None:
     assert math.exp(apart[0].numbers[:, 0].sum() / 7) < len(WORDS) + FIRST_WORD
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"contiguous": True}, "set path"),
-        ({"path": ["x"], "documents": 3}, "leave out path or documents"),
-        ({"path": ["x"], "pseudo_documents": 3}, "leave out path or documents"),
-    ],
-)
-def test_keys_that_contradict_are_refused(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        PerplexitySuite(**keys)
-
-
-def test_a_file_without_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "blank.txt").write_text("\n \n")
-    suite = PerplexitySuite(path=(str(tmp_path / "blank.txt"),))
-    with pytest.raises(DataError, match=r"measure.test.path: expected lines of text"):
-        suite.measure(toy_rung(tmp_path, WORDS, Counts()), "test")
-
-
 class Reader:
     """Reads a text in the seconds that `takes` says for its length; the first one takes longer."""
 
@@ -421,12 +326,6 @@ def test_tokens_a_second_of_each_length_without_the_first_round(
         assert each.numbers[:, 0] / each.numbers[:, 1] == pytest.approx([100] * 4)
 
 
-@pytest.mark.parametrize("lengths", [(0, 16), (16, 16)])
-def test_lengths_that_cannot_be_told_apart_or_read_are_refused(lengths: tuple[int, ...]) -> None:
-    with pytest.raises(ValidationError, match="expected different numbers from 1"):
-        SpeedSuite(lengths=lengths)
-
-
 def test_the_claim_is_of_what_length_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = items(monkeypatch, lambda _: 0.01)
     by_word = items(monkeypatch, lambda length: length / 1000)
@@ -438,3 +337,53 @@ def test_the_claim_is_of_what_length_gains(monkeypatch: pytest.MonkeyPatch) -> N
     judged = compare(comparison, measured, {}, ())
     assert judged.value == pytest.approx(np.log(128 / 16))
     assert judged.verdict == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("suite", "content", "message"),
+    [
+        (SIMILARITY, b"old\tnew\t1\na\tb\n", r"set\.csv:2: expected two words and a score in col"),
+        (SIMILARITY, b"old\tnew\t1\na\tb\tx\n", r"set\.csv:2: .*change measure\.own\.path"),
+        (SIMILARITY, b"old\tnew\t1\na\tbr\xe9\t1\n", r"set\.csv:2: expected UTF-8, .*convert the"),
+        (
+            SIMILARITY,
+            b"Word 1\tWord 2\n",
+            r"expected pairs of words, found none; change measure\.own",
+        ),
+        (ANALOGIES, b"a b c d\n", r"set\.csv:1: expected four words below .*, found 4 above"),
+        (ANALOGIES, b": s\na b c\n", r"set\.csv:2: expected four words .* found 3 in it"),
+        (ANALOGIES, b": s\n", "expected questions, found none"),
+        (PERPLEXITY, b"\n \n", r"measure\.own\.path: expected lines of text"),
+        (SENTENCES, b"\n", "expected pairs of sentences with scores, found 0 rows"),
+        (
+            SENTENCES,
+            b"a,b,1\na,b,x\n",
+            r"set\.csv:2: .*change measure\.own\.format\.columns\.score",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_measured_is_refused(
+    suite: Callable[..., Any], content: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "set.csv").write_bytes(content)
+    rung = toy_rung(tmp_path, ["a"], model_of_words([[1.0]]))
+    with pytest.raises(DataError, match=message) as caught:
+        suite((str(tmp_path / "set.csv"),)).measure(rung, "own")
+    assert "data.format" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PerplexitySuite(contiguous=True), "set path"),
+        (lambda: PerplexitySuite(path=("x",), documents=3), "leave out path or documents"),
+        (lambda: SpeedSuite(lengths=(16, 16)), "expected different numbers from 1"),
+        (
+            lambda: SentencesSuite(path=("x",), format=SickFormat(target="entailment")),
+            "found a format with labels",
+        ),
+    ],
+)
+def test_keys_that_contradict_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        make()

@@ -9,6 +9,7 @@ one pretraining, runs on a task are paired by their seed of fine-tuning.
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,7 +256,7 @@ TABLE = StageType("table", 6, build_table, TableSummary)
 
 def _task_scores(evaluation: EvaluateSummary) -> list[TaskScore]:
     baseline, value = evaluation.best_trivial() or (None, None)
-    own = {"task": evaluation.task, "metric": evaluation.metric}
+    own: dict[str, Any] = {"task": evaluation.task, "metric": evaluation.metric}
     own |= {"baseline": baseline, "baseline_score": value}
     return [
         TaskScore(variant=name, **asdict(estimate), **own)

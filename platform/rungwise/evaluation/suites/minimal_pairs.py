@@ -210,7 +210,8 @@ def pair_credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float
 
 def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
     """The log-probability of each text; each distinct row of ids is scored once."""
-    if isinstance(rung.model, HidesWords):
+    hides_words = isinstance(rung.model, HidesWords)
+    if hides_words:
         rows, starts = rung.encode_words(texts)
     else:
         (end,) = rung.special.require("end")
