@@ -83,8 +83,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     assert [row.distinct for row in points["ngram2"]] == sorted(
         {row.distinct for row in points["ngram2"]}
     )
-    cost = CurveSummary.of(finished["curve"]).costs["gpt"]
-    assert cost.largest < cost.budgets == cost.runs
+    assert "all budgets once cost" in CurveSummary.of(finished["curve"]).headline
 
     page = finished["ladder"].folder.read_bytes("ladder.html").decode()
     assert "ngram3" in page

@@ -60,16 +60,16 @@ class Measure(Config):
         return None
 
     def curve(self, pretrain: PretrainSummary) -> tuple[tuple[int, float], ...]:
-        """The score while it learnt, by tokens; empty if it was not taken."""
+        """The score while it learnt, by tokens."""
         return ()
 
     def explain_key(self, key: str, model: Any) -> str:
-        """Why scores with other values of a key of the recipe do not compare; "" if they do."""
+        """Why scores with other values of a key do not compare; "" if they do."""
         return ""
 
     def check(self, config: PretrainStageConfig, suites: Mapping[str, Suite]) -> None:
-        """Raise ConfigError if the model has no such score, or if one of the `suites` that the page
-        reports would be used for choosing."""
+        """Raise ConfigError if the model has no such score, or if the page reports it by one of the
+        `suites`."""
 
 
 class _Loss(Measure):
@@ -120,10 +120,10 @@ class ValidationLoss(_Loss):
         scales = of_vectors and key.startswith("model.") and key != "model.size"
         if not key.startswith(_LOSS_KEYS) and not scales:
             return ""
-        remedy = "set search.measure to {kind: word_list, path: ...}" if of_vectors else ""
-        return (
-            f"another value is another loss, and these do not compare; {remedy or 'leave it out'}"
-        )
+        remedy = "leave it out"
+        if of_vectors:
+            remedy = "set search.measure to {kind: word_list, path: ...}"
+        return f"another value is another loss, and these do not compare; {remedy}"
 
 
 class BitsPerByte(_Loss):
@@ -203,11 +203,9 @@ _BLOCKS = ("tokenizer", "instances", "model", "pretrain")  # whose keys may be t
 
 
 class SearchConfig(TuningConfig):
-    """Which settings of pretraining to try. Every trial is a pretraining; the recipe then goes on
-    with the values of the best. Trials share a budget equally. With `halving`, a longer run
-    continues from the checkpoints of the shorter one, so it needs a schedule whose first steps do
-    not depend on their number.
-    """
+    """Which settings of pretraining to try. Trials share a budget equally; the recipe goes on with
+    the values of the best. With `halving`, a longer run continues from the checkpoints of the
+    shorter one, so it needs a schedule whose first steps do not depend on their number."""
 
     # by dotted key of tokenizer, instances, model and pretrain: the values to try; if empty, values
     # around those that the family suggests
@@ -249,8 +247,6 @@ class SearchConfig(TuningConfig):
 
 
 TABLE = "trials.csv"
-
-
 # Of the stages of a pretraining: its own, and that of the suite by which trials are chosen, if any.
 Titles = tuple[str, ...]
 
@@ -356,16 +352,14 @@ def run_search(
     runs = [_read_run(measure, titles, inputs, None) for titles in config.seeds]
     seeds = [run for run in runs if run is not None]
     best = trials[config.best]
-    scores = [run.score for run in (*best.runs[-1:], *seeds)]
-    spread = ""
+    assert best.score is not None, "the best did not fail"
+    scores, spread = [best.score, *(run.score for run in seeds)], ""
     if len(scores) > 1:
-        deviation = format_metric(stdev(scores), measure.metric)
-        mean = format_metric(fmean(scores), measure.metric)
+        mean, deviation = (format_metric(of(scores), measure.metric) for of in (fmean, stdev))
         spread = f", {len(scores)} seeds {mean} ± {deviation}"
     budget = f"{search.seconds:g} s" if search.seconds else None
     if search.tokens:
         budget = f"{search.tokens:,} tokens"
-    assert best.score is not None, "the best did not fail"
     failed = sum(trial.score is None for trial in trials)
     summary = SearchSummary(
         variant=config.variant,

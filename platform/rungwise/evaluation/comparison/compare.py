@@ -26,6 +26,7 @@ from rungwise.evaluation.comparison.seeds import (
     SeedJob,
     SeedResult,
     VariantInputs,
+    add_probabilities,
     load_predictions,
     resolve_variant,
     score_seeds,
@@ -130,11 +131,7 @@ def run_rival(task: Artifact, number: int, noise: Sequence[float]) -> RivalRun:
         calibration = kind.calibrate(outputs["validation"])
         answers = {split: kind.decode(each, calibration) for split, each in outputs.items()}
         scores = {split: kind.score(each, splits[split]) for split, each in answers.items()}
-        shares = kind.probabilities(outputs["test"])
-        predictions = [
-            answer if share is None else {**answer, "probabilities": share}
-            for answer, share in zip(answers["test"], shares, strict=True)
-        ]
+        predictions = add_probabilities(answers["test"], kind.probabilities(outputs["test"]))
         seconds = round(time.monotonic() - start, 1)
         runs.append(RivalRun(rival.name, rival.short, strength, scores, predictions, seconds))
     best = max(runs, key=lambda each: (each.scores["validation"][metric], -each.strength))

@@ -142,8 +142,7 @@ def score_seeds(
         try:
             results += ray.get(ready)
         except Exception as error:
-            mendable = find_user_error(error)
-            if mendable is not None:
+            if mendable := find_user_error(error):
                 raise UserError(f"{pending[ready[0]]}: {mendable}") from error
             raise
         first = [each for each in results if (each.variant, each.seed) in counting]
@@ -191,12 +190,7 @@ def score_seed(job: SeedJob, cpus: float) -> SeedResult:
     report.metrics(metrics | {"kept_epoch": best_epoch}, best_epoch, run=name)
     weights_file, predictions_file = f"{job.files}.safetensors", f"{job.files}.predictions"
     save_tensors(scratch, weights_file, model.state_dict())
-    predictions = [
-        each if shares is None else {**each, "probabilities": shares}
-        for each, shares in zip(
-            scores["test"].predictions, scores["test"].probabilities, strict=True
-        )
-    ]
+    predictions = add_probabilities(scores["test"].predictions, scores["test"].probabilities)
     lines = "".join(json.dumps(each) + "\n" for each in predictions)
     scratch.write_bytes(predictions_file, lines.encode("utf-8"))
     result = SeedResult(
@@ -220,6 +214,16 @@ def score_seed(job: SeedJob, cpus: float) -> SeedResult:
     return_freed_memory()  # Ray keeps this process
     gc.freeze()  # the next search for garbage leaves out what is left: modules, kept data
     return result
+
+
+def add_probabilities(
+    predictions: Sequence[dict[str, Any]], probabilities: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """The predictions with their probabilities, where a kind has some."""
+    return [
+        each if shares is None else {**each, "probabilities": shares}
+        for each, shares in zip(predictions, probabilities, strict=True)
+    ]
 
 
 def load_predictions(scratch: Folder, result: SeedResult) -> list[dict[str, Any]]:

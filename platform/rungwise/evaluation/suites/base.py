@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
@@ -67,10 +68,10 @@ class Rung:
     @cached_property
     def held_out(self) -> list[tuple[str, Document]]:
         """The documents of the held-out split, each with its source."""
-        rows = [row for row in CorpusSummary.of(self.corpus).files if row.split == "validation"]
         documents = [
             (row.source, document)
-            for row in rows
+            for row in CorpusSummary.of(self.corpus).files
+            if row.split == "validation"
             for document in read_documents(self.corpus.folder, row.file)
         ]
         return _keep_new(documents, self.corpus) if self.only_new else documents
@@ -87,14 +88,13 @@ class Rung:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens."""
         encoded = self.encode_array(texts)
-        return _split_by_text(encoded.ids.tolist(), encoded)
+        return _split_by_text(encoded.ids, encoded)
 
     def encode_words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[bool]]]:
         """The ids of each text, and for each id whether a word of the tokenizer begins there."""
         encoded = self.encode_array(texts, words=True)
         assert encoded.word_starts is not None
-        ids, starts = encoded.ids.tolist(), encoded.word_starts.tolist()
-        return _split_by_text(ids, encoded), _split_by_text(starts, encoded)
+        return _split_by_text(encoded.ids, encoded), _split_by_text(encoded.word_starts, encoded)
 
     def encode_array(self, texts: Sequence[str], words: bool = False) -> Encoded:
         """The ids of all texts in one array, without special tokens."""
@@ -118,12 +118,9 @@ def _keep_new(
     ]
 
 
-def _split_by_text(values: list[Any], encoded: Encoded) -> list[list[Any]]:
-    lengths = encoded.lengths
-    return [
-        values[end - length : end]
-        for end, length in zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True)
-    ]
+def _split_by_text(values: NDArray[Any], encoded: Encoded) -> list[list[Any]]:
+    parts = np.split(values, encoded.lengths.cumsum())[:-1]
+    return [part.tolist() for part in parts]
 
 
 @dataclass(frozen=True)

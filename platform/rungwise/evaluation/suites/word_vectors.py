@@ -7,6 +7,7 @@ are left out, and the share of the others is the part `known`.
 N words, Q questions, V vocabulary, D size of a vector
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,13 +69,15 @@ class WordPair:
     score: float
 
 
-class SimilaritySuite(FileSuite):
+class _WordsSuite(FileSuite):
+    needs: ClassVar[str] = "one vector per word"
+    capability: ClassVar[type] = WordVectors
+
+
+class SimilaritySuite(_WordsSuite):
     """Files with two words per line and, in the first later column of numbers, their score, as
     published: separated by tabs, commas, semicolons or blanks, with or without a header; `#` begins
     a comment."""
-
-    needs: ClassVar[str] = "one vector per word"
-    capability: ClassVar[type] = WordVectors
 
     kind: Literal["similarity"] = "similarity"
 
@@ -106,22 +109,17 @@ class SimilaritySuite(FileSuite):
 
     def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
         """The pairs of words by file name, whatever their order and case."""
-        key = f"{key}.path"
+        files = list_matching_files(self.path, f"{key}.path")
+        pairs = {file.name: read_pairs(file, f"{key}.path") for file in files}
         return {
-            file.name: [
-                frozenset((p.first.lower(), p.second.lower())) for p in read_pairs(file, key)
-            ]
-            for file in list_matching_files(self.path, key)
+            name: [frozenset((each.first.lower(), each.second.lower())) for each in own]
+            for name, own in pairs.items()
         }
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         """The correlation on the set with the most pairs, the first of equals."""
-        sizes: dict[str, int] = {}
-        for rung in rungs:
-            for row in rung.scores(name):
-                if row.metric == "correlation":
-                    sizes[row.part] = max(row.count, sizes.get(row.part, 0))
-        part = max(sizes, key=lambda part: sizes[part], default="")
+        rows = [row for rung in rungs for row in rung.scores(name) if row.metric == "correlation"]
+        part = max(rows, key=lambda row: row.count).part if rows else ""
         return [compare_rungs(rungs, name, "correlation", part)]
 
 
@@ -170,12 +168,9 @@ class Analogy:
     words: tuple[str, str, str, str]
 
 
-class AnalogiesSuite(FileSuite):
+class AnalogiesSuite(_WordsSuite):
     """Files of analogy questions: a is to b as c is to which word? By 3CosAdd (Mikolov et al. 2013,
     arXiv:1301.3781) on unit vectors, among words that are a single piece."""
-
-    needs: ClassVar[str] = "one vector per word"
-    capability: ClassVar[type] = WordVectors
 
     kind: Literal["analogies"] = "analogies"
 
@@ -243,7 +238,7 @@ def _word_ids(rung: Rung, words: Sequence[str]) -> dict[str, int]:
         if len(pieces) == 1 and pieces[0] not in rung.special.ids
     }
     has_vector = rung.model.vectors(list(single.values())).any(axis=1) if single else []
-    return {item[0]: item[1] for item, has in zip(single.items(), has_vector, strict=True) if has}
+    return dict(itertools.compress(single.items(), has_vector))
 
 
 def _directions(rung: Rung) -> NDArray[np.float32]:
