@@ -261,7 +261,7 @@ def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(tmp_path: 
     known = summarise(TaskInfo("multilabel", labels, False, "micro_f1"), (40, 20, 30))
     sets = ((), ("a",), ("a", "c"), ("b",))
     settings = {"num_seeds": 2, "bootstrap_resamples": 100, "noise": [0.1, 1]}
-    summary, task, events = compared(
+    summary, task, _ = compared(
         tmp_path, known, lambda n: sets[n % 4], {"first": ONE | {"epochs": 3}}, settings
     )
     table = pd.read_parquet(tmp_path / "out" / "predictions.parquet")

@@ -1,4 +1,4 @@
-"""Senses and tags of words: classifiers against scikit-learn, layers planted to hold them or not."""
+"""Senses and tags of words: classifiers against scikit-learn, and layers planted to hold them."""
 
 import random
 from pathlib import Path
