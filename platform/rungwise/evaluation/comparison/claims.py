@@ -8,7 +8,6 @@ differs, a page has any verdict in at most 5 of 100 cases.
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
@@ -85,13 +84,13 @@ def compare(
 ) -> ComparisonResult:
     """Make a comparison, or name what it lacks. `counted` rungs have no luck of training."""
     if comparison.of == TASKS:
-        result = _compare_tasks(comparison.terms, runs)
+        value, pretrainings, missing = _compare_tasks(comparison.terms, runs)
     else:
-        result = _compare_suite(comparison, rungs, counted)
+        value, pretrainings, missing = _compare_suite(comparison, rungs, counted)
     fields: dict[str, Any] = comparison.model_dump()
-    if not isinstance(result, _Compared):
-        return ComparisonResult(**fields, missing=result, verdict="not tested")
-    value, verdict = result.contrast, "undecided"
+    if value is None:
+        return ComparisonResult(**fields, missing=missing, verdict="not tested")
+    verdict = "undecided"
     if value.low > comparison.threshold:
         verdict = "confirmed"
     elif value.high < comparison.threshold:
@@ -105,25 +104,18 @@ def compare(
         p_above=value.p_above(comparison.threshold),
         p_below=value.p_below(comparison.threshold),
         count=value.count,
-        pretrainings=result.pretrainings,
+        pretrainings=pretrainings,
         verdict=verdict,
     )
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """A contrast, and the smallest number of pretrainings in it."""
-
-    contrast: Contrast
-    pretrainings: int | None
-
-
-_Missing = tuple[str, ...]  # the terms of a comparison that a ladder lacks
+# A contrast, the smallest number of pretrainings in it, and the terms that a ladder lacks.
+_Compared = tuple[Contrast | None, int | None, tuple[str, ...]]
 
 
 def _compare_suite(
     comparison: ClaimComparison, rungs: Mapping[str, RungItems], counted: Collection[str]
-) -> _Compared | _Missing:
+) -> _Compared:
     metric = comparison.metric or "accuracy"
     sign = 1.0 if METRICS[metric].higher_is_better else -1.0
     terms: list[tuple[float, Sequence[Items]]] = []
@@ -138,12 +130,11 @@ def _compare_suite(
         else:
             missing.append(term)
     if missing:
-        return tuple(missing)
+        return None, None, tuple(missing)
     value = contrast(terms, log=comparison.scale == "log", models=names)
-    pretrainings = [
-        len(seeds) for name, (_, seeds) in zip(names, terms, strict=True) if name not in counted
-    ]
-    return _Compared(value, min(pretrainings, default=None))
+    trained = zip(names, terms, strict=True)
+    pretrainings = [len(seeds) for name, (_, seeds) in trained if name not in counted]
+    return value, min(pretrainings, default=None), ()
 
 
 def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str:
@@ -160,7 +151,7 @@ def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str
     return f"{words} {_ENDS[place](numbers)}" if numbers else part
 
 
-def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared | _Missing:
+def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared:
     """Over all tasks that have every term."""
     few = min((budget for budget in runs if budget is not None), default=None)
     tasks: list[list[Term]] = []
@@ -178,10 +169,10 @@ def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared | _M
         if len(task_terms) == len(terms):
             tasks.append(task_terms)
     if not tasks:
-        return tuple(missing) or tuple(terms)
+        return None, None, tuple(missing) or tuple(terms)
     trained = [own for terms in tasks for _, own in terms if own.pretrained is not None]
     pretrainings = min((own.pretrainings for own in trained), default=None)
-    return _Compared(contrast_tasks(tasks), pretrainings)
+    return contrast_tasks(tasks), pretrainings, ()
 
 
 _LEVEL = 0.05

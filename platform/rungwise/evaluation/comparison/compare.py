@@ -21,6 +21,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.corpus.summary import CORPORA, read_split
+from rungwise.evaluation import statistics
 from rungwise.evaluation.comparison.errors import prediction_rows, write_predictions
 from rungwise.evaluation.comparison.seeds import (
     SeedJob,
@@ -40,15 +41,6 @@ from rungwise.evaluation.comparison.summary import (
     RivalResult,
     VariantResult,
     independent_scores,
-)
-from rungwise.evaluation.statistics import (
-    BootstrapDraws,
-    Estimate,
-    draw_values,
-    error_reduction,
-    estimate,
-    paired_difference,
-    paired_draws,
 )
 from rungwise.finetune import DESCRIPTION
 from rungwise.tasks.data.files import find_overlap, noise_split, read_splits
@@ -206,7 +198,7 @@ def compare_variants(
                 overlap = overlap.model_copy(update={"score": float(kind.value(totals).mean())})
             results[name] = results[name].model_copy(update={"overlap": overlap})
     seed, resamples = settings.first_seed, settings.bootstrap_resamples
-    values = draw_values([*sums.values()], kind.value, seed, resamples)
+    values = statistics.draw_values([*sums.values()], kind.value, seed, resamples)
     draws = dict(zip(sums, values, strict=True))
     differences = _pair_differences(by_variant, rivals, draws, task.info, settings)
     write_predictions(rows, output)
@@ -250,8 +242,10 @@ def compare_variants(
 def _summarise_variant(
     variant: VariantInputs, seeds: Sequence[SeedResult], info: TaskInfo
 ) -> VariantResult:
-    def average(scores: list[float], name: str) -> Estimate:
-        return estimate(independent_scores(scores, len(variant.pretrains)), metric_range(name))
+    def average(scores: list[float], name: str) -> statistics.Estimate:
+        return statistics.estimate(
+            independent_scores(scores, len(variant.pretrains)), metric_range(name)
+        )
 
     metric, first = info.metric, seeds[0]
     return VariantResult(
@@ -268,7 +262,7 @@ def _summarise_variant(
 
 
 def _summarise_rival(
-    run: RivalRun, draws: BootstrapDraws, settings: EvaluateConfig, metric: str
+    run: RivalRun, draws: statistics.BootstrapDraws, settings: EvaluateConfig, metric: str
 ) -> RivalResult:
     low, high = np.quantile(draws.resampled, [0.025, 0.975])
     test = run.scores["test"]
@@ -277,7 +271,7 @@ def _summarise_rival(
         strength=run.strength,
         validation=run.scores["validation"],
         test=test,
-        estimate=Estimate(test[metric], float(low), float(high), len(run.predictions)),
+        estimate=statistics.Estimate(test[metric], float(low), float(high), len(run.predictions)),
         noise={f"{rate:g}": run.scores[noise_split(rate)][metric] for rate in settings.noise or []},
         seconds=run.seconds,
     )
@@ -286,7 +280,7 @@ def _summarise_rival(
 def _pair_differences(
     by_variant: SeedResults,
     rivals: Mapping[str, RivalRun],
-    draws: Mapping[str, BootstrapDraws],
+    draws: Mapping[str, statistics.BootstrapDraws],
     info: TaskInfo,
     settings: EvaluateConfig,
 ) -> tuple[PairedDifference, ...]:
@@ -301,12 +295,12 @@ def _pair_differences(
         if other_scores is None:
             runs = len(by_variant[first])
             other_scores = [rivals[second].scores["test"][info.metric]] * runs
-            other = BootstrapDraws(
+            other = statistics.BootstrapDraws(
                 np.repeat(other.observed, runs), np.repeat(other.resampled, runs, axis=1)
             )
         runs = min(len(scores[first]), len(other_scores))
         pretrainings = runs // settings.num_seeds
-        bootstrap = paired_draws(own, other, settings.first_seed, bounds, pretrainings)
+        bootstrap = statistics.paired_draws(own, other, settings.first_seed, bounds, pretrainings)
         ours, others = (
             independent_scores(each[:runs], pretrainings) for each in (scores[first], other_scores)
         )
@@ -315,9 +309,9 @@ def _pair_differences(
             PairedDifference(
                 first=first,
                 second=second,
-                seeds=paired_difference(ours, others, bounds),
+                seeds=statistics.paired_difference(ours, others, bounds),
                 bootstrap=bootstrap,
-                error_reduction=error_reduction(old, new) if old < 1 else None,
+                error_reduction=statistics.error_reduction(old, new) if old < 1 else None,
             )
         )
     return tuple(differences)

@@ -233,8 +233,8 @@ class EvaluateSummary(Summary):
     def met_before(self) -> dict[str, Overlap]:
         """The overlaps of the variants, if any variant has met a test example before."""
         overlaps = {name: each.overlap for name, each in self.variants.items() if each.overlap}
-        some = any(each.training or each.pretraining for each in overlaps.values())
-        return overlaps if some else {}
+        met = any(each.training or each.pretraining for each in overlaps.values())
+        return overlaps if met else {}
 
     def pretrainings(self, variant: str) -> int:
         """How many pretrainings of a variant were fine-tuned."""

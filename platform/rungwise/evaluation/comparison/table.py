@@ -22,23 +22,13 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes, format_count
+from rungwise.evaluation import statistics
 from rungwise.evaluation.comparison.errors import run_sums
 from rungwise.evaluation.comparison.summary import (
     TABLES,
     EvaluateSummary,
     PublishedConfig,
     independent_scores,
-)
-from rungwise.evaluation.statistics import (
-    Agreement,
-    Contrast,
-    Error,
-    Estimate,
-    combine,
-    holm,
-    leave_one_out,
-    paired_difference,
-    sign_agreement,
 )
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
@@ -83,7 +73,7 @@ def read_runs(evaluation: Artifact, task: Artifact) -> dict[str, Runs]:
     return runs
 
 
-def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> Contrast:
+def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> statistics.Contrast:
     """A weighted sum of scores, averaged over tasks, of which there is one at least."""
     groups: dict[str, NDArray[np.float64]] = {}
     names: dict[str | None, str] = {}
@@ -91,11 +81,11 @@ def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> Contrast:
     for place, terms in enumerate(tasks):
         weights = np.array([weight / len(runs.sums) for weight, runs in terms for _ in runs.sums])
         kind = terms[0][1].kind
-        error = leave_one_out(
+        error = statistics.leave_one_out(
             np.concatenate([runs.sums for _, runs in terms]),
             lambda totals, w=weights, k=kind: k.value(totals) @ w,
         )
-        examples.append(Error(error.size / len(tasks), error.freedom))
+        examples.append(statistics.Error(error.size / len(tasks), error.freedom))
         count += terms[0][1].sums.shape[1]
         for weight, runs in terms:
             own = weight / len(tasks) * np.array(runs.values())
@@ -103,7 +93,7 @@ def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> Contrast:
             groups[group] = groups.get(group, 0.0) + own
     trainings = [group.tolist() for group in groups.values()]
     mean = sum(float(np.mean(each)) for each in trainings)
-    return combine(mean, trainings, examples, count)
+    return statistics.combine(mean, trainings, examples, count)
 
 
 def _find_group(runs: Runs, names: dict[str | None, str]) -> str:
@@ -120,8 +110,8 @@ class TaskMean(SummaryPart):
     """The judged score of a variant averaged over tasks, and how far it is behind the best one,
     None for that one."""
 
-    mean: Estimate
-    behind: Estimate | None
+    mean: statistics.Estimate
+    behind: statistics.Estimate | None
     pretrainings: int
 
 
@@ -193,7 +183,7 @@ class RowDifference(SummaryPart):
     p: float
     p_holm: float
     published_points: float | None
-    sign: Agreement | None
+    sign: statistics.Agreement | None
 
 
 class Reference(SummaryPart):
@@ -224,7 +214,7 @@ def build_table(
     whole = [each for each in evaluations if each.budget is None]
     scores = [score for each in whole for score in _task_scores(each)]
     rows = [row for each in whole for row in _row_differences(config, each)]
-    ps = holm([row.p for row in rows])  # all rows are one family of comparisons
+    ps = statistics.holm([row.p for row in rows])  # all rows are one family of comparisons
     differences = [row.model_copy(update={"p_holm": p}) for row, p in zip(rows, ps, strict=True)]
     budgets = [
         BudgetScore(**score.model_dump(), budget=each.budget or each.examples.train)
@@ -269,7 +259,7 @@ def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[R
     rows = []
     for above, name in itertools.pairwise(evaluation.variants):
         scores = evaluation.pair_scores(name, above)
-        difference = paired_difference(*scores, metric_range(evaluation.metric))
+        difference = statistics.paired_difference(*scores, metric_range(evaluation.metric))
         published = _published_points(config, evaluation.task, above, name)
         bootstrap = bootstraps[above, name]  # above minus name: negated below
         rows.append(
@@ -283,7 +273,9 @@ def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[R
                 p=bootstrap.p,
                 p_holm=bootstrap.p,
                 published_points=published,
-                sign=None if published is None else sign_agreement(published, difference),
+                sign=None
+                if published is None
+                else statistics.sign_agreement(published, difference),
             )
         )
     return rows

@@ -26,20 +26,11 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.evaluation.suites import classifiers
+from rungwise.evaluation.suites import classifiers, section
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.minimal_pairs import held_out_sentences
-from rungwise.evaluation.suites.section import (
-    Column,
-    MeasuredRung,
-    ScoreTable,
-    SuiteBlock,
-    TableEntry,
-    TableRow,
-    compare_rungs,
-)
 from rungwise.evaluation.suites.states import (
     FREQUENT,
     MIX,
@@ -109,8 +100,8 @@ class _Senses(WordStatesSuite):
         }
         return SuiteResult(items, {MIX: mix.as_data() | counts})
 
-    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
-        return [compare_rungs(rungs, name, "accuracy", _MIXED)]
+    def columns(self, name: str, rungs: Sequence[section.MeasuredRung]) -> list[section.Column]:
+        return [section.compare_rungs(rungs, name, "accuracy", _MIXED)]
 
 
 class SensesSuite(_Senses, FileSuite):
@@ -337,11 +328,11 @@ class PolysemySuite(WordStatesSuite):
         ]
         return SuiteResult(items, {PAIRS: pairs})
 
-    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
+    def show(self, name: str, rungs: Sequence[section.MeasuredRung]) -> section.SuiteBlock:
         files = {rung.name: rung.file(name, PAIRS) for rung in rungs}
         words = next((file for file in files.values() if file), {})
         rows = [
-            TableRow(
+            section.TableRow(
                 _mark_word(occurrence),
                 {rung: _nearest_entry(place, **file[word]) for rung, file in files.items() if file},
                 f"{word} {place + 1}, {occurrence['sense']}",
@@ -349,7 +340,7 @@ class PolysemySuite(WordStatesSuite):
             for word, pairs in words.items()
             for place, occurrence in enumerate(pairs["occurrences"])
         ]
-        table = ScoreTable("sentence", rows)
+        table = section.ScoreTable("sentence", rows)
         return replace(super().show(name, rungs), words=_WORDS, tables=[table] if rows else [])
 
 
@@ -361,18 +352,18 @@ def _mark_word(occurrence: Mapping[str, Any]) -> str:
 
 def _nearest_entry(
     place: int, occurrences: Sequence[Mapping[str, Any]], cosines: Sequence[Sequence[Any]]
-) -> TableEntry:
+) -> section.TableEntry:
     """The occurrence nearest to that at `place` in the last layer, and whether its sense is it."""
     last, senses = cosines[-1][place], [each["sense"] for each in occurrences]
     others = [other for other in range(len(senses)) if other != place]
     most = max(last[other] for other in others)
     nearest = [other for other in others if most - last[other] < _SAME]
     if len(nearest) > 1:
-        return TableEntry(text="all equal", under=f"{most:.2f}")
+        return section.TableEntry(text="all equal", under=f"{most:.2f}")
     mark = ""
     if senses.count(senses[place]) > 1:
         mark = "✓ " if senses[nearest[0]] == senses[place] else "✗ "
-    return TableEntry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
+    return section.TableEntry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
 
 
 def read_textbook() -> dict[str, list[dict[str, Any]]]:

@@ -262,10 +262,8 @@ class SentenceProbeSuite(_ProbeOfVectors):
         names = [name for part in parts for name, _ in part]
         texts = [text for part in parts for _, text in part]
         features = _features(rung, texts, name)
-        splits: list[Split] | None = None
-        if len(parts) > 1:
-            count = len(parts[0])
-            splits = [(np.arange(count), np.arange(count, len(names)))]
+        count = len(parts[0])
+        splits = [(np.arange(count), np.arange(count, len(names)))] if len(parts) > 1 else None
         if KINDS[self.format.task_kind].one_label:
             labels = [str(text.target) for text in texts]
             return SuiteResult(self.classify(name, features, names, labels, splits))
