@@ -13,15 +13,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import errors as predictions
 from rungwise.evaluation.comparison.errors import analyse_errors
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import (
-    Answer,
-    ChoiceExample,
-    Example,
-    Question,
-    Tagged,
-    TaskInfo,
-    Text,
-)
+from rungwise.tasks.kinds.examples import Answer, Example, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs
 
@@ -46,9 +38,6 @@ def made(kind: str, seed: int) -> tuple[TaskInfo, list[Example], list[dict[str, 
             has = np.random.default_rng(n).random(3) < 0.4
             examples.append(Text(f"a:{n}", text, None, tuple(sorted(np.array(LABELS)[has]))))
             outputs.append(rng.normal(size=3) + 2 * has - 1)
-        elif kind == "choice":
-            examples.append(ChoiceExample(f"a:{n}", text, None, ("a", "b", "c"), gold))
-            outputs.append(rng.normal(size=3) + np.eye(3)[gold])
         else:
             tags = [int(t) for t in np.random.default_rng(n).integers(0, 5, length)]
             named = tuple(TAGS[t] for t in tags)

@@ -5,8 +5,6 @@ same vectors.
 import dataclasses
 import itertools
 import math
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +17,12 @@ from gensim.models import KeyedVectors
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy import stats
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.metrics.pairwise import paired_cosine_distances
-from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import list_matching_files
 from rungwise.evaluation.comparison.claims import compare, registered_claims
 from rungwise.evaluation.suites import perplexity
-from rungwise.evaluation.suites.items import Items, estimate_items
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
 from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite, read_pairs
@@ -212,36 +207,6 @@ def test_each_layer_and_the_table_by_hand(tmp_path: Path) -> None:
     cosines = [np.dot(sentences[i], sentences[i + 1]) / sizes[i] / sizes[i + 1] for i in (0, 2)]
     for layer in ("layer 0", "layer 1"):
         np.testing.assert_allclose(parts[layer].numbers[:, 1], cosines, rtol=1e-6)
-
-
-def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> None:
-    """With a vector of its own for each word a cosine is that of counts."""
-    path = real_data / "tasks" / "en" / "STS-B" / "stsb-en-dev.csv"
-    suite = SentencesSuite(path=(str(path),), format=PAIRS)
-    pairs = suite._pairs("measure.sts.path", Counter())
-    split = BertPreTokenizer().pre_tokenize_str
-
-    def words_of(text: str) -> list[str]:
-        return [word for word, _ in split(unicodedata.normalize("NFC", text))]
-
-    counter = CountVectorizer(analyzer=words_of)  # pyright: ignore[reportArgumentType] its stub knows names
-    counter.fit([text for pair in pairs for text in (pair.text, str(pair.second))])
-    words = list(counter.vocabulary_)
-    rung = toy_rung(tmp_path, words, model_of_words(np.eye(len(words))))
-    [items, pearson] = suite.measure(rung, "sts").items
-    first, second = (
-        counter.transform(texts)
-        for texts in ([pair.text for pair in pairs], [str(pair.second) for pair in pairs])
-    )
-    theirs = 1 - paired_cosine_distances(first, second)
-    np.testing.assert_allclose(items.numbers[:, 1], theirs, atol=1e-6)
-    expected: Any = stats.spearmanr([pair.target for pair in pairs], theirs)
-    assert estimate_items([items]).mean == pytest.approx(expected.statistic, abs=1e-3)
-    assert 0.5 < expected.statistic < 0.8
-    gold = [float(str(pair.target)) for pair in pairs]
-    assert estimate_items([pearson]).mean == pytest.approx(
-        np.corrcoef(gold, theirs)[0, 1], abs=1e-4
-    )
 
 
 WORDS = ["a", "b", "c"]
