@@ -28,7 +28,7 @@ from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import FileSuite, Rung, Suite, SuiteResult, read_texts
-from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.evaluation.suites.word_vectors import cosines
@@ -229,6 +229,18 @@ class _ProbeOfVectors(_SentenceSuite):
         ]
 
 
+def _note_gain(rung: Rung, items: list[Items]) -> SuiteResult:
+    """Note how far the model's vectors are above those of the same model before training."""
+    by_part = {each.part: each for each in items}
+    for part, trained in by_part.items():
+        kind = part.removesuffix(VECTORS)
+        if kind != part and (untrained := by_part.get(kind + UNTRAINED)):
+            gain = contrast([(1.0, [trained]), (-1.0, [untrained])])
+            interval = f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
+            rung.report.note(f"{trained.suite} {kind}{interval} over the model before training")
+    return SuiteResult(items)
+
+
 class SentenceProbeSuite(_ProbeOfVectors):
     """Labelled or scored texts or pairs: what a classifier can read off the vectors."""
 
@@ -266,7 +278,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
         splits = [(np.arange(count), np.arange(count, len(names)))] if len(parts) > 1 else None
         if KINDS[self.format.task_kind].one_label:
             labels = [str(text.target) for text in texts]
-            return SuiteResult(self.classify(name, features, names, labels, splits))
+            return _note_gain(rung, self.classify(name, features, names, labels, splits))
         scores_N = np.array([float(str(text.target)) for text in texts])
         splits = splits or classifiers.folds(np.zeros(len(names), np.int64), self.folds)
         places = np.concatenate([test for _, test in splits])
@@ -282,7 +294,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
             flat = np.concatenate(predicted).astype(np.float64)
             numbers = np.stack([scores_N[places], flat], axis=1)
             items.append(Items(name, "pearson", tested, [""] * len(tested), numbers, part))
-        return SuiteResult(items)
+        return _note_gain(rung, items)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         """Accuracy or a correlation, beside the highest value of each floor."""
@@ -353,7 +365,7 @@ class SentencePropertiesSuite(_ProbeOfVectors):
             features = {VECTORS: sentence_vectors(rung, texts), **floor_vectors(rung, texts)}
             numbers = [f"{kind} {place}" for place in places]
             items += self.classify(name, features, numbers, labels, None, kind)
-        return SuiteResult(items)
+        return _note_gain(rung, items)
 
 
 def _read_sentences(rung: Rung) -> tuple[str, list[list[str]]]:
