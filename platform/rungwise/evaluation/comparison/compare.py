@@ -98,15 +98,6 @@ class RivalRun:
     seconds: float
 
 
-def start_rivals(task: Artifact, noise: Sequence[float]) -> list[Any]:
-    """Start every rival of a task; returns Ray's references to their runs."""
-    import ray
-
-    rivals = task_kind(TaskSummary.of(task).info).rivals()
-    run = ray.remote(num_cpus=1)(run_rival)
-    return [run.remote(task, number, noise) for number in range(len(rivals))]
-
-
 def run_rival(task: Artifact, number: int, noise: Sequence[float]) -> RivalRun:
     """Fit and score one of the rivals of a task, with the strength that is best on validation, the
     smallest of equals."""
@@ -165,7 +156,9 @@ def compare_variants(
         for variant in variants.values()
         if pretraining < len(variant.pretrains)
     ]
-    started = start_rivals(inputs["task"], settings.noise or []) if settings.rivals else []
+    kind = task_kind(task.info)
+    run, number = ray.remote(num_cpus=1)(run_rival), len(kind.rivals()) if settings.rivals else 0
+    started = [run.remote(inputs["task"], place, settings.noise or []) for place in range(number)]
     seeds = score_seeds(jobs, context, metric, notes_cut=config.budget is None)
     rivals: dict[str, RivalRun] = {run.short: run for run in ray.get(started)}
     by_variant = {name: [seed for seed in seeds if seed.variant == name] for name in variants}
@@ -181,7 +174,7 @@ def compare_variants(
         key=lambda seed: (-seed.validation[metric], seed.validation["loss"], seed.seed),
     )
     examples = read_examples(inputs["task"], "test")
-    kind, rows, sums_by_seed = task_kind(task.info), [], {name: [] for name in variants}
+    rows, sums_by_seed = [], {name: [] for name in variants}
     for seed in seeds:
         predictions = load_predictions(scratch, seed)
         rows += prediction_rows(seed.variant, seed.seed, examples, predictions, kind.answer)

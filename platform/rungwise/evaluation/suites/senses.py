@@ -333,7 +333,7 @@ class PolysemySuite(WordStatesSuite):
         words = next((file for file in files.values() if file), {})
         rows = [
             section.TableRow(
-                _mark_word(occurrence),
+                _mark_word(**occurrence),
                 {rung: _nearest_entry(place, **file[word]) for rung, file in files.items() if file},
                 f"{word} {place + 1}, {occurrence['sense']}",
             )
@@ -344,9 +344,7 @@ class PolysemySuite(WordStatesSuite):
         return replace(super().show(name, rungs), words=_WORDS, tables=[table] if rows else [])
 
 
-def _mark_word(occurrence: Mapping[str, Any]) -> str:
-    """The sentence with its word between asterisks."""
-    text, first, end = (occurrence[key] for key in ("text", "first", "end"))
+def _mark_word(text: str, first: int, end: int, sense: str) -> str:
     return f"{text[:first]}*{text[first:end]}*{text[end:]}"
 
 

@@ -157,7 +157,12 @@ class SentencesSuite(_SentenceSuite, FileSuite):
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         counts: Counter[str] = Counter()
         key = f"measure.{name}.path"
-        pairs = self._pairs(key, counts)
+        pairs = read_texts(self.path, self.format, "test", key, counts)
+        if not pairs or any(pair.second is None or pair.target is None for pair in pairs):
+            raise DataError(
+                f"{key}: expected pairs of sentences with scores, found {len(pairs)} rows, not all "
+                f"of them such pairs; change {key}, or which columns the format names"
+            )
         for reason, number in counts.items():
             rung.report.note(f"{name}: {reason.replace('_', ' ')}: {number:,}")
         texts = [text for pair in pairs for text in (pair.text, str(pair.second))]
@@ -171,15 +176,6 @@ class SentencesSuite(_SentenceSuite, FileSuite):
             numbers = np.stack([gold, cosines(vectors[0::2], vectors[1::2])], axis=1)
             items += [Items(name, metric, names, sets, numbers, part) for metric in metrics]
         return SuiteResult(items)
-
-    def _pairs(self, key: str, counts: Counter[str]) -> list[Text]:
-        pairs = read_texts(self.path, self.format, "test", key, counts)
-        if not pairs or any(pair.second is None or pair.target is None for pair in pairs):
-            raise DataError(
-                f"{key}: expected pairs of sentences with scores, found {len(pairs)} rows, not all "
-                f"of them such pairs; change {key}, or which columns the format names"
-            )
-        return pairs
 
 
 MAJORITY = "most frequent"
