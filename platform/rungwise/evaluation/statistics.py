@@ -243,7 +243,8 @@ def draw_values(
     sums = np.concatenate(variants).astype(np.float64)  # (U, N, k), the runs of all variants
     runs, examples, _ = sums.shape
     flat = np.moveaxis(sums, 1, 0).reshape(examples, -1)  # (N, U k)
-    rng, rows, resampled = np.random.default_rng(seed).spawn(1)[0], max(1, _CHUNK // examples), []
+    rng = np.random.default_rng(seed).spawn(1)[0]
+    rows, resampled = max(1, _CHUNK // examples), []
     for begin in range(0, resamples, rows):
         count = min(rows, resamples - begin)
         totals = (_counts(rng, examples, count) @ flat).reshape(count, runs, -1)

@@ -127,6 +127,15 @@ def test_with_one_seed_it_is_scipys_paired_percentile_bootstrap() -> None:
     assert ours.difference == pytest.approx((first - second)[0, :, 0].mean())
 
 
+def test_chunks_of_resamples_are_no_part_of_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = answers(np.random.default_rng(7), 3, 50, 0.3, 0.2)
+    whole = paired_bootstrap(first, second, share, 0, resamples=3000)
+    monkeypatch.setattr("rungwise.evaluation.statistics._CHUNK", 5000)
+    pieces = paired_bootstrap(first, second, share, 0, resamples=3000)
+    assert (pieces.low, pieces.high) == pytest.approx((whole.low, whole.high), rel=1e-9)
+    assert pieces.p == whole.p
+
+
 def test_error_reduction_of_a_system_without_errors_is_refused() -> None:
     assert error_reduction(0.8, 0.7) == pytest.approx(-0.5)
     with pytest.raises(ValueError, match="no errors"):

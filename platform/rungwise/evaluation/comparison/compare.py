@@ -157,8 +157,9 @@ def compare_variants(
         if pretraining < len(variant.pretrains)
     ]
     kind = task_kind(task.info)
-    run, number = ray.remote(num_cpus=1)(run_rival), len(kind.rivals()) if settings.rivals else 0
-    started = [run.remote(inputs["task"], place, settings.noise or []) for place in range(number)]
+    start = ray.remote(num_cpus=1)(run_rival)
+    number = len(kind.rivals()) if settings.rivals else 0
+    started = [start.remote(inputs["task"], place, settings.noise or []) for place in range(number)]
     seeds = score_seeds(jobs, context, metric, notes_cut=config.budget is None)
     rivals: dict[str, RivalRun] = {run.short: run for run in ray.get(started)}
     by_variant = {name: [seed for seed in seeds if seed.variant == name] for name in variants}
