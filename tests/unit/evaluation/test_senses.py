@@ -12,10 +12,10 @@ from torch import Tensor
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
-from rungwise.evaluation.suites import classifiers, probe, senses
+from rungwise.evaluation.suites import classifiers, senses
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.evaluation.suites.probe import ProbeSuite
 from rungwise.evaluation.suites.senses import PolysemySuite, SensesSuite, make_pseudo_words
+from rungwise.evaluation.suites.states import ProbeSuite
 from rungwise.tokenizer.training import wordpiece
 from tests.toy_rungs import Table, encoder_rung
 
@@ -216,7 +216,7 @@ def test_the_layer_that_holds_the_tag_is_found(files: dict[str, str]) -> None:
     assert scores["same word layer 1"] == 1
     assert set(measured.items[0].groups) == {"NOUN", "VERB", "DET", "PART"}
     assert len(set(measured.items[0].names)) == 60
-    mix = measured.files[probe.MIX]
+    mix = measured.files[senses.MIX]
     assert mix["words"] == {"train": 180, "test": 60}
     assert mix["shares"][1] > 0.7
 
@@ -231,7 +231,7 @@ def test_the_layer_that_holds_the_tag_is_found(files: dict[str, str]) -> None:
 
 def test_bounds_count_words_of_whole_sentences(files: dict[str, str]) -> None:
     measured = suite(files, train_words=120, test_words=21).measure(rung(None), "pos")
-    assert measured.files[probe.MIX]["words"] == {"train": 120, "test": 20}
+    assert measured.files[senses.MIX]["words"] == {"train": 120, "test": 20}
 
 
 def test_paths_are_digests_and_no_part_of_the_config(files: dict[str, str], tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from rungwise.evaluation.suites.items import (
 )
 from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.evaluation.suites.perplexity import PerplexitySuite, RanksSuite, SpeedSuite
-from rungwise.evaluation.suites.probe import ProbeSuite
 from rungwise.evaluation.suites.section import NEW
 from rungwise.evaluation.suites.senses import PolysemySuite, PseudoWordsSuite, SensesSuite
 from rungwise.evaluation.suites.sentences import (
@@ -33,6 +32,7 @@ from rungwise.evaluation.suites.sentences import (
     SentencePropertiesSuite,
     SentencesSuite,
 )
+from rungwise.evaluation.suites.states import ProbeSuite
 from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite
 from rungwise.models.device import keep_freed_memory
 from rungwise.tasks.scoring.metrics import format_metric
