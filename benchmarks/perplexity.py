@@ -33,8 +33,7 @@ from benchmarks.common import RESULTS, print_rows, results_path, write_results
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import compare, decide_claims, registered_claims
 from rungwise.evaluation.statistics import Contrast, Error
-from rungwise.evaluation.suites.items import Items, contrast
-from rungwise.evaluation.suites.scores import read_items
+from rungwise.evaluation.suites.items import Items, contrast, read_items
 from rungwise.instances.order import evenly
 from rungwise.pipeline.loading import find_built
 

@@ -26,7 +26,7 @@ from benchmarks.common import add_results
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage
 from rungwise.corpus.summary import CorpusSummary, read_split
-from rungwise.evaluation.suites.scores import MeasureSummary
+from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.instances.order import evenly
 from rungwise.models.suggestion import Size
 from rungwise.pipeline.experiment import plan_experiment

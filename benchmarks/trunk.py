@@ -14,7 +14,7 @@ from statistics import fmean
 from benchmarks.common import add_results, print_rows
 from benchmarks.forecast_points import RUNGS, WARMUP, make_recipe
 from rungwise.core.stages.stage import Stage
-from rungwise.evaluation.suites.scores import MeasureSummary
+from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.variants import resolve_variants

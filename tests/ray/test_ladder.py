@@ -11,7 +11,7 @@ from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.curve import CurveSummary, read_points
-from rungwise.evaluation.suites.scores import MeasureSummary
+from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.forecast.points import group_by_rung
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.workflow import load_recipe, run
@@ -83,8 +83,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     assert [row.distinct for row in points["ngram2"]] == sorted(
         {row.distinct for row in points["ngram2"]}
     )
-    cost = CurveSummary.of(finished["curve"]).costs["gpt"]
-    assert cost.largest < cost.budgets == cost.runs
+    assert "all budgets once cost" in CurveSummary.of(finished["curve"]).headline
 
     page = finished["ladder"].folder.read_bytes("ladder.html").decode()
     assert "ngram3" in page

@@ -41,8 +41,7 @@ from rungwise.core.stages.notes import write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG
 from rungwise.evaluation.comparison import compare, errors
-from rungwise.evaluation.comparison.config import CompareConfig
-from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.evaluation.comparison.summary import CompareConfig, EvaluateSummary
 from rungwise.pipeline.loading import Pretrained
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.cutting import parse_example

@@ -12,8 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from rungwise.evaluation.suites.items import estimate_items
-from rungwise.evaluation.suites.sentence_probe import SentenceProbeSuite
-from rungwise.evaluation.suites.sentences import PPMI, RANDOM, WORD_TABLES, SentencesSuite
+from rungwise.evaluation.suites.sentences import (
+    PPMI,
+    RANDOM,
+    WORD_TABLES,
+    SentenceProbeSuite,
+    SentencesSuite,
+)
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 from rungwise.tasks.formats.texts import FoldersFormat
 from tests.corpora import corpus_of_sentences

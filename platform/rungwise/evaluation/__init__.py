@@ -1,5 +1,1 @@
-"""Evaluation: variants over new seeds, and pretrained models on held-out text.
-
-suites/ measures one model, comparison/ sets variants and rungs side by side with what suites
-measured, page/ shows one model; statistics.py has the intervals of all.
-"""
+"""Suites measure one model, comparison/ sets variants and rungs side by side, page/ shows one."""

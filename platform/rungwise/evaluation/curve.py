@@ -1,13 +1,6 @@
-"""Curve stage: what each rung was worth at each share of its budget, and what that took.
-
-    pretrainings of a rung by budget and seed ──┬──> points.json (forecast/points.py)
-    what was measured of each ──────────────────┘
-
-Nothing is trained or measured here. A rung whose objective has a code length has the bits per byte
-of the suite `perplexity`, by document too; another one that predicts tokens has the loss of its
-last validation; the others have no points.
-
-The `curve` block: at which budgets, and of what.
+"""Curve stage: what each rung was worth at each share of its budget, and what that took. It gathers
+the points of runs that have ended: bits per byte of the suite `perplexity`, by document too, or
+else the loss of the last validation on the tokens that are predicted.
 """
 
 from __future__ import annotations
@@ -25,11 +18,11 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Summary, SummaryPart
+from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
-from rungwise.evaluation.search.record import count_cost
-from rungwise.evaluation.suites.scores import read_items
+from rungwise.evaluation.search import count_cost
+from rungwise.evaluation.suites.items import read_items
 from rungwise.forecast.points import Point
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.summary import PretrainSummary
@@ -70,8 +63,8 @@ class CurveConfig(Config):
 
 
 class CurveRun(Config):
-    """A pretraining of a rung at a budget: the titles of its stages, `measure` null where the loss
-    of its validation is what is measured."""
+    """A pretraining of a rung at a budget: the titles of its stages; `measure` is null where the
+    loss of its validation counts."""
 
     rung: str
     budget: float
@@ -89,20 +82,10 @@ class CurveStageConfig(Config):
     passed_over: dict[str, str]
 
 
-class RungCost(SummaryPart):
-    """Core-seconds of the largest budget of a rung alone, of all its budgets once, and of all its
-    runs, each without the steps that it took over from a shorter one."""
-
-    largest: float
-    budgets: float
-    runs: float
-
-
 class CurveSummary(Summary):
-    """The number of points, what those of each rung cost, and why other rungs have none."""
+    """The number of points, and why other rungs have none."""
 
     points: int
-    costs: dict[str, RungCost]
     passed_over: dict[str, str]
 
 
@@ -121,20 +104,17 @@ def gather_points(
     points = [_read_point(config.suite, run, inputs) for run in config.runs]
     rows = json.dumps([asdict(point) for point in points], indent=1)
     output.write_bytes(POINTS, rows.encode())
-    costs = _count_costs(config.runs, inputs)
-    cost = sum(cost.budgets for cost in costs.values())
-    ratio = cost / sum(cost.largest for cost in costs.values())
+    rungs = len({run.rung for run in config.runs})
     return CurveSummary(
         points=len(points),
-        costs=costs,
         passed_over=config.passed_over,
         show=(POINTS,),
-        headline=f"{format_count(len(points), 'point')} of {format_count(len(costs), 'rung')}; "
-        f"all budgets once cost {ratio:.2f} times the largest",
+        headline=f"{format_count(len(points), 'point')} of {format_count(rungs, 'rung')}; all "
+        f"budgets once cost {_count_cost_ratio(config.runs, inputs):.2f} times the largest",
     )
 
 
-CURVE = StageType("curve", 1, gather_points, CurveSummary)
+CURVE = StageType("curve", 2, gather_points, CurveSummary)
 
 
 def _read_point(suite: str, run: CurveRun, inputs: Mapping[str, Artifact]) -> Point:
@@ -166,20 +146,17 @@ def _count_cores(pretrain: Artifact) -> float:
     return compute.num_workers * compute.cpus_per_worker
 
 
-def _count_costs(runs: Sequence[CurveRun], inputs: Mapping[str, Artifact]) -> dict[str, RungCost]:
+def _count_cost_ratio(runs: Sequence[CurveRun], inputs: Mapping[str, Artifact]) -> float:
+    """The core-seconds of all budgets once, without steps taken over, to those of the largest."""
     by_fingerprint = {each.fingerprint: each for each in inputs.values()}
-    costs: dict[str, RungCost] = {}
+    budgets = largest = 0.0
     for run in runs:
+        if run.seed != min(each.seed for each in runs if each.rung == run.rung):
+            continue
         artifact = inputs[run.pretrain]
         summary, cores = PretrainSummary.of(artifact), _count_cores(artifact)
         prolonged = summary.gradient.prolonged if summary.gradient else ()
         before = by_fingerprint.get(prolonged[-1].fingerprint) if prolonged else None
-        own, whole = (count_cost(artifact, each)[0] * cores for each in (before, None))
-        cost = costs.get(run.rung, RungCost(largest=0.0, budgets=0.0, runs=0.0))
-        first = run.seed == min(each.seed for each in runs if each.rung == run.rung)
-        costs[run.rung] = RungCost(
-            largest=whole if first and run.budget == 1 else cost.largest,
-            budgets=cost.budgets + own * first,
-            runs=cost.runs + own,
-        )
-    return costs
+        budgets += count_cost(artifact, before)[0] * cores
+        largest += count_cost(artifact)[0] * cores * (run.budget == 1)
+    return budgets / largest

@@ -1,14 +1,11 @@
-"""Means over seeds with confidence intervals, and differences between variants.
-
-Two kinds of luck add up in a score: which examples were asked, and which training it was. A
-bootstrap over examples sees the first. Of the second, the outermost level counts: all fine-tuning
+"""Means over seeds with confidence intervals, and differences between variants. All fine-tuning
 runs of one pretraining share its luck, so with several pretrainings they are one value.
 
-V variants, P pretrainings, S seeds, N examples, k sums per example, R resamples
+S seeds, U runs, N examples, k sums per example, R resamples
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,13 +58,9 @@ class Error:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of scores with the errors of trainings and of examples.
-
-    `count` is the number of examples. `low` and `high` are the bounds of the 95 % interval, whose
-    half width is that over trainings and that over examples, as the sides of a right angle.
-    Satterthwaite's degrees of freedom for the sum of both would be too many where few trainings
-    happen to agree, above all for the small p that a correction for many claims asks for.
-    """
+    """A weighted sum of scores with the errors of trainings and of `count` examples. Their half
+    widths add up as the sides of a right angle: Satterthwaite's degrees of freedom for both would
+    be too many where few trainings happen to agree, above all for small p."""
 
     mean: float
     trainings: Error
@@ -119,12 +112,9 @@ class Contrast:
 def combine(
     mean: float, groups: Sequence[Sequence[float]], examples: Sequence[Error], count: int
 ) -> Contrast:
-    """A contrast with the errors of its independent sources.
-
-    `groups` are independent groups of trainings, each with the values of its trainings; `mean` is
-    the sum of the groups' means. `examples` are the errors over `count` examples of the test sets.
-    A group of one value adds nothing: its luck is unknown.
-    """
+    """A contrast with the errors of its independent sources: `groups` with the values of their
+    trainings, whose means sum up to `mean`, and `examples` of the test sets, `count` in all. A
+    group of one value adds nothing: its luck is unknown."""
     trainings = [
         Error(math.sqrt(np.var(values, ddof=1) / len(values)), len(values) - 1)
         for values in groups
@@ -144,14 +134,12 @@ def _add_errors(errors: Sequence[Error]) -> Error:
 def leave_one_out(
     sums: Sums, statistic: Callable[[Sums], Sums], weights: NDArray[np.floating] | None = None
 ) -> Error:
-    """The error of a statistic over examples by the jackknife: each is left out in turn.
+    """The jackknife error over the examples of `sums` (U, N, k); `statistic` maps summed rows
+    (R, U, k) to values (R,). It is infinite over one example.
 
-    `sums` (U, N, k) are of U runs on the same examples; `statistic` maps summed rows (R, U, k) to
-    the statistic (R,). Of a mean with unequal `weights` (N,), as of documents by their tokens, few
-    examples may make up most of the variance: the degrees of freedom are those of Bell & McCaffrey
-    2002 ("Bias reduction in standard errors for linear regression with multi-stage samples", Survey
-    Methodology 28), N - 1 if all weigh the same. The error over one example is unknown: infinite.
-    benchmarks/perplexity.py has how often the interval leaves out the truth.
+    Of a mean with unequal `weights` (N,), few examples may make up most of the variance: degrees of
+    freedom are those of Bell & McCaffrey 2002 ("Bias reduction in standard errors for linear
+    regression with multi-stage samples", Survey Methodology 28); N - 1 if all weigh the same.
     """
     count = sums.shape[1]
     if count == 1:
@@ -171,22 +159,16 @@ def leave_one_out(
 
 
 def false_verdicts(seeds: int, ratio: float) -> float:
-    """How often Student's interval over `seeds` of fine-tuning leaves out 0 between two families
-    that are equally good but were pretrained once each, if pretraining varies `ratio` times as much
-    as fine-tuning.
-
-    The luck of pretraining is common to all seeds: it inflates the difference, not its interval.
-    """
+    """How often Student's interval over `seeds` of fine-tuning leaves out 0 between two equally
+    good families pretrained once each, if pretraining varies `ratio` times as much: its luck
+    inflates the difference and not its interval."""
     bound = float(scipy.special.stdtrit(seeds - 1, 0.975)) / math.sqrt(1 + seeds * ratio**2)
     return 2 * float(scipy.special.stdtr(seeds - 1, -bound))
 
 
 def estimate(values: Sequence[float], within: Range = _ANY) -> Estimate:
-    """The mean of independent values with Student's t interval.
-
-    Clipping the interval to the metric's range `within` loses no coverage. Raises ValueError
-    without values.
-    """
+    """The mean of independent values with Student's t interval, clipped to the metric's range
+    `within`. Raises ValueError without values."""
     if not values:
         raise ValueError("expected at least one value to estimate a mean, found none")
     mean = float(np.mean(values))
@@ -209,12 +191,8 @@ def paired_difference(
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p values adjusted for multiple comparisons: reject those below 0.05.
-
-    Bounds the probability of any false rejection in the family by 5 % under arbitrary dependence
-    (Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
-    Statistics 6).
-    """
+    """p values adjusted for all comparisons of a family, whatever their dependence (Holm 1979, "A
+    simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics)."""
     order = np.argsort(ps, kind="stable")
     factors = np.arange(len(ps), 0, -1)
     adjusted = np.empty(len(ps))
@@ -231,24 +209,15 @@ def paired_bootstrap(
     within: Range = _ANY,
     pretrainings: int = 1,
 ) -> Difference:
-    """The difference of a metric between two variants by bootstrap over examples and seeds.
+    """The difference of a metric between two variants, with its percentile interval by bootstrap.
 
     `first` and `second` (S, N, k) hold per-example sums, such as true positives, of runs paired by
-    seed; `value` maps summed rows (..., k) to the metric (...). The difference is the mean over
-    seeds of value(first) - value(second). Each resample draws examples with replacement, the same
-    for both variants and all seeds, so that shared difficulty cancels (Koehn 2004, "Statistical
-    significance tests for machine translation evaluation", EMNLP; Berg-Kirkpatrick et al. 2012, "An
-    empirical investigation of statistical significance in NLP", EMNLP). It draws seeds too: a
-    difference should hold for another training as well as for another test set. The interval is the
-    percentile interval (Efron and Tibshirani 1993, "An introduction to the bootstrap", ch. 13).
-
-    Drawing both is conservative for noise of (seed, example) pairs (Owen 2007, "The pigeonhole
-    bootstrap", Annals of Applied Statistics 1), but the interval is too narrow if most noise comes
-    from a few seeds: prefer Student's t (`paired_difference`). One seed covers examples only. The
-    interval is clipped to the differences that the metric's range `within` allows. Where the seeds
-    are those of several `pretrainings`, one pretraining after the other, these are drawn instead.
-
-    Raises ValueError if the shapes differ or an axis is empty.
+    seed; `value` maps summed rows (..., k) to the metric (...). A resample draws the same examples
+    for all runs, so that shared difficulty cancels (Koehn 2004, "Statistical significance tests for
+    machine translation evaluation", EMNLP), and seeds, or the `pretrainings` that the seeds are of,
+    one after the other. Drawing both is conservative (Owen 2007, "The pigeonhole bootstrap", Annals
+    of Applied Statistics), but too narrow where most noise comes from a few seeds; one seed covers
+    examples only. Raises ValueError if the shapes differ or an axis is empty.
     """
     if first.ndim != 3 or first.shape != second.shape or 0 in first.shape:
         raise ValueError(
@@ -271,15 +240,19 @@ def draw_values(
     variants: Sequence[Sums], value: Callable[[Sums], Sums], seed: int, resamples: int = 10_000
 ) -> list[BootstrapDraws]:
     """The draws of each variant, whose runs (S, N, k) all see the same drawn examples."""
-    sums = np.concatenate(variants)  # (U, N, k), the runs of all variants
-    draws = _draw_totals(sums, np.random.default_rng(seed).spawn(1)[0], resamples)
-    resampled = np.concatenate([value(totals) for totals in draws])  # (R, U)
+    sums = np.concatenate(variants).astype(np.float64)  # (U, N, k), the runs of all variants
+    runs, examples, _ = sums.shape
+    flat = np.moveaxis(sums, 1, 0).reshape(examples, -1)  # (N, U k)
+    rng = np.random.default_rng(seed).spawn(1)[0]
+    rows, resampled = max(1, _CHUNK // examples), []
+    for begin in range(0, resamples, rows):
+        count = min(rows, resamples - begin)
+        totals = (_counts(rng, examples, count) @ flat).reshape(count, runs, -1)
+        resampled.append(value(totals))  # (R, U)
     ends = np.cumsum([len(each) for each in variants])[:-1]
-    observed = value(sums.astype(np.float64).sum(axis=1))
-    return [
-        BootstrapDraws(*each)
-        for each in zip(np.split(observed, ends), np.split(resampled, ends, axis=1), strict=True)
-    ]
+    observed = np.split(value(sums.sum(axis=1)), ends)
+    by_variant = np.split(np.concatenate(resampled), ends, axis=1)
+    return [BootstrapDraws(*each) for each in zip(observed, by_variant, strict=True)]
 
 
 def paired_draws(
@@ -302,18 +275,6 @@ def paired_draws(
     return Difference(observed, float(low), float(high), p)
 
 
-def _draw_totals(
-    sums: Sums, rng: np.random.Generator, resamples: int
-) -> Iterator[NDArray[np.float64]]:
-    """The sums (U, N, k) over drawn examples: chunks (R, U, k) of all resamples."""
-    runs, examples, _ = sums.shape
-    flat = np.moveaxis(sums.astype(np.float64), 1, 0).reshape(examples, -1)  # (N, U k)
-    rows = max(1, _CHUNK // examples)
-    for begin in range(0, resamples, rows):
-        count = min(rows, resamples - begin)
-        yield (_counts(rng, examples, count) @ flat).reshape(count, runs, -1)
-
-
 def _draw_trainings(
     by_seed: NDArray[np.floating], rng: np.random.Generator, pretrainings: int = 1
 ) -> NDArray[np.float64]:
@@ -330,20 +291,16 @@ def _draw_trainings(
 
 
 def error_reduction(old: float, new: float) -> float:
-    """(new - old) / (1 - old): the share of errors removed; negative if errors were added.
-
-    The "relative" column of Peters et al. 2018 (ELMo), table 1. Raises ValueError if `old` is 1.
-    """
+    """(new - old) / (1 - old), the "relative" column of table 1 of Peters et al. 2018 (ELMo).
+    Raises ValueError if `old` is 1."""
     if old >= 1:
         raise ValueError(f"a variant with score {old} has no errors to reduce")
     return (new - old) / (1 - old)
 
 
 def sign_agreement(published: float, ours: Estimate | Contrast) -> Agreement:
-    """Whether our difference has the published sign.
-
-    Unresolved if our interval contains 0 or does not exist, or the published difference is 0.
-    """
+    """Whether our difference has the published sign; unresolved if our interval contains 0 or does
+    not exist, or the published difference is 0."""
     if published == 0 or not (ours.low > 0 or ours.high < 0):
         return "unresolved"
     return "agrees" if (ours.mean > 0) == (published > 0) else "disagrees"

@@ -15,8 +15,7 @@ from typing import Any
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage, Title
 from rungwise.evaluation.curve import CURVE, CurveConfig, CurveRun, CurveStageConfig
-from rungwise.evaluation.suites.config import SuiteConfig
-from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
+from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig, SuiteConfig
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph, measure_inputs, train_steps

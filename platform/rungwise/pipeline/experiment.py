@@ -18,9 +18,8 @@ from itertools import takewhile
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage, Title
 from rungwise.corpus.summary import CORPUS
-from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.seeds import input_name
-from rungwise.evaluation.comparison.summary import EVALUATE
+from rungwise.evaluation.comparison.summary import EVALUATE, CompareConfig
 from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph, TrainedStep, measure_stage, register_stage, train_steps

@@ -33,10 +33,10 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.hub import SCHEME, is_hub, pin, pin_all
 from rungwise.core.tracking.sender import TrackingConfig
 from rungwise.corpus.config import CorpusConfig
-from rungwise.evaluation.comparison.config import EvaluateConfig
+from rungwise.evaluation.comparison.summary import EvaluateConfig
 from rungwise.evaluation.curve import CurveConfig
-from rungwise.evaluation.search.record import SearchConfig
-from rungwise.evaluation.suites.config import SuiteConfig
+from rungwise.evaluation.search import SearchConfig
+from rungwise.evaluation.suites.measure import SuiteConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.summary import InstancesConfig
 from rungwise.models.config import DEFAULT_KIND, ModelConfig

@@ -22,7 +22,7 @@ from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage, Title
-from rungwise.evaluation.search.record import (
+from rungwise.evaluation.search import (
     SEARCH,
     SearchConfig,
     SearchStageConfig,

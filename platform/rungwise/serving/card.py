@@ -11,7 +11,7 @@ from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sou
 from rungwise.evaluation.comparison.errors import sum_metric
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, combine, leave_one_out
-from rungwise.evaluation.suites.scores import MeasureSummary
+from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
 from rungwise.tasks.scoring.metrics import metric_range

@@ -1,15 +1,24 @@
-"""Claims: verdicts of planted rungs, how often they are false, and the registered file."""
+"""Claims: verdicts of planted rungs, how often they are false, and the registered file; published
+tables beside ours."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from rungwise.core.errors import ConfigError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import claims as claim_comparisons
+from rungwise.evaluation.comparison import table
 from rungwise.evaluation.comparison.claims import (
     TASKS,
     Claim,
@@ -20,11 +29,20 @@ from rungwise.evaluation.comparison.claims import (
     decide_claims,
     registered_claims,
 )
-from rungwise.evaluation.comparison.table import Runs, average_tasks
-from rungwise.evaluation.statistics import Error, combine, false_verdicts
+from rungwise.evaluation.comparison.summary import (
+    TABLES,
+    EvaluateSummary,
+    PairedDifference,
+    PublishedConfig,
+    SeedRow,
+    VariantResult,
+)
+from rungwise.evaluation.comparison.table import Runs, TableConfig, average_tasks
+from rungwise.evaluation.statistics import Difference, Error, Estimate, combine, false_verdicts
 from rungwise.evaluation.suites.items import METRICS, Items
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import TaskInfo
+from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo
+from tests.summaries import standing
 
 Measured = Mapping[str, Mapping[tuple[str, str, str], Sequence[Items]]]
 
@@ -71,13 +89,6 @@ def test_a_lower_perplexity_is_a_better_score(nats: tuple[float, float], expecte
     (claim,) = decide([got])
     assert (got.verdict, claim.verdict) == (expected, expected)
     assert got.value == pytest.approx(nats[0] - nats[1], nan_ok=True)
-
-
-def test_an_interaction_is_a_sum_of_three() -> None:
-    measured = perplexities(ngram1=6.5, ngram2=5.2, ngram3=4.9)
-    got = compare({"ngram2": 2, "ngram1": -1, "ngram3": -1}, measured)  # 1.3 gained, then 0.3
-    assert got.value == pytest.approx(1.0)
-    assert got.verdict == "confirmed"
 
 
 def test_what_is_missing_is_named_and_not_judged() -> None:
@@ -229,31 +240,10 @@ def test_with_one_pretraining_its_luck_is_not_covered_as_the_page_says() -> None
     """Half as much as fine-tuning, and as much: more false verdicts than meant, as computed."""
     rng = np.random.default_rng(1)
     for ratio, expected in ((0.5, 0.1382), (1.0, 0.3203)):
-        by_simulation = false_share(rng, ratio)
+        scores = rng.normal(size=(2, 20_000, 5)) + ratio * rng.normal(size=(2, 20_000, 1))
+        by_simulation = float(np.mean(stats.ttest_rel(*scores, axis=1).pvalue < 0.05))
         assert false_verdicts(5, ratio) == pytest.approx(expected, abs=5e-4)
         assert by_simulation == pytest.approx(expected, abs=0.012)  # 3.5 standard errors
-
-
-def false_share(rng: np.random.Generator, ratio: float, trials: int = 20_000) -> float:
-    """By simulation, with scipy's t test over five seeds of two equal families."""
-    scores = rng.normal(size=(2, trials, 5)) + ratio * rng.normal(size=(2, trials, 1))
-    return float(np.mean(stats.ttest_rel(*scores, axis=1).pvalue < 0.05))
-
-
-def test_examples_are_resampled_too() -> None:
-    """Over seeds alone the difference is certain; forty examples cannot carry it."""
-    rng = np.random.default_rng(2)
-    hardness = rng.uniform(0, 1, 40)
-    shares = {"a": np.full((1, 5), 0.62), "b": np.full((1, 5), 0.57)}
-    runs = {
-        name: made_runs(rng, name, share, hardness, spread=0.01) for name, share in shares.items()
-    }
-    got = judged(runs, {"a": 1, "b": -1})
-    assert {len(set(each.values())) for each in runs.values()} == {1}  # all seeds agree
-    assert got.low is not None
-    assert got.value is not None
-    assert got.low < 0 < got.value
-    assert got.verdict == "undecided"
 
 
 def test_uses_of_one_pretraining_share_its_luck() -> None:
@@ -302,16 +292,6 @@ def test_seeds_on_several_tasks_are_independent_values() -> None:
     assert got.high == pytest.approx(bounds.high / 2, rel=0.01)
 
 
-def test_random_weights_have_no_pretraining_that_could_be_lucky() -> None:
-    rng = np.random.default_rng(4)
-    hardness = rng.uniform(0, 1, 100)
-    runs = {
-        "bert": made_runs(rng, "bert", np.full((3, 2), 0.7), hardness),
-        "random": made_runs(rng, "random", np.full((1, 2), 0.5), hardness, None),
-    }
-    assert judged(runs, {"bert": 1, "random": -1}).pretrainings == 3
-
-
 def test_averages_say_who_is_best_and_by_how_much() -> None:
     rng = np.random.default_rng(5)
     tasks = {
@@ -339,3 +319,109 @@ def test_the_registered_claims_are_whole() -> None:
         for comparison in claim.comparisons:
             assert comparison.of == TASKS or comparison.metric in METRICS
             assert sum(comparison.terms.values()) == 0  # or a constant would count
+
+
+def test_glue_averages_are_those_of_the_paper() -> None:
+    """SPEC T6: the mean of nine columns, in which MNLI counts twice."""
+    printed = {
+        "pre-OpenAI": 74.0,
+        "BiLSTM+ELMo+Attn": 70.96,
+        "GPT": 75.2,
+        "BERT base": 79.56,
+        "BERT large": 81.9,
+    }
+    for row, average in printed.items():
+        values = [value for value in TABLES["T6"].rows[row] if value is not None]
+        assert len(values) == 9
+        assert abs(fmean(values) - average) < 0.051
+
+
+def test_the_differences_of_the_ablation_are_those_of_the_specification() -> None:
+    """SPEC T7, row minus the row above."""
+    rows: list[Any] = list(TABLES["T7"].rows.values())
+    deltas = [
+        [round(new - old, 1) for old, new in zip(*pair, strict=True)]
+        for pair in itertools.pairwise(rows)
+    ]
+    assert deltas == [
+        [-0.5, -3.5, -0.2, -0.1, -0.6],
+        [-1.8, -0.6, -9.0, -0.5, -10.1],
+        [0.0, -0.2, -1.8, -0.5, 7.1],
+    ]
+
+
+def test_a_row_that_the_table_lacks_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"no_such.*base, no_nsp"):
+        PublishedConfig(table="T7", rows={"bert": "no_such"})
+
+
+def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = None) -> Artifact:
+    """An evaluate artifact whose variants have these test scores, seed by seed."""
+    summary = EvaluateSummary.model_construct(
+        task=task,
+        budget=budget,
+        metric="accuracy",
+        examples=ExampleCounts(train=800, validation=100, test=100),
+        baselines={"majority": {"accuracy": 0.5}, "chance": {"accuracy": 0.4}},
+        variants={
+            name: VariantResult.model_construct(
+                estimates={"accuracy": Estimate(sum(each) / len(each), 0.0, 1.0, len(each))}
+            )
+            for name, each in scores.items()
+        },
+        rows=tuple(
+            SeedRow.model_construct(variant=name, seed=seed, test={"accuracy": score})
+            for name, each in scores.items()
+            for seed, score in enumerate(each)
+        ),
+        differences=tuple(
+            PairedDifference.model_construct(
+                first=a, second=b, bootstrap=Difference(0.02, -0.02, 0.06, 0.2)
+            )
+            for a, b in itertools.combinations(scores, 2)
+        ),
+    )
+    return standing("evaluate", Path("/nowhere"), summary)
+
+
+def test_a_sign_agrees_disagrees_or_is_left_open(tmp_path: Path) -> None:
+    """The published step from base to no_nsp is down on both tasks; ours is down beyond doubt on
+    one, up beyond doubt on another, and undecided on the third."""
+    config = TableConfig(
+        published=PublishedConfig(table="T7", rows={"bert": "base", "mlm": "no_nsp"}),
+        columns={"down": "QNLI", "up": "MRPC", "open": "SST-2", "alone": None},
+    )
+    scores = {
+        "down": ([0.80, 0.81, 0.82], [0.70, 0.71, 0.72]),
+        "up": ([0.70, 0.71, 0.72], [0.80, 0.81, 0.82]),
+        "open": ([0.70, 0.80, 0.90], [0.75, 0.75, 0.85]),
+        "alone": ([0.80, 0.81, 0.82], [0.70, 0.71, 0.72]),
+    }
+    inputs = {
+        f"evaluate/{task}": evaluated(task, {"bert": first, "mlm": second})
+        for task, (first, second) in scores.items()
+    }
+    inputs["evaluate/down/100"] = evaluated("down", {"bert": [0.6, 0.6], "mlm": [0.5, 0.5]}, 100)
+    summary = table.build_table(config, inputs, Folder.at(tmp_path), Context())
+    steps = {step.task: step for step in summary.differences}
+    assert {task: step.sign for task, step in steps.items()} == {
+        "down": "agrees",
+        "up": "disagrees",
+        "open": "unresolved",
+        "alone": None,
+    }
+    assert steps["down"].published_points == -3.5
+    assert steps["down"].mean == pytest.approx(-0.1)
+    # The bootstrap is of the row above minus this one and is turned around with it.
+    assert (steps["down"].bootstrap_low, steps["down"].bootstrap_high) == (-0.06, 0.02)
+    assert "3 published differences 2 resolved here, 1 agree" in summary.headline
+    budgets = [row.budget for row in summary.budgets if row.task == "down"]
+    assert budgets == [100, 800, 100, 800]
+
+
+def test_a_column_that_the_table_lacks_is_refused_with_the_ones_it_has(tmp_path: Path) -> None:
+    config = TableConfig(
+        published=PublishedConfig(table="T7", rows={"bert": "base"}), columns={"x": "CoLA"}
+    )
+    with pytest.raises(ConfigError, match=r"tasks.x.published is 'CoLA'.*MNLI-m, QNLI"):
+        table.build_table(config, {}, Folder.at(tmp_path), Context())

@@ -1,32 +1,19 @@
 """Where a model errs: every number against scikit-learn and seqeval, from the file alone."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
-from numpy.typing import NDArray
 from seqeval.metrics import classification_report
-from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import errors as predictions
-from rungwise.evaluation.comparison.errors import analyse_errors, compare_errors
-from rungwise.report.page import environment
-from rungwise.report.sections.errors import TaskErrors
+from rungwise.evaluation.comparison.errors import analyse_errors
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import (
-    Answer,
-    ChoiceExample,
-    Example,
-    Question,
-    Tagged,
-    TaskInfo,
-    Text,
-)
+from rungwise.tasks.kinds.examples import Answer, Example, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs
 
@@ -51,9 +38,6 @@ def made(kind: str, seed: int) -> tuple[TaskInfo, list[Example], list[dict[str, 
             has = np.random.default_rng(n).random(3) < 0.4
             examples.append(Text(f"a:{n}", text, None, tuple(sorted(np.array(LABELS)[has]))))
             outputs.append(rng.normal(size=3) + 2 * has - 1)
-        elif kind == "choice":
-            examples.append(ChoiceExample(f"a:{n}", text, None, ("a", "b", "c"), gold))
-            outputs.append(rng.normal(size=3) + np.eye(3)[gold])
         else:
             tags = [int(t) for t in np.random.default_rng(n).integers(0, 5, length)]
             named = tuple(TAGS[t] for t in tags)
@@ -90,35 +74,6 @@ def columns(folder: Path) -> dict[str, list[Any]]:
     }
 
 
-def gap(confidence: NDArray[Any], right: NDArray[Any]) -> float:
-    """The expected calibration error over ten bins."""
-    place = np.minimum((confidence * 10).astype(int), 9)
-    return sum(
-        (place == p).mean() * abs(right[place == p].mean() - confidence[place == p].mean())
-        for p in np.unique(place)
-    )
-
-
-@pytest.mark.parametrize("kind", ["classification", "choice", "tagging"])
-def test_calibration_is_that_of_the_formula(kind: str, tmp_path: Path) -> None:
-    info, rows = kept(tmp_path, kind)
-    found = analyse_errors(rows, "a", task_kind(info))
-    of = columns(tmp_path)
-    if kind == "tagging":
-        of = {
-            n: [v for each in of[n] for v in each] for n in ("gold", "prediction", "probabilities")
-        }
-    confidence = np.array([max(share) for share in of["probabilities"]])
-    right = np.array(of["gold"]) == np.array(of["prediction"])
-    assert found.calibration_error == pytest.approx(gap(confidence, right), abs=1e-9)
-    assert sum(each.count for each in found.reliability) == len(right)
-    # What is said is the likeliest, and the probabilities of one decision add up to 1.
-    assert np.allclose([sum(share) for share in of["probabilities"]], 1)
-    names = {"classification": LABELS, "choice": (0, 1, 2), "tagging": TAGS}[kind]
-    likeliest = [names[int(np.argmax(share))] for share in of["probabilities"]]
-    assert likeliest == of["prediction"]
-
-
 def test_classes_and_confusion_are_scikit_learns(tmp_path: Path) -> None:
     info, rows = kept(tmp_path, "classification")
     found, of = analyse_errors(rows, "a", task_kind(info)), columns(tmp_path)
@@ -140,12 +95,6 @@ def test_each_of_several_labels_is_scikit_learns(tmp_path: Path) -> None:
     ours = {c.name: (c.precision, c.recall, c.f1, c.gold) for c in found.classes}
     np.testing.assert_allclose([ours[name] for name in LABELS], shares.T, atol=1e-9)
     assert found.confusion == ()
-    # A confidence is that of each label, in what is said of it.
-    share = np.array(of["probabilities"])
-    confidence, right = np.where(said, share, 1 - share).ravel(), (gold == said).ravel()
-    assert found.calibration_error == pytest.approx(gap(confidence, right), abs=1e-9)
-    exact = accuracy_score(gold, said)
-    assert sum(p.count * p.score for p in found.by_length) / len(gold) == pytest.approx(exact)
     assert {each.gold for each in found.wrong} >= {"no label"}
 
 
@@ -162,51 +111,7 @@ def test_types_of_spans_are_seqevals(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["classification", "tagging"])
-def test_parts_by_length_hold_every_row_once_and_no_length_twice(kind: str, tmp_path: Path) -> None:
-    info, rows = kept(tmp_path, kind)
-    parts, of = analyse_errors(rows, "a", task_kind(info)).by_length, columns(tmp_path)
-    lengths = (
-        [len(t.split()) for t in of["text"]] if kind != "tagging" else [*map(len, of["words"])]
-    )
-    right = [
-        np.mean(np.array(g) == np.array(s))
-        for g, s in zip(of["gold"], of["prediction"], strict=True)
-    ]
-    assert len(parts) == 4
-    for part in parts:
-        own = [r for r, n in zip(right, lengths, strict=True) if part.shortest <= n <= part.longest]
-        assert part.count == len(own)
-        assert part.score == pytest.approx(np.mean(own), abs=1e-9)
-    assert sum(part.count for part in parts) == 2 * COUNT
-
-
-def test_the_length_of_a_chinese_text_is_its_characters() -> None:
-    texts = ("猫" * 3, "猫狗" * 20, "ab 狗")
-    rows = predictions.prediction_rows(
-        "a",
-        0,
-        [Text(f"a:{n}", text, None, "no") for n, text in enumerate(texts)],
-        [{"label": "no", "probabilities": [1.0, 0.0, 0.0]}] * 3,
-        "label",
-    )
-    info = TaskInfo("classification", LABELS, False, "accuracy")
-    parts = analyse_errors(rows, "a", task_kind(info)).by_length
-    assert [(each.shortest, each.longest) for each in parts] == [(2, 2), (3, 3), (40, 40)]
-
-
-def test_two_variants_are_compared_example_by_example(tmp_path: Path) -> None:
-    info, rows = kept(tmp_path, "choice")
-    counts, shown = compare_errors(rows, "a", "b", task_kind(info))
-    right = {v: [r["gold"] == r["prediction"] for r in rows if r["variant"] == v] for v in "ab"}
-    pairs = list(zip(right["a"], right["b"], strict=True))
-    assert counts["both"] == pairs.count((True, True))
-    assert counts["second"] == pairs.count((False, True)) > 0
-    assert sum(counts.values()) == 2 * COUNT
-    assert all(each.gold == each.other != each.prediction for each in shown)
-
-
-def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
+def test_answers_and_texts_have_no_confidence(tmp_path: Path) -> None:
     asked = [
         Question("a:1", "1", "Why?", "It rains.", (Answer("rains", 3),)),
         Question("a:2", "2", "Who?", "It rains.", ()),
@@ -219,8 +124,7 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
         "a",
         task_kind(TaskInfo("span", (), False, "f1")),
     )
-    assert found.calibration_error is None
-    assert found.by_length[0].score == pytest.approx((2 / 3 + 0) / 2)
+    assert {each.confidence for each in found.wrong} == {None}
     assert {each.gold for each in found.wrong} == {"rains", "no answer"}
     texts = [Text(f"a:{n}", "x", target="今 天") for n in range(4)]
     rows = predictions.prediction_rows(
@@ -231,26 +135,4 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
     found = analyse_errors(
         predictions.read_predictions(Folder.at(tmp_path)), "a", task_kind(written)
     )
-    assert (found.by_length[0].score, [each.prediction for each in found.wrong]) == (
-        0.5,
-        ["明天", ""],
-    )
-    numbers = predictions.prediction_rows(
-        "a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}], "score"
-    )
-    found = analyse_errors(numbers, "a", task_kind(TaskInfo("regression", (), True, "pearson")))
-    assert found.by_length[0].score == 0.5
-
-
-def test_texts_and_labels_are_shown_in_their_own_direction_and_break(tmp_path: Path) -> None:
-    """As `dir` does, for which the style sheet breaks words of any length."""
-    info, rows = kept(tmp_path, "classification")
-    both, examples = compare_errors(rows, "a", "b", task_kind(info))
-    errors = TaskErrors("t", analyse_errors(rows, "a", task_kind(info)), "b", both, examples)
-    page = environment().get_template("errors.html.j2")
-    html = page.render(errors=[errors], plots={"reliability-t.png": b""})
-    cells = re.findall(r"<td([^>]*)>(word|no|maybe|yes)", html)
-    assert {text for _, text in cells} == {"word", *LABELS}
-    assert all('dir="auto"' in attributes for attributes, _ in cells)
-    style = environment().get_template("style.css").render()
-    assert "[dir] { overflow-wrap: anywhere; }" in style
+    assert [each.prediction for each in found.wrong] == ["明天", ""]

@@ -15,15 +15,20 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from rungwise.core.errors import ConfigError
-from rungwise.evaluation.suites import classifiers, sentence_probe
+from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.items import Items, contrast, estimate_items
-from rungwise.evaluation.suites.sentence_probe import (
+from rungwise.evaluation.suites.sentences import (
     MAJORITY,
+    PPMI,
+    RANDOM,
     SentenceProbeSuite,
     SentencePropertiesSuite,
+    content,
+    lengths,
+    order,
     pair_features,
+    ppmi_vectors,
 )
-from rungwise.evaluation.suites.sentences import PPMI, RANDOM, ppmi_vectors
 from rungwise.tasks.formats.table import ColumnsConfig, SickFormat, TableFormat
 from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import FIRST_WORD, toy_rung
@@ -175,13 +180,13 @@ def test_ppmi_vectors_give_back_the_matrix_worked_by_hand() -> None:
 
 def test_properties_of_held_out_sentences_by_hand(tmp_path: Path) -> None:
     sentences = [["a"] * n for n in (1, 2, 3, 4, 5, 6)]
-    assert [label for _, label in sentence_probe.lengths(sentences, 9)] == list("012345")
+    assert [label for _, label in lengths(sentences, 9)] == list("012345")
     frequent, middle = ["of", "the"], ["sea", "sky"]
     rows = [[*frequent, middle[n % 2]] for n in range(6)] + [[*frequent, *middle], frequent]
-    told = sentence_probe.content(rows, 2)
+    told = content(rows, 2)
     assert told == [([*frequent, middle[n % 2]], middle[n % 2]) for n in range(6)]
     long = [[f"w{n}" for n in range(5)]] * 20
-    for number, (row, label) in enumerate(sentence_probe.order([["short"], *long], 9)):
+    for number, (row, label) in enumerate(order([["short"], *long], 9)):
         moved = [n for n, word in enumerate(row) if word != f"w{n}"]
         assert label == ("swapped" if number % 2 else "as written")
         assert moved == ([moved[0], moved[0] + 1] if number % 2 else [])

@@ -2,13 +2,25 @@
 
 import math
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from rungwise.core.errors import DataError
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.cleaning import decontamination
+from rungwise.corpus.cleaning.decontamination import find_texts
+from rungwise.corpus.config import DocumentRules
+from rungwise.corpus.document import RawDocument
+from rungwise.evaluation.comparison import compare
+from rungwise.evaluation.comparison.compare import find_met
 from rungwise.evaluation.statistics import (
     Error,
     Estimate,
@@ -23,6 +35,11 @@ from rungwise.evaluation.statistics import (
     paired_draws,
     sign_agreement,
 )
+from rungwise.evaluation.suites import items as items_of
+from rungwise.evaluation.suites.items import Items, contrast, estimate_items
+from rungwise.finetune import FinetuneConfig
+from rungwise.tasks.kinds.examples import Tagged, TaskInfo, write_examples
+from tests.summaries import standing, task_of
 
 
 def share(totals: NDArray[Any]) -> NDArray[Any]:
@@ -82,30 +99,6 @@ def test_the_bootstraps_interval_covers_the_true_difference(
     assert least <= np.mean(covered) <= most
 
 
-def test_p_is_below_5_percent_exactly_where_the_interval_leaves_0_out() -> None:
-    rng = np.random.default_rng(0)
-    seen = set()
-    for seed in range(60):
-        first, second = answers(rng, 3, 120, 0.2, 0.25)
-        difference = paired_bootstrap(first, second, share, seed, resamples=999)
-        outside = difference.low > 0 or difference.high < 0
-        if abs(difference.p - 0.05) > 0.005:  # at the very edge quantiles are interpolated
-            assert outside == (difference.p < 0.05)
-        seen.add(outside)
-        assert 0 < difference.p <= 1
-    assert seen == {True, False}
-
-
-def test_p_is_near_uniform_if_there_is_no_difference() -> None:
-    rng = np.random.default_rng(1)
-    p_values = [
-        paired_bootstrap(*answers(rng, 1, 150, 0.0, 0.0), share, seed, resamples=400).p
-        for seed in range(300)
-    ]
-    assert 0.02 <= np.mean(np.array(p_values) < 0.05) <= 0.09
-    assert 0.4 <= np.mean(np.array(p_values) < 0.5) <= 0.6
-
-
 def test_variants_drawn_together_differ_as_each_pair_does_alone() -> None:
     rng = np.random.default_rng(5)
     variants = [*answers(rng, 2, 60, 0.2, 0.25), *answers(rng, 4, 60, 0.2, 0.25)]
@@ -134,70 +127,13 @@ def test_with_one_seed_it_is_scipys_paired_percentile_bootstrap() -> None:
     assert ours.difference == pytest.approx((first - second)[0, :, 0].mean())
 
 
-def test_pairing_narrows_the_interval_as_far_as_systems_stumble_over_the_same_examples() -> None:
-    rng = np.random.default_rng(4)
-    first, second = answers(rng, 1, 400, 0.0, 0.2)
-    shuffled = second[:, rng.permutation(400)]
-    paired = paired_bootstrap(first, second, share, 0, resamples=4000)
-    unpaired = paired_bootstrap(first, shuffled, share, 0, resamples=4000)
-    assert paired.difference == unpaired.difference
-    ratio = (paired.high - paired.low) / (unpaired.high - unpaired.low)
-    # Var(a - b) = Var a + Var b - 2 Cov(a, b): what pairing takes away is the correlation.
-    correlation = np.corrcoef(first[0, :, 0], second[0, :, 0])[0, 1]
-    assert ratio == pytest.approx(math.sqrt(1 - correlation), abs=0.05)
-
-
-def test_seeds_are_drawn_too() -> None:
-    rng = np.random.default_rng(5)
-    same = np.repeat(sums(rng.random((1, 200)) < 0.7), 4, axis=0)
-    worse = same.copy()
-    worse[:2, :100, 0] = 0  # two of four seeds failed on half of the examples
-    with_luck = paired_bootstrap(same, worse, share, 0, resamples=2000)
-    without = paired_bootstrap(
-        same, np.broadcast_to(worse.mean(axis=0), worse.shape), share, 0, resamples=2000
-    )
-    assert with_luck.difference == pytest.approx(without.difference)
-    assert with_luck.high - with_luck.low > 2 * (without.high - without.low)
-
-
-def test_a_metric_that_is_no_mean_is_made_of_resampled_sums() -> None:
-    def f1(totals: NDArray[Any]) -> NDArray[Any]:
-        right, guessed, true = np.moveaxis(totals, -1, 0)
-        return 2 * right / (guessed + true)
-
-    rng = np.random.default_rng(6)
-    true = rng.random(300) < 0.4
-    counts = []
-    for flips in (0.1, 0.3):
-        guessed = true ^ (rng.random(300) < flips)
-        counts.append(np.stack([true & guessed, guessed, true], axis=-1)[None].astype(float))
-    difference = paired_bootstrap(counts[0], counts[1], f1, 0, resamples=2000)
-    by_hand = f1(counts[0][0].sum(axis=0)) - f1(counts[1][0].sum(axis=0))
-    assert difference.difference == pytest.approx(float(by_hand))
-    assert 0 < difference.low < difference.difference < difference.high
-    assert difference.p < 0.01
-
-
 def test_chunks_of_resamples_are_no_part_of_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = answers(np.random.default_rng(7), 3, 50, 0.3, 0.2)
     whole = paired_bootstrap(first, second, share, 0, resamples=3000)
-    again = paired_bootstrap(first, second, share, 0, resamples=3000)
     monkeypatch.setattr("rungwise.evaluation.statistics._CHUNK", 5000)
     pieces = paired_bootstrap(first, second, share, 0, resamples=3000)
-    assert whole == again
-    assert pieces.low == pytest.approx(whole.low, rel=1e-9)
-    assert pieces.high == pytest.approx(whole.high, rel=1e-9)
+    assert (pieces.low, pieces.high) == pytest.approx((whole.low, whole.high), rel=1e-9)
     assert pieces.p == whole.p
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), [((2, 5, 1), (2, 6, 1)), ((5, 1), (5, 1)), ((2, 0, 1), (2, 0, 1))]
-)
-def test_arrays_that_are_no_pairs_are_refused(
-    first: tuple[int, ...], second: tuple[int, ...]
-) -> None:
-    with pytest.raises(ValueError, match="of one shape with at least one example"):
-        paired_bootstrap(np.ones(first), np.ones(second), lambda t: t[..., 0], 0)
 
 
 def test_error_reduction_of_a_system_without_errors_is_refused() -> None:
@@ -282,32 +218,12 @@ def test_pretrainings_are_drawn_where_seeds_share_their_luck() -> None:
     assert seeds.low > 0 > pretrainings.low
 
 
-def test_an_interval_is_students_t_worked_by_hand() -> None:
-    interval = estimate([1.0, 2.0, 3.0, 4.0])
-    # mean 2.5, standard deviation 1.29099, t(0.975, 3) = 3.18245
-    assert interval.mean == 2.5
-    assert interval.high - interval.mean == pytest.approx(3.182446 * 1.290994 / 2, rel=1e-5)
-    assert interval.mean - interval.low == pytest.approx(interval.high - interval.mean)
-
-
 def test_an_interval_ends_where_the_metric_does() -> None:
     near_one = estimate([0.99, 1.0, 0.95], (0.0, 1.0))
     assert near_one.high == 1.0
     assert near_one.low == estimate([0.99, 1.0, 0.95]).low
     apart = paired_difference([1.0, 0.2], [0.0, 0.1], (0.0, 1.0))
     assert (apart.low, apart.high) == (-1.0, 1.0)
-
-
-def test_the_bootstraps_interval_ends_where_the_difference_of_a_metric_does() -> None:
-    # Seeds differ by 1 and 0.4; the luck of seeds, stretched, reaches beyond 1.
-    first, second = sums(np.ones((2, 10))), sums(np.zeros((2, 10)))
-    second[1, :6, 0] = 1
-    assert paired_bootstrap(first, second, share, 0, resamples=999).high > 1
-    clipped = paired_bootstrap(first, second, share, 0, resamples=999, within=(0.0, 1.0))
-    assert clipped.high == 1
-    assert clipped.difference == pytest.approx(0.7)
-    mirrored = paired_bootstrap(second, first, share, 0, resamples=999, within=(0.0, 1.0))
-    assert mirrored.low == -1
 
 
 def test_holm_gives_what_p_adjust_of_r_gives() -> None:
@@ -347,3 +263,160 @@ def test_a_long_document_is_worth_as_many_as_its_share_of_the_text_allows() -> N
     unknown = combine(3.0, [], [alone], 1)
     assert math.isnan(unknown.estimate().low)
     assert unknown.p_above() == unknown.p_below() == 0.5
+
+
+def made(metric: str, numbers: np.ndarray, part: str = "") -> Items:
+    names = [f"i{index}" for index in range(len(numbers))]
+    groups = [f"g{index % 2}" for index in range(len(numbers))]
+    return Items("suite", metric, names, groups, numbers, part)
+
+
+def test_values_are_those_of_all_items_together() -> None:
+    nats = np.array([[6.0, 2.0], [2.0, 2.0]])  # a mean over documents would be another
+    assert estimate_items([made("perplexity", nats)]).mean == pytest.approx(math.exp(2.0))
+    assert estimate_items([made("bits_per_byte", nats)]).mean == pytest.approx(2.0 / math.log(2))
+    credit = np.array([[1.0, 1.0], [0.5, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    assert estimate_items([made("accuracy", credit)]).mean == pytest.approx(0.625)
+    assert estimate_items([made("accuracy", credit).select_group("g0")]).mean == pytest.approx(0.5)
+
+
+def test_a_correlation_is_scipys_with_ties_and_covers_the_truth() -> None:
+    rng = np.random.default_rng(1)
+    gold = rng.integers(0, 6, 300).astype(float)
+    pairs = np.stack([gold, gold + rng.normal(0, 2, 300)], axis=1)
+    got = estimate_items([made("correlation", pairs)])
+    expected: Any = stats.spearmanr(*pairs.T)
+    assert got.mean == pytest.approx(expected.statistic)
+    error = (1 - got.mean**2) / math.sqrt(300)
+    assert got.high - got.low == pytest.approx(2 * 1.96 * error, rel=0.25)
+    constant = np.stack([gold, np.zeros(300)], axis=1)
+    assert estimate_items([made("correlation", constant)]).mean == 0.0
+
+
+def test_what_is_hard_for_both_cancels_in_a_contrast() -> None:
+    rng = np.random.default_rng(2)
+    hardness = rng.gamma(2.0, 2.0, 200)
+    first = made("perplexity", np.stack([hardness, np.ones(200)], axis=1))
+    second = made("perplexity", np.stack([hardness - 0.1, np.ones(200)], axis=1))
+    got = contrast([(1.0, [first]), (-1.0, [second])], log=True)
+    assert (got.mean, got.low, got.high) == pytest.approx((0.1, 0.1, 0.1))
+    assert estimate_items([first]).high - estimate_items([first]).low > 1.0
+    of_all = contrast([(1.0, [first]), (-2.0, [second]), (1.0, [first])], log=True)
+    assert of_all.mean == pytest.approx(0.2)
+
+
+def test_only_items_of_both_are_compared_whatever_their_order() -> None:
+    rng = np.random.default_rng(3)
+    numbers = np.stack([rng.random(50), np.ones(50)], axis=1)
+    first = made("accuracy", numbers)
+    turned = Items("suite", "accuracy", first.names[::-1], first.groups[::-1], numbers[::-1])
+    assert contrast([(1.0, [first]), (-1.0, [turned])]).mean == pytest.approx(0.0)
+    fewer = Items("suite", "accuracy", first.names[:20], first.groups[:20], numbers[:20])
+    got = contrast([(1.0, [first]), (-1.0, [fewer])])
+    assert (got.mean, got.count) == (pytest.approx(0.0), 20)
+    other = Items("suite", "accuracy", ["x"], [""], numbers[:1])
+    with pytest.raises(DataError, match="no item of suite in common"):
+        contrast([(1.0, [first]), (-1.0, [other])])
+
+
+def test_parts_of_one_model_share_the_luck_of_its_pretraining() -> None:
+    """Layer 2 minus layer 1: a lucky pretraining is as lucky in both."""
+    rng = np.random.default_rng(6)
+
+    def layer(mean: float) -> list[Items]:
+        shares = (mean - 0.2, mean, mean + 0.2)
+        return [
+            made("accuracy", np.stack([rng.random(900) < share, np.ones(900)], 1).astype(float))
+            for share in shares
+        ]
+
+    terms = [(1.0, layer(0.6)), (-1.0, layer(0.4))]
+    together, apart = (contrast(terms, models=names) for names in (("elmo", "elmo"), ("a", "b")))
+    assert together.mean == apart.mean
+    assert together.low > 0 > apart.low
+
+
+def test_parquet_keeps_every_item() -> None:
+    rng = np.random.default_rng(5)
+    written = [
+        made("accuracy", rng.random((7, 2)), "layer 1"),
+        made("correlation", rng.random((3, 2))),
+    ]
+    for before, after in zip(
+        written, items_of.decode_items(items_of.encode_items(written)), strict=True
+    ):
+        assert (before.key, before.names, before.groups) == (after.key, after.names, after.groups)
+        np.testing.assert_array_equal(before.numbers, after.numbers)
+    assert items_of.decode_items(items_of.encode_items([])) == []
+
+
+WORDS = st.lists(st.sampled_from("abc"), max_size=9)
+
+
+@given(st.lists(WORDS, min_size=1, max_size=4), st.lists(st.lists(WORDS, max_size=3), max_size=3))
+def test_a_text_is_found_if_all_its_runs_are_in_documents(
+    texts: list[list[str]], documents: list[list[list[str]]]
+) -> None:
+    """By sets of strings; a run may cross sentences and not documents."""
+
+    def runs(words: list[str]) -> set[tuple[str, ...]]:
+        return {tuple(words[n : n + 3]) for n in range(len(words) - 2)}
+
+    present = {run for d in documents for run in runs([word for s in d for word in s])}
+    expected = [bool(runs(text)) and runs(text) <= present for text in texts]
+    lines = [[", ".join(words).upper() for words in document] for document in documents]
+    found = find_texts([" ".join(text) for text in texts], lines, 3)
+    assert found.tolist() == expected
+
+
+def test_large_texts_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decontamination, "_CHARACTERS_AT_ONCE", 10)
+    documents = [[f"this is text number {n}", "and its second sentence"] for n in range(50)]
+    assert find_texts(
+        ["Is text number 49 and", "is text number 50 and"], documents, 5
+    ).tolist() == [True, False]
+
+
+SENTENCE = "EU rejects German call to boycott British lamb ."
+CONLL = tuple(SENTENCE.split())
+
+
+def test_examples_of_either_source_are_counted_and_the_rest_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus_folder = Folder.at(tmp_path / "corpus")
+    text = "EU rejects German call to boycott British lamb."  # in one document that trains
+    documents = [RawDocument(str(n), "x", (f"{text} {n}" * (n < 9), "More.")) for n in range(12)]
+    rules = DocumentRules(minimum_characters=1, held_out_fraction=0.01)
+    summary = write_corpus([documents], rules, "x", corpus_folder)
+    corpus = standing("corpus", corpus_folder, summary)
+    task_folder = Folder.at(tmp_path / "task")
+    examples = [
+        Tagged("a", CONLL, ("O",) * 9),
+        Tagged("b", ("one", "word"), ("O",) * 2),
+        Tagged("c", ("word",) * 9, ("O",) * 9),
+    ]
+    write_examples([examples[1]], task_folder, "train")
+    task = task_of(task_folder, TaskInfo("tagging", ("O", "X"), False, "accuracy"))
+    monkeypatch.setattr(compare, "chain", lambda pretrain: [corpus, pretrain])
+
+    def variant(initialisation: Any) -> Any:
+        settings = FinetuneConfig(initialisation=initialisation)
+        return type("V", (), {"finetune": settings, "pretrains": (task,)})
+
+    both = {"trained": variant("pretrained"), "random": variant("random")}
+    found = find_met(both, task, examples)
+    counts, fresh = found["trained"]
+    assert (counts.training, counts.pretraining) == (1, 1)
+    assert fresh.tolist() == [False, False, True]
+    counts, fresh = found["random"]
+    assert (counts.training, counts.pretraining) == (1, 0)
+    assert fresh.tolist() == [True, False, True]
+
+    def lost(_: Any) -> Any:
+        raise DataError("not below the same root")
+
+    monkeypatch.setattr(compare, "chain", lost)
+    counts, fresh = find_met(both, task, examples)["trained"]
+    assert counts.pretraining is None
+    assert np.array_equal(fresh, found["random"][1])

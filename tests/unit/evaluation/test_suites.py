@@ -5,8 +5,6 @@ same vectors.
 import dataclasses
 import itertools
 import math
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +17,14 @@ from gensim.models import KeyedVectors
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy import stats
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.metrics.pairwise import paired_cosine_distances
-from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import list_matching_files
 from rungwise.evaluation.comparison.claims import compare, registered_claims
-from rungwise.evaluation.suites import speed
-from rungwise.evaluation.suites.items import Items, estimate_items
-from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.evaluation.suites import perplexity
+from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
 from rungwise.evaluation.suites.sentences import SentencesSuite
-from rungwise.evaluation.suites.speed import SpeedSuite
 from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite, read_pairs
 from rungwise.models.families import kneser_ney, ngram_model
 from rungwise.models.families.gpt import GptConfig
@@ -58,6 +52,14 @@ class Vectors:
 def model_of_words(rows: Any) -> Vectors:
     table = np.array(rows, np.float32)
     return Vectors(np.concatenate([np.ones((FIRST_WORD, table.shape[1]), np.float32), table]))
+
+
+SIMILARITY, ANALOGIES, PERPLEXITY, SENTENCES = (
+    lambda path: SimilaritySuite(path=path),
+    lambda path: AnalogiesSuite(path=path),
+    lambda path: PerplexitySuite(path=path),
+    lambda path: SentencesSuite(path=path, format=StsFormat(layout="csv")),
+)
 
 
 def by_part(items: list[Items]) -> dict[str, Items]:
@@ -100,36 +102,6 @@ def test_published_sets_are_read_as_they_are(content: str, tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            b"old\tnew\t1\nsmart\tbright\n",
-            r"set\.txt:2: expected two words and a score in column 3",
-        ),
-        (b"old\tnew\t1\nsmart\tbright\tx\n", r"set\.txt:2: .*change measure\.words\.path"),
-        (b"old\tnew\t1\nsmart\tbr\xe9\t1\n", r"set\.txt:2: expected UTF-8, .*convert the file$"),
-        (b"Word 1\tWord 2\n", r"expected pairs of words, found none; change measure\.words\.path"),
-    ],
-)
-def test_what_is_no_pair_is_refused_in_the_words_of_a_suite(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "set.txt").write_bytes(content)
-    rung = toy_rung(tmp_path, ["a"], model_of_words([[1.0]]))
-    with pytest.raises(DataError, match=message) as caught:
-        SimilaritySuite(path=(str(tmp_path / "set.txt"),)).measure(rung, "words")
-    assert "data.format" not in str(caught.value)
-
-
-def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
-    rung = toy_rung(tmp_path, ["a"], model_of_words([[1.0]]))
-    for half in ("sim", "rel"):
-        (tmp_path / f"ws353.{half}.txt").write_text("a\ta\t1\n" * 3)
-    with pytest.raises(DataError, match=r"found ws353 \(up to the first dot\) of .*rel.*sim"):
-        SimilaritySuite(path=(str(tmp_path / "*.txt"),)).measure(rung, "words")
-
-
 def test_analogies_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "toy.txt"
     path.write_text(
@@ -156,19 +128,6 @@ def test_a_word_of_byte_level_pieces_is_the_one_within_a_text(tmp_path: Path) ->
     tokenizer.save(str(tmp_path / FILE))
     items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words").items)
     assert items["known"].numbers[:, 0].tolist() == [1, 0]
-
-
-def test_files_without_questions_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "toy.txt"
-    rung = toy_rung(tmp_path, ["a"], model_of_words([[1.0]]))
-    for text, message in (
-        ("a b c d\n", r"toy.txt:1: expected four words below a line `: section`, found 4 above"),
-        (": s\na b c\n", r"toy.txt:2: expected four words .* found 3 in it"),
-        (": s\n", "expected questions, found none"),
-    ):
-        path.write_text(text)
-        with pytest.raises(DataError, match=message):
-            AnalogiesSuite(path=(str(path),)).measure(rung, "words")
 
 
 @pytest.mark.parametrize("name", ["questions-words.txt", "CA8/morphological.txt"])
@@ -250,76 +209,6 @@ def test_each_layer_and_the_table_by_hand(tmp_path: Path) -> None:
         np.testing.assert_allclose(parts[layer].numbers[:, 1], cosines, rtol=1e-6)
 
 
-def test_a_model_with_vectors_of_texts_alone_is_measured_by_them(tmp_path: Path) -> None:
-    class Lengths:
-        """The vector of a text of n tokens is (1, n)."""
-
-        def sentence_vectors(self, texts: list[list[int]]) -> NDArray[np.float32]:
-            return np.array([[1, len(ids)] for ids in texts], np.float32)
-
-    path = tmp_path / "sts.csv"
-    path.write_text("a b,b,4.5\n")
-    rung = toy_rung(tmp_path, ["a", "b"], Lengths())
-    suite = SentencesSuite(path=(str(path),), format=PAIRS)
-    assert suite.serves(rung)
-    [items, pearson] = suite.measure(rung, "sts").items
-    assert (items.part, items.metric, pearson.metric) == ("own vector", "correlation", "pearson")
-    np.testing.assert_allclose(items.numbers, [[4.5, 3 / np.sqrt(5 * 2)]])
-    assert not suite.serves(toy_rung(tmp_path / "none", ["a", "b"], object()))
-
-
-def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> None:
-    """With a vector of its own for each word a cosine is that of counts."""
-    path = real_data / "tasks" / "en" / "STS-B" / "stsb-en-dev.csv"
-    suite = SentencesSuite(path=(str(path),), format=PAIRS)
-    pairs = suite._pairs("measure.sts.path", Counter())
-    split = BertPreTokenizer().pre_tokenize_str
-
-    def words_of(text: str) -> list[str]:
-        return [word for word, _ in split(unicodedata.normalize("NFC", text))]
-
-    counter = CountVectorizer(analyzer=words_of)  # pyright: ignore[reportArgumentType] its stub knows names
-    counter.fit([text for pair in pairs for text in (pair.text, str(pair.second))])
-    words = list(counter.vocabulary_)
-    rung = toy_rung(tmp_path, words, model_of_words(np.eye(len(words))))
-    [items, pearson] = suite.measure(rung, "sts").items
-    first, second = (
-        counter.transform(texts)
-        for texts in ([pair.text for pair in pairs], [str(pair.second) for pair in pairs])
-    )
-    theirs = 1 - paired_cosine_distances(first, second)
-    np.testing.assert_allclose(items.numbers[:, 1], theirs, atol=1e-6)
-    expected: Any = stats.spearmanr([pair.target for pair in pairs], theirs)
-    assert estimate_items([items]).mean == pytest.approx(expected.statistic, abs=1e-3)
-    assert 0.5 < expected.statistic < 0.8
-    gold = [float(str(pair.target)) for pair in pairs]
-    assert estimate_items([pearson]).mean == pytest.approx(
-        np.corrcoef(gold, theirs)[0, 1], abs=1e-4
-    )
-
-
-def test_damage_is_counted_on_the_terminal_and_named_by_the_key_of_the_suite(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "a.csv").write_text("a b,b a,1\na c,b,2\na,b,x\n")
-    path = (str(tmp_path / "a.csv"),)
-    with pytest.raises(DataError, match=r"a\.csv:3: .*change measure\.sts\.format\.columns\.score"):
-        SentencesSuite(path=path, format=PAIRS)._pairs("measure.sts.path", Counter())
-    counts = Counter[str]()
-    dropping = PAIRS.model_copy(update={"on_error": "drop"})
-    pairs = SentencesSuite(path=path, format=dropping)._pairs("measure.sts.path", counts)
-    assert (len(pairs), counts["examples_dropped_for_their_score"]) == (2, 1)
-
-
-def test_labels_and_rows_without_scores_are_refused(tmp_path: Path) -> None:
-    path = (str(tmp_path / "sts.csv"),)
-    with pytest.raises(ValidationError, match="found a format with labels"):
-        SentencesSuite(path=path, format=SickFormat(target="entailment"))
-    (tmp_path / "sts.csv").write_text("\n")
-    with pytest.raises(DataError, match="expected pairs of sentences with scores, found 0 rows"):
-        SentencesSuite(path=path, format=PAIRS)._pairs("measure.sts.path", Counter())
-
-
 WORDS = ["a", "b", "c"]
 
 
@@ -364,26 +253,6 @@ def test_an_ngram_model_begins_anew_behind_each_line(tmp_path: Path) -> None:
     assert math.exp(apart[0].numbers[:, 0].sum() / 7) < len(WORDS) + FIRST_WORD
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"contiguous": True}, "set path"),
-        ({"path": ["x"], "documents": 3}, "leave out path or documents"),
-        ({"path": ["x"], "pseudo_documents": 3}, "leave out path or documents"),
-    ],
-)
-def test_keys_that_contradict_are_refused(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        PerplexitySuite(**keys)
-
-
-def test_a_file_without_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "blank.txt").write_text("\n \n")
-    suite = PerplexitySuite(path=(str(tmp_path / "blank.txt"),))
-    with pytest.raises(DataError, match=r"measure.test.path: expected lines of text"):
-        suite.measure(toy_rung(tmp_path, WORDS, Counts()), "test")
-
-
 class Reader:
     """Reads a text in the seconds that `takes` says for its length; the first one takes longer."""
 
@@ -404,7 +273,7 @@ class Reader:
 
 def items(monkeypatch: pytest.MonkeyPatch, takes: Callable[[int], float]) -> list[Items]:
     reader: Any = Reader(takes)
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: reader.now)
+    monkeypatch.setattr(perplexity.time, "perf_counter", lambda: reader.now)
     rung: Any = SimpleNamespace(model=reader, special=SpecialIds(end=0, ids=(0, 1)))
     suite = SpeedSuite(rounds=4)
     assert suite.serves(rung)
@@ -422,12 +291,6 @@ def test_tokens_a_second_of_each_length_without_the_first_round(
         assert each.numbers[:, 0] / each.numbers[:, 1] == pytest.approx([100] * 4)
 
 
-@pytest.mark.parametrize("lengths", [(0, 16), (16, 16)])
-def test_lengths_that_cannot_be_told_apart_or_read_are_refused(lengths: tuple[int, ...]) -> None:
-    with pytest.raises(ValidationError, match="expected different numbers from 1"):
-        SpeedSuite(lengths=lengths)
-
-
 def test_the_claim_is_of_what_length_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = items(monkeypatch, lambda _: 0.01)
     by_word = items(monkeypatch, lambda length: length / 1000)
@@ -439,3 +302,53 @@ def test_the_claim_is_of_what_length_gains(monkeypatch: pytest.MonkeyPatch) -> N
     judged = compare(comparison, measured, {}, ())
     assert judged.value == pytest.approx(np.log(128 / 16))
     assert judged.verdict == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("suite", "content", "message"),
+    [
+        (SIMILARITY, b"old\tnew\t1\na\tb\n", r"set\.csv:2: expected two words and a score in col"),
+        (SIMILARITY, b"old\tnew\t1\na\tb\tx\n", r"set\.csv:2: .*change measure\.own\.path"),
+        (SIMILARITY, b"old\tnew\t1\na\tbr\xe9\t1\n", r"set\.csv:2: expected UTF-8, .*convert the"),
+        (
+            SIMILARITY,
+            b"Word 1\tWord 2\n",
+            r"expected pairs of words, found none; change measure\.own",
+        ),
+        (ANALOGIES, b"a b c d\n", r"set\.csv:1: expected four words below .*, found 4 above"),
+        (ANALOGIES, b": s\na b c\n", r"set\.csv:2: expected four words .* found 3 in it"),
+        (ANALOGIES, b": s\n", "expected questions, found none"),
+        (PERPLEXITY, b"\n \n", r"measure\.own\.path: expected lines of text"),
+        (SENTENCES, b"\n", "expected pairs of sentences with scores, found 0 rows"),
+        (
+            SENTENCES,
+            b"a,b,1\na,b,x\n",
+            r"set\.csv:2: .*change measure\.own\.format\.columns\.score",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_measured_is_refused(
+    suite: Callable[..., Any], content: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "set.csv").write_bytes(content)
+    rung = toy_rung(tmp_path, ["a"], model_of_words([[1.0]]))
+    with pytest.raises(DataError, match=message) as caught:
+        suite((str(tmp_path / "set.csv"),)).measure(rung, "own")
+    assert "data.format" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PerplexitySuite(contiguous=True), "set path"),
+        (lambda: PerplexitySuite(path=("x",), documents=3), "leave out path or documents"),
+        (lambda: SpeedSuite(lengths=(16, 16)), "expected different numbers from 1"),
+        (
+            lambda: SentencesSuite(path=("x",), format=SickFormat(target="entailment")),
+            "found a format with labels",
+        ),
+    ],
+)
+def test_keys_that_contradict_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        make()

@@ -11,7 +11,7 @@ from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
-from rungwise.evaluation.comparison.config import CompareConfig
+from rungwise.evaluation.comparison.summary import CompareConfig
 from rungwise.pipeline.experiment import Experiment, plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage

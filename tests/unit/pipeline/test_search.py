@@ -20,8 +20,8 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.search.record import Measure, SearchSummary, run_search
-from rungwise.evaluation.suites.scores import MeasureSummary
+from rungwise.evaluation.search import Measure, SearchSummary, run_search
+from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches, grow_stages
 from rungwise.pipeline.stages import Grow, chain_stages, pretrain_stages

@@ -29,7 +29,7 @@ from rungwise.evaluation.comparison.summary import (
     VariantResult,
 )
 from rungwise.evaluation.statistics import Difference, estimate
-from rungwise.evaluation.suites.scores import MeasureSummary, SuiteScore
+from rungwise.evaluation.suites.items import MeasureSummary, SuiteScore
 from rungwise.finetune import FinetuneConfig
 from rungwise.serving import promotion
 from rungwise.serving.card import escape, fit_description, list_uses

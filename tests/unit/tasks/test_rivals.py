@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.rivals import RivalRun, run_rival
+from rungwise.evaluation.comparison.compare import RivalRun, run_rival
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import ChoiceExample, Tagged, TaskInfo, Text, write_examples
 from rungwise.tasks.kinds.rivals import STRENGTHS

@@ -8,7 +8,6 @@ from typing import cast
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import mean_absolute_error
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
@@ -136,12 +135,7 @@ def test_a_toy_kind_is_one_file_and_one_line(
         inputs={"task": {"fingerprint": task.fingerprint, "stage": "task"}},
     )
     inputs = {"task": task, "evaluate": evaluation}
-    [errors] = gather_errors(inputs)
-    own = predictions[predictions.variant == "first"]
-    ranges = errors.analysis.by_length
-    total = sum(each.score * each.count for each in ranges) / len(own)
-    assert total == pytest.approx(mean_absolute_error(own.gold, own.prediction))
-    assert (errors.analysis.score_of, errors.both) == (Count.score_name, {})
+    assert gather_errors(inputs) == []
     section = write_comparison(gather_comparison(inputs))
     assert section is not None
     html = section.render(environment(), "report")

@@ -1,25 +1,13 @@
 """Claims stage: test claims from the history of pretraining on the rungs of a ladder.
 
-    items of every rung, per seed ──┐
-    predictions of fine-tuned runs ─┼──> contrasts and their p ──> Holm ──> one verdict per claim
-    claims.yaml ────────────────────┘
-
 claims.yaml states each claim and what would contradict it, written before any run. A claim is
-confirmed if all its comparisons lie above their thresholds, contradicted if one lies below, and
-undecided otherwise. The p of the two, doubled because either may happen, is corrected for all
-claims that were tested (Holm), so that where nothing differs a page has any verdict in at most 5 of
-100 cases. A claim with missing rungs can be contradicted but not confirmed; it is `not tested` if
-nothing can be compared.
-
-The comparisons of a claim: weighted sums of scores of rungs, each with its interval and its p.
-
-items of a suite, per rung and seed ────> contrast ────────┐
-runs of tasks, per variant and budget ──> contrast_tasks ──┴──> ComparisonResult
+confirmed if all its comparisons lie above their thresholds, contradicted if one lies below. Its p,
+doubled for two verdicts, is corrected for all claims that were tested (Holm): where nothing
+differs, a page has any verdict in at most 5 of 100 cases.
 """
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
@@ -45,8 +33,7 @@ from rungwise.evaluation.comparison.table import (
     read_runs,
 )
 from rungwise.evaluation.statistics import Contrast, holm
-from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast
-from rungwise.evaluation.suites.scores import read_items
+from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast, read_items
 
 TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
 FEW = "few"  # the smallest label budget
@@ -70,9 +57,8 @@ class ClaimComparison(Config):
 
 
 class ComparisonResult(SummaryPart):
-    """A comparison with its 95 % interval and the one-sided p of a value above and below its
-    threshold; `value` is None if rungs or parts are `missing`. `pretrainings` is the smallest
-    number of pretrainings of a rung in it, None if all are counted."""
+    """A comparison with its 95 % interval and its one-sided p; `value` is None if rungs or parts
+    are `missing`, `pretrainings` the smallest number of a rung in it, None if all are counted."""
 
     of: str
     metric: str | None
@@ -90,13 +76,6 @@ class ComparisonResult(SummaryPart):
     verdict: Verdict
 
 
-def interval_verdict(low: float, high: float, threshold: float) -> Verdict:
-    """The verdict of one interval by itself; undecided if it has the threshold or is NaN."""
-    if low > threshold:
-        return "confirmed"
-    return "contradicted" if high < threshold else "undecided"
-
-
 def compare(
     comparison: ClaimComparison,
     rungs: Mapping[str, RungItems],
@@ -105,13 +84,17 @@ def compare(
 ) -> ComparisonResult:
     """Make a comparison, or name what it lacks. `counted` rungs have no luck of training."""
     if comparison.of == TASKS:
-        result = _compare_tasks(comparison.terms, runs)
+        value, pretrainings, missing = _compare_tasks(comparison.terms, runs)
     else:
-        result = _compare_suite(comparison, rungs, counted)
+        value, pretrainings, missing = _compare_suite(comparison, rungs, counted)
     fields: dict[str, Any] = comparison.model_dump()
-    if not isinstance(result, _Compared):
-        return ComparisonResult(**fields, missing=result, verdict="not tested")
-    value = result.contrast
+    if value is None:
+        return ComparisonResult(**fields, missing=missing, verdict="not tested")
+    verdict = "undecided"
+    if value.low > comparison.threshold:
+        verdict = "confirmed"
+    elif value.high < comparison.threshold:
+        verdict = "contradicted"
     low, high = (bound if math.isfinite(bound) else None for bound in (value.low, value.high))
     return ComparisonResult(
         **fields,
@@ -121,25 +104,18 @@ def compare(
         p_above=value.p_above(comparison.threshold),
         p_below=value.p_below(comparison.threshold),
         count=value.count,
-        pretrainings=result.pretrainings,
-        verdict=interval_verdict(value.low, value.high, comparison.threshold),
+        pretrainings=pretrainings,
+        verdict=verdict,
     )
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """A contrast, and the smallest number of pretrainings in it, None if all rungs are counted."""
-
-    contrast: Contrast
-    pretrainings: int | None
-
-
-_Missing = tuple[str, ...]  # the terms of a comparison that a ladder lacks
+# A contrast, the smallest number of pretrainings in it, and the terms that a ladder lacks.
+_Compared = tuple[Contrast | None, int | None, tuple[str, ...]]
 
 
 def _compare_suite(
     comparison: ClaimComparison, rungs: Mapping[str, RungItems], counted: Collection[str]
-) -> _Compared | _Missing:
+) -> _Compared:
     metric = comparison.metric or "accuracy"
     sign = 1.0 if METRICS[metric].higher_is_better else -1.0
     terms: list[tuple[float, Sequence[Items]]] = []
@@ -154,17 +130,15 @@ def _compare_suite(
         else:
             missing.append(term)
     if missing:
-        return tuple(missing)
+        return None, None, tuple(missing)
     value = contrast(terms, log=comparison.scale == "log", models=names)
-    pretrainings = [
-        len(seeds) for name, (_, seeds) in zip(names, terms, strict=True) if name not in counted
-    ]
-    return _Compared(value, min(pretrainings, default=None))
+    trained = zip(names, terms, strict=True)
+    pretrainings = [len(seeds) for name, (_, seeds) in trained if name not in counted]
+    return value, min(pretrainings, default=None), ()
 
 
 def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str:
-    """The part that a term names, with a trailing `first` or `last` replaced by the lowest or the
-    highest number."""
+    """The part that a term names; a trailing `first` or `last` is its lowest or highest number."""
     words, _, place = part.rpartition(" ")
     if place not in _ENDS:
         return part
@@ -177,7 +151,7 @@ def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str
     return f"{words} {_ENDS[place](numbers)}" if numbers else part
 
 
-def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared | _Missing:
+def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared:
     """Over all tasks that have every term."""
     few = min((budget for budget in runs if budget is not None), default=None)
     tasks: list[list[Term]] = []
@@ -195,17 +169,10 @@ def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared | _M
         if len(task_terms) == len(terms):
             tasks.append(task_terms)
     if not tasks:
-        return tuple(missing) or tuple(terms)
-    pretrainings = min(
-        (
-            own.pretrainings
-            for task_terms in tasks
-            for _, own in task_terms
-            if own.pretrained is not None
-        ),
-        default=None,
-    )
-    return _Compared(contrast_tasks(tasks), pretrainings)
+        return None, None, tuple(missing) or tuple(terms)
+    trained = [own for terms in tasks for _, own in terms if own.pretrained is not None]
+    pretrainings = min((own.pretrainings for own in trained), default=None)
+    return contrast_tasks(tasks), pretrainings, ()
 
 
 _LEVEL = 0.05
@@ -233,8 +200,8 @@ def registered_claims() -> Claims:
 
 
 class ClaimsConfig(Config):
-    """The rungs of the ladder by name, the first of each variant first, each with the names of its
-    measurements, one per seed of pretraining; `counted` are those without any luck of training."""
+    """The rungs by name, each with the names of its measurements, one per seed of pretraining;
+    `counted` are those without any luck of training."""
 
     measured: dict[str, tuple[str, ...]]
     counted: tuple[str, ...] = ()
@@ -260,8 +227,8 @@ class ClaimResult(SummaryPart):
 
 
 class ClaimsSummary(Summary):
-    """`averages` are those of variants over all tasks, the best first; `seeds` is the number of
-    fine-tuning runs of each pretraining, None without tasks."""
+    """`averages` are over all tasks, the best first; `seeds` is the number of fine-tuning runs of
+    each pretraining, None without tasks."""
 
     claims: tuple[ClaimResult, ...]
     averages: dict[str, TaskMean]
@@ -271,13 +238,11 @@ class ClaimsSummary(Summary):
 def judge_claims(
     config: ClaimsConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> ClaimsSummary:
-    """Judge every claim and write `claims.csv`.
-
-    Inputs: the measurements of each rung, and every evaluation with its task.
-    """
+    """Judge every claim and write `claims.csv`. Inputs: the measurements of each rung, and every
+    evaluation with its task."""
     rungs = {
-        rung: _read_seeds([inputs[name] for name in config.measured[rung]])
-        for rung in config.measured
+        rung: _read_seeds([inputs[name] for name in names])
+        for rung, names in config.measured.items()
     }
     tasks = {
         artifact.fingerprint: artifact for artifact in inputs.values() if artifact.stage == "task"
@@ -317,8 +282,7 @@ CLAIMS = StageType(
 
 
 def _read_seeds(measured: Sequence[Artifact]) -> RungItems:
-    """The items of a rung, by key, of each seed of its pretraining. The first suite of a kind also
-    goes by the kind, since a recipe may call it anything."""
+    """The items of a rung by key, of each seed. The first suite of a kind also goes by its kind."""
     seeds = [read_items(artifact) for artifact in measured]
     items = {key: [each[key] for each in seeds] for key in seeds[0]}
     suites = measured[0].record["config"]["suites"]
@@ -376,12 +340,9 @@ def decide_claims(
 
 
 def claim_p(results: Sequence[ComparisonResult]) -> tuple[float, float] | None:
-    """The p that a claim is confirmed, and that it is contradicted; None if nothing was compared.
-
-    All comparisons must lie above, so the largest p counts (Berger 1982, "Multiparameter hypothesis
-    testing and acceptance sampling", Technometrics 24); one below is enough, so the smallest counts
-    as often as there are comparisons (Bonferroni).
-    """
+    """The p that a claim is confirmed, the largest (Berger 1982, "Multiparameter hypothesis testing
+    and acceptance sampling", Technometrics 24), and that it is contradicted, the smallest times
+    their number (Bonferroni); None if nothing was compared."""
     tested = [each for each in results if each.verdict != "not tested"]
     if not tested:
         return None

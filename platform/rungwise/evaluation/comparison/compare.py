@@ -1,26 +1,16 @@
-"""Evaluate stage: compare variants on the test split of one task, all with the same new seeds.
-
-    variant, seed ──> fine-tune ──> scores and predictions ──┬──> means with 95 % intervals
-    rival ──> scikit-learn ──> scores and predictions ───────┴──> differences of all pairs
+"""Evaluate stage: compare variants on the test split of one task, all with the same new seeds, and
+beside rivals: what people use without pretraining, on the very same examples.
 
 A swept variant uses the settings of the sweep's winner, whose own score, a maximum over trials, is
-too high; new seeds and a test split that selected nothing avoid this bias. Variants share seeds so
-that differences can be paired. A rival (rivals.py) learns once from the same examples; it is paired
-with every seed of a variant, on the same test examples.
-
-Test examples that a model has met before: in the training split, or in the text it was
-pretrained on; and its score without them.
-
-An example stands in the training split if one there has the same input. It stands in a text if all
-its runs of `RUN` words do, whatever the punctuation (corpus/cleaning/decontamination.py); one of
-fewer words is not searched for, because it may stand in any text.
-
-N test examples
+too high; new seeds and a test split that selected nothing avoid this bias.
 """
 
 import itertools
 import json
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,18 +21,20 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.corpus.summary import CORPORA, read_split
-from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
+from rungwise.evaluation import statistics
 from rungwise.evaluation.comparison.errors import prediction_rows, write_predictions
-from rungwise.evaluation.comparison.rivals import RivalRun, start_rivals
 from rungwise.evaluation.comparison.seeds import (
     SeedJob,
     SeedResult,
     VariantInputs,
+    add_probabilities,
     load_predictions,
     resolve_variant,
     score_seeds,
 )
 from rungwise.evaluation.comparison.summary import (
+    CompareConfig,
+    EvaluateConfig,
     EvaluateSummary,
     Overlap,
     PairedDifference,
@@ -50,25 +42,18 @@ from rungwise.evaluation.comparison.summary import (
     VariantResult,
     independent_scores,
 )
-from rungwise.evaluation.statistics import (
-    BootstrapDraws,
-    Estimate,
-    draw_values,
-    error_reduction,
-    estimate,
-    paired_difference,
-    paired_draws,
-)
 from rungwise.finetune import DESCRIPTION
-from rungwise.tasks.data.files import find_overlap, noise_split
+from rungwise.tasks.data.files import find_overlap, noise_split, read_splits
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, read_examples
+from rungwise.tasks.kinds.kind import Outputs
+from rungwise.tasks.kinds.rivals import row_items
 from rungwise.tasks.scoring.metrics import format_metric, metric_range
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.tokenizer import load_reader
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 
-RUN = 8
+RUN = 8  # words: an example stands in a text if all its runs of so many do
 
 
 def find_met(
@@ -101,6 +86,41 @@ def find_met(
     return result
 
 
+@dataclass(frozen=True)
+class RivalRun:
+    """A rival with its best strength, its metrics by split, and its predictions on test."""
+
+    name: str
+    short: str
+    strength: float
+    scores: dict[str, dict[str, float]]
+    predictions: list[dict[str, Any]]
+    seconds: float
+
+
+def run_rival(task: Artifact, number: int, noise: Sequence[float]) -> RivalRun:
+    """Fit and score one of the rivals of a task, with the strength that is best on validation, the
+    smallest of equals."""
+    start = time.monotonic()
+    kind = task_kind(TaskSummary.of(task).info)
+    rival, splits = kind.rivals()[number], read_splits(task, noise)
+    train, metric = splits.pop("train"), kind.info.metric
+    runs: list[RivalRun] = []
+    for strength, values in rival.fit_strengths(train, splits):
+        outputs = {
+            split: Outputs(arrays, row_items(arrays), splits[split])
+            for split, arrays in values.items()
+        }
+        calibration = kind.calibrate(outputs["validation"])
+        answers = {split: kind.decode(each, calibration) for split, each in outputs.items()}
+        scores = {split: kind.score(each, splits[split]) for split, each in answers.items()}
+        predictions = add_probabilities(answers["test"], kind.probabilities(outputs["test"]))
+        seconds = round(time.monotonic() - start, 1)
+        runs.append(RivalRun(rival.name, rival.short, strength, scores, predictions, seconds))
+    best = max(runs, key=lambda each: (each.scores["validation"][metric], -each.strength))
+    return RivalRun(**{**vars(best), "seconds": runs[-1].seconds})
+
+
 _SCRATCH = ".seeds"
 
 SeedResults = Mapping[str, Sequence[SeedResult]]  # by variant
@@ -110,10 +130,7 @@ def compare_variants(
     config: CompareConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> EvaluateSummary:
     """Score every variant with every seed; keep the model of `evaluate.keep` best on validation.
-
-    Inputs: the task, and for each variant its tokenizer and pretraining (several if a sweep varied
-    earlier blocks) and its sweep, if any; see `input_name`.
-    """
+    Inputs: the task, and those of each variant (`input_name`)."""
     import ray
 
     settings, scratch = config.evaluate, output / _SCRATCH
@@ -139,7 +156,10 @@ def compare_variants(
         for variant in variants.values()
         if pretraining < len(variant.pretrains)
     ]
-    started = start_rivals(inputs["task"], settings.noise or []) if settings.rivals else []
+    kind = task_kind(task.info)
+    start = ray.remote(num_cpus=1)(run_rival)
+    number = len(kind.rivals()) if settings.rivals else 0
+    started = [start.remote(inputs["task"], place, settings.noise or []) for place in range(number)]
     seeds = score_seeds(jobs, context, metric, notes_cut=config.budget is None)
     rivals: dict[str, RivalRun] = {run.short: run for run in ray.get(started)}
     by_variant = {name: [seed for seed in seeds if seed.variant == name] for name in variants}
@@ -155,7 +175,7 @@ def compare_variants(
         key=lambda seed: (-seed.validation[metric], seed.validation["loss"], seed.seed),
     )
     examples = read_examples(inputs["task"], "test")
-    kind, rows, sums_by_seed = task_kind(task.info), [], {name: [] for name in variants}
+    rows, sums_by_seed = [], {name: [] for name in variants}
     for seed in seeds:
         predictions = load_predictions(scratch, seed)
         rows += prediction_rows(seed.variant, seed.seed, examples, predictions, kind.answer)
@@ -172,15 +192,15 @@ def compare_variants(
                 overlap = overlap.model_copy(update={"score": float(kind.value(totals).mean())})
             results[name] = results[name].model_copy(update={"overlap": overlap})
     seed, resamples = settings.first_seed, settings.bootstrap_resamples
-    values = draw_values([*sums.values()], kind.value, seed, resamples)
+    values = statistics.draw_values([*sums.values()], kind.value, seed, resamples)
     draws = dict(zip(sums, values, strict=True))
     differences = _pair_differences(by_variant, rivals, draws, task.info, settings)
     write_predictions(rows, output)
-    _keep_model(best, variants[best.variant].tokenizer, output)
+    save_tensors(output, MODEL, load_tensors(scratch, f"{best.files}.safetensors"))
+    output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
+    tokenizer = load_reader(variants[best.variant].tokenizer.folder)
+    output.write_bytes(TOKENIZER_FILE, tokenizer.to_str().encode())
     scratch.remove()
-    for name, result in results.items():
-        if result.noise:
-            context.report.note(_noise_note(name, result, metric))
     trivial = [scores[metric] for scores in task.baselines.values() if metric in scores]
     lowest = results[first].estimates[metric].low
     scores_shown = {name: each.estimates[metric].mean for name, each in results.items()}
@@ -188,6 +208,10 @@ def compare_variants(
     means = ", ".join(
         f"{name} {format_metric(mean, metric)}" for name, mean in scores_shown.items()
     )
+    most = max(len(each.pretrains) for each in variants.values())
+    runs = f"{most} pretrainings, {settings.num_seeds} seeds each"
+    if most == 1:
+        runs = f"{settings.num_seeds} seeds"
     return EvaluateSummary(
         task=config.task,
         budget=config.budget,
@@ -205,38 +229,34 @@ def compare_variants(
         baselines=task.baselines,
         beats_baselines=lowest > max(trivial) if trivial else None,
         chosen=best.row,
-        headline=f"test {metric.replace('_', ' ')}: {means} ({_describe_runs(variants, settings)})",
+        headline=f"test {metric.replace('_', ' ')}: {means} ({runs})",
     )
 
 
 def _summarise_variant(
     variant: VariantInputs, seeds: Sequence[SeedResult], info: TaskInfo
 ) -> VariantResult:
-    metric, first, pretrainings = info.metric, seeds[0], len(variant.pretrains)
+    def average(scores: list[float], name: str) -> statistics.Estimate:
+        return statistics.estimate(
+            independent_scores(scores, len(variant.pretrains)), metric_range(name)
+        )
+
+    metric, first = info.metric, seeds[0]
     return VariantResult(
-        estimates={
-            name: estimate(
-                independent_scores([seed.test[name] for seed in seeds], pretrainings),
-                metric_range(name),
-            )
-            for name in first.test
-        },
+        estimates={name: average([each.test[name] for each in seeds], name) for name in first.test},
         finetune=variant.finetune,
         selection=variant.selection,
         pretraining=variant.cost,
         cut=first.cut,
         noise={
-            rate: estimate(
-                independent_scores([seed.noise[rate][metric] for seed in seeds], pretrainings),
-                metric_range(metric),
-            )
+            rate: average([each.noise[rate][metric] for each in seeds], metric)
             for rate in first.noise
         },
     )
 
 
 def _summarise_rival(
-    run: RivalRun, draws: BootstrapDraws, settings: EvaluateConfig, metric: str
+    run: RivalRun, draws: statistics.BootstrapDraws, settings: EvaluateConfig, metric: str
 ) -> RivalResult:
     low, high = np.quantile(draws.resampled, [0.025, 0.975])
     test = run.scores["test"]
@@ -245,7 +265,7 @@ def _summarise_rival(
         strength=run.strength,
         validation=run.scores["validation"],
         test=test,
-        estimate=Estimate(test[metric], float(low), float(high), len(run.predictions)),
+        estimate=statistics.Estimate(test[metric], float(low), float(high), len(run.predictions)),
         noise={f"{rate:g}": run.scores[noise_split(rate)][metric] for rate in settings.noise or []},
         seconds=run.seconds,
     )
@@ -254,17 +274,12 @@ def _summarise_rival(
 def _pair_differences(
     by_variant: SeedResults,
     rivals: Mapping[str, RivalRun],
-    draws: Mapping[str, BootstrapDraws],
+    draws: Mapping[str, statistics.BootstrapDraws],
     info: TaskInfo,
     settings: EvaluateConfig,
 ) -> tuple[PairedDifference, ...]:
-    """First minus second variant for every pair, then every variant minus every rival.
-
-    Student's t interval covers the randomness of pretraining, or of fine-tuning alone if there is
-    one pretraining; the bootstrap also resamples test examples and so covers the choice of the test
-    split. Pretrainings that only one of the two has are left out. A rival counts as one that has as
-    many runs as the variant, with the same score each time.
-    """
+    """First minus second variant for every pair, over the pretrainings that both have, then every
+    variant minus every rival, which counts as having as many runs with the same score."""
     bounds = metric_range(info.metric)
     scores = {name: [seed.test[info.metric] for seed in each] for name, each in by_variant.items()}
     differences = []
@@ -274,12 +289,12 @@ def _pair_differences(
         if other_scores is None:
             runs = len(by_variant[first])
             other_scores = [rivals[second].scores["test"][info.metric]] * runs
-            other = BootstrapDraws(
+            other = statistics.BootstrapDraws(
                 np.repeat(other.observed, runs), np.repeat(other.resampled, runs, axis=1)
             )
         runs = min(len(scores[first]), len(other_scores))
         pretrainings = runs // settings.num_seeds
-        bootstrap = paired_draws(own, other, settings.first_seed, bounds, pretrainings)
+        bootstrap = statistics.paired_draws(own, other, settings.first_seed, bounds, pretrainings)
         ours, others = (
             independent_scores(each[:runs], pretrainings) for each in (scores[first], other_scores)
         )
@@ -288,38 +303,9 @@ def _pair_differences(
             PairedDifference(
                 first=first,
                 second=second,
-                seeds=paired_difference(ours, others, bounds),
+                seeds=statistics.paired_difference(ours, others, bounds),
                 bootstrap=bootstrap,
-                error_reduction=error_reduction(old, new) if old < 1 else None,
+                error_reduction=statistics.error_reduction(old, new) if old < 1 else None,
             )
         )
     return tuple(differences)
-
-
-def _keep_model(best: SeedResult, tokenizer: Artifact, output: Folder) -> None:
-    save_tensors(output, MODEL, load_tensors(output / _SCRATCH, f"{best.files}.safetensors"))
-    output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
-    output.write_bytes(TOKENIZER_FILE, load_reader(tokenizer.folder).to_str().encode())
-
-
-def _describe_runs(variants: Mapping[str, VariantInputs], settings: EvaluateConfig) -> str:
-    """`5 seeds`, or `3 pretrainings, 5 seeds each`."""
-    most = max(len(variant.pretrains) for variant in variants.values())
-    return (
-        f"{most} pretrainings, {settings.num_seeds} seeds each"
-        if most > 1
-        else f"{settings.num_seeds} seeds"
-    )
-
-
-def _noise_note(name: str, result: VariantResult, metric: str) -> str:
-    clean = format_metric(result.estimates[metric].mean, metric)
-    noisy = ", ".join(
-        f"in {100 * float(rate):g}% {format_metric(each.mean, metric)} "
-        f"[{format_metric(each.low, metric)}, {format_metric(each.high, metric)}]"
-        for rate, each in result.noise.items()
-    )
-    return (
-        f"{name}: test {metric.replace('_', ' ')} {clean}; with a typing error in "
-        f"so many of its longer words: {noisy}"
-    )

@@ -1,10 +1,4 @@
-"""Error analysis from prediction rows: by class, confidence and length.
-
-The rows of all seeds of a variant are pooled. A reliability curve has ten bins of equal width; the
-expected calibration error is the mean gap between confidence and accuracy, weighted by bin size
-(Guo et al. 2017, arXiv:1706.04599).
-
-Predictions on the test split in `predictions.parquet`: one row per variant, seed and example.
+"""Predictions on the test split, a row per variant, seed and example, and the analysis of errors.
 
     variant, seed    which model; a rival has no seed
     where            the example's file and line
@@ -32,8 +26,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskSummary, read_examples
-from rungwise.tasks.kinds.items import WORD
-from rungwise.tasks.kinds.kind import Decision, TaskKind
+from rungwise.tasks.kinds.kind import TaskKind
 
 PredictionRow = dict[str, Any]
 
@@ -48,8 +41,7 @@ def prediction_rows(
     predictions: Sequence[Mapping[str, Any]],
     answer: str,
 ) -> list[PredictionRow]:
-    """The rows of one model. `predictions` are those of the task's kind, with probabilities added,
-    and `answer` its key in them."""
+    """The rows of one model; `answer` is the key of the task's kind in its `predictions`."""
     rows = []
     for example, prediction in zip(examples, predictions, strict=True):
         fields = asdict(example)
@@ -97,12 +89,12 @@ def sum_metric(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
     return run_sums(evaluation, task)[best.variant, best.seed][None]
 
 
-_BINS, _LENGTHS, _EXAMPLES = 10, 4, 12
+_EXAMPLES = 12
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Scores of a label or span type, with its counts in gold and in predictions."""
+    """Scores of a label or span type, with its counts."""
 
     name: str
     precision: float
@@ -113,94 +105,48 @@ class ClassScores:
 
 
 @dataclass(frozen=True)
-class Bin:
-    """A bin of the reliability curve: size, mean confidence, accuracy."""
-
-    count: int
-    confidence: float
-    right: float
-
-
-@dataclass(frozen=True)
-class LengthRange:
-    """Examples of similar length in words (a Han character is one): bounds, rows, mean score."""
-
-    shortest: int
-    longest: int
-    count: int
-    score: float
-
-
-@dataclass(frozen=True)
 class ErrorExample:
-    """A misclassified example; `other` is the answer of another variant."""
+    """A misclassified example."""
 
     where: str
     text: str
     gold: str
     prediction: str
     confidence: float | None
-    other: str | None = None
 
 
 @dataclass(frozen=True)
 class ErrorAnalysis:
-    """The error analysis of one variant; parts that its task kind lacks are empty. `confusion`
-    counts (gold, predicted) labels, per word for tagging."""
+    """The errors of one variant, over all its seeds; parts that its task kind lacks are empty.
+    `confusion` counts (gold, predicted) labels, per word for tagging."""
 
     variant: str
     classes: tuple[ClassScores, ...]
     confusion: tuple[tuple[str, str, int], ...]
-    reliability: tuple[Bin, ...]
-    calibration_error: float | None
-    by_length: tuple[LengthRange, ...]
-    score_of: str
     wrong: tuple[ErrorExample, ...]
 
 
 def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) -> ErrorAnalysis:
-    """Analyse the errors of one variant; `rows` holds the predictions of all variants."""
+    """Analyse the errors of one variant; `rows` are those of all variants."""
     rows = [row for row in rows if row["variant"] == variant]
-    decisions = [each for row in rows for each in kind.decisions(row)]
-    pairs = Counter((each.gold, each.prediction) for each in decisions)
-    bins = _reliability(decisions)
-    total = sum(each.count for each in bins)
+    pairs = Counter((each.gold, each.prediction) for row in rows for each in kind.decisions(row))
     first = min(row["seed"] for row in rows)
     wrong = [
-        _example(row, kind) for row in rows if row["seed"] == first and kind.example_score(row) < 1
+        ErrorExample(
+            row["where"],
+            input_text(row),
+            kind.answer_text(row, row["gold"]),
+            kind.answer_text(row, row["prediction"]),
+            min((each.confidence for each in kind.decisions(row)), default=None),
+        )
+        for row in rows
+        if row["seed"] == first and kind.example_score(row) < 1
     ]
     wrong.sort(key=lambda each: -(each.confidence or 0))
-    return ErrorAnalysis(
-        variant,
-        _class_scores(rows, pairs, kind) if kind.labelled else (),
-        tuple((*pair, count) for pair, count in pairs.most_common())
-        if kind.confuses_labels
-        else (),
-        bins,
-        sum(b.count * abs(b.confidence - b.right) for b in bins) / total if total else None,
-        _by_length(rows, kind),
-        kind.score_name,
-        tuple(wrong[:_EXAMPLES]) if not kind.numeric else (),
-    )
-
-
-def compare_errors(
-    rows: Sequence[PredictionRow], first: str, second: str, kind: TaskKind
-) -> tuple[dict[str, int], tuple[ErrorExample, ...]]:
-    """Count which of two variants is right; list examples of the first seed that only `first` gets
-    wrong. Not for numbers."""
-    others = {(row["seed"], number): row for number, row in _number_examples(rows, second)}
-    names = {(True, True): "both", (True, False): "first", (False, True): "second"}
-    counts = {"both": 0, "first": 0, "second": 0, "neither": 0}
-    examples = []
-    for number, row in _number_examples(rows, first):
-        other = others[row["seed"], number]
-        right = kind.example_score(row) == 1, kind.example_score(other) == 1
-        counts[names.get(right, "neither")] += 1
-        is_first_seed = row["seed"] == rows[0]["seed"]
-        if right == (False, True) and is_first_seed and len(examples) < _EXAMPLES:
-            examples.append(_example(row, kind, other))
-    return counts, tuple(examples)
+    classes = _class_scores(rows, pairs, kind) if kind.labelled else ()
+    common = pairs.most_common() if kind.confuses_labels else ()
+    confusion = tuple((*pair, count) for pair, count in common)
+    return ErrorAnalysis(variant, classes, confusion, tuple(wrong[:_EXAMPLES]))
 
 
 def _class_scores(
@@ -232,60 +178,8 @@ def _class_scores(
     )
 
 
-def _reliability(decisions: Sequence[Decision]) -> tuple[Bin, ...]:
-    confidence_N = np.array([each.confidence for each in decisions])
-    right_N = np.array([float(each.gold == each.prediction) for each in decisions])
-    bin_N = np.minimum((confidence_N * _BINS).astype(int), _BINS - 1)
-    return tuple(
-        Bin(int(inside.sum()), float(confidence_N[inside].mean()), float(right_N[inside].mean()))
-        for place in range(_BINS)
-        if (inside := bin_N == place).any()
-    )
-
-
-def _by_length(rows: Sequence[PredictionRow], kind: TaskKind) -> tuple[LengthRange, ...]:
-    """Four ranges of length with about as many rows each; equal lengths stay together."""
-    words = (row["words"] if "words" in row else WORD.findall(input_text(row)) for row in rows)
-    length_N = np.array([len(each) for each in words])
-    score_N = np.array([kind.example_score(row) for row in rows])
-    bounds = np.unique(np.quantile(length_N, np.arange(1, _LENGTHS) / _LENGTHS, method="lower"))
-    range_N = np.searchsorted(bounds, length_N, side="left")
-    ranges = []
-    for number in np.unique(range_N):
-        lengths, values = length_N[range_N == number], score_N[range_N == number]
-        shortest, longest = int(lengths.min()), int(lengths.max())
-        ranges.append(LengthRange(shortest, longest, len(values), float(values.mean())))
-    return tuple(ranges)
-
-
-def _number_examples(
-    rows: Sequence[PredictionRow], variant: str
-) -> list[tuple[int, PredictionRow]]:
-    """The rows of a variant, each with the number of its example, the same for each seed."""
-    next_number = Counter[int]()
-    samples = []
-    for row in rows:
-        if row["variant"] == variant:
-            samples.append((next_number[row["seed"]], row))
-            next_number[row["seed"]] += 1
-    return samples
-
-
 def input_text(row: PredictionRow) -> str:
     """The input of an example as readable text."""
     words = [" ".join(row["words"])] if "words" in row else []
     names = ("context", "question", "text", "second")
     return "\n".join([*words, *(row[name] for name in names if row.get(name))])
-
-
-def _example(
-    row: PredictionRow, kind: TaskKind, other: PredictionRow | None = None
-) -> ErrorExample:
-    return ErrorExample(
-        row["where"],
-        input_text(row),
-        kind.answer_text(row, row["gold"]),
-        kind.answer_text(row, row["prediction"]),
-        min((each.confidence for each in kind.decisions(row)), default=None),
-        None if other is None else kind.answer_text(other, other["prediction"]),
-    )

@@ -1,11 +1,5 @@
-"""The fine-tuning runs of an evaluation: one Ray task for each variant and seed.
-
-    SeedJob ──> fine-tune ──> scores, predictions, weights ──> SeedResult, in the scratch folder
-
-A result is stored when its job ends, so a killed stage resumes with the missing ones.
-
-The inputs of an evaluation by variant: the artifacts and settings of its fine-tuning.
-"""
+"""The fine-tuning runs of an evaluation: one Ray task for each variant and seed, whose result is
+stored when it ends, so that a killed stage resumes with the missing ones."""
 
 import gc
 import json
@@ -35,8 +29,7 @@ from rungwise.tuning.record import SweepSummary
 
 @dataclass(frozen=True)
 class VariantInputs:
-    """A variant with its fine-tuning and its pretrainings, which differ only in their seed;
-    `selection` is None where no sweep selected the settings."""
+    """A variant with its fine-tuning and its pretrainings, which differ only in their seed."""
 
     name: str
     finetune: FinetuneConfig
@@ -46,7 +39,7 @@ class VariantInputs:
 
     @property
     def cost(self) -> PretrainingCost | None:
-        """The cost of one of its pretrainings; None from random weights."""
+        """The cost of a pretraining; None from random weights."""
         if self.finetune.initialisation == "random":
             return None
         summary = PretrainSummary.of(self.pretrains[0])
@@ -60,15 +53,14 @@ class VariantInputs:
         )
 
     def file_stem(self, seed: int, inputs: Mapping[str, Artifact]) -> str:
-        """The name of a seed's files. It depends on the settings, which differ between attempts if
-        the sweep was rebuilt in between."""
+        """The name of a seed's files, by the settings, which a rebuilt sweep changes."""
         facts = {"settings": self.finetune, "inputs": [a.fingerprint for a in inputs.values()]}
         return f"{self.name}-{seed}-{fingerprint(facts)}"
 
 
 def input_name(stage: str, variant: str, number: int | None = None, seed: int | None = None) -> str:
-    """The name of the input from `stage` for a variant; `number` indexes upstream values, `seed`
-    the pretrainings after the first."""
+    """The name of the input from `stage`; `number` indexes upstream values, `seed` the pretrainings
+    after the first."""
     return str(Title(stage, variant=variant, number=number, seed=seed))
 
 
@@ -76,7 +68,7 @@ def resolve_variant(
     name: str, finetune: FinetuneConfig, inputs: Mapping[str, Artifact]
 ) -> VariantInputs:
     """The variant with its artifacts; a sweep's winner replaces `finetune`, and its artifacts those
-    of the other values that the sweep tried."""
+    of other values."""
     sweep = inputs.get(input_name("sweep", name))
     if sweep is None:
         tokenizer, pretrain = (inputs[input_name(s, name)] for s in ("tokenizer", "pretrain"))
@@ -101,9 +93,8 @@ def _all_seeds(name: str, first: Artifact, inputs: Mapping[str, Artifact]) -> tu
 
 @dataclass(frozen=True)
 class SeedJob:
-    """One fine-tuning run of the n-th `pretraining` of a variant. `files` is the stem of its files'
-    names in `scratch`; `counts_cut` asks for what `sequence_length` truncates, which is the same
-    for all seeds."""
+    """One fine-tuning run of the n-th `pretraining` of a variant. `files` is the stem of its files
+    in `scratch`; `counts_cut` asks for what `sequence_length` truncates."""
 
     variant: VariantInputs
     task: Artifact
@@ -132,9 +123,7 @@ def score_seeds(
     jobs: Sequence[SeedJob], context: Context, metric: str, *, notes_cut: bool
 ) -> list[SeedResult]:
     """Run all jobs that no earlier attempt finished; results in the order of variants and seeds.
-
-    `notes_cut`: report what the variants truncate once all first seeds are done.
-    """
+    `notes_cut`: say what the variants truncate once all first seeds are done."""
     import ray
 
     cpus, gpus = context.compute.cpus_per_trial, context.compute.gpus_per_trial
@@ -153,8 +142,7 @@ def score_seeds(
         try:
             results += ray.get(ready)
         except Exception as error:
-            mendable = find_user_error(error)
-            if mendable is not None:
+            if mendable := find_user_error(error):
                 raise UserError(f"{pending[ready[0]]}: {mendable}") from error
             raise
         first = [each for each in results if (each.variant, each.seed) in counting]
@@ -168,8 +156,7 @@ def score_seeds(
 
 
 def score_seed(job: SeedJob, cpus: float) -> SeedResult:
-    """Fine-tune with one seed in a Ray task that holds so many CPUs; write the row, the predictions
-    and the weights."""
+    """Fine-tune with one seed; write the row, the predictions and the weights."""
     use_threads(cpus)
     config, report, scratch = job.variant.finetune, job.report, job.scratch
     name = f"{job.variant.name}-seed-{job.seed}"
@@ -203,12 +190,7 @@ def score_seed(job: SeedJob, cpus: float) -> SeedResult:
     report.metrics(metrics | {"kept_epoch": best_epoch}, best_epoch, run=name)
     weights_file, predictions_file = f"{job.files}.safetensors", f"{job.files}.predictions"
     save_tensors(scratch, weights_file, model.state_dict())
-    predictions = [
-        each if shares is None else {**each, "probabilities": shares}
-        for each, shares in zip(
-            scores["test"].predictions, scores["test"].probabilities, strict=True
-        )
-    ]
+    predictions = add_probabilities(scores["test"].predictions, scores["test"].probabilities)
     lines = "".join(json.dumps(each) + "\n" for each in predictions)
     scratch.write_bytes(predictions_file, lines.encode("utf-8"))
     result = SeedResult(
@@ -234,13 +216,23 @@ def score_seed(job: SeedJob, cpus: float) -> SeedResult:
     return result
 
 
+def add_probabilities(
+    predictions: Sequence[dict[str, Any]], probabilities: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """The predictions with their probabilities, where a kind has some."""
+    return [
+        each if shares is None else {**each, "probabilities": shares}
+        for each, shares in zip(predictions, probabilities, strict=True)
+    ]
+
+
 def load_predictions(scratch: Folder, result: SeedResult) -> list[dict[str, Any]]:
     lines = scratch.read_bytes(f"{result.files}.predictions").decode("utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
 def _cut_notes(variants: Mapping[str, VariantInputs], results: Sequence[SeedResult]) -> list[str]:
-    """Say once what several variants cut; without their names where all cut alike."""
+    """What variants cut, without their names where all cut alike."""
     names: dict[str, list[str]] = {}
     for each in results:
         length = variants[each.variant].finetune.sequence_length

@@ -1,10 +1,14 @@
-"""The summary of an evaluation: scores, means with intervals, differences."""
+"""The settings of an evaluation and its summary, and published results (published.yaml)."""
 
 from collections.abc import Sequence
+from importlib import resources
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field
+import yaml
+from pydantic import Field, model_validator
 
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary, SummaryPart
@@ -13,11 +17,106 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind
 
+TableName = Literal["T2", "T6", "T7", "T8", "T9", "T10", "C1", "C2"]
+
+
+class Published(Config):
+    """A table; rows have one value per column, None where none was published."""
+
+    source: str
+    columns: tuple[str, ...]
+    rows: dict[str, tuple[int | float | None, ...]]
+
+    def value(self, row: str, column: str) -> float | None:
+        return self.rows[row][self.columns.index(column)]
+
+
+class PublishedSet(Config):
+    """Scores on a public set: {metric: {model: value}}."""
+
+    source: str
+    scores: dict[str, dict[str, float]]
+
+
+class PublishedResults(Config):
+    """The file of published results."""
+
+    tables: dict[TableName, Published]
+    sets: dict[str, PublishedSet]
+
+
+_FILE = resources.files("rungwise.evaluation.comparison") / "published.yaml"
+RESULTS = validate(
+    PublishedResults, yaml.safe_load(_FILE.read_text("utf-8")), source="published.yaml"
+)
+TABLES = RESULTS.tables
+
+
+class PublishedConfig(Config):
+    """The published table to show beside ours; its column is the key `published` of a task."""
+
+    table: TableName  # as numbered in evaluation/comparison/published.yaml
+    rows: dict[str, str] = Field(min_length=1)  # by variant: the row to show beside it
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        names = TABLES[self.table].rows
+        for variant, row in self.rows.items():
+            if row not in names:
+                raise ValueError(
+                    f"rows.{variant} is {row!r}, which {self.table} lacks; it has: "
+                    f"{', '.join(names)}"
+                )
+        return self
+
+
+class EvaluateConfig(Config):
+    """The final comparison of the variants on each task, over several seeds."""
+
+    # fine-tuning runs of each pretraining of a variant, each with its own seed
+    num_seeds: int = Field(default=5, ge=2)
+    first_seed: int = Field(default=1000, ge=0)  # the first of consecutive seeds
+    # numbers of labelled examples to compare at, besides all of them; null: none
+    label_budgets: list[int] | None = None
+    budget_variants: list[str] | None = None  # variants to compare at these numbers; null: all
+    # shares of the words (of four or more letters) to misspell in copies of the test split, which
+    # are scored too; null: none
+    noise: list[Annotated[float, Field(gt=0, le=1)]] | None = None
+    # show what scikit-learn reaches with the same examples, without any pretraining
+    rivals: bool = True
+    # resamples behind a confidence interval
+    bootstrap_resamples: int = Field(default=10_000, ge=100)
+    published: PublishedConfig | None = None  # published results to show beside ours; null: none
+    # variant whose model is kept and registered, from its best seed on validation; null: the first
+    keep: str | None = None
+
+    def seeds(self, pretraining: int = 0) -> list[int]:
+        """The seeds that the n-th pretraining of every variant is fine-tuned with."""
+        first = self.first_seed + pretraining * self.num_seeds
+        return list(range(first, first + self.num_seeds))
+
+    @model_validator(mode="after")
+    def _check_distinct(self) -> Self:
+        budgets, noise = self.label_budgets or [], self.noise or []
+        if len(set(noise)) < len(noise):
+            raise ValueError(f"noise must be different shares, found {noise}")
+        if any(budget < 1 for budget in budgets) or len(set(budgets)) < len(budgets):
+            raise ValueError(f"label_budgets must be different numbers from 1, found {budgets}")
+        return self
+
+
+class CompareConfig(Config):
+    """The variants by name, each with its fine-tuning where no sweep selects one."""
+
+    task: str
+    budget: int | None
+    variants: dict[str, FinetuneConfig] = Field(min_length=1)
+    evaluate: EvaluateConfig
+
 
 class SeedRow(SummaryPart):
-    """One fine-tuning run, of the n-th `pretraining` of its variant. `epoch` is the epoch kept and
-    scored (the last unless the best was asked for), `mix` the learned layer weights, `noise` the
-    test metrics by rate of typing errors."""
+    """One fine-tuning run, of the n-th `pretraining` of its variant. `epoch` is the one kept, `mix`
+    the learned layer weights, `noise` the test metrics by rate of typing errors."""
 
     variant: str
     seed: int
@@ -39,7 +138,7 @@ class Selection(SummaryPart):
 
 
 class PretrainingCost(SummaryPart):
-    """The cost of a variant's pretraining; steps and FLOPs are None without gradient steps."""
+    """The cost of a variant's pretraining."""
 
     objective: str
     steps: int | None
@@ -59,8 +158,8 @@ class Overlap(SummaryPart):
 
 
 class VariantResult(SummaryPart):
-    """A variant on a task. `cut` is by split what `sequence_length` truncated; `noise` is the
-    judged metric by rate of typing errors; `overlap` is for all labels only."""
+    """A variant on a task. `cut` is by split what `sequence_length` truncated; `noise` the judged
+    metric by rate of typing errors; `overlap` is for all labels only."""
 
     estimates: dict[str, Estimate]
     finetune: FinetuneConfig
@@ -72,9 +171,8 @@ class VariantResult(SummaryPart):
 
 
 class RivalResult(SummaryPart):
-    """A rival on a task, by its `name` in sentences. `strength` is the inverse of its
-    regularisation, chosen on validation; `estimate` is the judged test score with its interval over
-    test examples, since it has no seeds; `noise` is the score by rate of typing errors."""
+    """A rival on a task. `strength` is the inverse of its regularisation, chosen on validation;
+    `estimate` is the judged test score with its interval over test examples."""
 
     name: str
     strength: float
@@ -86,9 +184,8 @@ class RivalResult(SummaryPart):
 
 
 class PairedDifference(SummaryPart):
-    """First minus second variant, or rival, in the judged metric. `seeds` is Student's t interval
-    over paired pretrainings, or over paired seeds of fine-tuning if there is one of each;
-    `bootstrap` resamples test examples too."""
+    """First minus second variant, or rival, in the judged metric. `seeds` is over pretrainings, or
+    over seeds of fine-tuning if there is one; `bootstrap` over test examples too."""
 
     first: str
     second: str
@@ -98,8 +195,8 @@ class PairedDifference(SummaryPart):
 
 
 def independent_scores(scores: Sequence[float], pretrainings: int) -> list[float]:
-    """The scores of runs, seed by seed of each pretraining, as values without a common luck: their
-    mean per pretraining if there are several, else the scores themselves."""
+    """The scores of runs as values without a common luck: means per pretraining if there are
+    several, else the scores themselves."""
     if pretrainings == 1:
         return list(scores)
     return np.reshape(scores, (pretrainings, -1)).mean(axis=1).tolist()
@@ -124,7 +221,7 @@ class EvaluateSummary(Summary):
     rivals: dict[str, RivalResult] = Field(default_factory=dict)  # by their short names
 
     def scores(self, variant: str, split: str = "test") -> list[float]:
-        """The judged scores of a variant, one per run: seed by seed of each pretraining."""
+        """The judged scores of a variant, one per run."""
         return [getattr(row, split)[self.metric] for row in self.rows if row.variant == variant]
 
     def estimates(self) -> dict[str, Estimate]:
@@ -135,16 +232,16 @@ class EvaluateSummary(Summary):
     def met_before(self) -> dict[str, Overlap]:
         """The overlaps of the variants, if any variant has met a test example before."""
         overlaps = {name: each.overlap for name, each in self.variants.items() if each.overlap}
-        some = any(each.training or each.pretraining for each in overlaps.values())
-        return overlaps if some else {}
+        met = any(each.training or each.pretraining for each in overlaps.values())
+        return overlaps if met else {}
 
     def pretrainings(self, variant: str) -> int:
         """How many pretrainings of a variant were fine-tuned."""
         return len({row.pretraining for row in self.rows if row.variant == variant})
 
     def pair_scores(self, first: str, second: str) -> tuple[list[float], list[float]]:
-        """The independent scores of two variants, one per pretraining that both have; one per seed
-        if they have one in common. A rival has the same score beside each."""
+        """The independent scores of two variants, of what both have. A rival has the same score
+        beside each."""
         if second in self.rivals:
             own = independent_scores(self.scores(first), self.pretrainings(first))
             return own, [self.rivals[second].estimate.mean] * len(own)
@@ -163,8 +260,8 @@ class EvaluateSummary(Summary):
 
     @property
     def caution(self) -> str:
-        """The baselines that the kept model is not shown to be above: the best trivial one, the
-        best rival, and the same model from random weights."""
+        """What the kept model is not shown to be above: the best trivial baseline and rival, and
+        random weights."""
         name = self.chosen.variant
         own = self.variants[name].estimates[self.metric]
         low = own.mean if own.count == 1 else own.low
@@ -194,7 +291,7 @@ class EvaluateSummary(Summary):
         return max(self.trivial().items(), key=lambda item: item[1], default=None)
 
     def best_rival(self) -> RivalResult | None:
-        """The rival with the best test score, which is a little too high for having been chosen."""
+        """The rival with the best test score."""
         return max(self.rivals.values(), key=lambda each: each.estimate.mean, default=None)
 
 

@@ -1,39 +1,20 @@
-"""Table stage: all variants on all tasks, with differences and the published results.
+"""Table stage: all variants on all tasks, with differences of neighbouring rows (as in Devlin et
+al. 2019, table 5) and whether their signs agree with the published ones.
 
-    variant      mean [95 % interval] over seeds for each task, as shares
-    rival        score [95 % interval] over test examples
-    difference   from the row above, seed by seed, as in Devlin et al. 2019, table 5
-    published    the same difference in the published table, and whether the signs agree
-
-Signs agree or disagree only if our interval excludes 0; otherwise they are unresolved.
-
-Contrasts of variants on tasks, with the luck of examples, of fine-tuning and of pretraining.
-
-    evaluate of each task and label budget ──> Runs of each variant ──> contrast_tasks ──> Contrast
-
-A variant's runs are seeds of fine-tuning, several for each of its pretrainings. Variants that share
-pretrainings (a model tuned and the same model frozen) share their luck; so do runs at several label
-budgets, and on several tasks. With one pretraining, runs on a task are paired by their seed of
-fine-tuning, and what is lucky on one task is not on another.
-
-Published results (published.yaml), shown as reference beside ours and never in the same column.
-
-The published models are a hundred to ten thousand times larger and use the full data sets, so only
-the signs of differences are comparable.
+Also contrasts of variants on tasks, with the luck of examples, fine-tuning and pretraining. Uses of
+the same pretrainings share its luck, as do runs at several label budgets and on several tasks. With
+one pretraining, runs on a task are paired by their seed of fine-tuning.
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import resources
-from typing import Literal, Self
+from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -41,18 +22,13 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes, format_count
+from rungwise.evaluation import statistics
 from rungwise.evaluation.comparison.errors import run_sums
-from rungwise.evaluation.comparison.summary import EvaluateSummary, independent_scores
-from rungwise.evaluation.statistics import (
-    Agreement,
-    Contrast,
-    Error,
-    Estimate,
-    combine,
-    holm,
-    leave_one_out,
-    paired_difference,
-    sign_agreement,
+from rungwise.evaluation.comparison.summary import (
+    TABLES,
+    EvaluateSummary,
+    PublishedConfig,
+    independent_scores,
 )
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
@@ -64,9 +40,8 @@ Term = tuple[float, "Runs"]  # a weight and what it weighs
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of a variant on a task: sums (P S, N, k) seed by seed of each pretraining, of which
-    `kind` gives the metric. `pretrained` is the fingerprint of the first one; None for random
-    weights."""
+    """The runs of a variant on a task: sums (P S, N, k), seed by seed of each pretraining.
+    `pretrained` is the fingerprint of the first one; None for random weights."""
 
     variant: str
     kind: TaskKind
@@ -98,22 +73,19 @@ def read_runs(evaluation: Artifact, task: Artifact) -> dict[str, Runs]:
     return runs
 
 
-def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> Contrast:
-    """A weighted sum of scores, averaged over tasks. The terms of a task are on the same examples.
-    Raises ValueError without tasks."""
-    if not tasks:
-        raise ValueError("expected at least one task to contrast, found none")
+def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> statistics.Contrast:
+    """A weighted sum of scores, averaged over tasks, of which there is one at least."""
     groups: dict[str, NDArray[np.float64]] = {}
     names: dict[str | None, str] = {}
     examples, count = [], 0
     for place, terms in enumerate(tasks):
         weights = np.array([weight / len(runs.sums) for weight, runs in terms for _ in runs.sums])
         kind = terms[0][1].kind
-        error = leave_one_out(
+        error = statistics.leave_one_out(
             np.concatenate([runs.sums for _, runs in terms]),
             lambda totals, w=weights, k=kind: k.value(totals) @ w,
         )
-        examples.append(Error(error.size / len(tasks), error.freedom))
+        examples.append(statistics.Error(error.size / len(tasks), error.freedom))
         count += terms[0][1].sums.shape[1]
         for weight, runs in terms:
             own = weight / len(tasks) * np.array(runs.values())
@@ -121,12 +93,12 @@ def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> Contrast:
             groups[group] = groups.get(group, 0.0) + own
     trainings = [group.tolist() for group in groups.values()]
     mean = sum(float(np.mean(each)) for each in trainings)
-    return combine(mean, trainings, examples, count)
+    return statistics.combine(mean, trainings, examples, count)
 
 
 def _find_group(runs: Runs, names: dict[str | None, str]) -> str:
-    """The group whose luck runs of several pretrainings share: that of the variant on other tasks,
-    or of another use of its weights. `names` has the groups of variants and weights so far."""
+    """The group that shares its luck: of the variant on other tasks, or of another use of its
+    weights. `names` has the groups of variants and weights so far."""
     group = names.get(runs.variant) or names.get(runs.pretrained) or runs.variant
     names[runs.variant] = group
     if runs.pretrained is not None:
@@ -136,10 +108,10 @@ def _find_group(runs: Runs, names: dict[str | None, str]) -> str:
 
 class TaskMean(SummaryPart):
     """The judged score of a variant averaged over tasks, and how far it is behind the best one,
-    with 95 % intervals; the best one is behind by None."""
+    None for that one."""
 
-    mean: Estimate
-    behind: Estimate | None
+    mean: statistics.Estimate
+    behind: statistics.Estimate | None
     pretrainings: int
 
 
@@ -166,65 +138,6 @@ def average_tasks(tasks: Mapping[str, Mapping[str, Runs]]) -> dict[str, TaskMean
             pretrainings=next(iter(tasks.values()))[variant].pretrainings,
         )
     return averages
-
-
-TableName = Literal["T2", "T6", "T7", "T8", "T9", "T10", "C1", "C2"]
-
-
-class Published(Config):
-    """A table; rows have one value per column, None where none was published."""
-
-    source: str
-    columns: tuple[str, ...]
-    rows: dict[str, tuple[int | float | None, ...]]
-
-    def value(self, row: str, column: str) -> float | None:
-        return self.rows[row][self.columns.index(column)]
-
-
-class PublishedSet(Config):
-    """Scores on a public set: {metric: {model: value}}."""
-
-    source: str
-    scores: dict[str, dict[str, float]]
-
-
-class PublishedResults(Config):
-    """The file of published results, whose comments say where each is from."""
-
-    tables: dict[TableName, Published]
-    blimp_models: tuple[str, ...]
-    blimp_human: dict[str, float]
-    blimp_source: str
-    sets: dict[str, PublishedSet]
-
-
-_FILE = resources.files("rungwise.evaluation.comparison") / "published.yaml"
-RESULTS = validate(
-    PublishedResults, yaml.safe_load(_FILE.read_text("utf-8")), source="published.yaml"
-)
-TABLES = RESULTS.tables
-
-
-class PublishedConfig(Config):
-    """The published table to show beside ours.
-
-    Its column for a task is the key `published` of the task.
-    """
-
-    table: TableName  # as numbered in evaluation/comparison/published.yaml
-    rows: dict[str, str] = Field(min_length=1)  # by variant: the row to show beside it
-
-    @model_validator(mode="after")
-    def _check_rows(self) -> Self:
-        names = TABLES[self.table].rows
-        for variant, row in self.rows.items():
-            if row not in names:
-                raise ValueError(
-                    f"rows.{variant} is {row!r}, which {self.table} lacks; it has: "
-                    f"{', '.join(names)}"
-                )
-        return self
 
 
 class TableConfig(Config):
@@ -270,7 +183,7 @@ class RowDifference(SummaryPart):
     p: float
     p_holm: float
     published_points: float | None
-    sign: Agreement | None
+    sign: statistics.Agreement | None
 
 
 class Reference(SummaryPart):
@@ -288,13 +201,20 @@ class TableSummary(Summary):
 def build_table(
     config: TableConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TableSummary:
-    """Write `table.csv`, `differences.csv`, `budgets.csv` and `table.md`."""
-    _check_columns(config)
+    """Write `table.csv`, `differences.csv` and `budgets.csv`."""
+    if config.published is not None:
+        known = TABLES[config.published.table].columns
+        for task, column in config.columns.items():
+            if column is not None and column not in known:
+                raise ConfigError(
+                    f"tasks.{task}.published is {column!r}, which {config.published.table} lacks; "
+                    f"it has: {', '.join(known)}"
+                )
     evaluations = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
     whole = [each for each in evaluations if each.budget is None]
     scores = [score for each in whole for score in _task_scores(each)]
     rows = [row for each in whole for row in _row_differences(config, each)]
-    ps = holm([row.p for row in rows])  # all rows are one family of comparisons
+    ps = statistics.holm([row.p for row in rows])  # all rows are one family of comparisons
     differences = [row.model_copy(update={"p_holm": p}) for row, p in zip(rows, ps, strict=True)]
     budgets = [
         BudgetScore(**score.model_dump(), budget=each.budget or each.examples.train)
@@ -304,53 +224,32 @@ def build_table(
     budgets.sort(key=lambda row: (row.task, row.variant, row.budget))
     for name, rows in (("table", scores), ("differences", differences), ("budgets", budgets)):
         output.write_bytes(f"{name}.csv", csv_bytes([row.model_dump() for row in rows]))
-    output.write_bytes("table.md", markdown(scores, differences, config).encode("utf-8"))
     signs = [row.sign for row in differences if row.sign is not None]
     agree = signs.count("agrees")
     resolved = agree + signs.count("disagrees")
     agreement = f"; of {len(signs)} published differences {resolved} resolved here, {agree} agree"
     variants = {name for each in whole for name in each.variants}
-    reference = None
-    if config.published is not None:
-        table = config.published.table
-        reference = Reference(table=table, source=TABLES[table].source)
+    table = config.published and config.published.table
     return TableSummary(
         scores=tuple(scores),
         differences=tuple(differences),
         budgets=tuple(budgets),
-        published=reference,
-        show=("table.csv", "differences.csv", "budgets.csv", "table.md"),
+        published=table and Reference(table=table, source=TABLES[table].source),
+        show=("table.csv", "differences.csv", "budgets.csv"),
         headline=f"{format_count(len(variants), 'variant')}, {format_count(len(whole), 'task')}"
         + agreement * bool(signs),
     )
 
 
-TABLE = StageType("table", 5, build_table, TableSummary)
-
-
-def _check_columns(config: TableConfig) -> None:
-    if config.published is None:
-        return
-    columns = TABLES[config.published.table].columns
-    for task, column in config.columns.items():
-        if column is not None and column not in columns:
-            raise ConfigError(
-                f"tasks.{task}.published is {column!r}, which {config.published.table} lacks; it "
-                f"has: {', '.join(columns)}"
-            )
+TABLE = StageType("table", 6, build_table, TableSummary)
 
 
 def _task_scores(evaluation: EvaluateSummary) -> list[TaskScore]:
     baseline, value = evaluation.best_trivial() or (None, None)
+    own: dict[str, Any] = {"task": evaluation.task, "metric": evaluation.metric}
+    own |= {"baseline": baseline, "baseline_score": value}
     return [
-        TaskScore(
-            task=evaluation.task,
-            variant=name,
-            metric=evaluation.metric,
-            **asdict(estimate),
-            baseline=baseline,
-            baseline_score=value,
-        )
+        TaskScore(variant=name, **asdict(estimate), **own)
         for name, estimate in evaluation.estimates().items()
     ]
 
@@ -360,7 +259,7 @@ def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[R
     rows = []
     for above, name in itertools.pairwise(evaluation.variants):
         scores = evaluation.pair_scores(name, above)
-        difference = paired_difference(*scores, metric_range(evaluation.metric))
+        difference = statistics.paired_difference(*scores, metric_range(evaluation.metric))
         published = _published_points(config, evaluation.task, above, name)
         bootstrap = bootstraps[above, name]  # above minus name: negated below
         rows.append(
@@ -374,7 +273,9 @@ def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[R
                 p=bootstrap.p,
                 p_holm=bootstrap.p,
                 published_points=published,
-                sign=None if published is None else sign_agreement(published, difference),
+                sign=None
+                if published is None
+                else statistics.sign_agreement(published, difference),
             )
         )
     return rows
@@ -390,68 +291,3 @@ def _published_points(config: TableConfig, task: str, above: str, name: str) -> 
         return None
     old, new = table.value(rows[above], column), table.value(rows[name], column)
     return None if old is None or new is None else round(new - old, 1)
-
-
-def markdown(
-    scores: Sequence[TaskScore], differences: Sequence[RowDifference], config: TableConfig
-) -> str:
-    """The table in Markdown: variants down, tasks across, differences below."""
-    tasks = {score.task: score for score in scores}
-    heads = [f"{name} ({score.metric.replace('_', ' ')})" for name, score in tasks.items()]
-    trivial = [
-        f"{100 * score.baseline_score:.1f} ({score.baseline})"
-        if score.baseline_score is not None
-        else ""
-        for score in tasks.values()
-    ]
-    cells = {
-        (each.variant, each.task): f"{100 * each.mean:.1f} "
-        f"[{100 * each.low:.1f}, {100 * each.high:.1f}]"
-        for each in scores
-    }
-    lines = [
-        "Ours: mean [95 % interval] over seeds, in percent, correlations times 100. The interval "
-        "of a rival, which has no pretraining and no seeds, is over test examples.",
-        "",
-        *_grid(heads, tasks, cells),
-        _line("best trivial baseline", *trivial),
-    ]
-    if differences:
-        cells = {(each.variant, each.task): _difference_text(each) for each in differences}
-        significant = [
-            f"{each.variant} on {each.task}" for each in differences if each.p_holm < 0.05
-        ]
-        lines += [
-            "",
-            "Differences from the row above, in points, seed by seed"
-            + (", with the published ones." if config.published else "."),
-            "",
-            *_grid(list(tasks), tasks, cells),
-            "",
-            f"After Holm's correction over these {len(differences)} differences, the bootstrap's p "
-            f"is below 0.05 for {', '.join(significant) or 'none'}.",
-        ]
-        if config.published:
-            lines += ["", f"Published: {TABLES[config.published.table].source}."]
-    return "\n".join(lines) + "\n"
-
-
-def _grid(
-    heads: Iterable[str], tasks: Collection[str], cells: Mapping[tuple[str, str], str]
-) -> list[str]:
-    """The lines of a table; `cells` are by variant and task."""
-    variants = dict.fromkeys(variant for variant, _ in cells)
-    rows = [_line(name, *(cells.get((name, task), "") for task in tasks)) for name in variants]
-    return [_line("variant", *heads), _line(*["---"] * (len(tasks) + 1)), *rows]
-
-
-def _line(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _difference_text(row: RowDifference) -> str:
-    text = f"{100 * row.mean:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
-    if row.published_points is None:
-        return text
-    sign = f", {row.sign}" if row.sign else ""
-    return f"{text} (published {row.published_points:+.1f}{sign})"

@@ -1,10 +1,4 @@
-"""Suites: evaluations of any rung that offers the capability they need.
-
-A suite is a config with `measure(rung)`, in a file of its own and listed in the union of config.py.
-It needs one capability of the model (models/trained/capabilities.py); rungs without it are
-skipped, and the page says so. It also brings what a ladder's page shows of it: columns in the table
-of all scores, and a block in a section.
-"""
+"""Suites: evaluations of any rung that offers the capability they need."""
 
 from abc import abstractmethod
 from collections import Counter
@@ -15,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
@@ -58,7 +53,7 @@ class Rung:
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """The pretrained encoder, which gives states of every layer; None if there is none."""
+        """The pretrained encoder; None if there is none."""
         return load_encoder(self.pretrain, self.is_trained)
 
     @cached_property
@@ -73,10 +68,10 @@ class Rung:
     @cached_property
     def held_out(self) -> list[tuple[str, Document]]:
         """The documents of the held-out split, each with its source."""
-        rows = [row for row in CorpusSummary.of(self.corpus).files if row.split == "validation"]
         documents = [
             (row.source, document)
-            for row in rows
+            for row in CorpusSummary.of(self.corpus).files
+            if row.split == "validation"
             for document in read_documents(self.corpus.folder, row.file)
         ]
         return _keep_new(documents, self.corpus) if self.only_new else documents
@@ -87,21 +82,19 @@ class Rung:
 
     @cached_property
     def splitter(self) -> Any:
-        """The tokenizer of the `tokenizers` library, for token offsets and text; it cleans texts up
-        as the corpus was."""
+        """The tokenizer of the `tokenizers` library, which cleans texts up as the corpus was."""
         return load_reader(self.tokenizer.folder)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens."""
         encoded = self.encode_array(texts)
-        return _split_by_text(encoded.ids.tolist(), encoded)
+        return _split_by_text(encoded.ids, encoded)
 
     def encode_words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[bool]]]:
         """The ids of each text, and for each id whether a word of the tokenizer begins there."""
         encoded = self.encode_array(texts, words=True)
         assert encoded.word_starts is not None
-        ids, starts = encoded.ids.tolist(), encoded.word_starts.tolist()
-        return _split_by_text(ids, encoded), _split_by_text(starts, encoded)
+        return _split_by_text(encoded.ids, encoded), _split_by_text(encoded.word_starts, encoded)
 
     def encode_array(self, texts: Sequence[str], words: bool = False) -> Encoded:
         """The ids of all texts in one array, without special tokens."""
@@ -112,7 +105,7 @@ class Rung:
 def _keep_new(
     documents: Sequence[tuple[str, Document]], corpus: Artifact
 ) -> list[tuple[str, Document]]:
-    """Leave out the sentences that stand in training, and documents of which none is left."""
+    """Leave out sentences that stand in training, and documents of which none is left."""
     sentences = [document.sentences for _, document in documents]
     starts = [document.paragraph_starts for _, document in documents]
     table = pa.table({"sentences": sentences, "paragraph_starts": starts})
@@ -125,18 +118,15 @@ def _keep_new(
     ]
 
 
-def _split_by_text(values: list[Any], encoded: Encoded) -> list[list[Any]]:
-    lengths = encoded.lengths
-    return [
-        values[end - length : end]
-        for end, length in zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True)
-    ]
+def _split_by_text(values: NDArray[Any], encoded: Encoded) -> list[list[Any]]:
+    parts = np.split(values, encoded.lengths.cumsum())[:-1]
+    return [part.tolist() for part in parts]
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Items, and data of named JSON files for the page, such as a map or lists of neighbours.
-    `transductive` counts the texts that a model with vectors of documents has learnt."""
+    """Items, and data of JSON files for the page by name. `transductive` counts the texts that a
+    model with vectors of documents has learnt."""
 
     items: list[Items]
     files: dict[str, Any] = field(default_factory=dict)
@@ -144,16 +134,13 @@ class SuiteResult:
 
 
 class Suite(Config):
-    """The keys that suites share; each subclass has a literal `kind`.
-
-    `needs` is the `capability` of the model in words, for the page; suites that accept other rungs
-    too override `serves`. `reads` are the keys that name files. Digests of the files stand for
-    these keys where it is decided whether to measure again.
-    """
+    """The keys that suites share. `needs` is the `capability` of the model in words; `reads` are
+    keys that name files, which digests stand for where it is decided whether to measure again."""
 
     needs: ClassVar[str]
     capability: ClassVar[type]
     reads: ClassVar[tuple[str, ...]] = ()
+    of_held_out: ClassVar[bool] = False  # unless it has a `path`
     section: ClassVar[str] = "Words, sentences, speed"  # of a ladder's page
 
     kind: Any
@@ -161,7 +148,7 @@ class Suite(Config):
     @property
     def on_held_out(self) -> bool:
         """Whether its items are made of the held-out text."""
-        return False
+        return self.of_held_out and getattr(self, "path", None) is None
 
     def serves(self, rung: Rung) -> bool:
         """Whether the rung has what the suite needs."""
@@ -169,11 +156,10 @@ class Suite(Config):
 
     @abstractmethod
     def measure(self, rung: Rung, name: str) -> SuiteResult:
-        """Measure the rung; `name` is the suite's key in the recipe. Raises DataError for files in
-        the wrong format."""
+        """Measure the rung; `name` is the suite's key. Raises DataError for unreadable files."""
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
-        """The scores in the table of a ladder, of the rungs that answered the suite."""
+        """The scores in the table of a ladder."""
         return []
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock | None:
@@ -181,11 +167,11 @@ class Suite(Config):
         return SuiteBlock(name, tables=[tabulate_scores(rungs, name)])
 
     def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
-        """The pairs of words that it asks to rate, by file; `key` is the suite's key."""
+        """The pairs of words that it asks to rate, by file."""
         return {}
 
     def outside(self, key: str) -> dict[str, Any]:
-        """Digests of the files it reads; `key` is the suite's key in the config."""
+        """Digests of the files it reads."""
         return {
             name: outside.digest(paths, f"{key}.{name}")
             for name in self.reads
@@ -204,8 +190,8 @@ class FileSuite(Suite):
 def read_texts(
     paths: Paths, form: FormatConfig, split: str, key: str, counts: Counter[str]
 ) -> list[Text]:
-    """Read the texts of all files in a format of tasks, each named by file and line; `key` names
-    the paths in errors, beside the format. Raises DataError for data that cannot be used."""
+    """Read the texts of all files in a format of tasks, each named by file and line. Raises
+    DataError, naming `key`, for data that cannot be used."""
     texts: list[Text] = []
     names: dict[str, str] = {}
     for file in outside.list_matching_files(paths, key):
@@ -223,8 +209,7 @@ def read_texts(
 def read_lines(
     paths: Paths, key: str, endings: tuple[str, ...] = ("",)
 ) -> Iterator[tuple[SourceFile, int, str]]:
-    """Yield (file, number from 1, line) for the lines of all files whose names end so; `key` names
-    the paths in errors."""
+    """Yield (file, number from 1, line) for the lines of all files whose names end so."""
     for file in outside.list_matching_files(paths, key):
         if not file.name.endswith(endings):
             continue

@@ -1,15 +1,6 @@
-"""Simple classifiers on fixed vectors, to see what the vectors separate.
-
-    by_centroid     class whose mean vector has the highest cosine
-    by_neighbours   vote of the k nearest training vectors by cosine
-    by_line         logistic regression on standardised vectors
-    by_mix          logistic regression on a learned mean of all layers (finetune/model.py)
-    by_ridge        least squares with a penalty, in closed form
-    by_best_line    logistic regression whose penalty is chosen on folds of the training vectors
-    to_scores       the same two for scores of pairs
-
-Classes are numbered by frequency, 0 the most frequent. Ties, as between the equal vectors of a
-static rung, go to the more frequent class. Everything is deterministic.
+"""Simple classifiers on fixed vectors, to see what the vectors separate. Classes are numbered by
+frequency; ties, as between the equal vectors of a static rung, go to the more frequent class.
+Everything is deterministic.
 
 Shapes: K layers, N training vectors, M test vectors, E width, C classes.
 """
@@ -71,6 +62,7 @@ def by_neighbours(
 
 
 def by_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
+    """The class (M,) by logistic regression on standardised vectors."""
     from sklearn.linear_model import LogisticRegression  # takes a second
 
     if len(np.unique(classes_N)) == 1:
@@ -108,8 +100,8 @@ def _ridge(train_NE: Vectors, targets_NC: Vectors, test_ME: Vectors) -> Vectors:
 
 
 def by_best_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors, number: int) -> Classes:
-    """The class (M,); the penalty has the highest accuracy over `number` folds. The grid and the
-    folds are those of SentEval (Conneau and Kiela 2018, arXiv:1803.05449)."""
+    """The class (M,) by logistic regression whose penalty, of SentEval's grid (Conneau and Kiela
+    2018, arXiv:1803.05449), has the highest accuracy over `number` folds."""
     from sklearn.linear_model import LogisticRegression  # takes a second
 
     def predict(rows: Places, C: float, vectors: Vectors) -> Classes:
@@ -138,11 +130,8 @@ def folds(classes_N: Classes, number: int) -> list[tuple[Places, Places]]:
 def to_scores(
     train_NE: Vectors, scores_N: NDArray[np.float64], test_ME: Vectors, two_hot: bool
 ) -> Vectors:
-    """Scores (M,) of pairs: by ridge regression, or `two_hot` (Tai et al. 2015, arXiv:1503.00075).
-
-    Two-hot predicts shares of the whole scores from the lowest to the highest: 3.6 is 0.4 of a 3
-    and 0.6 of a 4. Squared errors of a softmax are minimised, and the score is the mean of shares.
-    """
+    """Scores (M,) of pairs: by ridge regression, or `two_hot` (Tai et al. 2015, arXiv:1503.00075),
+    the mean of softmax shares of whole scores: 3.6 is 0.4 of a 3 and 0.6 of a 4."""
     if not two_hot:
         return _ridge(train_NE, scores_N[:, None], test_ME)[:, 0]
     train, test = map(_as_tensor, standardise(train_NE, test_ME))
@@ -190,12 +179,9 @@ def by_mix(
     allowed_NC: NDArray[np.bool_] | None = None,
     allowed_MC: NDArray[np.bool_] | None = None,
 ) -> Mix:
-    """The likeliest class by logistic regression on a jointly learned mean of layers.
-
-    Layers are standardised, or shares would reflect the length of their vectors. Besides the
-    penalty of `by_line` on the weights, another (as in Peters et al. 2018, section 3.3) draws the
-    shares to the plain mean and gamma to 1. `allowed` limits the classes per vector.
-    """
+    """The likeliest class by logistic regression on a jointly learned mean of standardised layers.
+    Besides the penalty of `by_line`, another (Peters et al. 2018, section 3.3) draws the shares to
+    the plain mean and gamma to 1. `allowed` limits the classes per vector."""
     K, N, E = train_KNE.shape
     C = int(classes_N.max()) + 1 if allowed_NC is None else allowed_NC.shape[1]
     train, test = _as_tensor(train_KNE), _as_tensor(test_KME)

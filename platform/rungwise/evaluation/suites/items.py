@@ -1,4 +1,4 @@
-"""Results per item, so that any two models can be compared on the same items.
+"""Results per item, so that any two models can be compared on the same items, and their values.
 
     metric              item                    two numbers        value
     perplexity          document                nats, tokens       exp(sum of nats / tokens)
@@ -10,14 +10,11 @@
     weighted_pearson    pair of texts           gold, predicted    the same, weighted by their sizes
     tokens_per_second   round                   tokens, seconds    sum of tokens / seconds
 
-The interval of a model or of a contrast adds the errors of items and of pretraining, so that it
-covers another test set and, with several seeds, another training (statistics.py). Items weigh as
-much as their second number, as documents by their tokens.
-
 U runs (a model and seed), N items, R resamples
 """
 
 import io
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,19 +24,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pydantic import Field
 
 from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.evaluation.statistics import Contrast, Error, Estimate, Range, combine, leave_one_out
 
 _RESAMPLES = 2000
 
 ItemKey = tuple[str, str, str]  # suite, part, metric
+ITEMS = "items.parquet"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over items. `value` maps summed rows (..., 2) to it; None for correlations. Values
-    of one that `is_ratio` are compared by their ratio, and averaged by their logarithms."""
+    """A metric over items. `value` maps summed rows (..., 2) to it; None for correlations. One that
+    `is_ratio` is averaged by its logarithms."""
 
     name: str
     higher_is_better: bool
@@ -67,10 +68,8 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Items:
-    """The items of one metric on one model.
-
-    `part` separates results of one suite, such as the layers of a probe; "" if there is only one.
-    `groups` are for breakdowns, such as the phenomenon of a pair; "" for none.
+    """The items of one metric on one model. `part` separates results of one suite, such as the
+    layers of a probe; `groups` are for breakdowns, such as the phenomenon of a pair; "" for none.
     """
 
     suite: str
@@ -105,7 +104,8 @@ class Items:
 
 
 def estimate_items(seeds: Sequence[Items], seed: int = 0) -> Estimate:
-    """The metric of one model with its 95 % interval; one `Items` per seed of pretraining."""
+    """The metric of one model with its 95 % interval over items and, with one `Items` per seed of
+    pretraining, trainings."""
     metric = METRICS[seeds[0].metric]
     if len(seeds) == 1 and metric.value is None:
         (items,) = seeds
@@ -126,13 +126,11 @@ def contrast(
     log: bool = False,
     models: Sequence[str] = (),
 ) -> Contrast:
-    """A weighted sum of the metric of several models, with its error.
+    """A weighted sum of the metric of several models, with its error, on the items that all have.
 
-    Weights 1, -1 give a difference; 1, -1, -1, 1 an interaction. `log` sums logarithms and is
-    ignored for correlations. Each term has one `Items` per seed of pretraining; terms whose
-    `models` are the same share their luck, others do not (default: none does). Only items that all
-    models have are used. Raises DataError if there are none, or if a later seed lacks an item of
-    the first.
+    Each term has one `Items` per seed of pretraining; terms of the same of `models` share their
+    luck (default: none does). `log` sums logarithms and is ignored for correlations. Raises
+    DataError if no item is common, or if a later seed lacks one of the first.
     """
     first, *others = (seeds[0] for _, seeds in terms)
     shared = set(first.names).intersection(*(items.names for items in others))
@@ -183,23 +181,15 @@ def encode_items(items: Sequence[Items]) -> bytes:
 def decode_items(data: bytes) -> list[Items]:
     """The inverse of `encode_items`."""
     table = pq.read_table(io.BytesIO(data))
-    columns = {name: table[name].to_pylist() for name in table.column_names}
     numbers = np.stack([table["first"].to_numpy(), table["second"].to_numpy()], axis=1)
-    rows: dict[ItemKey, list[int]] = {}
-    keys = zip(columns["suite"], columns["part"], columns["metric"], strict=True)
-    for index, key in enumerate(keys):
-        rows.setdefault(key, []).append(index)
-    return [
-        Items(
-            suite,
-            metric,
-            [columns["name"][index] for index in indices],
-            [columns["group"][index] for index in indices],
-            numbers[indices],
-            part,
-        )
-        for (suite, part, metric), indices in rows.items()
-    ]
+    names, groups = table["name"].to_pylist(), table["group"].to_pylist()
+    keys = [table[column].to_pylist() for column in ("suite", "part", "metric")]
+    items, start = [], 0
+    for (suite, part, metric), rows in itertools.groupby(zip(*keys, strict=True)):
+        own = slice(start, start + len([*rows]))
+        items.append(Items(suite, metric, names[own], groups[own], numbers[own], part))
+        start = own.stop
+    return items
 
 
 def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
@@ -207,20 +197,16 @@ def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
     if items.names == names:
         return items.numbers
     place = {name: index for index, name in enumerate(items.names)}
-    missing = next((name for name in names if name not in place), None)
-    if missing is not None:
-        raise DataError(
-            f"{items.suite}: {missing!r} was measured for one seed and not for another; measure "
-            "all with the same config"
-        )
+    if missing := [name for name in names if name not in place]:
+        raise DataError(f"{items.suite}: one seed lacks {missing[0]!r}; measure all alike")
     return items.numbers[[place[name] for name in names]]
 
 
 def _draw_correlations(
     items: Items, numbers: NDArray[np.float64], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The correlation of each run (U,), and over drawn items (R, U). `numbers` (U, N, 2) are those
-    of the runs, `items` says what they are; items are drawn within the groups that are averaged."""
+    """The correlation of each run (U,) from its `numbers` (U, N, 2), and over items drawn within
+    the groups that are averaged (R, U)."""
     ranks = items.metric == "correlation"
     groups = np.array([""] * len(items.names) if ranks else items.groups)
     rng, sums, weights = np.random.default_rng(seed), 0.0, 0
@@ -230,19 +216,17 @@ def _draw_correlations(
         resamples = rng.integers(count, size=(_RESAMPLES, count))
         indices = np.concatenate([np.arange(count)[None], resamples])
         weight = count if items.metric == "weighted_pearson" else 1
-        sums = sums + weight * np.stack(
-            [_correlations(run, indices, ranks) for run in rows], axis=1
-        )
-        weights += weight
-    values = np.asarray(sums) / weights
-    return values[0], values[1:]
+        values = np.stack([_correlations(run, indices, ranks) for run in rows], axis=1)
+        sums, weights = sums + weight * values, weights + weight
+    means = np.asarray(sums) / weights
+    return means[0], means[1:]
 
 
 def _correlations(
     rows: NDArray[np.float64], indices: NDArray[np.int64], ranks: bool
 ) -> NDArray[np.float64]:
-    """Pearson's r, or with `ranks` Spearman's rho, (1 + R,) of rows (N, 2), picked by `indices`
-    (1 + R, N), of which the first are all; 0 where one side is constant."""
+    """Pearson's r, or with `ranks` Spearman's rho, (1 + R,) of rows (N, 2) picked by `indices`
+    (1 + R, N); 0 where one side is constant."""
     from scipy.stats import rankdata  # takes most of a second
 
     gold, predicted = rows[indices, 0], rows[indices, 1]
@@ -252,3 +236,76 @@ def _correlations(
     predicted = predicted - predicted.mean(axis=1, keepdims=True)
     scale = np.sqrt((gold**2).sum(axis=1) * (predicted**2).sum(axis=1))
     return (gold * predicted).sum(axis=1) / np.where(scale == 0, 1.0, scale)
+
+
+class SuiteScore(SummaryPart):
+    """A value with its 95 % interval over `count` items, None if that is unknown; `group` is None
+    for all items."""
+
+    suite: str
+    part: str
+    metric: str
+    group: str | None
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+
+    @property
+    def estimate(self) -> Estimate:
+        low, high = (math.nan if bound is None else bound for bound in (self.low, self.high))
+        return Estimate(self.value, low, high, self.count)
+
+
+class MeasureSummary(Summary):
+    """All values. By suite: `passed_over`, what the rung lacks; `transductive`, how many of its
+    texts a model with vectors of documents has learnt, without their labels."""
+
+    scores: tuple[SuiteScore, ...]
+    passed_over: dict[str, str]
+    seconds: dict[str, float]
+    transductive: dict[str, int] = Field(default_factory=dict)
+
+    def value(self, suite: str, metric: str, part: str = "") -> SuiteScore | None:
+        for row in self.scores:
+            if (row.suite, row.part, row.metric, row.group) == (suite, part, metric, None):
+                return row
+        return None
+
+
+def read_items(artifact: Artifact) -> dict[ItemKey, Items]:
+    """The items of a finished stage by key."""
+    return {items.key: items for items in decode_items(artifact.folder.read_bytes(ITEMS))}
+
+
+def merge_seeds(measured: Sequence[Artifact]) -> MeasureSummary:
+    """The measurements of a rung with all its seeds of pretraining as one."""
+    summary = MeasureSummary.of(measured[0])
+    if len(measured) == 1:
+        return summary
+    seeds = [read_items(each) for each in measured]
+    scores = [score for key in seeds[0] for score in score_items([each[key] for each in seeds])]
+    return summary.model_copy(update={"scores": tuple(scores)})
+
+
+def score_items(seeds: Sequence[Items]) -> list[SuiteScore]:
+    """The values of all items, then of each group; one `Items` per seed of pretraining."""
+    first = seeds[0]
+    groups = sorted(set(first.groups) - {""})
+    scores = []
+    for group in (None, *groups):
+        own = seeds if group is None else [each.select_group(group) for each in seeds]
+        estimate = estimate_items(own)
+        scores.append(
+            SuiteScore(
+                suite=first.suite,
+                part=first.part,
+                metric=first.metric,
+                group=group,
+                value=estimate.mean,
+                low=None if math.isnan(estimate.low) else estimate.low,
+                high=None if math.isnan(estimate.high) else estimate.high,
+                count=estimate.count,
+            )
+        )
+    return scores

@@ -1,15 +1,9 @@
-"""Measure stage: run suites such as perplexity and minimal pairs on one rung.
-
-    model with its capabilities ──> suite ──> items ──> value with a 95 % interval
-
-Every item is kept (`items.parquet`, items.py), so any two rungs can be compared item by item later.
-A suite whose needs the rung does not meet is skipped and listed by name.
-"""
+"""Measure stage: run suites on one rung. A new suite is added to the union `SuiteConfig`."""
 
 import json
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -21,12 +15,44 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.suites.base import Rung, Suite
-from rungwise.evaluation.suites.config import SuiteConfig
-from rungwise.evaluation.suites.items import Items, encode_items
-from rungwise.evaluation.suites.scores import ITEMS, MeasureSummary, SuiteScore, score_items
+from rungwise.evaluation.suites.items import (
+    ITEMS,
+    Items,
+    MeasureSummary,
+    SuiteScore,
+    encode_items,
+    score_items,
+)
+from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
+from rungwise.evaluation.suites.perplexity import PerplexitySuite, RanksSuite, SpeedSuite
 from rungwise.evaluation.suites.section import NEW
+from rungwise.evaluation.suites.senses import PolysemySuite, PseudoWordsSuite, SensesSuite
+from rungwise.evaluation.suites.sentences import (
+    SentenceProbeSuite,
+    SentencePropertiesSuite,
+    SentencesSuite,
+)
+from rungwise.evaluation.suites.states import ProbeSuite
+from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite
 from rungwise.models.device import keep_freed_memory
 from rungwise.tasks.scoring.metrics import format_metric
+
+SuiteConfig = Annotated[
+    PerplexitySuite
+    | RanksSuite
+    | MinimalPairsSuite
+    | SimilaritySuite
+    | AnalogiesSuite
+    | SentencesSuite
+    | SentenceProbeSuite
+    | SentencePropertiesSuite
+    | SensesSuite
+    | PseudoWordsSuite
+    | PolysemySuite
+    | ProbeSuite
+    | SpeedSuite,
+    Field(discriminator="kind"),
+]
 
 
 class MeasureConfig(Config):
@@ -38,10 +64,8 @@ class MeasureConfig(Config):
 def measure(
     config: MeasureConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> MeasureSummary:
-    """Run every suite that the rung supports.
-
-    Inputs: pretrain, and the corpus, tokenizer and tokens of its training.
-    """
+    """Run every suite that the rung supports. Inputs: pretrain, and the corpus, tokenizer and
+    tokens of its training."""
     keep_freed_memory()
     rung = Rung(
         inputs["pretrain"], inputs["tokens"], inputs["tokenizer"], inputs["corpus"], context.report
@@ -80,8 +104,7 @@ def measure(
 
 
 def _measure_new(suite: Suite, rung: Rung, name: str) -> list[Items]:
-    """The items of the held-out text that does not stand in training; none of other text, or if too
-    little is left."""
+    """The items of the held-out text that does not stand in training, if enough is left."""
     if not (suite.on_held_out and rung.held_out):
         return []
     try:
@@ -98,10 +121,6 @@ def _short(score: SuiteScore) -> str:
     return f"{name} {metric}{format_metric(score.value, score.metric)}"
 
 
-def _input_digests(config: MeasureConfig) -> dict[str, Any]:
-    return {name: suite.outside(f"measure.{name}") for name, suite in config.suites.items()}
-
-
 def _identity(config: MeasureConfig) -> dict[str, Any]:
     """The config without paths; digests of the files stand for them."""
     return {
@@ -111,5 +130,12 @@ def _identity(config: MeasureConfig) -> dict[str, Any]:
 
 
 MEASURE = StageType(
-    "measure", 9, measure, MeasureSummary, identity=_identity, outside=_input_digests
+    "measure",
+    9,
+    measure,
+    MeasureSummary,
+    identity=_identity,
+    outside=lambda config: {
+        name: suite.outside(f"measure.{name}") for name, suite in config.suites.items()
+    },
 )

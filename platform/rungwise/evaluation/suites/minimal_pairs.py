@@ -1,41 +1,24 @@
 """Minimal pairs: is the acceptable one of two sentences the more probable?
 
-    pair ──> ids of both ──> log P of each ──> 1 if the good one's is higher, 1/2 if equal, 0
-
 BLiMP (Warstadt et al. 2020, arXiv:1912.00582) has 67 paradigms in 12 phenomena, ZhoBLiMP (Liu et
-al. 2024, arXiv:2411.06096) 118 in 15. The score depends on the model:
+al. 2024, arXiv:2411.06096) 118 in 15. Masked models are scored by PLL-word-l2r (Kauf & Ivanova
+2023, arXiv:2305.10588), other two-sided models by the pseudo-likelihood of a sentence and its end.
+Ties count half, the expected result of a guess; BabyLM's pipeline counts them as correct.
 
-    exact models            log P(sentence, end)
-    masked models           PLL-word-l2r (Kauf & Ivanova 2023, arXiv:2305.10588)
-    other two-sided models  pseudo-likelihood of the sentence and its end
-
-How ties are counted moves a simple model by points: a unigram model cannot separate sentences of
-the same words. Half credit is the expected result of a guess; the pipeline of BabyLM takes the
-first of equal scores, which is the good sentence. Both are reported, and the share of ties. Casing
-is left to the tokenizer.
-
-Items are named `paradigm/pairID` and grouped by phenomenon. The files of BabyLM's supplement of
-BLiMP name neither: the paradigm and phenomenon are then the file's name, the number is the line's.
-
-Minimal pairs made of any text: a sentence, and a copy altered by a rule.
+Pairs made of any text are a sentence and a copy altered by a rule:
 
     swapped_words    two neighbouring words change places
     other_word       a word gives way to another of like frequency
     agreement        is gives way to are, this to these, a to an, and the reverse; English only
-
-Nobody judged these sentences: the question is which one was written. A model of word frequencies
-cannot tell swapped words, which are the same words; by half credit it scores 50 % exactly.
 """
 
 import json
 import math
-import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from statistics import fmean
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +26,7 @@ from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
-from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.document import Document
-from rungwise.evaluation.comparison.table import RESULTS
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import (
@@ -97,8 +78,7 @@ def held_out_sentences(documents: Iterable[Document]) -> list[tuple[str, str]]:
 
 
 def alter_sentences(sentences: Sequence[tuple[str, str]], number: int | None) -> list[MinimalPair]:
-    """The pairs of each rule, one of a sentence at most; `number` of each rule, of sentences drawn
-    by their hash, or all."""
+    """The pairs of each rule, `number` of sentences drawn by their hash, or all."""
     counts = count_words(sentence for _, sentence in sentences)
     words = LikeWords(counts, _LEAST)
     rules: dict[str, Callable[[str], str]] = {
@@ -117,8 +97,8 @@ def alter_sentences(sentences: Sequence[tuple[str, str]], number: int | None) ->
 
 
 def swap_words(sentence: str) -> str:
-    """Swap two neighbouring words; "" if there are none. The first word stays, because in some
-    tokenizers a word at the start has other tokens."""
+    """Swap two neighbouring words, never the first, which has other tokens in some tokenizers; ""
+    if there are none."""
     pairs = [
         (one, other)
         for one, other in pairwise([*PLAIN_WORD.finditer(sentence)][1:])
@@ -133,22 +113,18 @@ def swap_words(sentence: str) -> str:
 
 def replace_word(sentence: str, words: LikeWords) -> str:
     """Replace a word by one of like frequency; "" if no word can be."""
-    return _replace(
-        sentence,
-        lambda match: match[0] in words,
-        lambda word: "".join(words.draw(word, 1, _REACH, sentence)),
-    )
+    return _replace(sentence, words, lambda word: "".join(words.draw(word, 1, _REACH, sentence)))
 
 
 def break_agreement(sentence: str) -> str:
     """Replace a word by its counterpart in number or sound; "" if there is none."""
-    return _replace(sentence, lambda match: match[0] in _AGREEMENT, _AGREEMENT.__getitem__)
+    return _replace(sentence, _AGREEMENT, _AGREEMENT.__getitem__)
 
 
 def _replace(
-    sentence: str, allows: Callable[[re.Match[str]], bool], other: Callable[[str], str]
+    sentence: str, words: LikeWords | Mapping[str, str], other: Callable[[str], str]
 ) -> str:
-    matches = [match for match in PLAIN_WORD.finditer(sentence) if allows(match)]
+    matches = [match for match in PLAIN_WORD.finditer(sentence) if match[0] in words]
     if not matches:
         return ""
     match = min(matches, key=lambda match: text_hash(sentence, match.start()))
@@ -156,7 +132,6 @@ def _replace(
 
 
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
-PUBLISHED = "published.json"
 _TOTALS = {
     "": "all pairs, ties count half",
     TIES_TO_GOOD: "all pairs, ties count as correct",
@@ -166,10 +141,6 @@ _WORDS = (
     "How often does a model give the acceptable one of two minimally different sentences the "
     "higher probability? Percent of pairs, by phenomenon; chance is 50. Ties count half."
 )
-_FAR_LARGER = (
-    "Published values are from far larger models trained on far more text, and from individual "
-    "people; use them only to compare phenomena. They cover all 1,000 pairs of a paradigm."
-)
 
 # Nats. Float32 rounding of a sentence's sum is about 1e-5 and varies with the batch; models differ
 # truly by less than this in fewer than one of 67,000 pairs.
@@ -177,6 +148,7 @@ _EQUAL = 1e-4
 _AT_ONCE = 1 << 13  # sentences, so that batches fill with rows of one length
 # The released files separate two paradigms that the paper's tables count to another phenomenon.
 _PHENOMENA = {"s-selection": "argument_structure"}
+_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 
 class MinimalPairsSuite(Suite):
@@ -185,28 +157,22 @@ class MinimalPairsSuite(Suite):
 
     needs: ClassVar[str] = "the probability of a text"
     capability: ClassVar[type] = LanguageModel
-    reads: ClassVar[tuple[str, ...]] = ("path", "published")
+    reads: ClassVar[tuple[str, ...]] = ("path",)
+    of_held_out: ClassVar[bool] = True
     section: ClassVar[str] = "Minimal pairs"
 
     kind: Literal["minimal_pairs"] = "minimal_pairs"
     path: Paths | None = None  # files, folders or globs with pairs; null: the held-out split
-    # file of published accuracies, such as BLiMP's `published_models_summary.jsonl`
-    published: Paths | None = None
     # pairs per paradigm, the first of a fixed draw; null: all
     pairs_per_paradigm: int | None = Field(default=None, ge=1)
 
-    @property
-    def on_held_out(self) -> bool:
-        return self.path is None
-
     def measure(self, rung: Rung, name: str) -> SuiteResult:
+        number = self.pairs_per_paradigm
         if self.path is None:
-            pairs = alter_sentences(
-                held_out_sentences(each for _, each in rung.held_out), self.pairs_per_paradigm
-            )
+            sentences = held_out_sentences(document for _, document in rung.held_out)
+            pairs = alter_sentences(sentences, number)
         else:
-            pairs = read_pairs(self.path, f"measure.{name}.path")
-            pairs = sample_pairs(pairs, self.pairs_per_paradigm)
+            pairs = sample_pairs(read_pairs(self.path, f"measure.{name}.path"), number)
         scores = sentence_scores(rung, [text for pair in pairs for text in (pair.good, pair.bad)])
         differences = scores[0::2] - scores[1::2]
         names, groups = [pair.name for pair in pairs], [pair.phenomenon for pair in pairs]
@@ -214,90 +180,25 @@ class MinimalPairsSuite(Suite):
             Items.of_credit(name, part, names, groups, credit)
             for part, credit in pair_credits(differences).items()
         ]
-        files = {}
-        if self.published is not None:
-            files[PUBLISHED] = read_published(self.published, f"measure.{name}.published")
-        return SuiteResult(items, files)
+        return SuiteResult(items)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
-        totals = _published_totals(_published_paradigms(name, rungs))
-        source = RESULTS.blimp_source if totals else ""
-        return [compare_rungs(rungs, name, "accuracy", published=totals, source=source)]
+        return [compare_rungs(rungs, name, "accuracy")]
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
-        paradigms = _published_paradigms(name, rungs)
-        published = {
-            model: {phenomenon: fmean(values) for phenomenon, values in phenomena.items()}
-            for model, phenomena in paradigms.items()
-        }
-        if published:
-            published["human"] = RESULTS.blimp_human
-        rows = [
-            TableRow(phenomenon.replace("_", " "), by_rung | _shade(published, phenomenon))
-            for phenomenon, by_rung in _entries_by_phenomenon(name, rungs).items()
-        ]
+        entries: dict[str, dict[str, TableEntry]] = {}
+        for rung in rungs:
+            for score in rung.measure.scores:
+                if (score.suite, score.part) == (name, "") and score.group is not None:
+                    entry = TableEntry(score.value, shaded=True)
+                    entries.setdefault(score.group.replace("_", " "), {})[rung.name] = entry
+        rows = [TableRow(phenomenon, by_rung) for phenomenon, by_rung in entries.items()]
         for part, words in _TOTALS.items():
             scores = {rung.name: rung.measure.value(name, "accuracy", part) for rung in rungs}
-            entries = {rung: read_entry(score) for rung, score in scores.items() if score}
-            if part == "":
-                totals = _published_totals(paradigms)
-                entries |= {model: TableEntry(value) for model, value in totals.items()}
-            if entries:
-                rows.append(TableRow(words, entries))
-        table = ScoreTable("phenomenon", rows, tuple(published), RESULTS.blimp_source)
-        return SuiteBlock(name, _WORDS, [table], note=_FAR_LARGER if published else "")
-
-
-def _entries_by_phenomenon(
-    suite: str, rungs: Sequence[MeasuredRung]
-) -> dict[str, dict[str, TableEntry]]:
-    """The share of each rung on each phenomenon, ties counted half."""
-    entries: dict[str, dict[str, TableEntry]] = {}
-    for rung in rungs:
-        for score in rung.measure.scores:
-            if (score.suite, score.part) == (suite, "") and score.group is not None:
-                by_rung = entries.setdefault(score.group, {})
-                by_rung[rung.name] = TableEntry(score.value, shaded=True)
-    return entries
-
-
-def _shade(published: Mapping[str, Mapping[str, float]], phenomenon: str) -> dict[str, TableEntry]:
-    return {
-        model: TableEntry(shares[phenomenon], shaded=True)
-        for model, shares in published.items()
-        if phenomenon in shares
-    }
-
-
-def _published_paradigms(
-    suite: str, rungs: Sequence[MeasuredRung]
-) -> dict[str, dict[str, list[float]]]:
-    """{model: {phenomenon: accuracy on each of its paradigms}}; {} if the suite has none."""
-    rows = next((file for rung in rungs if (file := rung.file(suite, PUBLISHED))), [])
-    if not rows:
-        return {}
-    keys = [key for key, value in rows[0].items() if not isinstance(value, str)]
-    names = RESULTS.blimp_models if len(keys) == len(RESULTS.blimp_models) else keys
-    table: dict[str, dict[str, list[float]]] = {}
-    for key, name in zip(keys, names, strict=True):
-        for row in rows:
-            by_phenomenon = table.setdefault(name, {})
-            by_phenomenon.setdefault(row["linguistics_term"], []).append(row[key])
-    return table
-
-
-def _published_totals(paradigms: Mapping[str, Mapping[str, list[float]]]) -> dict[str, float]:
-    """Published accuracies over all paradigms, each with as many pairs: {model: mean}."""
-    if not paradigms:
-        return {}
-    counts = {name: len(values) for name, values in next(iter(paradigms.values())).items()}
-    totals = {
-        model: fmean(value for values in phenomena.values() for value in values)
-        for model, phenomena in paradigms.items()
-    }
-    if counts.keys() <= RESULTS.blimp_human.keys():
-        totals["human"] = fmean((RESULTS.blimp_human[name] for name in counts), counts.values())
-    return totals
+            totals = {rung: read_entry(score) for rung, score in scores.items() if score}
+            if totals:
+                rows.append(TableRow(words, totals))
+        return SuiteBlock(name, _WORDS, [ScoreTable("phenomenon", rows)])
 
 
 def pair_credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
@@ -336,8 +237,15 @@ def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
 def read_pairs(paths: Paths, key: str) -> list[MinimalPair]:
     """All pairs, sorted by paradigm. Raises DataError, naming `key`, for a line that is no pair."""
     pairs = []
-    for file, line, row in _json_lines(paths, key):
+    for file, line, text in read_lines(paths, key, _ENDINGS):
+        if not text.strip():
+            continue
         where, name = f"{file.uri}:{line}", file.name.rpartition("/")[2].partition(".")[0]
+        try:
+            row = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"{where}: expected JSON, found {error}; change {key}") from None
+        row = row if isinstance(row, dict) else {}
         paradigm = row.get("UID", name)
         term = row.get("linguistics_term", row.get("phenomenon", paradigm))
         number = row.get("pairID", row.get("pair_id", line))
@@ -350,6 +258,11 @@ def read_pairs(paths: Paths, key: str) -> list[MinimalPair]:
                 f"{join_names(row)}, and {odd[0]!r} for one of them; change {key}"
             )
         pairs.append(MinimalPair(*map(str, values)))
+    if not pairs:
+        raise DataError(
+            f"{key}: expected files of JSON Lines (*.jsonl), found none in {', '.join(paths)}; "
+            f"change {key}"
+        )
     return sorted(pairs, key=lambda pair: pair.paradigm)
 
 
@@ -365,35 +278,3 @@ def sample_pairs(pairs: Sequence[MinimalPair], per_paradigm: int | None) -> list
         order = np.random.default_rng(zlib.crc32(paradigm.encode())).permutation(len(members))
         sample += [members[number] for number in sorted(order[:per_paradigm].tolist())]
     return sample
-
-
-def read_published(paths: Paths, key: str) -> list[Mapping[str, str | float]]:
-    """Accuracies of published models, one row per paradigm: UID, linguistics_term, and a share per
-    model. BLiMP's file (github.com/alexwarstadt/blimp) has a 5-gram model, an LSTM, Transformer-XL
-    and GPT-2; its rows of means over paradigms are dropped."""
-    return [row for _, _, row in _json_lines(paths, key) if row.get("UID") != "overall"]
-
-
-def _json_lines(paths: Paths, key: str) -> Iterator[tuple[SourceFile, int, dict[str, Any]]]:
-    """Yield (file, line, object) for each line of all files of JSON Lines; `key` names the paths in
-    errors.
-
-    Raises DataError for a file or line that cannot be read, or if there is none.
-    """
-    is_empty = True
-    for file, number, line in read_lines(paths, key, (".jsonl", ".jsonl.gz", ".json", ".json.gz")):
-        if not line.strip():
-            continue
-        is_empty, where = False, f"{file.uri}:{number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{where}: expected JSON, found {error}; change {key}") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: expected a JSON object, found {line:.40}; change {key}")
-        yield file, number, row
-    if is_empty:
-        raise DataError(
-            f"{key}: expected files of JSON Lines (*.jsonl), found none in {', '.join(paths)}; "
-            f"change {key}"
-        )

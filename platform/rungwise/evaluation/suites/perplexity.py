@@ -1,38 +1,22 @@
-"""Perplexity and bits per byte of held-out text.
-
-    documents of the held-out split    each a separate text, closed by the end symbol
-    lines of files                     likewise, or all read as one text
+"""Suites of language models: perplexity of held-out text or of lines, ranks of words, and speed.
 
 All rungs predict the same tokens of the same texts, end symbols included. Two-sided models give
-pseudo-perplexities (Salazar et al. 2020, arXiv:1910.14659), reported as a separate part: they are
-no bound and comparable only with each other.
-
-Published results on the Penn Treebank use lines, each with one end symbol. N-gram models start
-afresh on every line; recurrent models read on (`contiguous`). Models that reset themselves at an
-end symbol give the same result either way.
-
-The mean log rank of held-out words, for models that score windows of text and give no
-probabilities (Turian et al. 2010, "Word representations", ACL).
-
-    every word of the vocabulary in a word's place ──> scores ──> ln of the rank of its own
-
-A model that knows nothing ranks words at random: about ln V - 1. The exponential of the value is
-the geometric mean of the ranks.
+pseudo-perplexities (Salazar et al. 2020, arXiv:1910.14659), a part of its own: they are no bound.
 """
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
-from rungwise.evaluation.comparison.table import RESULTS
+from rungwise.evaluation.comparison.summary import RESULTS
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import PSEUDO, Column, MeasuredRung, compare_rungs
@@ -64,6 +48,7 @@ class PerplexitySuite(Suite):
     needs: ClassVar[str] = "the probability of a text"
     capability: ClassVar[type] = LanguageModel
     reads: ClassVar[tuple[str, ...]] = ("path",)
+    of_held_out: ClassVar[bool] = True
 
     kind: Literal["perplexity"] = "perplexity"
     # held-out documents to read, evenly spread; null: all
@@ -82,10 +67,6 @@ class PerplexitySuite(Suite):
             raise ValueError("documents are of the held-out split; leave out path or documents")
         return self
 
-    @property
-    def on_held_out(self) -> bool:
-        return self.path is None
-
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")
         if self.path is not None:
@@ -97,16 +78,21 @@ class PerplexitySuite(Suite):
                 most = self.pseudo_documents
             if most is not None:
                 texts = [texts[index] for index in evenly(len(texts), most)]
-        nats = -_sums(rung.model, [text.ids for text in texts], self.contiguous)
+        ids = [text.ids for text in texts]
+        if self.contiguous:
+            (scores,) = rung.model.log_probabilities([[*itertools.chain.from_iterable(ids)]])
+            rows = np.split(scores, np.cumsum([*map(len, ids)])[:-1])
+        else:
+            rows = rung.model.log_probabilities(ids)
+        nats = -np.array([row.sum() for row in rows])
         tokens, sizes = [len(text.ids) for text in texts], [text.size for text in texts]
         names, groups = [text.name for text in texts], [""] * len(texts)
         part = "" if rung.model.is_exact else PSEUDO
-        return SuiteResult(
-            [
-                Items(name, metric, names, groups, np.stack([nats, np.array(units)], axis=1), part)
-                for metric, units in (("perplexity", tokens), ("bits_per_byte", sizes))
-            ]
-        )
+        items = [
+            Items(name, metric, names, groups, np.stack([nats, np.array(units)], axis=1), part)
+            for metric, units in (("perplexity", tokens), ("bits_per_byte", sizes))
+        ]
+        return SuiteResult(items)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         # Perplexities over different tokenizers do not compare.
@@ -137,17 +123,6 @@ def _published_scores(paths: Paths | None, metric: str) -> dict[str, Any]:
         if known is not None and metric in known.scores:
             return {"published": known.scores[metric], "source": known.source}
     return {}
-
-
-def _sums(
-    model: LanguageModel, texts: Sequence[list[int]], contiguous: bool
-) -> NDArray[np.float64]:
-    """The log-probability of each text; `contiguous` texts are read as one."""
-    if not contiguous:
-        return np.array([row.sum() for row in model.log_probabilities(texts)])
-    (scores,) = model.log_probabilities([list(itertools.chain.from_iterable(texts))])
-    ends = np.cumsum([len(text) for text in texts])
-    return np.array([part.sum() for part in np.split(scores, ends[:-1])])
 
 
 def held_out_texts(rung: Rung, end: int) -> Iterator[HeldOutText]:
@@ -187,17 +162,15 @@ def _read_lines(rung: Rung, paths: Paths, key: str, end: int) -> list[HeldOutTex
 
 
 class RanksSuite(Suite):
-    """Ranks of words of the held-out split."""
+    """Ranks of words of the held-out split among all words in their places, for models that give no
+    probabilities (Turian et al. 2010, "Word representations", ACL)."""
 
     needs: ClassVar[str] = "scores of all words in the place of one"
     capability: ClassVar[type] = RanksWords
+    of_held_out: ClassVar[bool] = True
 
     kind: Literal["ranks"] = "ranks"
     words: int = Field(default=1000, ge=1)  # held-out words to rank, evenly spread
-
-    @property
-    def on_held_out(self) -> bool:
-        return True
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")
@@ -217,3 +190,41 @@ class RanksSuite(Suite):
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         return [compare_rungs(rungs, name, "log_rank", name=f"log rank ({name})")]
+
+
+class SpeedSuite(Suite):
+    """Tokens read per second, for texts of different lengths, read one at a time so that no other
+    text fills the processor; an item is a round through all lengths."""
+
+    needs: ClassVar[str] = "the probability of a text"
+    capability: ClassVar[type] = LanguageModel
+
+    kind: Literal["speed"] = "speed"
+    # lengths of the texts, in tokens; each is reported by itself
+    lengths: tuple[int, ...] = Field(default=(16, 128), min_length=1)
+    rounds: int = Field(default=20, ge=3)  # times each text is read
+
+    @field_validator("lengths")
+    @classmethod
+    def _check_lengths(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        if min(lengths) < 1 or len({*lengths}) < len(lengths):
+            raise ValueError(f"expected different numbers from 1, found {list(lengths)}")
+        return lengths
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        ordinary = sorted(set(range(rung.model.vocab_size)) - set(rung.special.ids))
+        rng = np.random.default_rng(0)
+        texts = [rng.choice(ordinary, length).tolist() for length in self.lengths]
+        seconds = np.zeros((1 + self.rounds, len(texts)))  # the first round warms up
+        for round_seconds in seconds:
+            for place, text in enumerate(texts):
+                start = time.perf_counter()
+                rung.model.log_probabilities([text])
+                round_seconds[place] = time.perf_counter() - start
+        names = [str(number) for number in range(1, 1 + self.rounds)]
+        items = []
+        for length, durations in zip(self.lengths, seconds[1:].T, strict=True):
+            numbers = np.stack([np.full(self.rounds, float(length)), durations], axis=1)
+            part, groups = f"length {length}", [""] * self.rounds
+            items.append(Items(name, "tokens_per_second", names, groups, numbers, part))
+        return SuiteResult(items)

@@ -1,21 +1,22 @@
-"""The values that a suite brings to the page of a ladder: columns, tables and pictures.
-
-    rungs with their scores ──> Column      one score of every rung, for the table of all scores
-                            ──> SuiteBlock  a part of a section of the page: tables, panels, words
-
-The report lays them out and draws them, and knows no suite.
-"""
+"""The values that a suite brings to the page of a ladder: columns, tables and pictures, which the
+report lays out and draws without knowing the suite."""
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.items import METRICS, ItemKey, Items
-from rungwise.evaluation.suites.scores import MeasureSummary, SuiteScore, read_items
+from rungwise.evaluation.suites.items import (
+    METRICS,
+    ItemKey,
+    Items,
+    MeasureSummary,
+    SuiteScore,
+    read_items,
+)
 from rungwise.training.summary import PretrainSummary
 
 Row = dict[str, Any]
@@ -25,27 +26,26 @@ NEW = "new text"  # ends the part of what is not in training, where a corpus kee
 
 @dataclass(frozen=True)
 class MeasuredRung:
-    """A rung with its summaries. `also` names other uses of the same weights, `measured` is one
-    artifact per seed of pretraining and `measure` all of them together; `pretrain` is of the first.
-    `tokenizer` is a fingerprint."""
+    """A rung with its summaries. `also` names other uses of its weights, `measured` is one artifact
+    per seed of pretraining and `measure` all of them together; `pretrain` is of the first."""
 
     name: str
     also: tuple[str, ...]
     pretrain: PretrainSummary
     measured: tuple[Artifact, ...]
     measure: MeasureSummary
-    tokenizer: str
+    tokenizer: str  # its fingerprint
 
     def scores(self, suite: str) -> list[SuiteScore]:
         """The values of a suite over all its items."""
         return [row for row in self.measure.scores if row.suite == suite and row.group is None]
 
     def items(self, key: ItemKey) -> list[Items]:
-        """The items of a metric, of each seed of pretraining."""
+        """The items of a metric, of each seed."""
         return [read_items(each)[key] for each in self.measured]
 
     def file(self, suite: str, name: str) -> Any:
-        """A JSON file that a suite wrote for the page, of the first seed; None if there is none."""
+        """A JSON file that a suite wrote, of the first seed; None if there is none."""
         path = f"{suite}/{name}"
         folder = self.measured[0].folder
         return json.loads(folder.read_bytes(path)) if folder.exists(path) else None
@@ -62,10 +62,9 @@ class Cell:
 @dataclass(frozen=True)
 class Column:
     """A score that rungs are compared by, of a part of a `suite` ("": of tasks). `best` are the
-    rungs with the best exact value; empty if the values do not compare. `chosen` are rungs whose
-    settings this text has chosen, so that their values are too good. `floors` are values that
-    take no pretraining, by their name; `published` those of other models on the same questions, of
-    this `source`; `meaning` is in plain words."""
+    rungs with the best exact value, if values compare; `chosen` those whose settings this text has
+    chosen, so that they are too good; `floors` values without pretraining, by their name;
+    `published` those of other models on the same questions, of this `source`."""
 
     name: str
     under: str  # second line of the column head: the part of the suite
@@ -76,7 +75,7 @@ class Column:
     floors: Mapping[str, float] = field(default_factory=dict)
     published: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
-    meaning: str = ""
+    meaning: str = ""  # in plain words
     chosen: frozenset[str] = frozenset()
 
     @property
@@ -95,8 +94,7 @@ def compare_rungs(
     ranked: bool = True,
     **more: Any,
 ) -> Column:
-    """The column of one value of a suite, named after the suite by default; `pseudo` is the part
-    that holds pseudo-likelihoods."""
+    """The column of one value of a suite; `pseudo` is the part with pseudo-likelihoods."""
     cells = {}
     for rung in rungs:
         for each in (part,) if pseudo is None else (part, pseudo):
@@ -131,7 +129,7 @@ def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
 @dataclass(frozen=True)
 class TableEntry:
     """A cell of a table: a value in the unit of its metric, or a `text`; under it the interval, or
-    the text `under`. A `shaded` share has a colour for its distance from a guess, 50 %."""
+    the text `under`. A `shaded` share is coloured by its distance from 50 %."""
 
     value: float = math.nan
     metric: str = "accuracy"
@@ -144,7 +142,7 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table with its entries by rung, or by published model."""
+    """A row of a table with its entries by rung."""
 
     name: str
     entries: Mapping[str, TableEntry]
@@ -153,17 +151,15 @@ class TableRow:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """A table with a column for each rung, and one for each model `published` in `source`."""
+    """A table with a column for each rung."""
 
     head: str
     rows: Sequence[TableRow]
-    published: Sequence[str] = ()
-    source: str = ""
 
     @property
     def rungs(self) -> set[str]:
         """The rungs with an entry."""
-        return {name for row in self.rows for name in row.entries} - {*self.published}
+        return {name for row in self.rows for name in row.entries}
 
 
 Point = tuple[float, float, float, float]  # x, mean, low, high
@@ -181,9 +177,9 @@ def plot_estimate(x: float, estimate: Estimate, factor: float = 1.0) -> Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a picture: a line for each rung through its points, and perhaps a named level that
-    is the same for all. Where x is a size, its axis is logarithmic from a factor of ten on; marks
-    of the rungs in `hollow` are not filled."""
+    """A part of a picture: a line for each rung through its points, and a named level of all. The
+    axis of a size is logarithmic from a factor of ten on; marks of `hollow` rungs are not filled.
+    """
 
     title: str
     x: str
@@ -196,15 +192,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class SuiteBlock:
-    """The part of a suite in a section of the page. `hint` says what to look for in the picture;
-    `csv` are rows of files beside the page, by name."""
+    """The part of a suite in a section of the page. `hint` is of the picture; `csv` are rows of
+    files beside the page."""
 
     suite: str
     words: str = ""
     tables: Sequence[ScoreTable] = ()
     panels: Sequence[Panel] = ()
     hint: str = ""
-    note: str = ""
     csv: Mapping[str, Sequence[Row]] = field(default_factory=dict)
 
 
@@ -227,7 +222,7 @@ def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> ScoreTable:
 
 
 def make_layer_panels(rungs: Sequence[MeasuredRung], suite: str, frequent: str) -> list[Panel]:
-    """A panel for each rule that predicts from single layers, its accuracy by layer. The level is
+    """A panel for each rule that predicts from single layers, its accuracy by layer; the level is
     the rule's own part named `frequent`, or that of all."""
     lines: dict[str, dict[str, list[Point]]] = {}
     others: dict[str, float] = {}  # of parts without a layer
@@ -256,11 +251,3 @@ def make_share_panel(shares: Mapping[str, Sequence[float]], suite: str) -> Panel
         for rung, row in shares.items()
     }
     return Panel(f"{suite}, learned mix", "layer", "share of the mix (%)", lines)
-
-
-def read_files(
-    rungs: Sequence[MeasuredRung], suite: str, name: str, value: Callable[[Any], Any]
-) -> dict[str, Any]:
-    """A value of a JSON file of the suite, by rung that has the file."""
-    files = {rung.name: rung.file(suite, name) for rung in rungs}
-    return {rung: value(file) for rung, file in files.items() if file}

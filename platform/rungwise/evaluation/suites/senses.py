@@ -1,55 +1,42 @@
 """Word senses: do the states of an ambiguous word in sentences tell its senses apart?
 
-    train   the states of "bank" in sentences, with their senses ──> nearest, neighbours, linear
-    test    its state in another sentence ──> a sense: right or not
-
-Reads folders of CoarseWSD-20 (Loureiro et al. 2021, "Analysis and Evaluation of Language Models for
-Word Sense Disambiguation", arXiv:2008.11608), one per word: `train.data.txt` and `test.data.txt`
-have the word's position, a tab and the sentence on each line, `train.gold.txt` and `test.gold.txt`
-the number of the sense, `classes_map.txt` the names of senses.
-
-    part                predicts with
-    most frequent       the most frequent sense in train
-    nearest layer 1     the nearest mean of a sense's states in layer 1
-    neighbours layer 1  the vote of the nearest states
-    linear layer 1      logistic regression
-    linear mix          logistic regression on a learned mean of layers
-    nearest context     the nearest mean for the averaged static vectors of the surrounding words;
-                        likewise neighbours and linear
-
-`pseudo_words` needs only the corpus: pairs of words, one of which stands for both in held-out
-sentences (Gale, Church and Yarowsky 1992, "Work on Statistical Methods for Word Sense
-Disambiguation"; Schuetze 1992, "Context Space"). The senses are the two words, equally frequent.
-
-A static vector is the same in every sentence and scores as the most frequent sense does; `context`
-shows what the surrounding words add.
+part                predicts with
+most frequent       the most frequent sense in train
+nearest layer 1     the nearest mean of a sense's states in layer 1
+neighbours layer 1  the vote of the nearest states
+linear layer 1      logistic regression
+linear mix          logistic regression on a learned mean of layers
+nearest context     the nearest mean for the averaged static vectors of the surrounding words;
+                    likewise neighbours and linear
 """
 
 import json
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.evaluation.suites import classifiers
+from rungwise.evaluation.suites import classifiers, section
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.minimal_pairs import held_out_sentences
-from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.evaluation.suites.states import (
     FREQUENT,
     MIX,
     Sentence,
     WordReader,
+    WordStates,
     WordStatesSuite,
     word_reader,
 )
@@ -108,13 +95,13 @@ class _Senses(WordStatesSuite):
             for part, classes in predictions.items()
         ]
         counts = {
-            "without_piece": sum(each.without_piece for each in words),
-            "in_windows": sum(each.in_windows for each in words),
+            key: sum(getattr(split, key) for each in words for split in (each.train, each.test))
+            for key in ("without_piece", "in_windows")
         }
         return SuiteResult(items, {MIX: mix.as_data() | counts})
 
-    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
-        return [compare_rungs(rungs, name, "accuracy", _MIXED)]
+    def columns(self, name: str, rungs: Sequence[section.MeasuredRung]) -> list[section.Column]:
+        return [section.compare_rungs(rungs, name, "accuracy", _MIXED)]
 
 
 class SensesSuite(_Senses, FileSuite):
@@ -128,14 +115,13 @@ class SensesSuite(_Senses, FileSuite):
 
 
 class PseudoWordsSuite(_Senses):
-    """Pairs of words, the first of which stands for both: do its vectors tell which was there?"""
+    """Pairs of words, the first of which stands for both in held-out sentences: do its vectors tell
+    which was there (Schuetze 1992, "Context Space")?"""
+
+    of_held_out: ClassVar[bool] = True
 
     kind: Literal["pseudo_words"] = "pseudo_words"
     pairs: int = Field(default=20, ge=1)  # of words, evenly spread over their frequencies
-
-    @property
-    def on_held_out(self) -> bool:
-        return True
 
     def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
         sentences = [text for _, text in held_out_sentences(each for _, each in rung.held_out)]
@@ -149,16 +135,17 @@ class PseudoWordsSuite(_Senses):
 
 @dataclass(frozen=True)
 class _EncodedWord:
-    """A word with its vectors; senses are numbered by frequency in train. Shapes: K layers, N and M
-    sentences of train and test, E width, D size of a static vector."""
+    """A word with the states of its sentences in train (N) and test (M), and the means of static
+    vectors around it (N, D) and (M, D), if there are any. Senses are numbered by frequency."""
 
     word: AmbiguousWord
-    order: list[str]
-    train: NDArray[np.float32]  # (K, N, E)
-    test: NDArray[np.float32]  # (K, M, E)
-    contexts: tuple[NDArray[np.float32], NDArray[np.float32]] | None  # (N, D) and (M, D)
-    without_piece: int
-    in_windows: int
+    train: WordStates
+    test: WordStates
+    contexts: tuple[NDArray[np.float32], NDArray[np.float32]] | None
+
+    @property
+    def order(self) -> list[str]:
+        return classifiers.by_frequency(self.word.train.senses)
 
     @property
     def train_senses(self) -> Classes:
@@ -171,14 +158,11 @@ class _EncodedWord:
 
     def predict(self, neighbours: int) -> dict[str, Classes]:
         """The senses (M,) by every part that treats each word separately."""
-        senses = self.train_senses
-        spaces = {
-            f"layer {layer}": (train, test)
-            for layer, (train, test) in enumerate(zip(self.train, self.test, strict=True))
-        }
+        senses, layers = self.train_senses, zip(self.train.layers, self.test.layers, strict=True)
+        spaces = {f"layer {layer}": both for layer, both in enumerate(layers)}
         if self.contexts is not None:
             spaces["context"] = self.contexts
-        predictions = {FREQUENT: np.zeros(self.test.shape[1], np.int64)}
+        predictions = {FREQUENT: np.zeros(len(self.word.test.senses), np.int64)}
         for space, (train, test) in spaces.items():
             predictions |= {
                 f"nearest {space}": classifiers.by_centroid(train, senses, test),
@@ -189,10 +173,8 @@ class _EncodedWord:
 
 
 def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
-    """Read the words of all folders, sorted, with up to `most` sentences per split, evenly spread.
-
-    Raises DataError for a missing file or a malformed line.
-    """
+    """Read the words of all folders of CoarseWSD-20 (Loureiro et al. 2021, arXiv:2008.11608), with
+    up to `most` sentences per split. Raises DataError for a missing file or a malformed line."""
     folders: dict[str, dict[str, SourceFile]] = {}
     for file in files:
         folder, _, name = file.uri.rpartition("/")
@@ -217,8 +199,8 @@ def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]
 def make_pseudo_words(
     sentences: Sequence[str], pairs: int, most: int | None
 ) -> list[AmbiguousWord]:
-    """Pairs of words of like frequency in small letters; the first stands for both. Each has as
-    many sentences as the other, with neither word elsewhere in them, in turns to train and test."""
+    """Pairs of words of like frequency in small letters, with equally many sentences of each alone,
+    in turns to train and test; the first stands for both."""
     places: dict[str, list[int]] = defaultdict(list)
     matches = [list(PLAIN_WORD.finditer(sentence)) for sentence in sentences]
     counts = [Counter(match[0] for match in each) for each in matches]
@@ -282,36 +264,122 @@ def _read_split(
 
 
 def _encode(reader: WordReader, word: AmbiguousWord) -> _EncodedWord:
-    train, test = reader.layers(word.train.sentences), reader.layers(word.test.sentences)
+    train, test = (reader.layers(split.sentences) for split in (word.train, word.test))
     first, second = (reader.contexts(split.sentences) for split in (word.train, word.test))
-    return _EncodedWord(
-        word,
-        classifiers.by_frequency(word.train.senses),
-        train.layers,
-        test.layers,
-        None if first is None or second is None else (first, second),
-        train.without_piece + test.without_piece,
-        train.in_windows + test.in_windows,
-    )
+    contexts = None if first is None or second is None else (first, second)
+    return _EncodedWord(word, train, test, contexts)
 
 
 def _predict_by_mix(words: Sequence[_EncodedWord]) -> tuple[classifiers.Mix, list[Classes]]:
     """Learn one mix of layers for all words, each with its own senses; the senses by word."""
-    begins = np.cumsum([0, *(len(each.order) for each in words)])
-    both = [classifiers.standardise(each.train, each.test) for each in words]
+    numbers, senses = np.arange(len(words)), [len(each.order) for each in words]
+    begins = np.cumsum([0, *senses])[:-1]
+    both = [classifiers.standardise(each.train.layers, each.test.layers) for each in words]
     train, test = (np.concatenate(parts, axis=1) for parts in zip(*both, strict=True))
-    sense_C = np.arange(begins[-1])
+    train_sizes = [len(each.word.train.senses) for each in words]
+    test_sizes = [len(each.word.test.senses) for each in words]
     allowed = [
-        np.concatenate(
-            [
-                np.tile((begin <= sense_C) & (sense_C < end), (split.shape[1], 1))
-                for split, begin, end in zip(splits, begins[:-1], begins[1:], strict=True)
-            ]
-        )
-        for splits in ([each.train for each in words], [each.test for each in words])
+        np.repeat(numbers, sizes)[:, None] == np.repeat(numbers, senses)
+        for sizes in (train_sizes, test_sizes)
     ]
-    senses = [each.train_senses + begin for each, begin in zip(words, begins, strict=False)]
-    mix = classifiers.by_mix(train, np.concatenate(senses), test, *allowed)
-    ends = np.cumsum([each.test.shape[1] for each in words])[:-1]
-    by_word = np.split(mix.classes, ends)
-    return mix, [classes - begin for classes, begin in zip(by_word, begins, strict=False)]
+    classes = [each.train_senses + begin for each, begin in zip(words, begins, strict=True)]
+    mix = classifiers.by_mix(train, np.concatenate(classes), test, *allowed)
+    by_word = np.split(mix.classes, np.cumsum(test_sizes)[:-1])
+    return mix, [own - begin for own, begin in zip(by_word, begins, strict=True)]
+
+
+PAIRS = "pairs.json"
+_SAME = 1e-6  # cosines closer than this count as equal, as with identical vectors
+_WORDS = (
+    "For each sentence of a textbook, the number of the sentence whose marked word is nearest in "
+    "the last layer: ✓ same sense, ✗ another sense; “all equal” where a "
+    "rung has one vector for all of them. Below it, the cosine."
+)
+
+
+class PolysemySuite(WordStatesSuite):
+    """A few ambiguous words: do their vectors differ between senses (Peters et al. 2018,
+    arXiv:1802.05365, table 4)?"""
+
+    kind: Literal["polysemy"] = "polysemy"
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        reader, texts = word_reader(rung), read_textbook()
+        credits: list[tuple[str, str, NDArray[np.float64]]] = []  # name, group, (K,)
+        pairs: dict[str, Any] = {}
+        for word, occurrences in texts.items():
+            senses = [each["sense"] for each in occurrences]
+            sentences = [
+                Sentence(each["text"], ((each["first"], each["end"]),)) for each in occurrences
+            ]
+            cosines = [
+                classifiers.cosines(layer, layer) for layer in reader.layers(sentences).layers
+            ]
+            rounded = [layer.round(4).tolist() for layer in cosines]
+            pairs[word] = {"occurrences": occurrences, "cosines": rounded}
+            for place, sense in enumerate(senses):
+                if senses.count(sense) > 1:
+                    credit = [nearest_credit(layer, senses, place) for layer in cosines]
+                    credits.append((f"{word} {place}", word, np.array(credit)))
+        names, groups, credit = zip(*credits, strict=True)
+        items = [
+            Items.of_credit(name, f"layer {layer}", list(names), list(groups), layer_credit)
+            for layer, layer_credit in enumerate(np.stack(credit, axis=1))
+        ]
+        return SuiteResult(items, {PAIRS: pairs})
+
+    def show(self, name: str, rungs: Sequence[section.MeasuredRung]) -> section.SuiteBlock:
+        files = {rung.name: rung.file(name, PAIRS) for rung in rungs}
+        words = next((file for file in files.values() if file), {})
+        rows = [
+            section.TableRow(
+                _mark_word(**occurrence),
+                {rung: _nearest_entry(place, **file[word]) for rung, file in files.items() if file},
+                f"{word} {place + 1}, {occurrence['sense']}",
+            )
+            for word, pairs in words.items()
+            for place, occurrence in enumerate(pairs["occurrences"])
+        ]
+        table = section.ScoreTable("sentence", rows)
+        return replace(super().show(name, rungs), words=_WORDS, tables=[table] if rows else [])
+
+
+def _mark_word(text: str, first: int, end: int, sense: str) -> str:
+    return f"{text[:first]}*{text[first:end]}*{text[end:]}"
+
+
+def _nearest_entry(
+    place: int, occurrences: Sequence[Mapping[str, Any]], cosines: Sequence[Sequence[Any]]
+) -> section.TableEntry:
+    """The occurrence nearest to that at `place` in the last layer, and whether its sense is it."""
+    last, senses = cosines[-1][place], [each["sense"] for each in occurrences]
+    others = [other for other in range(len(senses)) if other != place]
+    most = max(last[other] for other in others)
+    nearest = [other for other in others if most - last[other] < _SAME]
+    if len(nearest) > 1:
+        return section.TableEntry(text="all equal", under=f"{most:.2f}")
+    mark = ""
+    if senses.count(senses[place]) > 1:
+        mark = "✓ " if senses[nearest[0]] == senses[place] else "✗ "
+    return section.TableEntry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
+
+
+def read_textbook() -> dict[str, list[dict[str, Any]]]:
+    """By word, its sentences with its span of characters [first, end) and its sense."""
+    file = resources.files("rungwise.evaluation.suites") / "polysemy.yaml"
+    texts: dict[str, list[dict[str, Any]]] = {}
+    for word, rows in yaml.safe_load(file.read_text("utf-8")).items():
+        for row in rows:
+            before, marked, after = row["text"].split("*")
+            span = {"first": len(before), "end": len(before) + len(marked)}
+            occurrence = {"text": before + marked + after, **span, "sense": row["sense"]}
+            texts.setdefault(word, []).append(occurrence)
+    return texts
+
+
+def nearest_credit(cosines: NDArray[np.float64], senses: Sequence[str], place: int) -> float:
+    """1 if the occurrence nearest to `place` has its sense; for ties, the share that has."""
+    others = [other for other in range(len(senses)) if other != place]
+    most = max(cosines[place][other] for other in others)
+    nearest = [other for other in others if cosines[place][other] == most]
+    return sum(senses[other] == senses[place] for other in nearest) / len(nearest)

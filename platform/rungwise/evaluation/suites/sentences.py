@@ -1,22 +1,6 @@
-"""Sentence similarity: do cosines of sentence vectors rank pairs as people do?
+"""Vectors of sentences: do cosines rank pairs as people do, and what can a classifier read off?
+Beside a model's vectors stand the floors that a sentence encoder must beat:
 
-    a pair and a score ──> mean of the states of each sentence ──> cosine ──> correlation
-
-A sentence vector is the mean over its tokens in each layer, or over its words in a table, or the
-model's own:
-
-    layer 0, layer 1 ...    rungs with layers; 0 are the embeddings
-    words                   rungs with a table of static word vectors
-    own vector              rungs that pool or infer in their own way
-    random words ...        what any of them must beat (`floor_vectors`)
-
-Nothing is trained on the scores. Reads the STS benchmark (Cer et al. 2017, arXiv:1708.00055), STS
-2012 to 2016, SICK, and any table of pairs with scores. Of several files, such as the sets of a
-year, Pearson's r is also a mean over files, plain and weighted by their pairs.
-
-Vectors of sentences, and the floors that a sentence encoder must beat.
-
-    vectors        the model's own way, else the mean of its last layer, else of its word table
     untrained      the same model before training
     random words   the mean of a random vector for each token
     PPMI words     the mean of vectors from counts of the corpus: positive pointwise mutual
@@ -24,14 +8,12 @@ Vectors of sentences, and the floors that a sentence encoder must beat.
                    Goldberg and Dagan 2015, "Improving Distributional Similarity with Lessons
                    Learned from Word Embeddings")
 
-Random word vectors are strong where two sentences are compared, for they measure how many words
-both share. All is deterministic, and the same for all models of one corpus and tokenizer.
-
-Shapes: N texts, V vocabulary, D size of a vector, E width.
+Shapes: N texts, V vocabulary, D size of a vector, E width, F features.
 """
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -39,16 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from rungwise.core.errors import DataError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.recent import Recent
-from rungwise.core.storage.outside import list_matching_files
-from rungwise.corpus.summary import read_split
-from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult, read_texts
-from rungwise.evaluation.suites.items import Items
+from rungwise.core.storage.outside import Paths, list_matching_files
+from rungwise.corpus.cleaning.decontamination import find_texts
+from rungwise.corpus.summary import count_units, read_split
+from rungwise.evaluation.suites import classifiers
+from rungwise.evaluation.suites.base import FileSuite, Rung, Suite, SuiteResult, read_texts
+from rungwise.evaluation.suites.items import Items, contrast
+from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.evaluation.suites.word_vectors import cosines
+from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import SentenceVectors
 from rungwise.models.trained.contexts import StaticWords
+from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import SickFormat, StsFormat, TableFormat
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Text
@@ -62,10 +49,6 @@ _MOST_CHARACTERS = 24_000_000  # of the corpus that is counted, about 4 M words
 
 Vectors = NDArray[np.float64]
 WORD_TABLES: Recent[dict[str, Vectors]] = Recent()  # a process measures one rung after another
-
-
-def has_sentence_vectors(rung: Rung) -> bool:
-    return reads_words(rung) or isinstance(rung.model, SentenceVectors)
 
 
 def vectors_by_part(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
@@ -97,32 +80,26 @@ def floor_vectors(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
     tables = WORD_TABLES.get(words, lambda: _word_tables(rung))
     special = {*rung.special.ids}  # the unknown token among them
     ids = [[token for token in text if token not in special] for text in rung.encode(texts)]
-    floors = {name: _means(table_VD, ids) for name, table_VD in tables.items()}
+    floors = {
+        name: np.stack([table_VD[own].sum(axis=0) / max(1, len(own)) for own in ids])
+        for name, table_VD in tables.items()
+    }
     if rung.untrained is not None:
         floors = {UNTRAINED: sentence_vectors(rung.untrained, texts), **floors}
     return floors
 
 
-def _means(table_VD: Vectors, texts: Sequence[Sequence[int]]) -> Vectors:
-    """The mean (N, D) of the rows of each text; zeros for a text of no tokens."""
-    return np.stack([table_VD[list(ids)].sum(axis=0) / max(1, len(ids)) for ids in texts])
-
-
 def _word_tables(rung: Rung) -> dict[str, Vectors]:
     vocab_size = rung.splitter.get_vocab_size()
     random_VD = np.random.default_rng(0).standard_normal((vocab_size, _SIZE))
-    encoded = rung.encode_array([*_sentences(rung)])
-    return {RANDOM: random_VD, PPMI: ppmi_vectors(encoded.ids, encoded.lengths, vocab_size)}
-
-
-def _sentences(rung: Rung) -> Iterator[str]:
-    """The sentences of the training split, up to `_MOST_CHARACTERS`."""
-    room = _MOST_CHARACTERS
+    sentences, room = [], _MOST_CHARACTERS
     for document in read_split(rung.corpus, "train"):
-        yield from document.sentences
+        sentences += document.sentences
         room -= sum(map(len, document.sentences))
         if room <= 0:
-            return
+            break
+    encoded = rung.encode_array(sentences)
+    return {RANDOM: random_VD, PPMI: ppmi_vectors(encoded.ids, encoded.lengths, vocab_size)}
 
 
 def ppmi_vectors(
@@ -151,39 +128,47 @@ def ppmi_vectors(
     return vectors * np.sqrt(values)
 
 
-class SentencesSuite(FileSuite):
-    """Pairs of sentences with similarity scores."""
+class _SentenceSuite(Suite):
+    """A suite that reads vectors of sentences."""
 
     needs: ClassVar[str] = "vectors of words or sentences"
 
+    def serves(self, rung: Rung) -> bool:
+        return reads_words(rung) or isinstance(rung.model, SentenceVectors)
+
+
+ScoredFormat = TableFormat | SickFormat | StsFormat
+
+
+class SentencesSuite(_SentenceSuite, FileSuite):
+    """Pairs of sentences with similarity scores."""
+
     kind: Literal["sentences"] = "sentences"
     # a task format that has scores
-    format: Annotated[TableFormat | SickFormat | StsFormat, Field(discriminator="kind")]
+    format: Annotated[ScoredFormat, Field(discriminator="kind")]
 
     @field_validator("format")
     @classmethod
-    def _has_scores(
-        cls, value: TableFormat | SickFormat | StsFormat
-    ) -> TableFormat | SickFormat | StsFormat:
+    def _has_scores(cls, value: ScoredFormat) -> ScoredFormat:
         if not KINDS[value.task_kind].numeric:
             raise ValueError("expected pairs with scores, found a format with labels")
         return value
 
-    def serves(self, rung: Rung) -> bool:
-        return has_sentence_vectors(rung)
-
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         counts: Counter[str] = Counter()
         key = f"measure.{name}.path"
-        pairs = self._pairs(key, counts)
+        pairs = read_texts(self.path, self.format, "test", key, counts)
+        if not pairs or any(pair.second is None or pair.target is None for pair in pairs):
+            raise DataError(
+                f"{key}: expected pairs of sentences with scores, found {len(pairs)} rows, not all "
+                f"of them such pairs; change {key}, or which columns the format names"
+            )
         for reason, number in counts.items():
             rung.report.note(f"{name}: {reason.replace('_', ' ')}: {number:,}")
         texts = [text for pair in pairs for text in (pair.text, str(pair.second))]
         gold = np.array([float(str(pair.target)) for pair in pairs])
-        names, several = (
-            [pair.where for pair in pairs],
-            len(list_matching_files(self.path, key)) > 1,
-        )
+        names = [pair.where for pair in pairs]
+        several = len(list_matching_files(self.path, key)) > 1
         sets = [place.rpartition(":")[0] if several else "" for place in names]
         metrics = ("correlation", "pearson", *(["weighted_pearson"] if several else []))
         items = []
@@ -192,11 +177,237 @@ class SentencesSuite(FileSuite):
             items += [Items(name, metric, names, sets, numbers, part) for metric in metrics]
         return SuiteResult(items)
 
-    def _pairs(self, key: str, counts: Counter[str]) -> list[Text]:
-        pairs = read_texts(self.path, self.format, "test", key, counts)
-        if not pairs or any(pair.second is None or pair.target is None for pair in pairs):
-            raise DataError(
-                f"{key}: expected pairs of sentences with scores, found {len(pairs)} rows, not all "
-                f"of them such pairs; change {key}, or which columns the format names"
-            )
-        return pairs
+
+MAJORITY = "most frequent"
+_LENGTHS = 6
+_RUN = 8  # words: training has read a text if it has all its runs of so many
+_FEWEST_WORDS = 5  # of a sentence whose words are swapped
+
+Split = tuple[classifiers.Places, classifiers.Places]  # the training and the test places
+
+
+class _ProbeOfVectors(_SentenceSuite):
+    """The keys that both probes share, whose protocol is SentEval's (Conneau and Kiela 2018,
+    arXiv:1803.05449)."""
+
+    # ridge: quick, in closed form; logistic: the penalty is chosen on folds
+    head: Literal["ridge", "logistic"] = "ridge"
+    folds: int = Field(default=10, ge=2)
+
+    def classify(
+        self,
+        name: str,
+        features: Mapping[str, classifiers.Vectors],
+        names: list[str],
+        labels: Sequence[str],
+        splits: Sequence[Split] | None,
+        kind: str = "",
+    ) -> list[Items]:
+        """Items of accuracy by part, of all test places of the splits; by default, of folds."""
+        classes_N = classifiers.number_classes(classifiers.by_frequency(labels), labels)
+        splits = classifiers.folds(classes_N, self.folds) if splits is None else splits
+        right: dict[str, list[NDArray[np.bool_]]] = {}
+        for train, test in splits:
+            frequent = np.bincount(classes_N[train]).argmax()
+            right.setdefault(MAJORITY, []).append(classes_N[test] == frequent)
+            for part, vectors_NF in features.items():
+                data = vectors_NF[train], classes_N[train], vectors_NF[test]
+                if self.head == "ridge":
+                    predicted = classifiers.by_ridge(*data)
+                else:
+                    predicted = classifiers.by_best_line(*data, self.folds)
+                right.setdefault(part, []).append(predicted == classes_N[test])
+        tested = [names[place] for _, test in splits for place in test.tolist()]
+        groups = [""] * len(tested)
+        return [
+            Items.of_credit(name, f"{kind} {part}".strip(), tested, groups, np.concatenate(parts))
+            for part, parts in right.items()
+        ]
+
+
+def _note_gain(rung: Rung, items: list[Items]) -> SuiteResult:
+    """Note how far the model's vectors are above those of the same model before training."""
+    by_part = {each.part: each for each in items}
+    for part, trained in by_part.items():
+        kind = part.removesuffix(VECTORS)
+        if kind != part and (untrained := by_part.get(kind + UNTRAINED)):
+            gain = contrast([(1.0, [trained]), (-1.0, [untrained])])
+            interval = f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
+            rung.report.note(f"{trained.suite} {kind}{interval} over the model before training")
+    return SuiteResult(items)
+
+
+class SentenceProbeSuite(_ProbeOfVectors):
+    """Labelled or scored texts or pairs: what a classifier can read off the vectors."""
+
+    reads: ClassVar[tuple[str, ...]] = ("train", "test")
+
+    kind: Literal["sentence_probe"] = "sentence_probe"
+    train: Paths  # files of examples
+    test: Paths | None = None  # files to test on; null: folds of `train`
+    format: TaggedFormat  # format of these files, as in the data of a task
+    examples: int | None = Field(default=None, ge=20)  # of each split, evenly spread; null: all
+
+    @field_validator("format")
+    @classmethod
+    def _has_a_target(cls, value: TaggedFormat) -> TaggedFormat:
+        kind = KINDS[value.task_kind]
+        if not kind.one_label and not kind.numeric:
+            raise ValueError(f"expected texts with a class or a score, found {value.task_kind}")
+        return value
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        result = self._measure(rung, name)
+        if not getattr(rung.model, "learns_documents", False):
+            return result
+        tested = self._read("test" if self.test else "train", name)
+        texts = [" ".join(text.parts) for _, text in tested]
+        documents = (document.sentences for document in read_split(rung.corpus, "train"))
+        return replace(result, transductive=int(find_texts(texts, documents, _RUN).sum()))
+
+    def _measure(self, rung: Rung, name: str) -> SuiteResult:
+        parts = [self._read(key, name) for key in ("train", "test") if getattr(self, key)]
+        names = [name for part in parts for name, _ in part]
+        texts = [text for part in parts for _, text in part]
+        features = _features(rung, texts, name)
+        count = len(parts[0])
+        splits = [(np.arange(count), np.arange(count, len(names)))] if len(parts) > 1 else None
+        if KINDS[self.format.task_kind].one_label:
+            labels = [str(text.target) for text in texts]
+            return _note_gain(rung, self.classify(name, features, names, labels, splits))
+        scores_N = np.array([float(str(text.target)) for text in texts])
+        splits = splits or classifiers.folds(np.zeros(len(names), np.int64), self.folds)
+        places = np.concatenate([test for _, test in splits])
+        tested = [names[place] for place in places.tolist()]
+        items = []
+        for part, vectors_NF in features.items():
+            predicted = [
+                classifiers.to_scores(
+                    vectors_NF[train], scores_N[train], vectors_NF[test], self.head == "logistic"
+                )
+                for train, test in splits
+            ]
+            flat = np.concatenate(predicted).astype(np.float64)
+            numbers = np.stack([scores_N[places], flat], axis=1)
+            items.append(Items(name, "pearson", tested, [""] * len(tested), numbers, part))
+        return _note_gain(rung, items)
+
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        """Accuracy or a correlation, beside the highest value of each floor."""
+        columns = []
+        for metric in ("accuracy", "pearson"):
+            floors = {
+                f"{part}, averaged": max(score.value for score in scores)
+                for part in (RANDOM, PPMI)
+                if (scores := [s for r in rungs if (s := r.measure.value(name, metric, part))])
+            }
+            columns.append(compare_rungs(rungs, name, metric, VECTORS, floors=floors))
+        return columns
+
+    def _read(self, split: str, name: str) -> list[tuple[str, Text]]:
+        key = f"measure.{name}.{split}"
+        rows = read_texts(getattr(self, split), self.format, split, key, Counter())
+        rows = [row for row in rows if row.target is not None]
+        if not rows:
+            raise DataError(f"{key}: expected texts with a class or a score, found none")
+        if self.examples is not None:
+            rows = [rows[place] for place in evenly(len(rows), self.examples)]
+        return [(f"{split} {row.where}", row) for row in rows]
+
+
+def _features(rung: Rung, texts: Sequence[Text], name: str) -> Mapping[str, classifiers.Vectors]:
+    """Return the features of a classifier (N, F), by part; all texts are pairs or none is."""
+    pairs = texts[0].second is not None
+    flat = [each for text in texts for each in (text.text, text.second) if each is not None]
+    began = time.monotonic()
+    vectors = {VECTORS: sentence_vectors(rung, flat)}
+    rate = len(flat) / max(1e-9, time.monotonic() - began)
+    rung.report.note(f"{name}: {len(flat):,} texts encoded, {rate:,.0f} a second")
+    vectors |= floor_vectors(rung, flat)
+    if not pairs:
+        return vectors
+    return {part: pair_features(rows[0::2], rows[1::2]) for part, rows in vectors.items()}
+
+
+def pair_features(u_NE: classifiers.Vectors, v_NE: classifiers.Vectors) -> classifiers.Vectors:
+    """Return |u - v| and u*v, (N, 2E): symmetric, as in SentEval."""
+    return np.concatenate([np.abs(u_NE - v_NE), u_NE * v_NE], axis=1)
+
+
+class SentencePropertiesSuite(_ProbeOfVectors):
+    """Held-out sentences: can a classifier read lengths, words and order off the vectors (after
+    Conneau et al. 2018, arXiv:1805.01070)?"""
+
+    of_held_out: ClassVar[bool] = True
+
+    kind: Literal["sentence_properties"] = "sentence_properties"
+    sentences: int = Field(default=3000, ge=100)  # of each property, at most
+    words: int = Field(default=100, ge=2, le=1000)  # of which one is to be told
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        blank, sentences = _read_sentences(rung)
+        items: list[Items] = []
+        for kind, make in PROPERTIES.items():
+            examples = make(sentences, self.words)
+            texts = [blank.join(words) for words, _ in examples]
+            labels = [label for _, label in examples]
+            if len(set(labels)) < 2 or len(texts) < 2 * self.folds:
+                raise ConfigError(
+                    f"measure.{name}: expected held-out sentences to tell their {kind}, found "
+                    f"{len(texts)}; raise corpus.held_out_fraction, or leave the suite out"
+                )
+            places = evenly(len(texts), self.sentences).tolist()
+            texts, labels = [texts[n] for n in places], [labels[n] for n in places]
+            features = {VECTORS: sentence_vectors(rung, texts), **floor_vectors(rung, texts)}
+            numbers = [f"{kind} {place}" for place in places]
+            items += self.classify(name, features, numbers, labels, None, kind)
+        return _note_gain(rung, items)
+
+
+def _read_sentences(rung: Rung) -> tuple[str, list[list[str]]]:
+    """What joins words, nothing in writing without blanks, and the held-out sentences as words."""
+    sentences = [sentence for _, document in rung.held_out for sentence in document.sentences]
+    words = [each.split() for each in sentences]
+    _, unit = count_units(sum(map(len, words)), sum(map(len, sentences)))
+    return (" ", words) if unit == "words" else ("", [*map(list, sentences)])
+
+
+Words = Sequence[str]  # of a sentence
+Examples = list[tuple[Words, str]]  # sentences, each with its class
+
+
+def lengths(sentences: Sequence[Words], words: int) -> Examples:
+    """Class sentences by their number of words, in six classes of equal size."""
+    sizes = np.array([len(each) for each in sentences])
+    bounds = np.unique(np.quantile(sizes, np.arange(1, _LENGTHS) / _LENGTHS))
+    classes = np.searchsorted(bounds, sizes).tolist()
+    return [(each, str(number)) for each, number in zip(sentences, classes, strict=True)]
+
+
+def content(sentences: Sequence[Words], words: int) -> Examples:
+    """Class sentences by the only one in them of some words of middle frequency, behind as many
+    that stand in more sentences."""
+    counts = Counter(word for each in sentences for word in {*each} if word.isalpha())
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    targets = {*ranked[words : 2 * words]}
+    inside = [(each, targets.intersection(each)) for each in sentences]
+    return [(each, min(matches)) for each, matches in inside if len(matches) == 1]
+
+
+def order(sentences: Sequence[Words], words: int) -> Examples:
+    """Class every other sentence of at least five words as swapped: two neighbours drawn at random
+    change places."""
+    rng, examples = np.random.default_rng(0), []
+    for number, each in enumerate(s for s in sentences if len(s) >= _FEWEST_WORDS):
+        row, place = list(each), int(rng.integers(len(each) - 1))
+        if number % 2:
+            row[place : place + 2] = row[place + 1], row[place]
+        examples.append((row, "swapped" if number % 2 else "as written"))
+    return examples
+
+
+PROPERTIES: dict[str, Callable[[Sequence[Words], int], Examples]] = {
+    "length": lengths,
+    "content": content,
+    "order": order,
+}

@@ -1,41 +1,49 @@
-"""Vectors of words in sentences, layer by layer.
+"""Vectors of words in sentences, layer by layer, and linear probes of them.
 
-    sentence      the bank of the river
-    words             ----                      as character spans
-    pieces        the | ban | ##k | of | ...    that share a character with the word
-    row           [CLS] the ban ##k of the river [SEP]      for masked models
-                  [END] the ban ##k of the river            for all others
-    vector        mean of the states of ban and ##k, in each layer
+Vectors are means of the states of a word's pieces, even in left-to-right models, where only the
+last piece has seen the whole word. A rung with only a word table has that as layer 0. A sentence
+longer than the model's limit is read in windows; a word without a piece has a zero vector.
 
-Rows are framed as in pretraining, with no untrained special tokens. A word is the mean of its
-pieces, even in left-to-right models, where only the last piece has seen the whole word: the mean
-includes that piece, and one rule for all rungs keeps their layers 0 comparable. A rung with only a
-word table has that as layer 0.
-
-A sentence longer than the model's limit is read in windows (`windows` of language_models.py), so no
-word is lost. A word without a piece, such as one of control characters, has a zero vector.
+    part of a probe           predicts with
+    most frequent             the word's most frequent tag in train; the overall one if unseen
+    linear layer 1            logistic regression on the states of layer 1
+    linear mix                logistic regression on a learned mean of layers
+    same word most frequent   as the first, only for words with several tags in train
+    same word layer 1         for these, the tag of the word's nearest occurrence in train (Peters
+                              et al. 2018, arXiv:1802.05365, section 5.3)
 
 Shapes: K layers, N words, E width, B batch, T sequence.
 """
 
 from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from rungwise.evaluation.suites.base import Rung, Suite
+from rungwise.core.errors import DataError
+from rungwise.core.storage import outside
+from rungwise.core.storage.outside import Paths
+from rungwise.core.storage.source_files import place_by_name
+from rungwise.evaluation.suites import classifiers
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
+from rungwise.evaluation.suites.classifiers import Classes
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.section import (
     MeasuredRung,
     SuiteBlock,
     make_layer_panels,
     make_share_panel,
-    read_files,
 )
+from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
 from rungwise.models.trained.contexts import EncodedWords, StaticWords
+from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
+from rungwise.tasks.kinds.tagging import marks_spans
 from rungwise.tokenizer.mask_units import find_blanks
 
 MIX = "mix.json"  # the learned share of each layer, of the suites that learn one
@@ -67,19 +75,15 @@ class Sentence:
 
 @dataclass(frozen=True)
 class WordStates:
-    """Vectors of the words of all sentences, in order. `without_piece` counts words with zero
-    vectors, `in_windows` words of sentences too long to be read at once."""
+    """Vectors of the words of all sentences. `without_piece` counts zero vectors, `in_windows`
+    words of sentences too long to be read at once."""
 
     layers: NDArray[np.float32]  # (K, N, E)
     without_piece: int
     in_windows: int
 
 
-class _Pieces(NamedTuple):
-    """The ids of a sentence, and the pieces of each of its words."""
-
-    ids: list[int]
-    words: list[range]
+_Pieces = tuple[list[int], list[range]]  # the ids of a sentence, and the pieces of its words
 
 
 @dataclass(frozen=True)
@@ -93,25 +97,24 @@ class WordReader:
     def layers(self, sentences: Sequence[Sentence]) -> WordStates:
         """The vectors of the words of all sentences, in every layer."""
         split = self._split(sentences)
-        words = [each.words for each in split]
+        texts, words = [ids for ids, _ in split], [own for _, own in split]
         longest = self.source.longest_text
+        long = [own for ids, own in split if longest is not None and len(ids) > longest]
         return WordStates(
-            self.source.word_layers([each.ids for each in split], words),
-            without_piece=sum(not pieces for each in words for pieces in each),
-            in_windows=sum(
-                len(each.words) for each in split if longest is not None and len(each.ids) > longest
-            ),
+            self.source.word_layers(texts, words),
+            without_piece=sum(not pieces for own in words for pieces in own),
+            in_windows=sum(map(len, long)),
         )
 
     def contexts(self, sentences: Sequence[Sentence]) -> NDArray[np.float32] | None:
-        """For each word, the mean (N, E) of the table's vectors of the sentence's other
-        pieces: what a static rung knows of its context. None without a table."""
+        """For each word, the mean (N, E) of the table's vectors of the sentence's other pieces;
+        None without a table."""
         if self.table is None:
             return None
         rows = []
-        for each in self._split(sentences):
-            vectors = self.table.vectors(each.ids) if each.ids else np.zeros((0, 1), np.float32)
-            for pieces in each.words:
+        for ids, words in self._split(sentences):
+            vectors = self.table.vectors(ids) if ids else np.zeros((0, 1), np.float32)
+            for pieces in words:
                 others = np.delete(vectors, list(pieces), axis=0)
                 rows.append(others.mean(axis=0) if len(others) else np.zeros(vectors.shape[1]))
         return np.array(rows, np.float32)
@@ -120,14 +123,14 @@ class WordReader:
         texts = [sentence.text for sentence in sentences]
         encodings = self.splitter.encode_batch(texts, add_special_tokens=False)
         return [
-            _Pieces(encoding.ids, find_pieces(encoding.offsets, sentence.words))
+            (encoding.ids, find_pieces(encoding.offsets, sentence.words))
             for sentence, encoding in zip(sentences, encodings, strict=True)
         ]
 
 
 def reads_words(rung: Rung) -> bool:
-    reads = isinstance(rung.model, WordVectors | ContextWordVectors)
-    return reads or rung.encoder is not None
+    """Whether a rung has vectors of words."""
+    return isinstance(rung.model, WordVectors | ContextWordVectors) or rung.encoder is not None
 
 
 class WordStatesSuite(Suite):
@@ -141,49 +144,170 @@ class WordStatesSuite(Suite):
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         panels = make_layer_panels(rungs, name, FREQUENT)
-        shares = read_files(rungs, name, MIX, lambda mix: mix["shares"])
+        files = {rung.name: rung.file(name, MIX) for rung in rungs}
+        shares = {rung: file["shares"] for rung, file in files.items() if file}
         rows = [
             {"rung": rung, "layer": layer, "share": share}
             for rung, layers in shares.items()
             for layer, share in enumerate(layers)
         ]
-        return SuiteBlock(
-            name,
-            panels=[*panels, make_share_panel(shares, name)] if shares else panels,
-            hint=_HINT,
-            csv={"mix": rows} if rows else {},
-        )
+        panels += [make_share_panel(shares, name)] if shares else []
+        return SuiteBlock(name, panels=panels, hint=_HINT, csv={"mix": rows} if rows else {})
 
 
 def word_reader(rung: Rung) -> WordReader:
     """The reader of a rung for which `reads_words` is true."""
+    encoder, source = rung.encoder, rung.model
     table = rung.model if isinstance(rung.model, WordVectors) else None
-    return WordReader(rung.splitter, _source(rung, table), table)
-
-
-def _source(rung: Rung, table: WordVectors | None) -> ContextWordVectors:
-    encoder = rung.encoder
-    if isinstance(rung.model, ContextWordVectors):
-        return rung.model
+    if isinstance(source, ContextWordVectors):
+        return WordReader(rung.splitter, source, table)
     if encoder is None or (encoder.num_layers == 0 and table is not None):
         assert table is not None, "a rung without layers and without a table"
-        return StaticWords(table)
-    objective = rung.summary.model.objective(rung.summary.objective)
-    if objective.masks:
-        return EncodedWords(encoder, *rung.special.require("cls", "sep"))
-    (end,) = rung.special.require("end")
-    return EncodedWords(encoder, end, None)
+        return WordReader(rung.splitter, StaticWords(table), table)
+    masks = rung.summary.model.objective(rung.summary.objective).masks
+    ends = rung.special.require("cls", "sep") if masks else (*rung.special.require("end"), None)
+    return WordReader(rung.splitter, EncodedWords(encoder, *ends), table)
 
 
 def find_pieces(
     offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]
 ) -> list[range]:
-    """The pieces that share a character with each word; both are character spans [first, end).
-
-    Pieces may share one character, as its bytes do, and may include the space before a word.
-    """
+    """The pieces that share a character with each word; both are character spans [first, end)."""
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
     return [
         range(bisect_right(ends, first), bisect_left(starts, end)) if first < end else range(0)
         for first, end in words
     ]
+
+
+Places = NDArray[np.int64]
+
+
+class ProbeSuite(WordStatesSuite):
+    """Linear probes: which tags can be read off each layer?"""
+
+    reads: ClassVar[tuple[str, ...]] = ("train", "test")
+
+    kind: Literal["probe"] = "probe"
+    train: Paths  # files of tagged sentences to train the probe on
+    test: Paths  # files of tagged sentences to test it on
+    # format of these files, as in the data of a task
+    format: Annotated[ConllFormat | ConlluFormat, Field(discriminator="kind")]
+    # about how many words to train on, in whole sentences, evenly spread
+    train_words: int = Field(default=8000, ge=1)
+    test_words: int = Field(default=5000, ge=1)  # about how many words to test on, likewise
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        reader = word_reader(rung)
+        train, test = (
+            _read_split(self.format, getattr(self, split), f"measure.{name}.{split}", most, reader)
+            for split, most in (("train", self.train_words), ("test", self.test_words))
+        )
+        order = classifiers.by_frequency(train.tags)
+        classes, truth = (classifiers.number_classes(order, each.tags) for each in (train, test))
+        ambiguous = find_ambiguous(train.words, classes, test.words)
+        layers = classifiers.standardise(train.states.layers, test.states.layers)
+        mix = classifiers.by_mix(layers[0], classes, layers[1])
+        frequent = most_frequent(train.words, classes, test.words)
+        predictions = {FREQUENT: frequent, "linear mix": mix.classes}
+        same_word = {f"same word {FREQUENT}": frequent}
+        for layer, (train_NE, test_ME) in enumerate(
+            zip(train.states.layers, test.states.layers, strict=True)
+        ):
+            predictions[f"linear layer {layer}"] = classifiers.by_line(train_NE, classes, test_ME)
+            nearest = by_same_word(ambiguous, train_NE, classes, test_ME)
+            same_word[f"same word layer {layer}"] = nearest
+        # The tag of each word, or its span type for span tags.
+        groups = [t.partition("-")[2] or t for t in test.tags] if marks_spans(order) else test.tags
+        places = sorted(place for _, places in ambiguous for place in places.tolist())
+        items = [
+            Items.of_credit(name, part, test.names, groups, tags == truth)
+            for part, tags in predictions.items()
+        ]
+        if places:
+            items += [
+                Items.of_credit(name, part, test.names, groups, tags == truth).select(places)
+                for part, tags in same_word.items()
+            ]
+        report = mix.as_data() | {
+            "words": {"train": len(train.words), "test": len(test.words)},
+            "without_piece": train.states.without_piece + test.states.without_piece,
+            "in_windows": train.states.in_windows + test.states.in_windows,
+        }
+        return SuiteResult(items, {MIX: report})
+
+
+class _Split(NamedTuple):
+    names: list[str]  # file, line of the sentence and position in it
+    words: list[str]
+    tags: list[str]
+    states: WordStates
+
+
+def most_frequent(
+    train_words: Sequence[str], classes: Classes, test_words: Sequence[str]
+) -> Classes:
+    """The most frequent class of each test word; the overall one (0) for unseen words."""
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    for word, number in zip(train_words, classes.tolist(), strict=True):
+        counts[word][number] += 1
+    best = {word: min(each, key=lambda n: (-each[n], n)) for word, each in counts.items()}
+    return np.array([best.get(word, 0) for word in test_words], np.int64)
+
+
+def find_ambiguous(
+    train_words: Sequence[str], classes: Classes, test_words: Sequence[str]
+) -> list[tuple[Places, Places]]:
+    """Positions, in train and in test, of each test word that has several classes."""
+    train, test = _places(train_words), _places(test_words)
+    return [
+        (train[word], places)
+        for word, places in test.items()
+        if word in train and len(np.unique(classes[train[word]])) > 1
+    ]
+
+
+def by_same_word(
+    ambiguous: Sequence[tuple[Places, Places]],
+    train_NE: NDArray[np.float32],
+    classes_N: Classes,
+    test_ME: NDArray[np.float32],
+) -> Classes:
+    """The class (M,) of the word's nearest occurrence in train; -1 for unambiguous words."""
+    nearest = np.full(len(test_ME), -1)
+    for train, test in ambiguous:
+        nearest[test] = classifiers.by_neighbours(
+            train_NE[train], classes_N[train], test_ME[test], neighbours=1
+        )
+    return nearest
+
+
+def _read_split(
+    data: ConllFormat | ConlluFormat, paths: Paths, key: str, most: int, reader: WordReader
+) -> _Split:
+    counts: Counter[str] = Counter()
+    files = outside.list_matching_files(paths, key)
+    sentences = [each for file in files for each in data.read(file, "test", counts)]
+    words = sum(len(each.words) for each in sentences)
+    if not words:
+        raise DataError(f"{key}: expected tagged words, found none in {files[0].uri}; change {key}")
+    number = max(1, round(len(sentences) * most / words))
+    sentences = [sentences[index] for index in evenly(len(sentences), number)]
+    names = {file.uri: file.name for file in files}
+    return _Split(
+        [
+            f"{place_by_name(each.where, names)} {place}"
+            for each in sentences
+            for place in range(len(each.words))
+        ],
+        [word.lower() for each in sentences for word in each.words],
+        [tag for each in sentences for tag in each.tags or ()],
+        reader.layers([Sentence.of_words(each.words) for each in sentences]),
+    )
+
+
+def _places(words: Sequence[str]) -> dict[str, Places]:
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, word in enumerate(words):
+        places[word].append(place)
+    return {word: np.array(each) for word, each in places.items()}

@@ -1,36 +1,13 @@
-"""Vectors of single words, outside any text.
+"""Vectors of single words: do their cosines rank pairs as people do, and complete analogies?
 
-A word's vector is the mean over its pieces. The unknown token and tokens too rare to be learned,
-whose vectors are zero, are ignored; a word without other pieces is unknown.
-N words, D size of a vector
+A word's vector is the mean over its pieces, without the unknown token and tokens too rare to be
+learned, whose vectors are zero; a word without other pieces is unknown. Items with unknown words
+are left out, and the share of the others is the part `known`.
 
-Word similarity: do cosines of word vectors rank pairs as people do?
-
-    love  sex  6.77 ──> cosine of the two vectors ──> Spearman's rho over the pairs of a set
-
-Each file, a set of two words and a score in columns, is a part named after it: WordSim-353
-(Finkelstein et al. 2002) and its halves of similarity and of relatedness (Agirre et al. 2009),
-SimLex-999 (Hill et al. 2015, arXiv:1408.3456), RG-65 and MC-30.
-
-Pairs with an unknown word are left out, as in gensim by default, and the share of known pairs is a
-separate part: a model that knows few words gets easier pairs, so models are compared on the pairs
-that both know.
-
-Analogies: a is to b as c is to ... ?
-
-    Athens Greece Oslo Norway    the word nearest to  b - a + c,  none of the three: is it Norway?
-
-3CosAdd (Mikolov et al. 2013, arXiv:1301.3781, in the form of Levy & Goldberg 2014) on unit vectors,
-over the whole vocabulary except special tokens. As in word2vec and gensim, questions with a word
-outside the vocabulary are left out; the part `known` is the share of the others. In a vocabulary of
-pieces, a word is known if it is a single piece.
-
-Files have lines of four words below `: section` lines: questions-words.txt of word2vec, and CA8 for
-Chinese (Li et al. 2018, arXiv:1805.06504). Items are named by line and grouped by section.
-
-Q questions, V vocabulary, D size of a vector
+N words, Q questions, V vocabulary, D size of a vector
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,11 +31,7 @@ KNOWN = "known"  # the part with the share of known items
 
 
 def word_pieces(rung: Rung, words: Sequence[str]) -> list[list[int]]:
-    """The ids of each word as within a text.
-
-    With or without a space before it, whichever gives fewer pieces: a byte-level BPE includes the
-    space in the first piece, while for a vocabulary of characters it is a piece of its own.
-    """
+    """The ids of each word with or without a space before it, whichever gives fewer pieces."""
     alone, behind = rung.encode(words), ids_after_blank(rung.splitter, words)
     return [min(second, first, key=len) for first, second in zip(alone, behind, strict=True)]
 
@@ -96,13 +69,15 @@ class WordPair:
     score: float
 
 
-class SimilaritySuite(FileSuite):
+class _WordsSuite(FileSuite):
+    needs: ClassVar[str] = "one vector per word"
+    capability: ClassVar[type] = WordVectors
+
+
+class SimilaritySuite(_WordsSuite):
     """Files with two words per line and, in the first later column of numbers, their score, as
     published: separated by tabs, commas, semicolons or blanks, with or without a header; `#` begins
     a comment."""
-
-    needs: ClassVar[str] = "one vector per word"
-    capability: ClassVar[type] = WordVectors
 
     kind: Literal["similarity"] = "similarity"
 
@@ -134,22 +109,17 @@ class SimilaritySuite(FileSuite):
 
     def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
         """The pairs of words by file name, whatever their order and case."""
-        key = f"{key}.path"
+        files = list_matching_files(self.path, f"{key}.path")
+        pairs = {file.name: read_pairs(file, f"{key}.path") for file in files}
         return {
-            file.name: [
-                frozenset((p.first.lower(), p.second.lower())) for p in read_pairs(file, key)
-            ]
-            for file in list_matching_files(self.path, key)
+            name: [frozenset((each.first.lower(), each.second.lower())) for each in own]
+            for name, own in pairs.items()
         }
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         """The correlation on the set with the most pairs, the first of equals."""
-        sizes: dict[str, int] = {}
-        for rung in rungs:
-            for row in rung.scores(name):
-                if row.metric == "correlation":
-                    sizes[row.part] = max(row.count, sizes.get(row.part, 0))
-        part = max(sizes, key=lambda part: sizes[part], default="")
+        rows = [row for rung in rungs for row in rung.scores(name) if row.metric == "correlation"]
+        part = max(rows, key=lambda row: row.count).part if rows else ""
         return [compare_rungs(rungs, name, "correlation", part)]
 
 
@@ -198,11 +168,9 @@ class Analogy:
     words: tuple[str, str, str, str]
 
 
-class AnalogiesSuite(FileSuite):
-    """Files of analogy questions: a is to b as c is to which word?"""
-
-    needs: ClassVar[str] = "one vector per word"
-    capability: ClassVar[type] = WordVectors
+class AnalogiesSuite(_WordsSuite):
+    """Files of analogy questions: a is to b as c is to which word? By 3CosAdd (Mikolov et al. 2013,
+    arXiv:1301.3781) on unit vectors, among words that are a single piece."""
 
     kind: Literal["analogies"] = "analogies"
 
@@ -270,7 +238,7 @@ def _word_ids(rung: Rung, words: Sequence[str]) -> dict[str, int]:
         if len(pieces) == 1 and pieces[0] not in rung.special.ids
     }
     has_vector = rung.model.vectors(list(single.values())).any(axis=1) if single else []
-    return {item[0]: item[1] for item, has in zip(single.items(), has_vector, strict=True) if has}
+    return dict(itertools.compress(single.items(), has_vector))
 
 
 def _directions(rung: Rung) -> NDArray[np.float32]:

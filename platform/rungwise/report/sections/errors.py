@@ -8,13 +8,10 @@ from rungwise.evaluation.comparison.errors import (
     FILE,
     ClassScores,
     ErrorAnalysis,
-    ErrorExample,
     analyse_errors,
-    compare_errors,
     read_predictions,
 )
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.report import palette, style
 from rungwise.report.page import Section
 from rungwise.report.sections.variants import Row, input_artifact, select_stage
 from rungwise.tasks.interface import task_kind
@@ -26,14 +23,10 @@ _CONFUSIONS = 12  # at most, pairs of labels
 
 @dataclass(frozen=True)
 class TaskErrors:
-    """The errors of the first variant on a task; `other` is the second variant, if any, `both` how
-    often each is right, `examples` what only the second gets right."""
+    """The errors of the first variant on a task."""
 
     task: str
     analysis: ErrorAnalysis
-    other: str | None
-    both: Mapping[str, int]
-    examples: Sequence[ErrorExample]
 
     @property
     def confusions(self) -> list[tuple[str, str, int]]:
@@ -47,7 +40,7 @@ class TaskErrors:
 
 
 def gather_errors(inputs: Mapping[str, Artifact]) -> list[TaskErrors]:
-    """The errors on every task, from the evaluation with all labelled examples."""
+    """The errors on every task but those of numbers, of the evaluation with all its labels."""
     tasks = []
     for artifact in select_stage(inputs, "evaluate").values():
         evaluation = EvaluateSummary.of(artifact)
@@ -56,13 +49,9 @@ def gather_errors(inputs: Mapping[str, Artifact]) -> list[TaskErrors]:
             continue
         assert data is not None, f"the task {evaluation.task} is not among the stages"
         rows, kind = read_predictions(artifact.folder), task_kind(TaskSummary.of(data).info)
-        first, *others = evaluation.variants
-        both, examples = {}, ()
-        if others and not kind.numeric:
-            both, examples = compare_errors(rows, first, others[0], kind)
-        other = others[0] if both else None
-        analysis = analyse_errors(rows, first, kind)
-        tasks.append(TaskErrors(evaluation.task, analysis, other, both, examples))
+        if not kind.numeric:
+            analysis = analyse_errors(rows, next(iter(evaluation.variants)), kind)
+            tasks.append(TaskErrors(evaluation.task, analysis))
     return tasks
 
 
@@ -71,12 +60,7 @@ def write_errors(inputs: Mapping[str, Artifact]) -> Section | None:
     errors = gather_errors(inputs)
     if not errors:
         return None
-    plots = {
-        f"reliability-{each.task}": draw_reliability(each)
-        for each in errors
-        if each.analysis.reliability
-    }
-    return Section("errors", "Error analysis", {"errors": errors}, plots, _error_tables(errors))
+    return Section("errors", "Error analysis", {"errors": errors}, {}, _error_tables(errors))
 
 
 def _error_tables(tasks: Sequence[TaskErrors]) -> dict[str, list[Row]]:
@@ -90,26 +74,7 @@ def _error_tables(tasks: Sequence[TaskErrors]) -> dict[str, list[Row]]:
         for name, rows in (
             ("errors_classes", map(asdict, analysis.classes)),
             ("errors_confusion", confusion),
-            ("errors_reliability", map(asdict, analysis.reliability)),
-            ("errors_lengths", map(asdict, analysis.by_length)),
         ):
             where = {"task": each.task, "variant": analysis.variant}
             tables.setdefault(name, []).extend(where | row for row in rows)
     return {name: table for name, table in tables.items() if table}
-
-
-def draw_reliability(errors: TaskErrors) -> bytes:
-    """Reliability diagram: accuracy against confidence; the diagonal is perfect calibration."""
-    bins = errors.analysis.reliability
-    figure, axes = style.new_axes()
-    axes.plot([0, 100], [0, 100], color=palette.MUTED, linestyle=style.DASHED, linewidth=1.2)
-    colour = palette.series(0).colour
-    sizes = [20 + 180 * each.count / max(b.count for b in bins) for each in bins]
-    confidence = [100 * each.confidence for each in bins]
-    accuracy = [100 * each.right for each in bins]
-    axes.plot(confidence, accuracy, color=colour, linewidth=1.4)
-    axes.scatter(confidence, accuracy, s=sizes, color=colour, alpha=0.75)
-    axes.set_xlim(0, 103)
-    axes.set_ylim(0, 103)
-    style.dress(axes, f"{errors.task}: accuracy by confidence", "confidence (%)", "accuracy (%)")
-    return style.png(figure)

@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.wording import list_first
 from rungwise.evaluation.comparison.claims import ClaimsSummary
-from rungwise.evaluation.search.record import SearchSummary
+from rungwise.evaluation.search import SearchSummary
 from rungwise.evaluation.suites.section import Panel, Point, plot_value
 from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis, scale

@@ -1,12 +1,5 @@
-"""Search stage: the record of a search whose trials have all ended (pipeline/search.py runs them),
-its table, and an MLflow run of each trial nested in its own.
-
-The measures by which a search over pretraining chooses; a new one is added to `AnyMeasure`.
-
-A search asks its measure for everything: the score, its name and direction, what must be measured
-for it, and whether scores with other values of a key compare.
-
-The `search` block: which settings of pretraining to try, for how long, and by what to choose.
+"""The search over settings of pretraining: its block, its measures and its stage, which records
+trials that have all ended (pipeline/search.py runs them). A new measure is added to `AnyMeasure`.
 """
 
 from __future__ import annotations
@@ -27,8 +20,8 @@ from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes, format_count
 from rungwise.evaluation.suites.base import Paths, Suite
-from rungwise.evaluation.suites.config import SuiteConfig
-from rungwise.evaluation.suites.scores import MeasureSummary
+from rungwise.evaluation.suites.items import MeasureSummary
+from rungwise.evaluation.suites.measure import SuiteConfig
 from rungwise.evaluation.suites.word_vectors import SimilaritySuite
 from rungwise.models.family import LayeredFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
@@ -67,16 +60,16 @@ class Measure(Config):
         return None
 
     def curve(self, pretrain: PretrainSummary) -> tuple[tuple[int, float], ...]:
-        """The score while it learnt, by tokens; empty if it was not taken."""
+        """The score while it learnt, by tokens."""
         return ()
 
     def explain_key(self, key: str, model: Any) -> str:
-        """Why scores with other values of a key of the recipe do not compare; "" if they do."""
+        """Why scores with other values of a key do not compare; "" if they do."""
         return ""
 
     def check(self, config: PretrainStageConfig, suites: Mapping[str, Suite]) -> None:
-        """Raise ConfigError if the model has no such score, or if one of the `suites` that the page
-        reports would be used for choosing."""
+        """Raise ConfigError if the model has no such score, or if the page reports it by one of the
+        `suites`."""
 
 
 class _Loss(Measure):
@@ -127,10 +120,10 @@ class ValidationLoss(_Loss):
         scales = of_vectors and key.startswith("model.") and key != "model.size"
         if not key.startswith(_LOSS_KEYS) and not scales:
             return ""
-        remedy = "set search.measure to {kind: word_list, path: ...}" if of_vectors else ""
-        return (
-            f"another value is another loss, and these do not compare; {remedy or 'leave it out'}"
-        )
+        remedy = "leave it out"
+        if of_vectors:
+            remedy = "set search.measure to {kind: word_list, path: ...}"
+        return f"another value is another loss, and these do not compare; {remedy}"
 
 
 class BitsPerByte(_Loss):
@@ -156,8 +149,8 @@ class BitsPerByte(_Loss):
 
 
 class WordList(Measure):
-    """The correlation with people's ratings of pairs of words, the mean over the lists; of lists
-    that `measure` does not report, since the best of several trials is too good on its own list."""
+    """The correlation with people's ratings of pairs of words, the mean over the lists, which must
+    not be those that `measure` reports."""
 
     metric: ClassVar[str] = "correlation"
     higher_is_better: ClassVar[bool] = True
@@ -210,13 +203,9 @@ _BLOCKS = ("tokenizer", "instances", "model", "pretrain")  # whose keys may be t
 
 
 class SearchConfig(TuningConfig):
-    """Which settings of pretraining to try. Every trial is a pretraining; the recipe then goes on
-    with the values of the best.
-
-    With a budget, the trials share it equally, whatever their settings cost; without one each runs
-    as long as its settings say. With `halving`, a longer run continues from the checkpoints of the
-    shorter one, so it needs a schedule whose first steps do not depend on their number.
-    """
+    """Which settings of pretraining to try. Trials share a budget equally; the recipe goes on with
+    the values of the best. With `halving`, a longer run continues from the checkpoints of the
+    shorter one, so it needs a schedule whose first steps do not depend on their number."""
 
     # by dotted key of tokenizer, instances, model and pretrain: the values to try; if empty, values
     # around those that the family suggests
@@ -258,16 +247,13 @@ class SearchConfig(TuningConfig):
 
 
 TABLE = "trials.csv"
-
-
-# The titles of the stages that hold the result of a pretraining: its own, and that of the suite by
-# which trials are chosen, if there is one.
+# Of the stages of a pretraining: its own, and that of the suite by which trials are chosen, if any.
 Titles = tuple[str, ...]
 
 
 class TrialPlan(Config):
     """A trial: the values of its keys and its pretrainings, the last with its score; `pilot` is one
-    that only told how long an epoch takes. `error` says why it failed, "" if it did not."""
+    that only told how long an epoch takes."""
 
     number: int
     values: dict[str, Any]
@@ -277,7 +263,7 @@ class TrialPlan(Config):
 
 
 class SearchStageConfig(Config):
-    """A search whose trials have ended; `variant` is the name of what it tuned."""
+    """A search whose trials have ended; `variant` is what it tuned."""
 
     variant: str
     search: SearchConfig
@@ -287,7 +273,7 @@ class SearchStageConfig(Config):
 
 
 class SearchRun(SummaryPart):
-    """A finished pretraining; seconds and tokens are without a shorter run that it continues."""
+    """A finished pretraining; costs are without those of a shorter run that it continues."""
 
     pretrain: str  # the title of its stage
     fingerprint: str
@@ -298,7 +284,7 @@ class SearchRun(SummaryPart):
 
 
 class SearchTrial(TrialRecord):
-    """A trial with its pretrainings; seconds and tokens are with those of its pilot."""
+    """A trial with its pretrainings; costs are with those of its pilot."""
 
     runs: tuple[SearchRun, ...]
     tokens: int
@@ -366,16 +352,14 @@ def run_search(
     runs = [_read_run(measure, titles, inputs, None) for titles in config.seeds]
     seeds = [run for run in runs if run is not None]
     best = trials[config.best]
-    scores = [run.score for run in (*best.runs[-1:], *seeds)]
-    spread = ""
+    assert best.score is not None, "the best did not fail"
+    scores, spread = [best.score, *(run.score for run in seeds)], ""
     if len(scores) > 1:
-        deviation = format_metric(stdev(scores), measure.metric)
-        mean = format_metric(fmean(scores), measure.metric)
+        mean, deviation = (format_metric(of(scores), measure.metric) for of in (fmean, stdev))
         spread = f", {len(scores)} seeds {mean} ± {deviation}"
     budget = f"{search.seconds:g} s" if search.seconds else None
     if search.tokens:
         budget = f"{search.tokens:,} tokens"
-    assert best.score is not None, "the best did not fail"
     failed = sum(trial.score is None for trial in trials)
     summary = SearchSummary(
         variant=config.variant,
@@ -412,8 +396,8 @@ def score_run(
 
 
 def count_cost(pretrain: Artifact, before: Artifact | None = None) -> tuple[float, int]:
-    """Seconds and tokens of a pretraining, without those of the shorter one `before` if it goes on
-    from there: the steps that it took over count as its average step."""
+    """Seconds and tokens of a pretraining, without the share of the steps that it took over from
+    the shorter one `before`."""
     summary, own = PretrainSummary.of(pretrain), 1.0
     if before is not None and summary.gradient is not None and summary.gradient.prolonged:
         last = summary.gradient.prolonged[-1]
