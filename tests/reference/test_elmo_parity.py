@@ -1,23 +1,20 @@
-"""The published files of ELMo in our modules, against its equations in numpy, a token at a time.
+"""ELMo as it was released in our modules, against its equations in numpy, a token at a time.
 
 The weights are random, in the layout of the release: those of the authors are 360 MB.
 """
 
 import copy
-import json
 import math
-from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import torch
 
-from rungwise.core.errors import DataError, UserError
-from rungwise.models.families.elmo_files import read_release, release_config
+from rungwise.models.families.elmo import ElmoConfig
 from rungwise.models.losses.objectives import BILM
-from tests.elmo_release import OPTIONS, write_release
+from rungwise.models.trained.encoders import NUM_MARKS
+from tests.elmo_release import OPTIONS, load_release, random_release, release_config
 
 WORDS = ["The", "naïve", "日本語", "a", "x" * 60, "parser", "."]
 SENTENCES = [[0, 1, 5, 2, 6], [3, 4, 6]]
@@ -108,14 +105,15 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", CHANGES, ids=["clipped", "tanh", "three-layers", "no-skips"])
 @torch.no_grad()
-def test_the_layers_of_a_release_are_those_of_its_equations(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_layers_of_a_release_are_those_of_its_equations(changes: dict[str, Any]) -> None:
     options = copy.deepcopy(OPTIONS)
     for key, value in changes.items():
         options["lstm" if key in options["lstm"] else "char_cnn"][key] = value
-    options_file, weights, of = write_release(tmp_path, options)
-    encoder = read_release(options_file, weights, WORDS)
+    release = random_release(options)
+    encoder = release_config(options).encoder(BILM, len(WORDS), 0.0, NUM_MARKS).eval()
+    body: Any = encoder.body
+    body.spell([word.encode() for word in WORDS], end=-1)
+    load_release(release, options, body)
     rows = [[START, *sentence, END] for sentence in SENTENCES]
     lengths_B = torch.tensor([len(row) for row in rows])
     ids_BT = torch.tensor([row + [0] * (int(lengths_B.max()) - len(row)) for row in rows])
@@ -123,7 +121,7 @@ def test_the_layers_of_a_release_are_those_of_its_equations(
     assert len(layers) == options["lstm"]["n_layers"] + 1
     for number, sentence in enumerate(SENTENCES):
         words = [256, *(WORDS[index] for index in sentence), 257]
-        expected = layers_of(words, of, options)
+        expected = layers_of(words, release, options)
         for ours, theirs in zip(layers, expected, strict=True):
             np.testing.assert_allclose(
                 ours[number, : len(words)].numpy(), theirs, atol=1e-5, rtol=1e-5
@@ -132,7 +130,7 @@ def test_the_layers_of_a_release_are_those_of_its_equations(
         assert torch.eq(layers[1].abs(), torch.tensor(options["lstm"]["proj_clip"])).any()
 
 
-def test_the_published_model_has_93_6_million_parameters(tmp_path: Path) -> None:
+def test_the_published_model_has_93_6_million_parameters() -> None:
     """https://allenai.org/allennlp/software/elmo, "Original": 93.6 M, 2x4096 with 512, two
     highways of 2,048 filters."""
     options = {
@@ -149,9 +147,8 @@ def test_the_published_model_has_93_6_million_parameters(tmp_path: Path) -> None
             "filters": [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]],
         },
     }
-    (tmp_path / "options.json").write_text(json.dumps(options))
-    config = release_config(tmp_path / "options.json")
-    assert config == type(config)()
+    config = release_config(options)
+    assert config == ElmoConfig()
     with torch.device("meta"):
         body = config.body(1000, BILM)
     F, P, H = 2048, 512, 4096
@@ -161,29 +158,3 @@ def test_the_published_model_has_93_6_million_parameters(tmp_path: Path) -> None
     parameters = sum(p.numel() for p in body.parameters())
     assert parameters == cnn + highways + lstms
     assert math.floor(parameters / 1e5) == 936
-
-
-def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    options_file, weights, _ = write_release(tmp_path)
-    options = json.loads(options_file.read_text())
-    for part, key, value, message in (
-        ("lstm", "use_skip_connections", "no?", r"options\.json: skip_connections"),
-        ("char_cnn", "n_characters", 300, "n_characters must be 261 or 262, found 300"),
-        ("lstm", "dim", 12, r"weights\.hdf5: RNN_0.*W_0 has.*\[40, 12\].*\[48, 12\]"),
-        ("lstm", "n_layers", 3, r"weights\.hdf5: RNN_0/.*/Cell2/LSTMCell/W_0 is missing"),
-        ("lstm", "cell_clip", -1, r"options\.json: cell_clip"),
-    ):
-        changed = copy.deepcopy(options)
-        changed[part][key] = value
-        options_file.write_text(json.dumps(changed))
-        with pytest.raises(UserError, match=message):
-            read_release(options_file, weights, WORDS)
-    del options["char_cnn"]["filters"]
-    options_file.write_text(json.dumps(options))
-    with pytest.raises(DataError, match=r"options\.json: the key 'filters' is missing"):
-        read_release(options_file, weights, WORDS)
-    options_file.write_text(json.dumps(OPTIONS))
-    with h5py.File(weights, "a") as file:
-        del file["CNN_proj/b_proj"]
-    with pytest.raises(DataError, match=r"weights\.hdf5: CNN_proj/b_proj is missing"):
-        read_release(options_file, weights, WORDS)

@@ -9,7 +9,7 @@ import pytest
 
 from rungwise.evaluation.suites.items import estimate_items
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.models.families import arpa, kneser_ney, ngram_model
+from rungwise.models.families import kneser_ney, ngram, ngram_model
 from rungwise.models.families import ngram_model as ngram_tables
 from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.reference.slow_ngram import SlowNgram
@@ -67,10 +67,10 @@ def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
     model = kneser_ney.estimate_model(table, len(vocabulary) + 3, START)
     # `<unk>` is a word of this text, and what the vocabulary lacks is taken for it.
     path = tmp_path / "ptb.arpa"
-    lines = arpa.arpa_lines(model, [arpa.START, arpa.END, "[unseen]", *vocabulary])
+    lines = ngram.arpa_lines(model, [ngram.START, ngram.END, "[unseen]", *vocabulary])
     path.write_text("\n".join(lines) + "\n", "utf-8")
     with path.open(encoding="utf-8") as stream:
-        read = arpa.read_arpa(stream)
+        read = ngram.read_arpa(stream)
     ours = model.log_probabilities(
         [[*(vocabulary.get(word, vocabulary["<unk>"]) for word in line), END] for line in asked]
     )

@@ -2,7 +2,7 @@
 
 MODEL is a recipe (its finished pretrain stage), the folder of a pretrain or evaluate artifact,
 local or in an object store, or a registered model. To import, set `pretrain.initial`, or call
-`rungwise.models.families.arpa.read_arpa` for an ARPA file.
+`rungwise.models.families.ngram.read_arpa` for an ARPA file.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def export(options: argparse.Namespace) -> None:
     from rungwise.pipeline.loading import REGISTERED, download_served, find_model
     from rungwise.serving.card import NAME as CARD
     from rungwise.serving.export import write_onnx, write_pretrained, write_task_model
-    from rungwise.serving.hugging_face.modules import HUB_CARD
+    from rungwise.serving.hugging_face.writing import HUB_CARD
 
     say, folder = plain_console().print, Folder.at(options.to)
     model = find_model(options.model, options.root, options.overrides)

@@ -14,7 +14,7 @@ from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import DataError, UserError
 
 if TYPE_CHECKING:
-    from rungwise.serving.trial import Trial
+    from rungwise.serving.predictor import Trial
 
 
 def add(commands: Commands) -> None:
@@ -35,8 +35,7 @@ def try_model(options: argparse.Namespace) -> None:
     """Answer the texts of the command line, or ask for texts. Raises UserError for a wrong number
     of texts."""
     from rungwise.pipeline.loading import find_served
-    from rungwise.serving.predictor import load_predictor
-    from rungwise.serving.trial import make_trial, try_nearest
+    from rungwise.serving.predictor import load_predictor, make_trial, try_nearest
 
     model = load_predictor(find_served(options.model, options.root))
     trial = try_nearest(model, options.nearest) if options.nearest else make_trial(model)

@@ -13,7 +13,7 @@ rest:
     carried  parts that the old model has and the run does not train, such as the same two in `mlm`
              after `mlm_nsp`; they are written unchanged beside the new weights
 
-Imported weights (serving/hugging_face/stage.py) are handled likewise: they have the encoder, and
+Imported weights (serving/hugging_face/reading.py) are handled likewise: they have the encoder, and
 perhaps heads.
 
 Word vectors (a step of another family) replace the token vectors of any model that has some of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rungwise.core.errors import DataError
-from rungwise.models.families import arpa, kneser_ney, ngram_model
+from rungwise.models.families import kneser_ney, ngram, ngram_model
 
 START, END, UNKNOWN = 0, 1, 2
 BY_HAND = """made by hand
@@ -37,7 +37,7 @@ ngram 3=1
 
 def test_scores_by_hand() -> None:
     """Behind `a b` nothing is known of </s>, nor behind b: both weights, and the unigram."""
-    read = arpa.read_arpa(BY_HAND.splitlines())
+    read = ngram.read_arpa(BY_HAND.splitlines())
     assert read.words == ("<s>", "a", "</s>", "<unk>", "b")
     texts = read.encode([["a", "b"], ["c"], ["a", "a"], []])
     expected = [
@@ -57,9 +57,9 @@ def test_what_is_written_is_what_is_read(order: int) -> None:
     offsets = np.cumsum([0, *map(len, texts)])
     table = ngram_model.count_ngrams(np.concatenate(texts).astype(np.uint16), offsets, order, START)
     model = kneser_ney.estimate_model(table, 14, START, kneser_ney.Smoothing((0.5, 1.0, 1.5)))
-    words = [arpa.START, arpa.END, arpa.UNKNOWN, *(f"w{n}" for n in range(11))]
-    written = list(arpa.arpa_lines(model, words))
-    read = arpa.read_arpa(written)
+    words = [ngram.START, ngram.END, ngram.UNKNOWN, *(f"w{n}" for n in range(11))]
+    written = list(ngram.arpa_lines(model, words))
+    read = ngram.read_arpa(written)
     assert read.words == tuple(words)
     fresh = [[*rng.integers(2, 14, 7).tolist(), END] for _ in range(50)]
     scores = read.model.log_probabilities(fresh)
@@ -69,7 +69,7 @@ def test_what_is_written_is_what_is_read(order: int) -> None:
     header = written.index(f"\\{order}-grams:") + 1
     backwards = [*written[:header], *written[header:-2][::-1], *written[-2:]]
     if order > 1:
-        again = arpa.read_arpa(backwards).model.log_probabilities(fresh)
+        again = ngram.read_arpa(backwards).model.log_probabilities(fresh)
         assert np.concatenate(again).tolist() == np.concatenate(scores).tolist()
 
 
@@ -83,8 +83,8 @@ def test_what_is_no_arpa_is_refused() -> None:
         (BY_HAND.replace("-0.8\t</s>", "-0.8\tend"), r"expected </s> among the words"),
     ):
         with pytest.raises(DataError, match=message):
-            arpa.read_arpa(damage.splitlines())
-    without = arpa.read_arpa(BY_HAND.replace("-2.0\t<unk>", "-2.0\tc").splitlines())
+            ngram.read_arpa(damage.splitlines())
+    without = ngram.read_arpa(BY_HAND.replace("-2.0\t<unk>", "-2.0\tc").splitlines())
     with pytest.raises(DataError, match="has no <unk>, found 'd'"):
         without.encode([["a", "d"]])
     for words, message in (
@@ -92,4 +92,4 @@ def test_what_is_no_arpa_is_refused() -> None:
         (["<s>", "a", "</s>", "b", "a"], "each word once .* found 'a' twice"),
     ):
         with pytest.raises(DataError, match=message):
-            list(arpa.arpa_lines(without.model, words))
+            list(ngram.arpa_lines(without.model, words))

@@ -10,8 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.instances.batch import CausalBatch, DocumentRows
-from rungwise.models.families.awd_lstm import AwdLstmConfig, AwdLstmForPretraining
-from rungwise.models.families.recurrent import AUTOENCODER, LstmConfig
+from rungwise.models.families.recurrent import (
+    AUTOENCODER,
+    AwdLstmConfig,
+    AwdLstmForPretraining,
+    LstmConfig,
+)
 from rungwise.models.losses.objectives import CAUSAL
 
 V, B, T = 29, 3, 12

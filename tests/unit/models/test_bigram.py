@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rungwise.instances.batch import CausalBatch
-from rungwise.models.families.bigram import BigramConfig
+from rungwise.models.families.nnlm import BigramConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.trained.capabilities import LanguageModel, NextTokenLogits, WordVectors
 from tests.conftest import SPECIAL_IDS

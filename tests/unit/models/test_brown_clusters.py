@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from rungwise.core.errors import DataError
 from rungwise.models.families import ngram_model
 from rungwise.models.families.brown import BrownConfig
-from rungwise.models.families.brown_clusters import Clusters, Integers, cluster_words
+from rungwise.models.losses.word_trees import Clusters, Counts, cluster_words
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS
 
-Pairs = tuple[Integers, Integers, Integers]
+Pairs = tuple[Counts, Counts, Counts]
 
 
 def adjacent(ids: list[int]) -> Pairs:
@@ -26,9 +26,7 @@ def adjacent(ids: list[int]) -> Pairs:
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
-def mutual_information(
-    left_N: Integers, right_N: Integers, count_N: Integers, class_V: Integers
-) -> float:
+def mutual_information(left_N: Counts, right_N: Counts, count_N: Counts, class_V: Counts) -> float:
     """The average mutual information of the classes of adjacent words, in nats."""
     left, right = class_V[left_N], class_V[right_N]
     inside = (left >= 0) & (right >= 0)
@@ -40,7 +38,7 @@ def mutual_information(
     return float((joint[positive] * np.log(joint[positive] / independent[positive])).sum())
 
 
-def by_brute_force(pairs: Pairs, counts_V: Integers, classes: int) -> list[tuple[int, ...]]:
+def by_brute_force(pairs: Pairs, counts_V: Counts, classes: int) -> list[tuple[int, ...]]:
     """The classes by trying every merge; rejects an example in which two are equally good."""
     order = np.argsort(-counts_V, kind="stable")[: np.count_nonzero(counts_V)]
     left, right, count = pairs

@@ -28,7 +28,7 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.models.trained.language_models import perplexity, windows
 from rungwise.models.transformer.attention import Boundaries
-from rungwise.serving.trial import try_nearest
+from rungwise.serving.predictor import try_nearest
 from rungwise.tokenizer import SpecialIds, WordPieceConfig, train
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training import pretrained

@@ -13,9 +13,14 @@ from torch.nn import functional
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.losses.denoising import TSDAE, without_masked
-from rungwise.models.losses.sentences import SENTENCE_PAIRS, SIMCSE, SentenceEncoder
-from rungwise.models.trained.contexts import MeanOfStates
+from rungwise.models.losses.text_vectors import (
+    SENTENCE_PAIRS,
+    SIMCSE,
+    TSDAE,
+    SentenceEncoder,
+    without_masked,
+)
+from rungwise.models.trained.encoders import MeanOfStates
 from rungwise.serving.hugging_face import export_model
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
 from rungwise.training import parallel

@@ -13,7 +13,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.families import kneser_ney, ngram_model
 from rungwise.models.families import ngram_model as ngram_tables
 from rungwise.models.families.ngram import NgramConfig
-from rungwise.models.suggestion import Size
+from rungwise.models.family import Size
 
 START, END = 0, 1
 HALVES = kneser_ney.Smoothing((0.5, 1.0, 1.5))

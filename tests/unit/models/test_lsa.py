@@ -17,8 +17,8 @@ from scipy import stats
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.models.families.ngram_model import merge_sums, split_sums
 from rungwise.models.fitting import Solution
-from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.tokenizer.token_text import TokenisedText
@@ -179,8 +179,8 @@ def test_tables_of_shards_add_up_in_any_grouping(seed: int, pieces: int, context
     cuts = sorted({0, 8, *rng.integers(0, 8, pieces).tolist()})
     shards = [text_of(documents[a:b], a) for a, b in itertools.pairwise(cuts)]
     counted = [config.count(shard, counts_V) for shard in shards]
-    parts = zip(*(sparse_sums.split_sums(table, 3) for table in counted), strict=True)
-    merged = sparse_sums.merge_sums([sparse_sums.merge_sums(part) for part in parts])
+    parts = zip(*(split_sums(table, 3) for table in counted), strict=True)
+    merged = merge_sums([merge_sums(part) for part in parts])
     whole = config.count(text_of(documents), counts_V)
     assert np.array_equal(merged.keys, whole.keys)
     assert np.array_equal(merged.sums, whole.sums)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.models.families.bigram import BigramConfig
-from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
+from rungwise.models.families.nnlm import BigramConfig, LogBilinearConfig, NnlmConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.trained import language_models
 from rungwise.models.trained.capabilities import (

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rungwise.core.errors import ConfigError
-from rungwise.models.families.brown_clusters import Clusters
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses import word_trees
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.losses.output_layer import TreeOutput
+from rungwise.models.losses.word_trees import Clusters
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import random_causal_batch, shaken, sum_probabilities
 

@@ -20,14 +20,14 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.models.fitting import Stretch, Weights, documents, sentences
 from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
-from rungwise.models.word_vectors import paragraph_vectors_kernel, word2vec_kernel
+from rungwise.models.word_vectors import kernels
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.models.word_vectors.word2vec import alias_table
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS
 
 doc2vec_inner: Any = importlib.import_module("gensim.models.doc2vec_inner")
-kernel: Any = paragraph_vectors_kernel
+kernel: Any = kernels
 P = 16  # rows in memory are multiples of this
 CONFIGS = {
     "dbow": {},
@@ -87,7 +87,9 @@ def step(arrays: Sequence[Any], words: list[int], joining: int, rate: float, **h
     room = (np.empty(size, np.float32), np.empty(size, np.float32), np.empty(2, np.float32))
     targets, labels = np.array([2, 5]), np.array([1, 0], np.float32)
     around, is_training = np.array(words, np.int64), how.get("is_training", True)
-    return kernel.take_step(*arrays, around, targets, labels, joining, is_training, rate, *room)
+    return kernel.take_document_step(
+        *arrays, around, targets, labels, joining, is_training, rate, *room
+    )
 
 
 def slow_loss(arrays: Sequence[Any], words: list[int], joining: int) -> float:
@@ -133,9 +135,7 @@ def test_the_update_of_dbow_is_that_of_skip_gram_with_the_documents_row() -> Non
     inputs, same_outputs = document[None].copy(), outputs.copy()
     room = (np.empty(P, np.float32), np.empty(P, np.float32), np.empty(2, np.float32))
     targets, labels = np.array([2, 5]), np.array([1, 0], np.float32)
-    word2vec_kernel.take_step(
-        inputs, same_outputs, np.array([0]), targets, labels, False, 0.05, *room
-    )
+    kernel.take_step(inputs, same_outputs, np.array([0]), targets, labels, False, 0.05, *room)
     step((document, inputs[:0], outputs), [], kernel.SUM, 0.05)
     np.testing.assert_allclose(document, inputs[0], rtol=1e-6)
     np.testing.assert_allclose(outputs, same_outputs, rtol=1e-6)
@@ -175,7 +175,7 @@ def step_on_path(
     nodes, labels = walk(model, word)
     room = [np.empty(size, np.float32) for size in (*outputs.shape[1:] * 2, len(nodes))]
     around = np.array(near, np.int64)
-    kernel.take_step(
+    kernel.take_document_step(
         *(document, inputs, outputs, around, nodes, labels, joining, True, RATE, *room)
     )
     x = room[0]

@@ -31,8 +31,7 @@ from rungwise.models.losses.sentences import (
     sentence_vectors,
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, SentenceVectors
-from rungwise.models.transformer.block import parameter_count
-from rungwise.models.transformer.rows import pool
+from rungwise.models.transformer.block import parameter_count, pool
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from tests.small_models import shaken
 from tests.training_runs import VOCAB, make_instances, run

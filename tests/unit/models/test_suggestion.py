@@ -8,7 +8,7 @@ import pytest
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.models.config import model_config
-from rungwise.models.suggestion import Size
+from rungwise.models.family import Size
 from rungwise.training.fit_config import PretrainStageConfig, fitting_kind
 
 SMALL = {"num_layers": 2, "hidden_size": 128}

@@ -19,7 +19,7 @@ from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.recurrent import LstmConfig
-from rungwise.models.trained.contexts import EncodedWords
+from rungwise.models.trained.encoders import EncodedWords
 from rungwise.tokenizer import ByteBpeConfig, UnigramConfig, train
 from rungwise.tokenizer.training import wordpiece
 from tests.toy_rungs import encoder_rung

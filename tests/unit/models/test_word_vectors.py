@@ -13,9 +13,10 @@ from scipy import stats
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.models.families.ngram_model import merge_sums, split_sums
 from rungwise.models.fitting import Stretch
 from rungwise.models.trained.encoders import count_marks
-from rungwise.models.word_vectors import sparse_sums, word2vec_kernel
+from rungwise.models.word_vectors import kernels
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.word2vec import (
     Word2vecConfig,
@@ -55,9 +56,7 @@ def step(
     """One step of the kernel, in place; the loss if the rate is 0."""
     ids, right = np.array(window), np.array(labels, np.float32)
     room = (np.empty(P, np.float32), np.empty(P, np.float32), np.empty(len(right), np.float32))
-    return word2vec_kernel.take_step(
-        inputs, outputs, ids, np.array(targets), right, mean, rate, *room
-    )
+    return kernels.take_step(inputs, outputs, ids, np.array(targets), right, mean, rate, *room)
 
 
 def slow_loss(
@@ -144,7 +143,7 @@ def test_noise_is_drawn_by_the_counts_to_the_power() -> None:
     weights = COUNTS**0.75
     share, other = alias_table(weights.astype(np.float64))
     state = np.array([12345], np.uint64)
-    drawn = [word2vec_kernel.draw_noise(state, share, other) for _ in range(100_000)]
+    drawn = [kernels.draw_noise(state, share, other) for _ in range(100_000)]
     found = np.bincount(drawn, minlength=len(COUNTS))
     assert found[6] == 0
     expected = weights[:6] / weights.sum() * len(drawn)
@@ -171,7 +170,7 @@ def reading(config: Word2vecConfig, negatives: int | None = None) -> Callable[..
         count = config.negatives if negatives is None else negatives
         mean = config.architecture == "cbow"
         stretch = (ids, starts, 0, len(sentences))
-        return word2vec_kernel.read_sentences(
+        return kernels.read_sentences(
             *stretch, *plan, inputs, outputs, *reach, count, mean, rate, rate, seed
         )
 
@@ -268,8 +267,8 @@ def test_cooccurrences_by_hand_and_in_any_number_of_shards() -> None:
     for pieces in (1, 7):
         shards = [sentences[first::pieces] for first in range(pieces)]
         counted = [config.count(text_of(shard), counts) for shard in shards]
-        parts = zip(*(sparse_sums.split_sums(table, 3) for table in counted), strict=True)
-        tables.append(sparse_sums.merge_sums([sparse_sums.merge_sums(part) for part in parts]))
+        parts = zip(*(split_sums(table, 3) for table in counted), strict=True)
+        tables.append(merge_sums([merge_sums(part) for part in parts]))
     assert np.array_equal(tables[0].keys, tables[1].keys)
     assert np.array_equal(tables[0].sums, tables[1].sums)
     whole = np.zeros((7, 7))

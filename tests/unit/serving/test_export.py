@@ -20,7 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families import arpa
+from rungwise.models.families import ngram
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.ngram import NgramConfig
@@ -28,7 +28,8 @@ from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pipeline.loading import find_built, load
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.serving.export import write_pretrained
-from rungwise.serving.hugging_face.modules import FILES, HUB_CARD
+from rungwise.serving.hugging_face.reading import FILES
+from rungwise.serving.hugging_face.writing import HUB_CARD
 from rungwise.tokenizer import (
     CLEAN_UP,
     CLS_ID,
@@ -159,7 +160,7 @@ def test_an_ngram_model_is_written_as_arpa(
     out = tmp_path / "out"
     assert main(["export", made.folder.uri, "--to", str(out)]) == 0
     assert "kenlm.Model" in capsys.readouterr().out
-    read = arpa.read_arpa((out / "model.arpa").read_text("utf-8").splitlines())
+    read = ngram.read_arpa((out / "model.arpa").read_text("utf-8").splitlines())
     assert [read.words[index] for index in (UNK_ID, CLS_ID, SEP_ID)] == ["<unk>", "<s>", "</s>"]
     pieces = [tokenizer.encode(s) for s in made_up_sentences(77, 5)]
     asked = [each.tokens for each in pieces]

@@ -35,7 +35,7 @@ from rungwise.evaluation.suites.section import (
     read_files,
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
-from rungwise.models.trained.contexts import EncodedWords, StaticWords
+from rungwise.models.trained.encoders import EncodedWords, StaticWords
 from rungwise.tokenizer.mask_units import find_blanks
 
 MIX = "mix.json"  # the learned share of each layer, of the suites that learn one

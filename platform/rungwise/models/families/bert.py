@@ -29,25 +29,22 @@ from torch.nn import functional
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.counterpart import Architecture, Counterpart, Modules
-from rungwise.models.family import TransformerFamily
+from rungwise.models.family import Steps, TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
-from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
-from rungwise.models.losses.heads import EncoderHead
-from rungwise.models.losses.hybrid import HYBRID, PERMUTED
+from rungwise.models.losses.masked_variants import HYBRID, PERMUTED, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import (
     LEFT_TO_RIGHT,
     MLM,
     MLM_NSP,
     SENTENCE_ORDER,
+    EncoderHead,
     Objective,
     PretrainingLogits,
 )
-from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
-from rungwise.models.suggestion import Steps
-from rungwise.models.trained.contexts import MeanOfStates
-from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.losses.text_vectors import TEXT_VECTORS
+from rungwise.models.trained.encoders import LayeredEncoder, MeanOfStates
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
-from rungwise.models.transformer.attention import WHOLE, Boundaries
+from rungwise.models.transformer.attention import WHOLE, Activation, Boundaries, Norm
 from rungwise.models.transformer.block import (
     Transformer,
     initialise,
@@ -61,7 +58,6 @@ from rungwise.models.transformer.body import (
     TransformerBody,
     boundaries,
 )
-from rungwise.models.transformer.layer import Activation, Norm
 
 NUM_SEGMENTS = 2
 NOT_NEXT, IS_NEXT = 0, 1
@@ -124,7 +120,7 @@ class BertConfig(EncoderFamily):
     idea: ClassVar[str] = "a Transformer that fills in hidden words from both sides"
     objectives: ClassVar = (
         *(MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT),
-        *(*SENTENCE_OBJECTIVES, HYBRID, REPLACED_TOKENS, SPAN_DENOISING, PERMUTED),
+        *(*TEXT_VECTORS, HYBRID, REPLACED_TOKENS, SPAN_DENOISING, PERMUTED),
     )
     layer_norm_epsilon: ClassVar[float] = 1e-12
     activation: ClassVar[Activation] = "gelu"

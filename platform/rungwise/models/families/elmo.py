@@ -1,41 +1,32 @@
 """ELMo's bidirectional language model (Peters et al. 2018, "Deep contextualized word
 representations", arXiv:1802.05365), after the release of its authors, allenai/bilm-tf.
 
-    ids ──> character CNN ──> x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
-                                  └──> LSTM ──> LSTM + input ──> logits of the token before
+    bytes of a token ──> embedding (N, C, K) ──> the filters of each width, max over positions
+        ──> activation ──> (N, F) ──> highways ──> projection ──> x
 
-Two language models, one per direction, share only the token vectors (characters.py) and the output.
-Dropout applies before each layer and before the output; layers above the first are residual. The
-loss is the mean of both over all tokens, as in the release; the paper sums them.
+    x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
+        └──> LSTM ──> LSTM + input ──> logits of the token before
 
-Fine-tuning reads both directions concatenated: the paper's 2·L + 1 vectors as L + 1 layers, where
-layer 0 is the token's vector twice. A task weights them (finetune/model.py).
+The character CNN is after Kim et al. 2016, arXiv:1508.06615, and Jozefowicz et al. 2016,
+arXiv:1602.02410. A character is one of 261 symbols: the 256 bytes and the five below. A token
+begins and ends with a mark and is padded to C symbols; the CNN reads the padding like any other
+symbol. The spelling of each token is a buffer beside the weights, filled once before training
+(`spell`), so using the weights needs no tokenizer. Each distinct token of a batch goes through the
+CNN once.
+
+The two directions share only the token vectors and the output. Dropout applies before each layer
+and before the output; layers above the first are residual. The loss is the mean of both over all
+tokens, as in the release; the paper sums them. Fine-tuning reads both directions concatenated: the
+paper's 2·L + 1 vectors as L + 1 layers, where layer 0 is the token's vector twice.
 
 The left-to-right state is carried from block to block (training/state.py). The release also
-carries the right-to-left state, but that state comes from the text on the left, which a
-right-to-left model must not know: where blocks overlap by a token, it has read that token as the
-first input of one block and predicts it as the last target of the next. Here the right-to-left
-state starts from zero in each block, as in fine-tuning, so each direction gives a true probability.
+carries the right-to-left state, but where blocks overlap by a token, that has read as the first
+input of one block what it predicts as the last target of the next. Here it starts from zero in each
+block, as in fine-tuning, so each direction gives a true probability. The release samples 8,192
+words per batch for the softmax; here it covers the whole vocabulary.
 
-The release samples 8,192 words per batch for the softmax; here it covers the whole vocabulary.
-
-Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary.
-
-Token vectors from spelling: the character CNN of ELMo (Peters et al. 2018, arXiv:1802.05365,
-after Kim et al. 2016, arXiv:1508.06615, and Jozefowicz et al. 2016, arXiv:1602.02410).
-
-    bytes of a token ──> embedding (N, C, K) ──> the filters of each width, max over positions
-        ──> activation ──> (N, F) ──> highways ──> projection ──> (N, P)
-
-A character is one of 261 symbols: the 256 bytes and the five below. A token begins and ends with a
-mark and is padded to C symbols. The CNN reads the padding like any other symbol, as does the
-released biLM (allenai/bilm-tf). The spelling of each token is a buffer beside the weights, filled
-once before training (`spell`), so using the weights needs no tokenizer.
-
-Vectors do not depend on context, so each distinct token of a batch goes through the CNN once.
-
-Shapes: B batch, T sequence, V vocabulary, N tokens, C symbols of a token, K size of a symbol,
-F filters, P output.
+Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary, N
+tokens, C symbols of a token, K size of a symbol, F filters.
 """
 
 import math
@@ -53,10 +44,9 @@ from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places
 from rungwise.models.families.projected_lstm import ProjectedLstm
-from rungwise.models.family import StatefulFamily
+from rungwise.models.family import StatefulFamily, Steps
 from rungwise.models.losses.cross_entropy import padded_size
 from rungwise.models.losses.objectives import BILM, Objective
-from rungwise.models.suggestion import Steps
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries

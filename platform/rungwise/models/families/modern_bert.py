@@ -24,13 +24,12 @@ from torch import Tensor, nn
 from rungwise.core.errors import DataError
 from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Modules, read_rotary_base
 from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reading_direction
-from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
-from rungwise.models.losses.hybrid import HYBRID
+from rungwise.models.losses.masked_variants import HYBRID, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
-from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
+from rungwise.models.losses.text_vectors import TEXT_VECTORS
+from rungwise.models.transformer.attention import Activation, Layer
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import TransformerBody
-from rungwise.models.transformer.layer import Activation, Layer
 
 
 class ModernBertConfig(EncoderFamily):
@@ -42,7 +41,7 @@ class ModernBertConfig(EncoderFamily):
     objectives: ClassVar = (
         MLM,
         LEFT_TO_RIGHT,
-        *SENTENCE_OBJECTIVES,
+        *TEXT_VECTORS,
         HYBRID,
         REPLACED_TOKENS,
         SPAN_DENOISING,

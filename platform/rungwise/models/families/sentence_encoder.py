@@ -45,17 +45,17 @@ from rungwise.models.counterpart import Architecture, Counterpart, SentenceModul
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import SENTENCES, SentenceHead
-from rungwise.models.trained.contexts import EncodedWords
-from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.trained.encoders import EncodedWords, LayeredEncoder
+from rungwise.models.transformer.attention import Layer
 from rungwise.models.transformer.block import (
+    Pooling,
     Transformer,
     draw_uniform,
     initialise,
+    pool,
     sinusoid_positions,
 )
 from rungwise.models.transformer.body import Body, OnBody
-from rungwise.models.transformer.layer import Layer
-from rungwise.models.transformer.rows import Pooling, pool
 
 _SENTENCES_AT_ONCE = 256
 _BLOCK_RANGE = 0.02  # of the Transformer's random weights

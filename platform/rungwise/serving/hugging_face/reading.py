@@ -1,7 +1,15 @@
 """Import: the config and the weights of a folder that transformers saved.
 
+    folder ──> config.json, model.safetensors ──> own names ──> rows for new words ──> model
+    tokenizer of the recipe ─────────────────────────────────────┘
+
 Weights are safetensors or the older `pytorch_model.bin`, in one file or in shards. The latter is a
 pickle, of which only tensors are read, so that it cannot run code.
+
+A new word starts as the mean of the pieces that the folder's tokenizer cuts it into, in the token
+embedding, in an untied output matrix and in the output bias, so that the layers get familiar input
+(Gee et al. 2022, "Fast Vocabulary Transfer for Language Model Compression", arXiv:2402.09977).
+Padding rows after the tokenizer's last token are left out.
 """
 
 import json
@@ -13,23 +21,35 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.hub import is_hub, local_copy
 from rungwise.core.storage.source_files import find_files
 from rungwise.models import config as families
 from rungwise.models.counterpart import Counterpart
 from rungwise.models.device import shapes_only
 from rungwise.models.family import Family
-from rungwise.serving.hugging_face.modules import (
-    CONFIG,
-    INDEX,
-    OLD_WEIGHTS,
-    WEIGHTS,
-    count_unused_positions,
-)
+from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer
+from rungwise.training.initial import IMPORTED, ImportConfig, ImportSummary
+from rungwise.training.tensor_files import MODEL, save_tensors
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+OLD_WEIGHTS = "pytorch_model.bin"  # a pickle, of older versions of transformers
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+INDEX = ".index.json"  # ends the name of the file that lists shards
+FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
+
+
+def count_unused_positions(counterpart: Counterpart, data: Mapping[str, Any]) -> int:
+    """How many unused rows their position table has before the first position."""
+    return 1 + (data.get("pad_token_id", 1) or 0) if counterpart.after_padding else 0
 
 
 def load_model(folder: Path) -> tuple[Family, dict[str, Tensor]]:
@@ -225,3 +245,75 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise DataError(f"{path}: expected an object, found {type(data).__name__}")
     return data
+
+
+def import_weights(
+    config: ImportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> ImportSummary:
+    """Write the weights of `config.path` under own names, with a row for each token of `tokenizer`.
+
+    Raises DataError if the folder's kind of model is unsupported, or the tokenizer does not extend
+    the folder's.
+    """
+    folder = weights_folder(config.path)
+    model: Any
+    model, state = load_model(folder)
+    before = read_tokenizer(TokenizerFileConfig(path=config.path))
+    pieces = _cut_new_words(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
+    size = before.get_vocab_size()
+    for name in _list_vocabulary_tensors(model):
+        if name not in state:
+            continue
+        if len(state[name]) < size:
+            raise DataError(
+                f"{folder}: {name} has {len(state[name])} rows, fewer than the {size} "
+                "tokens of the tokenizer beside it; give the folder the tokenizer of its model"
+            )
+        rows = state[name][:size]
+        more = [rows[ids].mean(dim=0, keepdim=True) for ids in pieces]
+        state[name] = torch.cat((rows, *more))
+    save_tensors(output, MODEL, state)
+    return ImportSummary(
+        model=model,
+        vocab_size=size + len(pieces),
+        new_words=len(pieces),
+        headline=f"{model.kind}: {model.describe()}  V={size:,} and {len(pieces):,} new words",
+    )
+
+
+def _input_digests(config: ImportConfig) -> Mapping[str, Any]:
+    place = weights_folder(config.path)
+    folder = Folder.at(place)
+    if not folder.exists(CONFIG):
+        raise DataError(
+            f"pretrain.initial: {config.path} has no {CONFIG}; expected a folder that "
+            "save_pretrained of transformers, or rungwise export, has written"
+        )
+    names = [CONFIG, *list_weight_files(place)]
+    return {name: folder.sha256(name) for name in names}
+
+
+INITIAL_WEIGHTS = StageType(
+    IMPORTED, 2, import_weights, ImportSummary, identity=lambda config: {}, outside=_input_digests
+)
+
+
+def _cut_new_words(before: Tokenizer, after: Tokenizer, path: str) -> list[list[int]]:
+    """The ids that `before` cuts each additional token of `after` into."""
+    size = before.get_vocab_size()
+    for index in range(size):
+        if before.id_to_token(index) != after.id_to_token(index):
+            raise DataError(
+                f"the tokenizer is not that of pretrain.initial: token {index} is "
+                f"{after.id_to_token(index)!r}, but {before.id_to_token(index)!r} in {path}; leave "
+                "out the block tokenizer, or set new_words in it alone"
+            )
+    new = [after.id_to_token(index) for index in range(size, after.get_vocab_size())]
+    return [[piece.id for piece in before.model.tokenize(token)] for token in new]
+
+
+def _list_vocabulary_tensors(config: Family) -> list[str]:
+    """The tensors that have a row for each token."""
+    with shapes_only():
+        one, other = (config.build(size, config.objectives[0]).state_dict() for size in (7, 8))
+    return [name for name, tensor in one.items() if tensor.shape != other[name].shape]
