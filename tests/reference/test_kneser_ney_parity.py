@@ -69,17 +69,13 @@ def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
     path = tmp_path / "ptb.arpa"
     lines = ngram.arpa_lines(model, [ngram.START, ngram.END, "[unseen]", *vocabulary])
     path.write_text("\n".join(lines) + "\n", "utf-8")
-    with path.open(encoding="utf-8") as stream:
-        read = ngram.read_arpa(stream)
     ours = model.log_probabilities(
         [[*(vocabulary.get(word, vocabulary["<unk>"]) for word in line), END] for line in asked]
     )
-    again = read.model.log_probabilities(read.encode(asked))
     theirs = kenlm.Model(str(path))
-    for line, scores, reread in zip(asked, ours, again, strict=True):
+    for line, scores in zip(asked, ours, strict=True):
         expected = [log * np.log(10) for log, _, _ in theirs.full_scores(" ".join(line))]
         np.testing.assert_allclose(scores, expected, rtol=1e-4)
-        np.testing.assert_allclose(scores, reread, rtol=1e-7)
 
 
 @pytest.mark.parametrize("contiguous", [False, True])

@@ -1,8 +1,7 @@
 """`rungwise export MODEL --to FOLDER`: write a model in a format that other software reads.
 
 MODEL is a recipe (its finished pretrain stage), the folder of a pretrain or evaluate artifact,
-local or in an object store, or a registered model. To import, set `pretrain.initial`, or call
-`rungwise.models.families.ngram.read_arpa` for an ARPA file.
+local or in an object store, or a registered model. To import, set `pretrain.initial`.
 """
 
 import argparse

@@ -78,10 +78,8 @@ def suggest_passes(size: Size, a_second: float, most: float) -> int:
 
 
 class Family(Config):
-    """A kind of model with its sizes; each subclass has a literal `kind` with its default.
-
-    What a family leaves out raises ConfigError naming `model.kind` and what was asked.
-    """
+    """A kind of model with its sizes; each subclass has a literal `kind` with its default. What a
+    family leaves out raises ConfigError naming `model.kind` and what was asked."""
 
     kind: Any
     year: ClassVar[int]  # of the paper, the place of the rung in history
@@ -160,13 +158,11 @@ class Family(Config):
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the floating-point operations per token of a training step, forward and backward: 6
         per weight of each matrix that multiplies the token (2 forward, 4 backward), and attention.
-
         V is the vocabulary without padding, T the row length, M the masked tokens per row. Not
         counted: embedding look-ups, biases, norms, element-wise operations, softmax, the optimizer,
         recomputation. The count depends on the model only, to compare implementations: the last MLP
-        counts at every position, although masked objectives compute it only where they predict
-        (4 % of BERT base at length 128).
-        """
+        counts at every position, although masked objectives compute it only where they predict (4 %
+        of BERT base at length 128)."""
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:

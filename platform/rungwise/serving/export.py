@@ -76,11 +76,9 @@ class Export:
 
 
 def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> Export:
-    """Export the model of an artifact with its tokenizer, or its token vectors.
-
-    Raises UserError if `to` already holds a model, ConfigError if the format cannot hold this
-    model, DataError if an input of the model is gone.
-    """
+    """Export the model of an artifact with its tokenizer, or its token vectors. Raises UserError if
+    `to` already holds a model, ConfigError if the format cannot hold this model, DataError if an
+    input of the model is gone."""
     tokenizer = find_tokenizer(pretrain)
     training = read_training_config(pretrain)
     config, objective = training.model, training.objective
@@ -106,11 +104,9 @@ def write_task_model(predictor: Predictor, to: Folder, card: str = "") -> Export
 
 
 def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
-    """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX.
-
-    Raises UserError if `to` already holds a model or packages are missing, ConfigError if the
-    model has no ONNX form.
-    """
+    """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX. Raises UserError
+    if `to` already holds a model or packages are missing, ConfigError if the model has no ONNX
+    form."""
     if isinstance(model, Predictor):
         module, tokenizer, frame = model.model.cpu(), model.tokenizer, model.frame
     else:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -33,6 +33,7 @@ from rungwise.finetune import DESCRIPTION, describe
 from rungwise.finetune.model import TaskModel
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer
+from rungwise.serving.hugging_face.writing import add_frame
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import FILE as TOKENIZER
 
@@ -44,10 +45,8 @@ _TRACED = 16  # the longest row that is traced; the graph takes any length
 def export_onnx(
     model: LayeredEncoder | TaskModel, tokenizer: Tokenizer, frame: Frame | None, folder: Path
 ) -> None:
-    """Write the graph, the tokenizer and, for a fine-tuned model, its description.
-
-    Raises ConfigError for a model that ONNX cannot express, UserError without the packages.
-    """
+    """Write the graph, the tokenizer and, for a fine-tuned model, its description. Raises
+    ConfigError for a model that ONNX cannot express, UserError without the packages."""
     task = model if isinstance(model, TaskModel) else None
     if not any(isinstance(part, Transformer) for part in model.modules()):
         raise ConfigError(
@@ -92,7 +91,12 @@ def export_onnx(
     assert program is not None, "dynamo returns the program"
     program.save(folder / MODEL)
     if frame is not None:
-        _add_frame(tokenizer, frame)
+        # Marks that fine-tuning added are not in the vocabulary.
+        marks = {"[START]": frame.start, "[BETWEEN]": frame.between, "[END]": frame.end}
+        add_frame(
+            tokenizer,
+            *((tokenizer.id_to_token(mark) or name, mark) for name, mark in marks.items()),
+        )
     tokenizer.save(str(folder / TOKENIZER))
     if task is not None:
         (folder / DESCRIPTION).write_text(json.dumps(describe(task), indent=1), encoding="utf-8")
@@ -111,16 +115,3 @@ class _Graph(nn.Module):
             return model(ids_RT, segments_RT, lengths_R)
         logits = model.head.project(model.states(ids_RT, segments_RT, lengths_R), lengths_R)
         return logits.unbind(dim=-1) if len(model.head.outputs) > 1 else logits
-
-
-def _add_frame(tokenizer: Tokenizer, frame: Frame) -> None:
-    """Frame texts as in fine-tuning; marks that fine-tuning added are not in the vocabulary."""
-    start = tokenizer.id_to_token(frame.start) or "[START]"
-    end = tokenizer.id_to_token(frame.end) or "[END]"
-    between = tokenizer.id_to_token(frame.between) or "[BETWEEN]"
-    marks = {start: frame.start, between: frame.between, end: frame.end}
-    tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single=f"{start} $A {end}",
-        pair=f"{start} $A {between} $B:1 {end}:1",
-        special_tokens=list(marks.items()),
-    )

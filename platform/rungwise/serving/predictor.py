@@ -80,9 +80,7 @@ class Predictor:
     @classmethod
     def load(cls, folder: Folder, quiet: bool = False) -> "Predictor":
         """Load from a folder with the three files; `quiet` models do not warn about cut texts.
-
-        Raises DataError naming a missing file.
-        """
+        Raises DataError naming a missing file."""
         for name in FILES:
             if not folder.exists(name):
                 raise DataError(
@@ -204,10 +202,8 @@ def require_artifact(folder: Folder) -> Artifact:
 
 
 def load_predictor(folder: Folder) -> Model:
-    """The model in the folder of an artifact, or in a registry's copy of one.
-
-    Raises DataError naming a missing file.
-    """
+    """The model in the folder of an artifact, or in a registry's copy of one. Raises DataError
+    naming a missing file."""
     artifact = require_artifact(folder)
     if artifact.stage == _PRETRAIN:
         return PretrainedPredictor(artifact, load_reader(find_tokenizer(artifact).folder))

@@ -103,10 +103,8 @@ def _check(verify: Callable[[], None]) -> list[str]:
 def compare_models(first: Artifact, second: Artifact) -> Estimate | None:
     """How much better the first model is than the second: evaluations by their metric on the same
     test examples, pretrainings in bits per byte on the same held-out documents; None if a
-    pretraining gives texts no probability.
-
-    Raises DataError if their tasks or corpora differ, or only one has pseudo-likelihoods.
-    """
+    pretraining gives texts no probability. Raises DataError if their tasks or corpora differ, or
+    only one has pseudo-likelihoods."""
     both = (first, second)
     if first.stage == "evaluate":
         task, _ = _check_common("task", [find_input(each, "task") for each in both])

@@ -3,7 +3,6 @@ documents and padding, each network's vectors, and training."""
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,9 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
-from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
 from rungwise.models.losses.objectives import Loss, Losses, Objective, Part
@@ -32,9 +29,8 @@ from rungwise.models.losses.sentences import (
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, SentenceVectors
 from rungwise.models.transformer.block import parameter_count, pool
-from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from tests.small_models import shaken
-from tests.training_runs import VOCAB, make_instances, run
+from tests.training_runs import VOCAB
 
 SIZES: dict[str, Any] = {"embedding_size": 6, "hidden_size": 6, "num_heads": 2}
 NETWORKS: tuple[dict[str, Any], ...] = (
@@ -164,15 +160,6 @@ def worked_writing(model: Any, batch: SentenceRuns[Tensor], offsets: list[int]) 
 
 
 RUNS = [[3, 1, 4, 2, 5, 1], [2, 6, 3, 0, 0, 0]], [[1, 1, 1, 2, 3, 3], [1, 2, 2, 0, 0, 0]]
-
-
-@each_network
-def test_training_begins_near_the_logarithm_of_the_candidates(network: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    sizes = {**network, "embedding_size": 64, "hidden_size": 64, "num_heads": 2}
-    model = SentenceEncoderConfig(**sizes).build(VOCAB, QUICK_THOUGHTS)
-    loss = QUICK_THOUGHTS(model, runs([[20] * 50], [[1] * 50])).loss().item()
-    assert loss == pytest.approx(math.log(49), abs=0.5)
 
 
 @each_network
@@ -353,46 +340,6 @@ def test_an_autoencoder_learns_to_copy_random_digits() -> None:
 def test_sizes_that_do_not_fit_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(SentenceEncoderConfig, keys)
-
-
-# Training.
-
-
-def settings(**changes: Any) -> Any:
-    data = {
-        "model": {"kind": "sentence_encoder", "network": "gru", **SIZES},
-        "pretrain": {
-            "steps": 20,
-            "global_batch_size": 4,
-            "optimizer": {"learning_rate": 0.01},
-            "precision": "float32",
-            "validation_every_steps": 10,
-            "validation_instances": 20,
-            "log_every_steps": 1,
-        },
-    }
-    return require_gradient(validate(PretrainStageConfig, with_overrides(data, changes)), "steps")
-
-
-@pytest.fixture(scope="module")
-def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return make_instances(
-        tmp_path_factory.mktemp("runs"),
-        "sentence_runs",
-        documents=(120,),
-        sentences=8,
-        sentence_length=9,
-    )
-
-
-def test_a_short_training_beats_chance(instances: Artifact, tmp_path: Path) -> None:
-    """A word calls for the next, so a sentence begins where the one before it ends."""
-    changes = {"pretrain.steps": 150, "model.embedding_size": 24, "model.hidden_size": 24}
-    progress = run(settings(**changes), instances, tmp_path)
-    first, last = progress.validation[0], progress.validation[-1]
-    assert first["neighbour_loss"] == pytest.approx(math.log(7), abs=0.1)
-    assert last["neighbour_loss"] < first["neighbour_loss"] - 0.2
-    assert last["neighbour_accuracy"] > 0.45 > 14 / 56  # of 7 others, 1 or 2 are neighbours
 
 
 LONGEST = 6

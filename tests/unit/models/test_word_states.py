@@ -50,15 +50,6 @@ def reader(encoder: Any, closes: int | None, opens: int = 90) -> WordReader:
     return WordReader(WORDPIECE, EncodedWords(encoder, opens, closes), None)
 
 
-def test_pieces_of_odd_characters_by_hand() -> None:
-    sentence = Sentence.of_words(["Banks", "naïve", "nai\u0308ve", "茶叶", "\x00", "Ünknown", "!"])
-    assert sentence.text[slice(*sentence.words[3])] == "茶叶"
-    encoding = WORDPIECE.encode(sentence.text)
-    assert encoding.tokens == ["ban", "##k", "##s", "naive", "naive", "茶", "叶", "[UNK]", "!"]
-    found = [list(pieces) for pieces in find_pieces(encoding.offsets, sentence.words)]
-    assert found == [[0, 1, 2], [3], [4], [5, 6], [], [7], [8]]
-
-
 @pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
 def test_pieces_are_those_that_share_a_character(kind: str) -> None:
     config = ByteBpeConfig(vocab_size=300) if kind == "byte_bpe" else UnigramConfig(vocab_size=60)

@@ -87,7 +87,8 @@ class ModernBertConfig(EncoderFamily):
         return MlmHead(self.hidden_size, vocab_size, biases=False, epsilon=epsilon)
 
     def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
-        return ModernBertForPretraining(self, vocab_size, vocab_multiple)
+        body = self.stack(vocab_size, vocab_multiple, causal=False)
+        return MaskedOutput(self, body, self.head(vocab_size))
 
 
 class ModernBert(TransformerBody):
@@ -119,18 +120,6 @@ class ModernBert(TransformerBody):
 
     def embeddings(self) -> list[nn.Module]:
         return [self.token_embedding, self.embedding_norm]
-
-
-class ModernBertForPretraining(MaskedOutput):
-    """ModernBERT with the MLM head."""
-
-    modern_bert: ModernBert
-    nsp = None
-
-    def __init__(self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(ModernBert(config, vocab_size, vocab_multiple))
-        self.mlm = config.head(vocab_size)
-        initialise(self.mlm, config.initializer_range)
 
 
 # In transformers. Since its version 5 a config lists the attention type of each layer and the

@@ -14,8 +14,7 @@ N n-grams, V vocabulary, O order
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.families import ngram_model as ngram_tables
 from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
-from rungwise.models.families.ngram_model import NgramLanguageModel, Table, find_ngrams
+from rungwise.models.families.ngram_model import NgramLanguageModel, Table
 from rungwise.models.family import Family, Size
 from rungwise.models.fitting import Create, Parts, Tasks, TextFile, Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective
@@ -35,31 +34,6 @@ FILE = "model.arpa"
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 _NEVER = -99.0  # stands for log10 of 0
 _LN_10 = math.log(10)
-
-
-@dataclass(frozen=True)
-class Arpa:
-    """The model of an ARPA file and the word of each id."""
-
-    model: NgramLanguageModel
-    words: tuple[str, ...]
-
-    def encode(self, sentences: Iterable[Sequence[str]]) -> list[list[int]]:
-        """Return the ids of sentences of words, each closed by the end symbol. Raises DataError for
-        an unknown word if the file has no <unk>."""
-        ids = {word: index for index, word in enumerate(self.words)}
-        unknown = ids.get(UNKNOWN)
-        texts = []
-        for sentence in sentences:
-            indices = [ids.get(word, unknown) for word in (*sentence, END)]
-            text = [index for index in indices if index is not None]
-            if len(text) < len(indices):
-                raise DataError(
-                    f"expected words of the ARPA file, which has no {UNKNOWN}, found "
-                    f"{[*sentence, END][indices.index(None)]!r}; estimate it with {UNKNOWN}"
-                )
-            texts.append(text)
-        return texts
 
 
 def arpa_lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
@@ -96,86 +70,6 @@ def arpa_lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]
             yield from (f"{log:.9g}\t{row}" for log, row in zip(logs, rows, strict=True))
     yield ""
     yield "\\end\\"
-
-
-def read_arpa(text: Iterable[str]) -> Arpa:
-    """Read the model from the lines of an ARPA file, which may be an open file. Raises DataError
-    for malformed lines and for an n-gram whose prefix is not in the file."""
-    sections: list[list[list[str]]] = []
-    for number, line in enumerate(text, start=1):
-        fields = line.split()
-        if not fields or (not sections and not line.startswith("\\")):
-            continue
-        if fields[0].startswith("\\") and fields[0].endswith(("-grams:", "\\")):
-            if fields[0] == "\\end\\":
-                break
-            if fields[0] != "\\data\\":
-                sections.append([])
-            continue
-        order = len(sections)
-        numbers = [fields[0], *fields[order + 1 :]]
-        if len(fields) not in (order + 1, order + 2) or not all(map(_is_number, numbers)):
-            raise DataError(
-                f"line {number} of the ARPA file: expected a number, {order} words and perhaps a "
-                f"number, found {line.strip()!r:.60}"
-            )
-        sections[-1].append(fields)
-    else:
-        raise DataError("expected an ARPA file that ends with \\end\\, found none")
-    sections = [rows for rows in sections if rows]
-    words = tuple(fields[1] for fields in sections[0]) if sections else ()
-    ids = {word: index for index, word in enumerate(words)}
-    for word in (START, END):
-        if word not in ids:
-            raise DataError(f"expected {word} among the words of the ARPA file, found none")
-    keys: list[NDArray[np.int64]] = []
-    probabilities, backoffs = [], []
-    for order, rows in enumerate(sections, start=1):
-        index = np.array([[ids.get(word, -1) for word in row[1 : order + 1]] for row in rows])
-        index = index.reshape(-1, order)
-        if (index < 0).any():
-            raise DataError(f"a {order}-gram of the ARPA file has a word that is no 1-gram of it")
-        logs = np.array([float(row[0]) for row in rows]) * _LN_10
-        weights = [float(row[order + 1]) if len(row) > order + 1 else 0.0 for row in rows]
-        ascending = np.arange(len(rows))
-        if order > 1:
-            key = _keys(index, keys, len(words))
-            ascending = np.argsort(key)
-            keys.append(key[ascending])
-        else:
-            logs[ids[START]] = -math.inf
-        probabilities.append(logs[ascending])
-        backoffs.append(np.array(weights)[ascending] * _LN_10)
-    model = NgramLanguageModel(
-        vocab_size=len(words),
-        start_id=ids[START],
-        discounts=np.full((len(sections), 3), math.nan),  # not stored in the file
-        keys=tuple(keys),
-        ngram_log_probabilities=tuple(probabilities),
-        log_backoffs=tuple(backoffs[:-1]),
-        end_id=ids[END],
-    )
-    return Arpa(model, words)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return not math.isnan(float(text))
-    except ValueError:
-        return False
-
-
-def _keys(
-    ngrams: NDArray[np.int64], shorter: Sequence[NDArray[np.int64]], vocab_size: int
-) -> NDArray[np.int64]:
-    """Return the keys of `ngrams` (N, n), given those of orders 2 to n - 1; see ngram_model.py."""
-    context, exists = find_ngrams(ngrams[:, :-1], shorter, vocab_size)
-    if not exists.all():
-        raise DataError(
-            f"expected the beginning of each {ngrams.shape[1]}-gram of the ARPA file among its "
-            "shorter n-grams, found one that is not"
-        )
-    return context * vocab_size + ngrams[:, -1]
 
 
 _LITTLE = 1_000_000  # tokens, of which the counts may give no discounts
@@ -257,8 +151,7 @@ class NgramConfig(Family):
         names[model.start_id], names[end] = START, END
         if special.unk is not None and UNKNOWN not in names:
             names[special.unk] = UNKNOWN
-        loader = "kenlm.Model or rungwise.models.families.ngram.read_arpa"
-        return TextFile(FILE, loader, arpa_lines(model, names))
+        return TextFile(FILE, "kenlm.Model", arpa_lines(model, names))
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds

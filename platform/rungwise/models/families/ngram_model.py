@@ -156,12 +156,10 @@ class NgramLanguageModel:
         return len(self.ngram_log_probabilities)
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Return the natural log-probability of each token, given those before it in its text.
-
-        The context restarts at the beginning of a text and after an end symbol inside it. Append
-        the end symbol to have it predicted. Raises DataError for the start symbol and for a token
-        outside the vocabulary.
-        """
+        """Return the natural log-probability of each token, given those before it in its text. The
+        context restarts at the beginning of a text and after an end symbol inside it. Append the
+        end symbol to have it predicted. Raises DataError for the start symbol and for a token
+        outside the vocabulary."""
         lengths = np.array([len(text) for text in texts], np.int64)
         ids = np.concatenate([np.empty(0, np.int64), *(np.asarray(t, np.int64) for t in texts)])
         begins = np.zeros(len(ids), bool)

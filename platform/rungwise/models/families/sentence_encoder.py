@@ -9,16 +9,11 @@
     two_grus, ...  both directions, concatenated             last: the end of each direction
     transformer    all tokens, with sinusoids for places     mean
 
-What an objective needs besides the encoder:
-
-    quick_thoughts         a second encoder g, without shared weights; the vector is [f; g], each of
-                           length 1, and a score is the product of f of one with g of the other
-    skip_thoughts          a GRU for each text to write that reads the words before and, at each,
-    sentence_autoencoder   the vector; that enters all gates, as the terms C h of Kiros et al., and
-    sentence_translation   the state begins at zero. All share the encoder's word vectors and one
-                           output
-    inference              [u; v; |u - v|; u * v] through linear layers, without a non-linearity
-                           between them, as in the release (facebookresearch/InferSent)
+Quick-thoughts has a second encoder g, without shared weights: the vector is [f; g], each of length
+1, and a score is the product of f of one with g of the other. What writes a text is a GRU that
+reads the words before and, at each, the vector; that enters all gates, as the terms C h of Kiros et
+al., and the state begins at zero. Inference puts [u; v; |u - v|; u * v] through linear layers,
+without a non-linearity between them, as in the release (facebookresearch/InferSent).
 
 InferSent is `two_lstms` with `max`. The Universal Sentence Encoder (Cer et al. 2018,
 arXiv:1803.11175) is a Transformer with `root`; its angular similarity orders as the cosine does.

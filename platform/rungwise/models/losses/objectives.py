@@ -249,11 +249,8 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """A prediction to train on; see the module docstring.
-
-    The exponential of the loss of `tokens` is a perplexity; `pair` is a loss over pairs of
-    segments.
-    """
+    """A prediction to train on; see the module docstring. The exponential of the loss of `tokens`
+    is a perplexity; `pair` is a loss over pairs of segments."""
 
     name: str
     tokens: Part

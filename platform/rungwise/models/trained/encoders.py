@@ -110,12 +110,10 @@ class LayeredEncoder(OnBody):
         return len(self.body.levels()) - 1
 
     def load(self, pretrained: Mapping[str, Tensor], loaded_layers: int | None = None) -> None:
-        """Copy the weights from the state dict of a pretraining model.
-
-        With `loaded_layers`, copy only the embeddings and that many of the lowest layers; the rest
-        keep their random weights (Yosinski et al. 2014, arXiv:1411.1792, for images), as do new
-        tokens. Raises DataError naming the first tensor that does not fit, before copying anything.
-        """
+        """Copy the weights from the state dict of a pretraining model. With `loaded_layers`, copy
+        only the embeddings and that many of the lowest layers; the rest keep their random weights
+        (Yosinski et al. 2014, arXiv:1411.1792, for images), as do new tokens. Raises DataError
+        naming the first tensor that does not fit, before copying anything."""
         levels = self.depth()
         if loaded_layers is not None:
             levels = levels[: loaded_layers + 1]

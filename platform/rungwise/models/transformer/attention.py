@@ -49,12 +49,10 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """The options of one block; the defaults are those of BERT and GPT.
-
-    Each of the `num_key_value_heads` serves an equal number of query heads. `window` is the largest
-    distance to a key on either side, None for no limit. `first_norm` False drops the attention norm
-    of a pre-norm block whose input is already normalised.
-    """
+    """The options of one block; the defaults are those of BERT and GPT. Each of the
+    `num_key_value_heads` serves an equal number of query heads. `window` is the largest distance to
+    a key on either side, None for no limit. `first_norm` False drops the attention norm of a
+    pre-norm block whose input is already normalised."""
 
     hidden_size: int
     num_heads: int
@@ -138,10 +136,8 @@ def visible_keys(
     sequence_length: int, lengths_B: Tensor | None, where: Boundaries, *, causal: bool, varlen: bool
 ) -> Visible:
     """Return which keys each query sees, for all layers; None if the kernel's own rule is enough.
-
     `lengths_B` counts the real tokens of each row; with boundaries and without `causal` it must be
-    None. Tokens see only their own document. `varlen` (see `has_varlen`) needs `where.starts`.
-    """
+    None. Tokens see only their own document. `varlen` (see `has_varlen`) needs `where.starts`."""
     T, document_BT = sequence_length, where.document
     if document_BT is not None:
         assert causal or lengths_B is None, "padding is a document of its own"

@@ -83,12 +83,10 @@ def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
 
 
 def initialise(module: nn.Module, initializer_range: float, *, truncated: bool = True) -> None:
-    """Draw weights from a normal with PyTorch's generator; biases are 0, norms 1 and 0.
-
-    BERT truncates the normal at two standard deviations: `create_initializer` of
-    google-research/bert (modeling.py). As in TensorFlow this is not compensated, so the actual
-    standard deviation is 0.88 of `initializer_range`. GPT does not truncate.
-    """
+    """Draw weights from a normal with PyTorch's generator; biases are 0, norms 1 and 0. BERT
+    truncates the normal at two standard deviations: `create_initializer` of google-research/bert
+    (modeling.py). As in TensorFlow this is not compensated, so the actual standard deviation is
+    0.88 of `initializer_range`. GPT does not truncate."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
             if truncated:
@@ -301,9 +299,7 @@ def run_cells(
     weights: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, Any]:
     """Return the outputs of PyTorch's recurrent layers, zeros at padding, and their last state.
-
-    `lengths_N` is None if no row is padded; `weights` stand for those of the same names.
-    """
+    `lengths_N` is None if no row is padded; `weights` stand for those of the same names."""
     if lengths_N is None:
         return functional_call(cells, dict(weights or {}), (x_NLD, state))
     # Pack, as a right-to-left direction would otherwise begin with the padding.

@@ -30,11 +30,9 @@ from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
 
 
 class ParagraphVectorsConfig(WindowFamily):
-    """PV-DBOW or PV-DM, by default the first, which learns no vectors of words.
-
-    PV-DM reads the sum, which learns at the rate of PV-DBOW. As in word2vec, the mean follows its
-    true gradient and needs a learning rate about as many times higher as rows are averaged.
-    """
+    """PV-DBOW or PV-DM, by default the first, which learns no vectors of words. PV-DM reads the
+    sum, which learns at the rate of PV-DBOW. As in word2vec, the mean follows its true gradient and
+    needs a learning rate about as many times higher as rows are averaged."""
 
     objectives: ClassVar = (vector_objective("document_words", "Held-out document", "word"),)
 

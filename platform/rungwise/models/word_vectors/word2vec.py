@@ -70,13 +70,10 @@ class WindowFamily(Family):
 
 
 class Word2vecConfig(WindowFamily, VectorFamily):
-    """One of the four models of the papers: two architectures, two outputs.
-
-    Noise is drawn once for all words of a window, which has the same expectation as drawing for
-    each (Ji et al. 2016, arXiv:1604.04661). CBOW follows the gradient of the mean, which the first
-    implementations did not (Irsoy et al. 2021, arXiv:2012.15332), and needs a learning rate of
-    about 0.075.
-    """
+    """One of the four models of the papers: two architectures, two outputs. Noise is drawn once for
+    all words of a window, which has the same expectation as drawing for each (Ji et al. 2016,
+    arXiv:1604.04661). CBOW follows the gradient of the mean, which the first implementations did
+    not (Irsoy et al. 2021, arXiv:2012.15332), and needs a learning rate of about 0.075."""
 
     objectives: ClassVar = (vector_objective("context_words", "Held-out context", "pair of words"),)
 

@@ -53,12 +53,10 @@ def count_unused_positions(counterpart: Counterpart, data: Mapping[str, Any]) ->
 
 
 def load_model(folder: Path) -> tuple[Family, dict[str, Tensor]]:
-    """The config and the weights in `folder`, in float32 and under the names of rungwise.
-
-    Names are those of the family's pretraining model, and `classifier` or `qa_outputs` for the last
-    layer of a task head; absent heads are left out. The vocabulary size is that of the embedding.
-    Raises DataError naming the file and the missing or unsupported key.
-    """
+    """The config and the weights in `folder`, in float32 and under the names of rungwise. Names are
+    those of the family's pretraining model, and `classifier` or `qa_outputs` for the last layer of
+    a task head; absent heads are left out. The vocabulary size is that of the embedding. Raises
+    DataError naming the file and the missing or unsupported key."""
     data, config, counterpart = _read_config(folder / CONFIG)
     paths = [folder / name for name in list_weight_files(folder)]
     path, tensors = paths[0], _read_weights(paths, counterpart, config)
@@ -251,10 +249,8 @@ def import_weights(
     config: ImportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> ImportSummary:
     """Write the weights of `config.path` under own names, with a row for each token of `tokenizer`.
-
     Raises DataError if the folder's kind of model is unsupported, or the tokenizer does not extend
-    the folder's.
-    """
+    the folder's."""
     folder = weights_folder(config.path)
     model: Any
     model, state = load_model(folder)

@@ -44,13 +44,10 @@ def export_model(
     longest: int | None = None,
 ) -> str:
     """Write `model` and its tokenizer to `folder`, created if needed; returns their class name, ""
-    for one that only sentence-transformers loads.
-
-    `labels` names the classes or tags of a HeadedEncoder, `longest` is the longest row it was
-    fine-tuned on. A tokenizer that frames nothing gets [CLS] A [SEP] B [SEP] if the model reads
-    that, as in training. Raises ConfigError for a model without a counterpart, DataError for a
-    tokenizer of another size.
-    """
+    for one that only sentence-transformers loads. `labels` names the classes or tags of a
+    HeadedEncoder, `longest` is the longest row it was fine-tuned on. A tokenizer that frames
+    nothing gets [CLS] A [SEP] B [SEP] if the model reads that, as in training. Raises ConfigError
+    for a model without a counterpart, DataError for a tokenizer of another size."""
     counterpart, architecture = _find_counterpart(model, config)
     body: Body = (model.encoder if isinstance(model, HeadedEncoder) else model).body  # pyright: ignore[reportAssignmentType]
     # Fine-tuning and some objectives have a dropout of their own.
@@ -62,8 +59,9 @@ def export_model(
             f"{tokenizer_file}: expected a token for padding, [PAD] or <pad>, found none; "
             f"{architecture.name} counts positions from its id on"
         )
-    if counterpart.framed and tokenizer.post_processor is None:
-        add_frame(tokenizer, roles)
+    names = [roles[role] for role in ("cls_token", "sep_token", "sep_token") if role in roles]
+    if counterpart.framed and tokenizer.post_processor is None and len(names) == 3:
+        add_frame(tokenizer, *((name, tokenizer.token_to_id(name)) for name in names))
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / TOKENIZER))
     if counterpart.modules is not None:
@@ -324,10 +322,8 @@ _ROLES: dict[bool, dict[str, tuple[str, ...]]] = {
 
 
 def read_tokenizer(path: Path, vocab_size: int, framed: bool) -> tuple[Tokenizer, dict[str, str]]:
-    """The tokenizer, and its special token for each role, of `framed` or other texts.
-
-    Raises DataError if it cannot be read, or does not have `vocab_size` tokens.
-    """
+    """The tokenizer, and its special token for each role, of `framed` or other texts. Raises
+    DataError if it cannot be read, or does not have `vocab_size` tokens."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no class of its own
@@ -347,13 +343,13 @@ def read_tokenizer(path: Path, vocab_size: int, framed: bool) -> tuple[Tokenizer
     return tokenizer, roles
 
 
-def add_frame(tokenizer: Tokenizer, roles: dict[str, str]) -> None:
-    """Frame as [CLS] A [SEP] and [CLS] A [SEP] B [SEP], with B in segment 1."""
-    if "cls_token" not in roles or "sep_token" not in roles:
-        return
-    cls, sep = roles["cls_token"], roles["sep_token"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
+def add_frame(
+    tokenizer: Tokenizer, start: tuple[str, int], between: tuple[str, int], end: tuple[str, int]
+) -> None:
+    """Frame as start A end and start A between B end, with B in segment 1; a mark has a name and an
+    id."""
+    tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=f"{start[0]} $A {end[0]}",
+        pair=f"{start[0]} $A {between[0]} $B:1 {end[0]}:1",
+        special_tokens=list(dict([start, between, end]).items()),
     )
