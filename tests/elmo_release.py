@@ -14,7 +14,6 @@ from rungwise.models.families.elmo import Elmo, ElmoConfig
 
 OPTIONS: dict[str, Any] = {
     "lstm": {
-        "use_skip_connections": True,
         "projection_dim": 6,
         "cell_clip": 0.6,  # low enough for both to cut
         "proj_clip": 0.4,
@@ -22,7 +21,6 @@ OPTIONS: dict[str, Any] = {
         "n_layers": 2,
     },
     "char_cnn": {
-        "activation": "relu",
         "filters": [[1, 4], [2, 5], [3, 7]],
         "n_highway": 2,
         "embedding": {"dim": 4},
@@ -72,12 +70,10 @@ def release_config(options: dict[str, Any]) -> ElmoConfig:
         cell_size=lstm["dim"],
         cell_clip=lstm["cell_clip"],
         projection_clip=lstm["proj_clip"],
-        skip_connections=lstm["use_skip_connections"],
         filters=cnn["filters"],
         character_size=cnn["embedding"]["dim"],
         max_characters=cnn["max_characters_per_token"],
         num_highways=cnn["n_highway"],
-        activation=cnn["activation"],
     )
 
 

@@ -24,7 +24,7 @@ from rungwise.models.losses.sentences import (
     SENTENCES,
     SKIP_THOUGHTS,
     SentenceHead,
-    replace_diagonal,
+    mask_diagonal,
     sentence_vectors,
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, SentenceVectors
@@ -70,28 +70,21 @@ def loss_of(scores_BRR: Tensor, document: list[list[int]]) -> float:
     return QUICK_THOUGHTS(lambda *_: scores_BRR, batch).loss().item()  # pyright: ignore
 
 
-@pytest.mark.parametrize(
-    ("masked", "expected", "candidates"), [(False, 1.3918189266, 400), (True, 1.1646884461, 399)]
-)
-def test_the_loss_is_the_worked_one_and_starts_at_the_logarithm_of_the_candidates(
-    masked: bool, expected: float, candidates: int
-) -> None:
-    """With S_ii = 0 as in the released code, and without S_ii as in the paper."""
+def test_the_loss_is_the_worked_one_and_starts_at_the_logarithm_of_the_candidates() -> None:
+    """Without S_ii, as in the paper."""
     f = torch.arange(12, dtype=torch.float64).reshape(4, 3) / 10
     g = [[0.1, 0.2, 0.3], [0.3, 0.1, 0], [0, -0.2, 0.4], [0.5, 0.5, -0.1]]
     scores = (f @ torch.tensor(g, dtype=torch.float64).T)[None]
-    assert loss_of(replace_diagonal(scores, masked), [[1] * 4]) == pytest.approx(
-        expected, abs=1e-10
-    )
-    zero = replace_diagonal(torch.zeros(1, 400, 400, dtype=torch.float64), masked)
-    assert loss_of(zero, [[1] * 400]) == pytest.approx(math.log(candidates), abs=1e-9)
+    loss = loss_of(mask_diagonal(scores), [[1] * 4])
+    assert loss == pytest.approx(1.1646884461, abs=1e-10)
+    zero = mask_diagonal(torch.zeros(1, 400, 400, dtype=torch.float64))
+    assert loss_of(zero, [[1] * 400]) == pytest.approx(math.log(399), abs=1e-9)
 
 
-@pytest.mark.parametrize("own_score", ["masked", "zero"])
 @each_network
-def test_the_loss_is_that_of_each_row_worked_alone(network: dict[str, Any], own_score: str) -> None:
+def test_the_loss_is_that_of_each_row_worked_alone(network: dict[str, Any]) -> None:
     """Documents of 3, 1 and 2 sentences in a run, and a run of 1 and 2 with padding behind."""
-    model = built(**network, own_score=own_score).double()
+    model = built(**network).double()
     batch = runs([[3, 1, 4, 2, 5, 1], [2, 6, 3, 0, 0, 0]], [[1, 1, 1, 2, 3, 3], [1, 2, 2, 0, 0, 0]])
     total, count, correct = 0.0, 0, 0
     for ids, lengths, document in zip(batch.ids, batch.lengths, batch.document, strict=True):
@@ -101,11 +94,8 @@ def test_the_loss_is_that_of_each_row_worked_alone(network: dict[str, Any], own_
             for encoder in (model.body, model.other)
         ]
         for i in range(len(read)):
-            scores = {j: (vectors[0][i] @ vectors[1][j]).item() for j in range(len(read))}
-            if own_score == "masked":
-                del scores[i]
-            else:
-                scores[i] = 0.0
+            others = [j for j in range(len(read)) if j != i]
+            scores = {j: (vectors[0][i] @ vectors[1][j]).item() for j in others}
             near = [j for j in (i - 1, i + 1) if 0 <= j < len(read) and document[j] == document[i]]
             if not near:
                 continue

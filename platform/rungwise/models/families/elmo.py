@@ -2,7 +2,7 @@
 representations", arXiv:1802.05365), after the release of its authors, allenai/bilm-tf.
 
     bytes of a token ──> embedding (N, C, K) ──> the filters of each width, max over positions
-        ──> activation ──> (N, F) ──> highways ──> projection ──> x
+        ──> ReLU ──> (N, F) ──> highways ──> projection ──> x
 
     x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
         └──> LSTM ──> LSTM + input ──> logits of the token before
@@ -55,7 +55,6 @@ from rungwise.models.transformer.body import Body, NextTokenModel
 
 BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 NUM_SYMBOLS = 261
-Activation = Literal["relu", "tanh"]
 
 # The delimiter of two texts ends one and begins the next.
 _BETWEEN = (END_TEXT, BEGIN_TEXT)
@@ -74,7 +73,6 @@ class CharacterEncoder(nn.Module):
         character_size: int,
         max_characters: int,
         num_highways: int,
-        activation: Activation,
     ) -> None:
         super().__init__()
         K, F = character_size, sum(number for _, number in filters)
@@ -84,17 +82,13 @@ class CharacterEncoder(nn.Module):
         self.embedding = nn.Embedding(NUM_SYMBOLS, K)
         convolutions = [nn.Conv1d(K, number, width) for width, number in filters]
         self.convolutions = nn.ModuleList(convolutions)
-        self.activation = torch.relu if activation == "relu" else torch.tanh
         # The first half is the new value, the second its gate.
         highways = [nn.Linear(F, 2 * F) for _ in range(num_highways)]
         self.highways = nn.ModuleList(highways)
         self.projection = nn.Linear(F, output_size)
         nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
-        for convolution, (width, _) in zip(convolutions, filters, strict=True):
-            if activation == "relu":
-                nn.init.uniform_(convolution.weight, -0.05, 0.05)
-            else:
-                nn.init.normal_(convolution.weight, std=1 / math.sqrt(width * K))
+        for convolution in convolutions:
+            nn.init.uniform_(convolution.weight, -0.05, 0.05)
             assert convolution.bias is not None
             nn.init.zeros_(convolution.bias)
         for linear in (*highways, self.projection):
@@ -114,7 +108,7 @@ class CharacterEncoder(nn.Module):
         """Return the vectors (N, P) of tokens with this spelling."""
         x_NKC = self.embedding(characters_NC).transpose(1, 2)  # (N, C, K) -> (N, K, C)
         most = [convolution(x_NKC).amax(dim=2) for convolution in self.convolutions]
-        x_NF = self.activation(torch.cat(most, dim=1))
+        x_NF = torch.cat(most, dim=1).relu()
         for highway in self.highways:
             new_NF, gate_NF = highway(x_NF).chunk(2, dim=1)
             x_NF = torch.lerp(x_NF, new_NF.relu(), gate_NF.sigmoid())
@@ -175,8 +169,6 @@ class ElmoConfig(StatefulFamily):
     character_size: int = Field(default=16, ge=1)
     max_characters: int = Field(default=50, ge=3)  # bytes of a token, with a mark at each end
     num_highways: int = Field(default=2, ge=0)  # highway layers after the filters
-    activation: Activation = "relu"
-    skip_connections: bool = True  # each layer above the first adds its input to its output
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)  # 0.1 in the paper; see kind `bert`
 
     @model_validator(mode="after")
@@ -246,10 +238,9 @@ class Elmo(Body):
             config.character_size,
             config.max_characters,
             config.num_highways,
-            config.activation,
         )
         super().__init__(vocab_size, D, config.dropout, token_embedding=characters)
-        self.width, self._skips = 2 * D, config.skip_connections
+        self.width = 2 * D
         self.left_to_right, self.right_to_left = (
             nn.ModuleList(
                 ProjectedLstm(D, D, config.cell_size, config.cell_clip, config.projection_clip)
@@ -289,7 +280,7 @@ class Elmo(Body):
             output_BTD, end_BS = layer(
                 input_BTD, None if state_BLS is None else state_BLS[:, number]
             )
-            outputs.append(output_BTD + input_BTD if number and self._skips else output_BTD)
+            outputs.append(output_BTD + input_BTD if number else output_BTD)
             after.append(end_BS)
         return outputs, torch.stack(after, dim=1)
 

@@ -86,8 +86,6 @@ class SentenceEncoderConfig(LayeredFamily):
     num_heads: int = Field(default=4, ge=1)  # of a transformer
     # share of the units of word vectors that are dropped
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    # quick_thoughts: a sentence's score as its own neighbour, left out or 0 as in the released code
-    own_score: Literal["masked", "zero"] = "masked"
     classifier_size: int = Field(default=512, ge=1)  # inference: of the layers above the pair
     num_labels: int = Field(default=3, ge=2)  # inference
     # weights are drawn uniformly from minus to plus this; those of blocks from a normal
@@ -297,7 +295,6 @@ class SentenceModel(OnBody):
         vocab_multiple: int = 1,
     ) -> None:
         super().__init__(SentenceBody(config, vocab_size, vocab_multiple))
-        self.masks_own = config.own_score == "masked"
         self.other = None
         heads = _heads(objective, config)
         D, bound = config.hidden_size, config.initializer_range

@@ -17,9 +17,9 @@ loss.
 
 **Quick-thoughts.** S_ij scores sentence j of a run as a neighbour of sentence i; the target of row
 i is uniform over the sentences before and behind it. A sentence is no neighbour of itself, so S_ii
-is masked. The released code (lajanugen/S2V) sets it to 0 instead: `own_score: zero`. The candidates
-are the sentences of a run, so `instances.sentences` is part of the objective, and neither workers
-nor micro-batches are.
+is masked; the released code (lajanugen/S2V) sets it to 0 instead. The candidates are the sentences
+of a run, so `instances.sentences` is part of the objective, and neither workers nor micro-batches
+are.
 
 **Skip-thoughts.** The loss is the sum over the words of both neighbours, each given those before it
 and the vector. Rows hold no symbol for the end of a sentence, so it is not predicted.
@@ -93,10 +93,10 @@ def neighbours(document_BR: Tensor) -> Tensor:
     return after_BRR | after_BRR.transpose(1, 2)
 
 
-def replace_diagonal(scores_BRR: Tensor, masked: bool) -> Tensor:
-    """Replace the score of each sentence with itself: -inf if `masked`, else 0."""
+def mask_diagonal(scores_BRR: Tensor) -> Tensor:
+    """Replace the score of each sentence with itself by -inf."""
     own_RR = torch.eye(scores_BRR.shape[-1], dtype=torch.bool, device=scores_BRR.device)
-    return scores_BRR.masked_fill(own_RR, -torch.inf if masked else 0.0)
+    return scores_BRR.masked_fill(own_RR, -torch.inf)
 
 
 def _neighbour_counts(batch: SentenceRuns[Tensor]) -> Tensor:
@@ -119,7 +119,7 @@ def _neighbour_losses(scores_BRR: Tensor, batch: SentenceRuns[Tensor]) -> Losses
 def _choose(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
     """Return the scores (B, R, R) of sentence j as a neighbour of sentence i."""
     f_BRD, g_BRD = (sentence_vectors(each, rows) for each in (model.body, model.other))
-    return replace_diagonal(f_BRD @ g_BRD.transpose(1, 2), model.masks_own)
+    return mask_diagonal(f_BRD @ g_BRD.transpose(1, 2))
 
 
 QUICK_THOUGHTS = Objective(
