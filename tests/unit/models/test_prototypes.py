@@ -113,6 +113,50 @@ def test_tables_of_shards_add_up_in_any_grouping(seed: int, pieces: int, samples
         assert np.array_equal(one, other)
 
 
+PAIRS = "eyes president,church feet,door percent,government hair,music river,john million"
+PAIRS += ",university water,god inches"
+
+
+@pytest.mark.slow
+def test_two_words_joined_into_one_are_told_apart_by_their_contexts(real_data: Path) -> None:
+    """Eight pseudo-words in Brown, on PPMI-SVD of the same text; prototypes are mapped to words by
+    the majority of half of the occurrences, and the rest is judged."""
+    folder = real_data / "corpora" / "en" / "brown"
+    lines = gzip.decompress((folder / "brown.txt.gz").read_bytes()).decode().lower()
+    documents = [document.split() for document in lines.strip().split("\n\n")]
+    common = Counter(itertools.chain(*documents)).most_common(8000)
+    number = {word: place for place, (word, _) in enumerate(common)}
+    joined = [pair.split() for pair in PAIRS.split(",")]
+    for first, second in joined:
+        number[second] = number[first]
+    known = [[word for word in words if word in number] for words in documents]
+    ids = [[number[word] for word in words] for words in known]
+    text = text_of(ids)
+    counts_V = np.bincount(text.ids, minlength=8000)
+    base = LsaConfig(contexts="window", weighting="ppmi", exponent=0.5)
+    cells = base.cells(base.count(text, counts_V), 8000)
+    solved: Any = base.solve(cells, counts_V, len(ids), 0).model
+    vectors = solved.vectors(range(8000))
+    config = PrototypesConfig(window=20, samples=1000)
+    pseudo = [number[first] for first, _ in joined]
+    contexts = config.count(text, np.where(np.isin(np.arange(8000), pseudo), counts_V, 0))
+    model = config.refine(vectors, contexts, counts_V, 0).model
+    assert isinstance(model, PrototypesModel)
+    shares = []
+    for pair in joined:
+        words = [[range(n, n + 1) for n, word in enumerate(each) if word in pair] for each in known]
+        is_first = np.array([word == pair[0] for each in known for word in each if word in pair])
+        chosen = model.word_layers(ids, words)[1]
+        prototypes = model.prototypes(number[pair[0]])
+        which = np.abs(chosen[:, None] - prototypes).sum(axis=2).argmin(axis=1)
+        votes = np.zeros((10, 2))
+        np.add.at(votes, (which[::2], is_first[::2].astype(int)), 1)
+        right = votes.argmax(axis=1)[which[1::2]] == is_first[1::2]
+        shares.append(float(right.mean()))
+    assert min(shares) > 0.8
+    assert np.mean(shares) > 0.9, shares
+
+
 @pytest.mark.slow
 def test_senses_are_told_better_than_by_one_vector(real_data: Path) -> None:
     """Ten words of CoarseWSD-20 by the nearest mean of a sense: .60 with one vector, which is the
