@@ -53,10 +53,9 @@ def export_onnx(
             "expected a model.kind that is a Transformer, found one that reads its text step by "
             "step, which cannot be written as ONNX"
         )
-    if task is not None and task.top is not None:
-        raise ConfigError("finetune.top is a bilstm, which cannot be written as ONNX; use linear")
-    if task is not None and task.config.crf:
-        raise ConfigError("finetune.crf is true, which cannot be written as ONNX; leave it out")
+    if task is not None and (task.top is not None or task.config.crf):
+        key = "top is a bilstm" if task.top is not None else "crf is true"
+        raise ConfigError(f"finetune.{key}, which cannot be written as ONNX; leave it out")
     if task is not None and task.kind.writes:
         raise ConfigError(
             "a text is written token by token, which a graph of ONNX does not say; expected a task "

@@ -378,6 +378,6 @@ def test_the_first_tensor_that_does_not_fit_is_named_and_nothing_is_copied():
         encoder.load(pretrained)
     assert torch.equal(encoder.bert.position_embedding.weight, before)
     del pretrained["bert.transformer.blocks.0.mlp.expand.bias"]
-    message = r"lack bert\.transformer\.blocks\.0\.mlp\.expand\.bias, expected with shape \[32\]"
+    message = r"blocks\.0\.mlp\.expand\.bias: expected shape \[32\], found none"
     with pytest.raises(DataError, match=message):
         encoder_of("mlm_nsp").load(pretrained)

@@ -64,11 +64,8 @@ class BrownConfig(Family):
         return f"{self.classes} classes of words, order {self.class_order}"
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
-        """Count the n-grams of one shard of documents, each closed by the end symbol."""
-        from rungwise.tokenizer.token_text import close_documents
-
-        start, end = special.require("cls", "end")
-        return ngram_model.count_ngrams(*close_documents(text, end), self.class_order, start)
+        """Count the n-grams of one shard of documents."""
+        return ngram_model.count_documents(text, special, self.class_order)
 
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds

@@ -126,11 +126,8 @@ class NgramConfig(Family):
         return {"model.fallback_discounts": [0.5, 1.0, 1.5]} if little else {}
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
-        """Count the n-grams of one shard of documents, each closed by the end symbol."""
-        from rungwise.tokenizer.token_text import close_documents
-
-        start, end = special.require("cls", "end")
-        return ngram_tables.count_ngrams(*close_documents(text, end), self.order, start)
+        """Count the n-grams of one shard of documents."""
+        return ngram_tables.count_documents(text, special, self.order)
 
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds

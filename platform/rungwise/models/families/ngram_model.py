@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.core.tokens import TokenisedText
+from rungwise.core.tokens import SpecialIds, TokenisedText
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -53,6 +53,14 @@ def count_ngrams(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: i
         inside = place[distance:] >= distance
         column[distance:][inside] = ids[: len(ids) - distance][inside]
     return merge_tables([Table(ngrams, np.ones(len(ids), np.int64))])
+
+
+def count_documents(text: TokenisedText, special: SpecialIds, order: int) -> Table:
+    """Count the n-grams of one shard of documents, each closed by the end symbol."""
+    from rungwise.tokenizer.token_text import close_documents
+
+    start, end = special.require("cls", "end")
+    return count_ngrams(*close_documents(text, end), order, start)
 
 
 def merge_tables(tables: Sequence[Table]) -> Table:

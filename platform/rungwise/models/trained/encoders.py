@@ -136,16 +136,11 @@ class LayeredEncoder(OnBody):
             extra = self.new_tokens if tensor is table else 0
             target = tensor[: len(tensor) - extra]
             source = pretrained.get(name)
-            if source is None:
+            if source is None or source.shape != target.shape:
+                found = "none" if source is None else list(source.shape)
                 raise DataError(
-                    f"the pretrained weights lack {name}, expected with shape "
-                    f"{list(target.shape)}; give the model the config of the pretraining run"
-                )
-            if source.shape != target.shape:
-                raise DataError(
-                    f"{name}: expected shape {list(target.shape)}, found {list(source.shape)} in "
-                    "the pretrained weights; give the model the config and the tokenizer of the "
-                    "pretraining run"
+                    f"{name}: expected shape {list(target.shape)}, found {found} in the pretrained "
+                    "weights; give the model the config and the tokenizer of the pretraining run"
                 )
             copies.append((target, source))
         for key in (key for key in pretrained if key not in tensors):

@@ -236,10 +236,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: expected JSON, found {error}") from error
-    except RecursionError:
-        raise DataError(f"{path}: expected JSON of a few levels, found too many") from None
     if not isinstance(data, dict):
         raise DataError(f"{path}: expected an object, found {type(data).__name__}")
     return data
