@@ -1,6 +1,6 @@
 """Draws the pictures of docs/results from the dated files of benchmarks/results.
 
-    python -m benchmarks.pictures
+python -m benchmarks.pictures
 """
 
 import json

@@ -28,7 +28,7 @@ from rungwise.core.stages.stage import Stage
 from rungwise.corpus.summary import CorpusSummary, read_split
 from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.instances.order import evenly
-from rungwise.models.suggestion import Size
+from rungwise.models.family import Size
 from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import instances_stages

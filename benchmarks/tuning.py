@@ -44,7 +44,7 @@ from benchmarks.word_vectors import count_sentences, encoded, passes, train_glov
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import model_config
-from rungwise.models.suggestion import Size
+from rungwise.models.family import Size
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.variants import change_recipe

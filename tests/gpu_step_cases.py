@@ -10,7 +10,7 @@ from torch import Tensor
 from rungwise.instances.batch import Batch, CausalAndMaskedBatch, CausalBatch, MaskedBatch
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.family import Family
-from rungwise.models.losses.heads import OwnHead
+from rungwise.models.losses.objectives import OwnHead
 from tests.small_models import small_config
 
 B, T, M, V = 8, 40, 4, 50

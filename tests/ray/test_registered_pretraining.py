@@ -16,7 +16,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.models import get_model_info
 
 from rungwise.__main__ import main
-from rungwise.serving import promotion
+from rungwise.serving import registry
 from tests.conftest import small_recipe, write_corpus, write_recipe
 
 WORDS = {"kind": "word", "vocab_size": 200, "min_frequency": 1}
@@ -111,7 +111,7 @@ def test_from_a_recipe_to_the_alias(
                 assert own[key] == same
 
     assert main(["run", "pretrain", str(config), *worse]) == 0
-    assert promotion.find_holder(client, name, "champion") == "2", "its validation loss is lower"
+    assert registry.find_holder(client, name, "champion") == "2", "its validation loss is lower"
     capsys.readouterr()
     promote = ["promote", f"models:/{name}/3", "--root", str(root), "--to", "trial"]
     if kind != "word2vec":  # order 1 and five steps are no better than guessing by frequency

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.models.families.awd_lstm import AwdLstmConfig
+from rungwise.models.families.recurrent import AwdLstmConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.tasks.kinds.heads import SequenceHead
 

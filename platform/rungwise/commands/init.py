@@ -24,7 +24,7 @@ from rungwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from rungwise.corpus.description import FileGroup
-    from rungwise.models.suggestion import Size
+    from rungwise.models.family import Size
 
 # Up to how many characters of text, and the vocabulary size that they can fill.
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
@@ -203,7 +203,7 @@ def write_recipe(
     """The YAML of a recipe: only the keys that differ from the defaults."""
     from rungwise.corpus.config import DocumentRules
     from rungwise.corpus.summary import format_amount
-    from rungwise.models.suggestion import Size
+    from rungwise.models.family import Size
 
     characters = sum(each.characters for each in sources)
     documents = sum(each.documents for each in sources)

@@ -30,12 +30,9 @@ def add(commands: Commands) -> None:
     add_overrides(parser)
     text = "give a version the alias champion if it passes the checks"
     parser = add_verb(commands, promote, text)
-    parser.epilog = "checks: unchanged files, the same answers as before, a score that is no worse"
-    parser.add_argument(
-        "model", metavar="MODEL", help="models:/NAME/VERSION; with --back models:/NAME"
-    )
+    parser.epilog = "checks: unchanged files, a score that is no worse"
+    parser.add_argument("model", metavar="MODEL", help="models:/NAME/VERSION")
     parser.add_argument("--to", default="champion", metavar="ALIAS", help="give another alias")
-    parser.add_argument("--back", action="store_true", help="give the previous version the alias")
     add_registry(parser)
 
 
@@ -46,7 +43,7 @@ def export(options: argparse.Namespace) -> None:
     from rungwise.pipeline.loading import REGISTERED, download_served, find_model
     from rungwise.serving.card import NAME as CARD
     from rungwise.serving.export import write_onnx, write_pretrained, write_task_model
-    from rungwise.serving.hugging_face.modules import HUB_CARD
+    from rungwise.serving.hugging_face.writing import HUB_CARD
 
     say, folder = plain_console().print, Folder.at(options.to)
     model = find_model(options.model, options.root, options.overrides)
@@ -74,28 +71,23 @@ def promote(options: argparse.Namespace) -> None:
     checks; then nothing has changed."""
     from rungwise.core.tracking.sender import store_client
     from rungwise.pipeline import loading
-    from rungwise.serving import promotion
+    from rungwise.serving import registry
     from rungwise.serving.card import serve_command
 
     say = plain_console().print
     name, number = loading.name_and_version(options.model)
-    if not options.model.startswith(loading.REGISTERED) or number.isdecimal() == options.back:
+    if not options.model.startswith(loading.REGISTERED) or not number.isdecimal():
         raise UserError(
-            f"{options.model}: expected models:/NAME/VERSION, such as models:/rungwise-sst-2/3, "
-            "or models:/NAME with --back"
+            f"{options.model}: expected models:/NAME/VERSION, such as models:/rungwise-sst-2/3"
         )
     alias = options.to
     with store_client(loading.registry_uri(options.root)) as client:
-        if options.back:
-            before = promotion.restore_alias(client, name, alias)
-            say(f"{alias} is models:/{name}/{before} again")
-            return
         model = loading.find_built(options.model, options.root)
-        faults = promotion.find_faults(model, loading.download_served(options.model, options.root))
-        holder = promotion.find_holder(client, name, alias)
+        faults = registry.find_faults(model, loading.download_served(options.model, options.root))
+        holder = registry.find_holder(client, name, alias)
         if not faults and holder not in (None, number):
             other = loading.find_built(f"models:/{name}/{holder}", options.root)
-            gain = promotion.compare_models(model, other)
+            gain = registry.compare_models(model, other)
             line = "not compared: one of them assigns texts no probability"
             if gain is not None:
                 line = f"{gain.mean:+.4f}, 95 % interval {gain.low:+.4f} to {gain.high:+.4f}"
@@ -105,5 +97,5 @@ def promote(options: argparse.Namespace) -> None:
         if faults:
             title = f"{options.model} does not become {alias}, and nothing has changed:"
             raise UserError("\n".join([title, *faults]))
-        promotion.set_alias(client, name, alias, number)
+        client.set_registered_model_alias(name, alias, number)
         say(f"{alias} is {options.model}; over HTTP: {serve_command(f'models:/{name}@{alias}')}")

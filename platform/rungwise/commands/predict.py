@@ -23,8 +23,7 @@ from rungwise.core.errors import DataError, UserError
 _ARRAY = ".npy"
 
 if TYPE_CHECKING:
-    from rungwise.serving.predictor import Model
-    from rungwise.serving.trial import Trial
+    from rungwise.serving.predictor import Model, Trial
     from rungwise.tasks.data.cutting import Format
     from rungwise.tasks.kinds.examples import Example
 
@@ -183,8 +182,7 @@ def try_model(options: argparse.Namespace) -> None:
     """Answer the texts of the command line, or ask for texts. Raises UserError for a wrong number
     of texts."""
     from rungwise.pipeline.loading import find_served
-    from rungwise.serving.predictor import load_predictor
-    from rungwise.serving.trial import make_trial, try_nearest
+    from rungwise.serving.predictor import load_predictor, make_trial, try_nearest
 
     model = load_predictor(find_served(options.model, options.root))
     trial = try_nearest(model, options.nearest) if options.nearest else make_trial(model)

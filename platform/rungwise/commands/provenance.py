@@ -159,7 +159,7 @@ def verify(options: argparse.Namespace) -> None:
     """Print a line per artifact, inputs first, one for the registry's copy, and one that says what
     this proves. Raises DataError that names each changed file."""
     from rungwise.pipeline import loading
-    from rungwise.serving import promotion
+    from rungwise.serving import registry
 
     say = plain_console().print
     faults: list[str] = []
@@ -179,7 +179,7 @@ def verify(options: argparse.Namespace) -> None:
         )
     if options.model.startswith(loading.REGISTERED):
         served = loading.download_served(options.model, options.root)
-        changes = promotion.find_changed_copies(artifacts[-1], served)
+        changes = registry.find_changed_copies(artifacts[-1], served)
         faults += changes
         say(f"{options.model}  {'CHANGED' if changes else 'unchanged'}")
     if faults:

@@ -37,7 +37,7 @@ from rungwise.models.config import model_config
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.encoders import LayeredEncoder, count_marks
-from rungwise.models.transformer.rows import run_cells
+from rungwise.models.transformer.block import run_cells
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.tasks.kinds.heads import PooledHead, Rows, TaskHead

@@ -5,10 +5,8 @@ from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
-from rungwise.models.families.bigram import BigramConfig
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.cove import CoveConfig
 from rungwise.models.families.elmo import ElmoConfig
@@ -16,11 +14,12 @@ from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.families.ngram import NgramConfig
-from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
-from rungwise.models.families.recurrent import LstmConfig, RnnConfig
+from rungwise.models.families.nnlm import BigramConfig, LogBilinearConfig, NnlmConfig
+from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
 from rungwise.models.families.senna import SennaConfig
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig
 from rungwise.models.family import Family
+from rungwise.models.losses.objectives import Objective
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
@@ -60,3 +59,18 @@ DEFAULT_KIND: str = BertConfig.model_fields["kind"].default
 def model_config(data: Mapping[str, Any]) -> Family:
     """Validate a family's config from plain data, as in a record."""
     return TypeAdapter(ModelConfig).validate_python(data)
+
+
+def name_models(models: Mapping[str, tuple[Family, Objective]]) -> dict[str, str]:
+    """Name the model of each variant, `{"bert_frozen": "BERT (frozen)"}`: by its kind, and in
+    brackets by what the variant's own name adds if several are of that kind."""
+    kinds = {
+        variant: model.page_name(objective).removesuffix(" model")
+        for variant, (model, objective) in models.items()
+    }
+    names: dict[str, str] = {}
+    for variant, kind in kinds.items():
+        addition = variant.removeprefix(models[variant][0].kind).replace("_", " ").strip()
+        is_alone = list(kinds.values()).count(kind) == 1
+        names[variant] = kind if is_alone or not addition else f"{kind} ({addition})"
+    return names

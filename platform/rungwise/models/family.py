@@ -1,14 +1,16 @@
 """The interface of a model family.
 
-A family is one file here: a config with the sizes, derived from `Family` or `TransformerFamily`,
-and the modules it builds. The platform uses families only through this interface; config.py lists
-them in one union.
+A family is one file: a config with the sizes, derived from `Family` or `TransformerFamily`, and the
+modules it builds. The platform uses families only through this interface.
+
+What `Family.suggest` returns are rough rules of benchmarks/tuning.py (docs/results/tuning.md): a
+small text is read more often and in smaller steps than in the papers.
 """
 
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -20,17 +22,64 @@ from rungwise.core.wording import format_count
 from rungwise.models.counterpart import Counterpart
 from rungwise.models.device import shapes_only
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
-from rungwise.models.suggestion import MASKED, ROW, Size, Steps, suggest_steps
 from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.transformer.attention import Activation, Layer, Norm
 from rungwise.models.transformer.body import Body, OnBody, TokenOutput
-from rungwise.models.transformer.layer import Activation, Layer, Norm
+
+LITTLE = 10_000_000  # tokens of a text or a run that are few
+_OPERATIONS = 4e10  # of a model, a second of a core with bfloat16
+_LEAST_OPERATIONS = (
+    3e6  # a token: a model of fewer, with classes of words, spends its time elsewhere
+)
+_LEAST_STEPS = 300
+_ROWS_OF_MORE = 32  # at the least, of a longer run
+ROW, MASKED = 64, 0.3  # tokens of a row, and the share of them that is masked
+
+
+class Size(NamedTuple):
+    """The tokens to train on, those of the vocabulary, the seconds on so many cores, and the
+    documents, if known."""
+
+    tokens: int
+    vocabulary: int
+    seconds: float
+    workers: int = 1
+    documents: int | None = None
+
+
+class Steps(NamedTuple):
+    """Steps of Muon that suit a family on a little text."""
+
+    rate: float
+    rows: int = 8  # of a step
+    # over a text: more than four teach little where every token is predicted (Muennighoff et al.
+    # 2023, arXiv:2305.16264), and on one short book make the held-out loss rise
+    passes: int = 4
+
+
+def suggest_steps(size: Size, operations: float, steps: Steps) -> dict[str, Any]:
+    """Suggest steps for a model of so many operations a token: as many as the seconds are enough
+    for, and as its passes over the text."""
+    affordable = size.seconds * size.workers * _OPERATIONS / max(operations, _LEAST_OPERATIONS)
+    tokens = min(affordable, steps.passes * size.tokens)
+    rows = steps.rows if tokens < LITTLE else max(steps.rows, _ROWS_OF_MORE)
+    number = round(tokens / (rows * ROW) / 100) * 100
+    return {
+        "pretrain.steps": max(_LEAST_STEPS, number),
+        "pretrain.global_batch_size": rows,
+        "pretrain.optimizer.learning_rate": steps.rate,
+    }
+
+
+def suggest_passes(size: Size, a_second: float, most: float) -> int:
+    """The passes over the text that the seconds are enough for at so many tokens each on a core, at
+    least 1 and at most `most`."""
+    return max(1, round(min(most, size.seconds * size.workers * a_second / max(1, size.tokens))))
 
 
 class Family(Config):
-    """A kind of model with its sizes; each subclass has a literal `kind` with its default.
-
-    What a family leaves out raises ConfigError naming `model.kind` and what was asked.
-    """
+    """A kind of model with its sizes; each subclass has a literal `kind` with its default. What a
+    family leaves out raises ConfigError naming `model.kind` and what was asked."""
 
     kind: Any
     year: ClassVar[int]  # of the paper, the place of the rung in history
@@ -109,13 +158,11 @@ class Family(Config):
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the floating-point operations per token of a training step, forward and backward: 6
         per weight of each matrix that multiplies the token (2 forward, 4 backward), and attention.
-
         V is the vocabulary without padding, T the row length, M the masked tokens per row. Not
         counted: embedding look-ups, biases, norms, element-wise operations, softmax, the optimizer,
         recomputation. The count depends on the model only, to compare implementations: the last MLP
-        counts at every position, although masked objectives compute it only where they predict
-        (4 % of BERT base at length 128).
-        """
+        counts at every position, although masked objectives compute it only where they predict (4 %
+        of BERT base at length 128)."""
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:

@@ -71,10 +71,8 @@ def fill_arrays(create: Create, tensors: Weights) -> Weights:
 
 class Fitting(Config):
     """A way in which the weights of a family come about: the block `pretrain` of a recipe.
-
     `objective` is the name of one of the family's; null stands for its first, which takes its place
-    as soon as the family is known (training/fit_config.py).
-    """
+    as soon as the family is known (training/fit_config.py)."""
 
     kind: Any
     objective: str | None = None  # one of the model's objectives; null: its first
@@ -156,13 +154,8 @@ class TextFile(NamedTuple):
     lines: Iterator[str]
 
 
-@runtime_checkable
-class CountedFamily(Protocol):
-    """A family whose language model is estimated from counts; a table holds counts."""
-
-    def count(self, text: TokenisedText, special: SpecialIds) -> Any:
-        """Return the table of one shard."""
-        ...
+class TabledFamily(Protocol):
+    """A family that learns from tables, one of each shard."""
 
     def split(self, table: Any, parts: int) -> Sequence[Any]:
         """Split the table into parts that can be merged separately."""
@@ -170,6 +163,15 @@ class CountedFamily(Protocol):
 
     def merge(self, tables: Sequence[Any]) -> Any:
         """Return the sum of tables, the same for any grouping."""
+        ...
+
+
+@runtime_checkable
+class CountedFamily(TabledFamily, Protocol):
+    """A family whose language model is estimated from counts; a table holds counts."""
+
+    def count(self, text: TokenisedText, special: SpecialIds) -> Any:
+        """Return the table of one shard."""
         ...
 
     def estimate(
@@ -259,19 +261,11 @@ class ReadingFamily(WeightedFamily, Protocol):
 
 
 @runtime_checkable
-class CooccurrenceFamily(Protocol):
+class CooccurrenceFamily(TabledFamily, Protocol):
     """A family fitted from how often words occur together, or in which documents."""
 
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> Any:
         """Return the table of one shard, such as of pairs; a token whose count is 0 is left out."""
-        ...
-
-    def split(self, table: Any, parts: int) -> Sequence[Any]:
-        """Split the table into parts that can be merged separately."""
-        ...
-
-    def merge(self, tables: Sequence[Any]) -> Any:
-        """Return the sum of tables, the same for any grouping."""
         ...
 
     def cells(self, table: Any, vocab_size: int) -> tuple[NDArray[Any], ...]:

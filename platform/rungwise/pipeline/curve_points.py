@@ -6,7 +6,7 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.curve import CurveSummary, read_points
 from rungwise.forecast.points import Point
-from rungwise.models.naming import name_models
+from rungwise.models.config import name_models
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
 from rungwise.pipeline.variants import resolve_variants

@@ -32,7 +32,7 @@ from rungwise.evaluation.search import (
     score_run,
 )
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.models.suggestion import Size
+from rungwise.models.family import Size
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe

@@ -35,7 +35,7 @@ from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.steps import StepConfig
 from rungwise.report.stage import REPORT
-from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
+from rungwise.serving.hugging_face.reading import INITIAL_WEIGHTS
 from rungwise.serving.stage import REGISTER, RegisterConfig, RegistryConfig
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS, TaskTokensConfig

@@ -25,11 +25,9 @@ Licences = Mapping[str, Sequence[str | None]]  # of each corpus's sources, by it
 
 
 def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
-    """The card of the model that an evaluation kept.
-
-    Inputs: evaluate, its task, and the pretrain artifact that the model started from. 95 %
-    intervals are over test examples for this model and for rivals, over seeds for a variant.
-    """
+    """The card of the model that an evaluation kept. Inputs: evaluate, its task, and the pretrain
+    artifact that the model started from. 95 % intervals are over test examples for this model and
+    for rivals, over seeds for a variant."""
     evaluation, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
     model, metric, info = evaluation.chosen, evaluation.metric, task.info
     kind = task_kind(info)
@@ -66,10 +64,8 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
 
 
 def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
-    """The card of a pretrained model with its final validation metrics.
-
-    Inputs: pretrain, and measure if the model was measured.
-    """
+    """The card of a pretrained model with its final validation metrics. Inputs: pretrain, and
+    measure if the model was measured."""
     pretrain = inputs["pretrain"]
     summary = PretrainSummary.of(pretrain)
     objective = summary.model.objective(summary.objective)

@@ -4,17 +4,11 @@ trained by gradient,   files for transformers
 or fine-tuned          and, of encoders of sentences, for sentence-transformers
 n-gram model           an ARPA file, for kenlm and SRILM
 class n-gram model     the bits of each word's path in the tree of classes, a tab and the word
-token vectors          the formats of word2vec.c, text and binary
+token vectors          the formats of word2vec.c, text and binary, which gensim and others load:
+                       a line `V D`, then a token and its numbers; white space as ␣, without special
+                       tokens and all-zero vectors
 encoder states,        ONNX, for onnxruntime
 or answers of a task
-
-Token vectors in the two formats of word2vec.c, which gensim and others load.
-
-    vectors.txt    `V D`, then a token and its numbers per line
-    vectors.bin    the same with numbers as little-endian float32
-
-Tokens are spelled as in the vocabulary, white space as ␣. Special tokens and all-zero vectors are
-left out.
 
 Shapes: V tokens written, D vector size.
 """
@@ -39,7 +33,7 @@ from rungwise.models.family import Family
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.serving import hugging_face, onnx
 from rungwise.serving.card import recorded_licences, write_pretrain_card
-from rungwise.serving.hugging_face.modules import CONFIG, HUB_CARD, MODULES, auto_class, hub_card
+from rungwise.serving.hugging_face.writing import CONFIG, HUB_CARD, MODULES, auto_class, hub_card
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import special_ids
@@ -82,11 +76,9 @@ class Export:
 
 
 def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> Export:
-    """Export the model of an artifact with its tokenizer, or its token vectors.
-
-    Raises UserError if `to` already holds a model, ConfigError if the format cannot hold this
-    model, DataError if an input of the model is gone.
-    """
+    """Export the model of an artifact with its tokenizer, or its token vectors. Raises UserError if
+    `to` already holds a model, ConfigError if the format cannot hold this model, DataError if an
+    input of the model is gone."""
     tokenizer = find_tokenizer(pretrain)
     training = read_training_config(pretrain)
     config, objective = training.model, training.objective
@@ -112,11 +104,9 @@ def write_task_model(predictor: Predictor, to: Folder, card: str = "") -> Export
 
 
 def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
-    """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX.
-
-    Raises UserError if `to` already holds a model or packages are missing, ConfigError if the
-    model has no ONNX form.
-    """
+    """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX. Raises UserError
+    if `to` already holds a model or packages are missing, ConfigError if the model has no ONNX
+    form."""
     if isinstance(model, Predictor):
         module, tokenizer, frame = model.model.cpu(), model.tokenizer, model.frame
     else:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -33,6 +33,7 @@ from rungwise.finetune import DESCRIPTION, describe
 from rungwise.finetune.model import TaskModel
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer
+from rungwise.serving.hugging_face.writing import add_frame
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import FILE as TOKENIZER
 
@@ -44,20 +45,17 @@ _TRACED = 16  # the longest row that is traced; the graph takes any length
 def export_onnx(
     model: LayeredEncoder | TaskModel, tokenizer: Tokenizer, frame: Frame | None, folder: Path
 ) -> None:
-    """Write the graph, the tokenizer and, for a fine-tuned model, its description.
-
-    Raises ConfigError for a model that ONNX cannot express, UserError without the packages.
-    """
+    """Write the graph, the tokenizer and, for a fine-tuned model, its description. Raises
+    ConfigError for a model that ONNX cannot express, UserError without the packages."""
     task = model if isinstance(model, TaskModel) else None
     if not any(isinstance(part, Transformer) for part in model.modules()):
         raise ConfigError(
             "expected a model.kind that is a Transformer, found one that reads its text step by "
             "step, which cannot be written as ONNX"
         )
-    if task is not None and task.top is not None:
-        raise ConfigError("finetune.top is a bilstm, which cannot be written as ONNX; use linear")
-    if task is not None and task.config.crf:
-        raise ConfigError("finetune.crf is true, which cannot be written as ONNX; leave it out")
+    if task is not None and (task.top is not None or task.config.crf):
+        key = "top is a bilstm" if task.top is not None else "crf is true"
+        raise ConfigError(f"finetune.{key}, which cannot be written as ONNX; leave it out")
     if task is not None and task.kind.writes:
         raise ConfigError(
             "a text is written token by token, which a graph of ONNX does not say; expected a task "
@@ -92,7 +90,12 @@ def export_onnx(
     assert program is not None, "dynamo returns the program"
     program.save(folder / MODEL)
     if frame is not None:
-        _add_frame(tokenizer, frame)
+        # Marks that fine-tuning added are not in the vocabulary.
+        marks = {"[START]": frame.start, "[BETWEEN]": frame.between, "[END]": frame.end}
+        add_frame(
+            tokenizer,
+            *((tokenizer.id_to_token(mark) or name, mark) for name, mark in marks.items()),
+        )
     tokenizer.save(str(folder / TOKENIZER))
     if task is not None:
         (folder / DESCRIPTION).write_text(json.dumps(describe(task), indent=1), encoding="utf-8")
@@ -111,16 +114,3 @@ class _Graph(nn.Module):
             return model(ids_RT, segments_RT, lengths_R)
         logits = model.head.project(model.states(ids_RT, segments_RT, lengths_R), lengths_R)
         return logits.unbind(dim=-1) if len(model.head.outputs) > 1 else logits
-
-
-def _add_frame(tokenizer: Tokenizer, frame: Frame) -> None:
-    """Frame texts as in fine-tuning; marks that fine-tuning added are not in the vocabulary."""
-    start = tokenizer.id_to_token(frame.start) or "[START]"
-    end = tokenizer.id_to_token(frame.end) or "[END]"
-    between = tokenizer.id_to_token(frame.between) or "[BETWEEN]"
-    marks = {start: frame.start, between: frame.between, end: frame.end}
-    tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single=f"{start} $A {end}",
-        pair=f"{start} $A {between} $B:1 {end}:1",
-        special_tokens=list(marks.items()),
-    )

@@ -1,14 +1,12 @@
-"""A fine-tuned model for inference: examples in, predictions out.
+"""A trained model for inference: examples in, predictions out.
 
-    model.json         what the model is and how it was fine-tuned
+    model.json         what the model is and how it was trained
     model.safetensors  its weights
     tokenizer.json     its tokenizer
 
-It needs only these three files, neither Ray nor the artifacts it was made from.
+It needs only these three files, neither Ray nor the artifacts it was made from. A fine-tuned model
+answers as its task says; a pretrained one:
 
-A pretrained model for inference, as predictor.py is for a fine-tuned one.
-
-model                         answer to a text
 n-gram or left-to-right       log_probability of the text and its end token, in nats, and the number
                               of tokens
 with vectors of sentences     vector: its own way; else of a bidirectional model the mean of the
@@ -16,31 +14,43 @@ with vectors of sentences     vector: its own way; else of a bidirectional model
                               computes it from an export; long text is cut
 table of word vectors         of a word its vector, and the nearest words with their cosines
 
-model.json         what the model is and how it was pretrained
-model.safetensors  its weights
-tokenizer.json     its tokenizer
+A `Trial` answers typed text with one line. A model that reads both sides fills a gap, ___, one that
+reads from the left goes on, and an n-gram model says the text's perplexity.
 """
 
+import itertools
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.page.generation import MOST_NEW, Prompt, continue_prompts
 from rungwise.evaluation.page.neighbours import Neighbourhood
+from rungwise.evaluation.page.spelling import token_text
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import list_devices
-from rungwise.models.trained.capabilities import LanguageModel, SentenceVectors, WordVectors
-from rungwise.models.trained.contexts import MeanOfStates
+from rungwise.models.trained.capabilities import (
+    BlankLogits,
+    LanguageModel,
+    NextTokenLogits,
+    SentenceVectors,
+    WordVectors,
+)
+from rungwise.models.trained.encoders import MeanOfStates
+from rungwise.models.trained.language_models import MaskedModel
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tasks.kinds.items import Item, token_ids
-from rungwise.tasks.kinds.kind import Outputs
+from rungwise.tasks.kinds.kind import Outputs, Record
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import load_reader, load_tokenizer, special_ids
 from rungwise.training.initial import read_training_config
@@ -70,9 +80,7 @@ class Predictor:
     @classmethod
     def load(cls, folder: Folder, quiet: bool = False) -> "Predictor":
         """Load from a folder with the three files; `quiet` models do not warn about cut texts.
-
-        Raises DataError naming a missing file.
-        """
+        Raises DataError naming a missing file."""
         for name in FILES:
             if not folder.exists(name):
                 raise DataError(
@@ -194,10 +202,8 @@ def require_artifact(folder: Folder) -> Artifact:
 
 
 def load_predictor(folder: Folder) -> Model:
-    """The model in the folder of an artifact, or in a registry's copy of one.
-
-    Raises DataError naming a missing file.
-    """
+    """The model in the folder of an artifact, or in a registry's copy of one. Raises DataError
+    naming a missing file."""
     artifact = require_artifact(folder)
     if artifact.stage == _PRETRAIN:
         return PretrainedPredictor(artifact, load_reader(find_tokenizer(artifact).folder))
@@ -207,3 +213,134 @@ def load_predictor(folder: Folder) -> Model:
         copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)
         return PretrainedPredictor(copy, load_reader(folder))
     return Predictor.load(folder)
+
+
+GAP = "___"
+_BEST = 5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model to try. `fields` are the names of the texts that `answer` takes."""
+
+    hint: str
+    fields: tuple[str, ...]
+    answer: Callable[..., str]
+
+
+def make_trial(predictor: Model) -> Trial:
+    """Return what to type for a model, and what it answers. Raises DataError for a model that can
+    only be fine-tuned."""
+    if isinstance(predictor, Predictor):
+        return _try_task(predictor)
+    return _try_pretrained(predictor.model, predictor.tokenizer)
+
+
+def _try_pretrained(model: object, tokenizer: Tokenizer) -> Trial:
+    match model:
+        case BlankLogits():
+            hint = f"a text with a gap: the {GAP} of France"
+            return Trial(hint, ("text",), lambda text: _fill_gap(model, tokenizer, text))
+        case NextTokenLogits():
+            hint = "the beginning of a text: it goes on"
+            return Trial(hint, ("text",), lambda text: _continue_text(model, tokenizer, text))
+        case LanguageModel():
+            hint = "a text: how likely is it?"
+            return Trial(hint, ("text",), lambda text: _rate_text(model, tokenizer, text))
+        case WordVectors():
+            return _try_neighbours(Neighbourhood(model, tokenizer), _BEST)
+    raise DataError("this model predicts no tokens and has no vectors of words; fine-tune it first")
+
+
+def try_nearest(predictor: Model, count: int) -> Trial:
+    """Return a trial that answers a word with the `count` nearest words. Raises DataError for a
+    model without a vector per token."""
+    if isinstance(predictor, Predictor) or not isinstance(predictor.model, WordVectors):
+        raise DataError("this model has no vector of each token (WordVectors); leave out --nearest")
+    return _try_neighbours(Neighbourhood(predictor.model, predictor.tokenizer), count)
+
+
+def _try_neighbours(near: Neighbourhood, count: int) -> Trial:
+    def answer(word: str) -> str:
+        nearest = near.nearest(word, count).nearest
+        words = "  ".join(f"{each.word} {each.cosine:.3f}" for each in nearest)
+        pieces = near.pieces(word)
+        # A word that the vocabulary lacks has the mean vector of its pieces.
+        return f"{' '.join(pieces)}: {words}" if len(pieces) > 1 else words
+
+    return Trial("a word: its neighbours", ("word",), answer)
+
+
+def _try_task(predictor: Predictor) -> Trial:
+    kind = task_kind(predictor.info)
+
+    def answer(*texts: str) -> str:
+        values = dict(zip(kind.fields, texts, strict=True))
+        (prediction,) = predictor([kind.parse(Record(values, "the text", kind.columns))])
+        return _describe(prediction)
+
+    return Trial(kind.goal, kind.fields, answer)
+
+
+def _describe(prediction: dict[str, Any]) -> str:
+    """One line: the answer, and its probabilities from high to low."""
+    shares = prediction.get("probabilities")
+    if isinstance(shares, dict):
+        best = sorted(shares.items(), key=lambda item: -item[1])[:_BEST]
+        return _join(best)
+    values = [value for name, value in prediction.items() if name != "probabilities"]
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    return "  ".join(texts)
+
+
+def _join(shares: Sequence[tuple[str, float]]) -> str:
+    return "  ".join(f"{name} {share:.1%}" for name, share in shares)
+
+
+@torch.no_grad()
+def _fill_gap(model: BlankLogits, tokenizer: Tokenizer, text: str) -> str:
+    before, gap, after = text.partition(GAP)
+    if not gap or GAP in after:
+        raise DataError(f"expected one gap, written {GAP}, found {text!r}; this model fills gaps")
+    special = special_ids(tokenizer)
+    left, right = token_ids(tokenizer, [before.strip(), after.strip()])
+    if isinstance(model, MaskedModel):
+        first, hidden, last = special.require("cls", "mask", "sep")
+    else:
+        first, last = special.require("end", "end")
+        # Any token that begins no document; a two-direction model never sees the one in the gap.
+        hidden = next(token for token in itertools.count() if token not in special.ids)
+    longest = getattr(model, "max_length", None)
+    row = [first, *left, hidden, *right, last]
+    if longest is not None and len(row) > longest:
+        raise DataError(
+            f"the text has {len(row)} tokens, and the model reads {longest}; shorten it"
+        )
+    logits_1V = model.blank_logits(
+        torch.tensor([row]),
+        torch.zeros(1, len(row), dtype=torch.long),
+        torch.tensor([len(row)]),
+        torch.tensor([1 + len(left)]),
+    )
+    best = torch.softmax(logits_1V[0].float(), dim=-1).topk(_BEST)
+    tokens = [token_text(tokenizer, token) for token in best.indices.tolist()]
+    return _join(list(zip(tokens, best.values.tolist(), strict=True)))
+
+
+def _continue_text(model: NextTokenLogits, tokenizer: Tokenizer, text: str) -> str:
+    (end,) = special_ids(tokenizer).require("end")
+    ids = [end, *token_ids(tokenizer, [text])[0]]
+    longest = getattr(model, "max_length", None) or len(ids) + MOST_NEW
+    if len(ids) >= longest:
+        raise DataError(
+            f"the text has {len(ids)} tokens, and the model reads {longest}; shorten it"
+        )
+    prompt = Prompt(0, tuple(ids), min(MOST_NEW, longest - len(ids)), text, "")
+    (continuation,) = continue_prompts(model, tokenizer, [prompt], end, seed=0)
+    return text + continuation.sampled.rstrip()
+
+
+def _rate_text(model: LanguageModel, tokenizer: Tokenizer, text: str) -> str:
+    (end,) = special_ids(tokenizer).require("end")
+    (row,) = model.log_probabilities([[*token_ids(tokenizer, [text])[0], end]])
+    return f"perplexity {math.exp(-row.mean()):,.1f} over {len(row)} tokens, its end included"

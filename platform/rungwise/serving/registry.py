@@ -1,4 +1,5 @@
-"""Register stage: a fine-tuned or pretrained model in MLflow's registry, loadable anywhere.
+"""Register stage: a fine-tuned or pretrained model in MLflow's registry, loadable anywhere; and the
+promotion of a version to an alias.
 
 A registered model is data (safetensors, the tokenizer, a JSON file) and this package's code (an
 MLflow "model from code"); nothing is unpickled. Its tags have the fingerprint of every artifact it
@@ -11,7 +12,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
@@ -20,15 +21,20 @@ from typing import Any
 
 import pandas as pd
 
+from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.artifact import Artifact, chain, find_input
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import PARENT_TAG, quieten_mlflow
 from rungwise.corpus.summary import read_split
+from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.evaluation.statistics import Estimate, paired_bootstrap
+from rungwise.evaluation.suites.base import Rung
+from rungwise.evaluation.suites.items import Items, contrast
+from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
-from rungwise.serving import promotion
 from rungwise.serving.card import NAME as CARD
 from rungwise.serving.card import (
     fit_description,
@@ -39,15 +45,19 @@ from rungwise.serving.card import (
     write_task_card,
 )
 from rungwise.serving.predictor import (
+    FILES,
     Predictor,
     PretrainedPredictor,
     describe_model,
     load_predictor,
+    require_artifact,
 )
 from rungwise.serving.stage import RegisterConfig, RegisterSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
-from rungwise.tokenizer import FILE as TOKENIZER_FILE
+from rungwise.tokenizer import FILE as TOKENIZER
+from rungwise.training.initial import find_tokens
+from rungwise.training.pretrained import find_tokenizer
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL
 
@@ -57,6 +67,87 @@ _REQUIREMENTS = (
     *("mlflow", "torch", "tokenizers", "safetensors", "numpy", "pandas", "pydantic", "pyyaml"),
     *("pyarrow", "fsspec", "scikit-learn"),
 )
+_DOCUMENTS = 64  # held out, by which two pretrained models compare
+
+
+def find_faults(model: Artifact, served: Folder) -> list[str]:
+    """Reasons against a version whose files are in `served`, one line each; `model` is the
+    evaluation or pretraining that it comes from."""
+    faults = [fault for artifact in chain(model) for fault in _check(artifact.verify)]
+    faults += find_changed_copies(model, served)
+    summary = EvaluateSummary if model.stage == "evaluate" else PretrainSummary
+    return faults or list(filter(None, [summary.of(model).caution]))
+
+
+def find_changed_copies(model: Artifact, served: Folder) -> list[str]:
+    """Where the registry's copy in `served` differs from `model`, one line each."""
+    names = dict.fromkeys(FILES, model)
+    if model.stage == "pretrain":
+        names = {MODEL: model, TOKENIZER: find_tokenizer(model)}
+    changes = [
+        f"the registry's {served.path(name)} is not that of {artifact.folder.uri}"
+        for name, artifact in names.items()
+        if served.sha256(name) != artifact.record["files"][name]["sha256"]
+    ]
+    return changes or _check(lambda: require_artifact(served).verify())
+
+
+def _check(verify: Callable[[], None]) -> list[str]:
+    try:
+        verify()
+    except DataError as error:
+        return [str(error)]
+    return []
+
+
+def compare_models(first: Artifact, second: Artifact) -> Estimate | None:
+    """How much better the first model is than the second: evaluations by their metric on the same
+    test examples, pretrainings in bits per byte on the same held-out documents; None if a
+    pretraining gives texts no probability. Raises DataError if their tasks or corpora differ, or
+    only one has pseudo-likelihoods."""
+    both = (first, second)
+    if first.stage == "evaluate":
+        task, _ = _check_common("task", [find_input(each, "task") for each in both])
+        info = TaskSummary.of(task).info
+        sums = [errors.sum_metric(each, task) for each in both]
+        gain = paired_bootstrap(*sums, value=task_kind(info).value, seed=0)
+        return Estimate(gain.difference, gain.low, gain.high, sums[0].shape[1])
+    _check_common("corpus", [find_input(find_tokens(each), "corpus") for each in both])
+    bits = [_measure_bits(each) for each in both]
+    if any(each is None for each in bits):
+        return None
+    first_bits, second_bits = (each for each in bits if each is not None)
+    if first_bits.part != second_bits.part:
+        raise DataError(
+            "cannot compare: one of the two versions has pseudo-likelihoods, the other likelihoods"
+        )
+    return contrast([(1.0, [second_bits]), (-1.0, [first_bits])]).estimate()
+
+
+def _check_common(what: str, inputs: list[Artifact]) -> list[Artifact]:
+    if inputs[0].digest != inputs[1].digest:
+        raise DataError(
+            f"the holder answered the {what} {inputs[1].fingerprint}, this version "
+            f"{inputs[0].fingerprint}: no example is known to be common; evaluate both on one"
+        )
+    return inputs
+
+
+def _measure_bits(pretrain: Artifact) -> Items | None:
+    """Its bits per byte of held-out documents; None if it gives texts no probability."""
+    tokens = find_tokens(pretrain)
+    tokenizer, corpus = (find_input(tokens, name) for name in ("tokenizer", "corpus"))
+    rung = Rung(pretrain, tokens, tokenizer, corpus, SilentReporter())
+    suite = PerplexitySuite(documents=_DOCUMENTS)
+    if not suite.serves(rung):
+        return None
+    return next(each for each in suite.measure(rung, "").items if each.metric == "bits_per_byte")
+
+
+def find_holder(client: Any, name: str, alias: str) -> str | None:
+    """The version that has the alias, None if there is none."""
+    aliases: Mapping[str, Any] = client.get_registered_model(name).aliases
+    return None if (number := aliases.get(alias)) is None else str(number)
 
 
 @dataclass(frozen=True)
@@ -113,7 +204,7 @@ def register_model(
     elif better is not None:
         alias = f"{config.alias} stays with {better.version}"
     else:
-        promotion.set_alias(client, config.name, config.alias, number)
+        client.set_registered_model_alias(config.name, config.alias, number)
         alias = f"alias {config.alias}"
     page = link_page(run.info.experiment_id, whole, context.tracking.page)
     uses = "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info)
@@ -208,9 +299,7 @@ def _make_pretrain_entry(
     assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"
     texts = predictor.words[:_EXAMPLES] or _read_held_out(inputs["corpus"])
     answers = predictor([Text(text, text) for text in texts])
-    # `rungwise promote` checks these again.
-    data = describe_model(pretrain) | {"answered": [texts, answers]}
-    output.write_bytes(DESCRIPTION, json.dumps(data).encode("utf-8"))
+    output.write_bytes(DESCRIPTION, json.dumps(describe_model(pretrain)).encode("utf-8"))
     summary = PretrainSummary.of(pretrain)
     return _Entry(
         files=_list_files(pretrain.folder, inputs["tokenizer"].folder, output),
@@ -234,7 +323,7 @@ def _read_held_out(corpus: Artifact) -> list[str]:
 def _list_files(weights: Folder, tokenizer: Folder, description: Folder) -> dict[str, str]:
     return {
         "weights": str(weights.local(MODEL)),
-        "tokenizer": str(tokenizer.local(TOKENIZER_FILE)),
+        "tokenizer": str(tokenizer.local(TOKENIZER)),
         "description": str(description.local(DESCRIPTION)),
     }
 
@@ -251,7 +340,7 @@ def _find_better_holder(
 ) -> Any:
     """The alias holder if its score is comparable and better, else None. Both scores are rounded
     as in the tags, so that the same model rebuilt is not worse."""
-    number = promotion.find_holder(client, config.name, config.alias)
+    number = find_holder(client, config.name, config.alias)
     if number is None:
         return None
     holder = client.get_model_version(config.name, number)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rungwise.core.configuration.config import Config
+from rungwise.models.transformer.attention import StackedLinear
 from rungwise.models.transformer.body import OnBody
-from rungwise.models.transformer.layer import StackedLinear
 from rungwise.training.state import is_sharded, local_rows
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan's: steepest at 0, singular values in 0.7 .. 1.2

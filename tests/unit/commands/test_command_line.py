@@ -244,7 +244,7 @@ def test_keys_are_refused_where_there_is_no_recipe_to_change(
         (["status"], "no MLflow store at"),
         (["why", "models:/a/1"], "no MLflow store at"),
         (["predict", "models:/a@champion", "--format", "text"], "no MLflow store at"),
-        (["promote", "models:/a", "--back"], "no MLflow store at"),
+        (["promote", "models:/a/1"], "no MLflow store at"),
         (["why", "--source", "a"], "no corpus below"),
         (["why"], "expects one of MODEL, --source NAME and --document ID"),
         (["why", "a", "--source", "a"], "expects one of MODEL, --source NAME and --document ID"),
@@ -277,11 +277,11 @@ def test_what_mlflow_refuses_is_one_line(
     store = tmp_path / "artifacts" / "mlflow.db"
     store.parent.mkdir()
     store.write_bytes(b"torn")
-    assert main(["promote", "models:/a", "--back"]) == 2
+    assert main(["promote", "models:/a/1"]) == 2
     assert "mlflow.db is not an SQLite database" in capfd.readouterr().err
     store.unlink()
     MlflowClient(f"sqlite:///{store}").search_experiments()
-    for command in (["promote", "models:/a", "--back"], ["why", "models:/a/1"]):
+    for command in (["promote", "models:/a/1"], ["why", "models:/a/1"]):
         capfd.readouterr()
         assert main(command) == 2
         assert "name=a" in capfd.readouterr().err

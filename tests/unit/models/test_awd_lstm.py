@@ -1,7 +1,6 @@
 """AWD-LSTM: sizes, what is dropped where, the terms in its gradient, spans; and the autoencoder."""
 
 import itertools
-import math
 from typing import Any
 
 import pytest
@@ -10,8 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.instances.batch import CausalBatch, DocumentRows
-from rungwise.models.families.awd_lstm import AwdLstmConfig, AwdLstmForPretraining
-from rungwise.models.families.recurrent import AUTOENCODER, LstmConfig
+from rungwise.models.families.recurrent import (
+    AUTOENCODER,
+    AwdLstmConfig,
+    AwdLstmForPretraining,
+    LstmConfig,
+)
 from rungwise.models.losses.objectives import CAUSAL
 
 V, B, T = 29, 3, 12
@@ -180,17 +183,6 @@ def test_fine_tuning_reads_a_row_in_spans_whose_lengths_are_fixed() -> None:
 
 
 # The sequence autoencoder of Dai & Le 2015.
-
-
-def test_a_copy_that_knows_nothing_costs_the_logarithm_of_the_vocabulary() -> None:
-    model = LstmConfig(num_layers=1, hidden_size=8).build(V, AUTOENCODER)
-    rows = DocumentRows(torch.randint(V, (3, 9)), torch.tensor([9, 4, 1]))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    losses = AUTOENCODER(model, rows)
-    torch.testing.assert_close(losses.total, torch.tensor([14 * math.log(V)]))
-    assert losses.count.tolist() == [14]
 
 
 @torch.no_grad()

@@ -19,12 +19,7 @@ from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.transformer.attention import WHOLE, Boundaries
-from rungwise.models.transformer.block import (
-    Transformer,
-    gather_positions,
-    parameter_count,
-    sinusoid_positions,
-)
+from rungwise.models.transformer.block import gather_positions, parameter_count, sinusoid_positions
 from tests.small_models import objective_of, shaken, small_config
 
 SMALL = BertConfig(
@@ -52,34 +47,6 @@ def test_parameter_counts_are_those_of_the_paper(config, encoder, pretraining):
         assert parameter_count(BertForPretraining(config, 30_522)) == pretraining
 
 
-def test_without_next_sentence_there_is_no_pooler():
-    with torch.device("meta"):
-        model = BertForPretraining(BertConfig(), 30_522, next_sentence=False)
-    assert parameter_count(model) == 109_514_298  # transformers.BertForMaskedLM
-
-
-@pytest.mark.parametrize(
-    ("config", "millions"),
-    [(_sized(2, 2, 128), 4.4), (_sized(4, 4, 256), 11.3), (_sized(4, 8, 512), 29.1)],
-)
-def test_the_small_ones_are_those_of_turc_et_al(config, millions):
-    """Their table counts the heads of pretraining."""
-    with torch.device("meta"):
-        assert round(parameter_count(BertForPretraining(config, 30_522)) / 1e6, 1) == millions
-
-
-def test_sinusoid_has_no_position_parameters():
-    sinusoid = SMALL.model_copy(update={"positions": "sinusoid"})
-    difference = parameter_count(Bert(SMALL, 9)) - parameter_count(Bert(sinusoid, 9))
-    assert difference == 24 * 32
-
-
-@pytest.mark.parametrize(("sequence_length", "megaflops"), [(128, 545.4), (512, 587.9)])
-def test_flops_per_token_of_base(sequence_length, megaflops):
-    flops = BertConfig().flops_per_token(30_522, sequence_length, MLM_NSP, 0.15 * sequence_length)
-    assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
-
-
 def test_flops_are_what_pytorch_counts():
     """Counted operator by operator, forward and backward, on tensors without storage."""
     B, T, M = 2, 128, 20
@@ -104,18 +71,6 @@ def test_a_hidden_size_that_does_not_split_is_refused_in_one_sentence():
     ) as caught:
         validate(BertConfig, {"hidden_size": 100})
     assert "\n" not in str(caught.value)
-
-
-def test_an_odd_hidden_size_has_no_sinusoid():
-    with pytest.raises(
-        ConfigError, match="found hidden_size 15 and num_heads 3; set hidden_size=18"
-    ):
-        validate(BertConfig, {"hidden_size": 15, "num_heads": 3, "positions": "sinusoid"})
-
-
-def test_the_vocabulary_is_not_a_key():
-    with pytest.raises(ConfigError, match="vocab_size: unknown key"):
-        validate(BertConfig, {"vocab_size": 30_522})
 
 
 def test_a_sequence_beyond_the_learned_table_is_refused():
@@ -254,20 +209,6 @@ def test_no_lengths_builds_no_mask(monkeypatch):
     assert masks[2].tolist() == [[[[True] * 6]], [[[True] * 4 + [False] * 2]]]
 
 
-def stack(causal=False, **changes):
-    sizes = {"num_layers": 3, "num_heads": 4, "hidden_size": 16, "intermediate_size": 32}
-    return shaken(Transformer(BertConfig(**sizes, **changes).blocks(), causal))
-
-
-def test_layers_end_with_what_forward_gives():
-    for norm in ("post", "pre"):
-        model, x_BTD = stack(norm=norm), torch.randn(2, 7, 16)
-        layers = model.layers(x_BTD, torch.tensor([7, 3]))
-        assert len(layers) == 4
-        torch.testing.assert_close(layers[0], x_BTD)
-        torch.testing.assert_close(layers[-1], model(x_BTD, torch.tensor([7, 3])))
-
-
 def test_dropout_is_off_unless_asked_for_and_off_in_evaluation():
     ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
     model = Bert(SMALL, VOCAB_SIZE).train()
@@ -276,12 +217,6 @@ def test_dropout_is_off_unless_asked_for_and_off_in_evaluation():
     assert not torch.allclose(model.encode(ids_BT), model.encode(ids_BT))
     model.eval()
     assert torch.equal(model.encode(ids_BT), model.encode(ids_BT))
-
-
-def test_gather_takes_each_row_its_own():
-    hidden_BTD = torch.arange(2 * 4 * 3).view(2, 4, 3)
-    gathered = gather_positions(hidden_BTD, torch.tensor([[3, 0], [1, 1]]))
-    assert gathered.tolist() == [[[9, 10, 11], [0, 1, 2]], [[15, 16, 17], [15, 16, 17]]]
 
 
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])

@@ -10,10 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.models.families.bert import BertConfig, BertForPretraining
-from rungwise.models.families.bidirectional import BidirectionalConfig, BidirectionalForPretraining
 from rungwise.models.transformer.attention import Boundaries
-from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     VOCAB_SIZE,
     lengths_of,
@@ -57,23 +54,6 @@ def test_a_token_is_predicted_from_all_of_its_row_but_itself(norm, seed):
                     assert moved_BT[row, t] == 0, "it saw padding"
 
 
-def test_both_directions_weigh_in_and_are_different():
-    model = small_model("bidirectional").bidirectional
-    left = {name: p.shape for name, p in model.left_to_right.named_parameters()}
-    right = {name: p.shape for name, p in model.right_to_left.named_parameters()}
-    assert left == right
-    assert not {p.data_ptr() for p in model.left_to_right.parameters()} & {
-        p.data_ptr() for p in model.right_to_left.parameters()
-    }
-    ids_BT, targets_BT = torch.randint(VOCAB_SIZE, (2, 2, 9)).unbind(0)
-    states_BTE = model.encode(ids_BT, targets_BT, torch.tensor([9, 9]))
-    assert states_BTE.shape == (2, 9, 32)
-    left_BTD, right_BTD = states_BTE.chunk(2, dim=-1)
-    assert left_BTD.abs().amax(-1).min() > 0
-    assert right_BTD[:, :-1].abs().amax(-1).min() > 0
-    assert not right_BTD[:, -1].any(), "nothing is on the right of the last token"
-
-
 def test_the_right_reads_as_the_left_does_in_a_mirror():
     """With the weights of the left, and positions that mirror too, both give the same."""
     model = shaken(small_model("bidirectional")).bidirectional.eval()
@@ -89,13 +69,3 @@ def test_the_right_reads_as_the_left_does_in_a_mirror():
     # Target t of 9 is token t + 1 of 10: its right is the left of token 8 - t in the mirror.
     torch.testing.assert_close(right_TD[:8], left_back_TD[:8].flip(0), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(right_back_TD[:8], left_TD[:8].flip(0), atol=1e-5, rtol=1e-5)
-
-
-def test_base_has_the_blocks_of_bert_base():
-    with torch.device("meta"):
-        bidirectional = BidirectionalForPretraining(BidirectionalConfig(), 30_522)
-        bert = BertForPretraining(BertConfig(), 30_522, next_sentence=False)
-    # By hand: a second table of positions, two last norms, a head twice as wide; no segments and no
-    # norm of the embeddings.
-    extra = 512 * 768 + 2 * 2 * 768 + 768 * 768 - 2 * 768 - 2 * 768
-    assert parameter_count(bidirectional) == parameter_count(bert) + extra == 110_497_338

@@ -9,14 +9,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rungwise.core.errors import DataError
-from rungwise.models.families import ngram_model
 from rungwise.models.families.brown import BrownConfig
-from rungwise.models.families.brown_clusters import Clusters, Integers, cluster_words
+from rungwise.models.losses.word_trees import Clusters, Counts, cluster_words
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS
 
-Pairs = tuple[Integers, Integers, Integers]
+Pairs = tuple[Counts, Counts, Counts]
 
 
 def adjacent(ids: list[int]) -> Pairs:
@@ -26,9 +24,7 @@ def adjacent(ids: list[int]) -> Pairs:
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
-def mutual_information(
-    left_N: Integers, right_N: Integers, count_N: Integers, class_V: Integers
-) -> float:
+def mutual_information(left_N: Counts, right_N: Counts, count_N: Counts, class_V: Counts) -> float:
     """The average mutual information of the classes of adjacent words, in nats."""
     left, right = class_V[left_N], class_V[right_N]
     inside = (left >= 0) & (right >= 0)
@@ -40,7 +36,7 @@ def mutual_information(
     return float((joint[positive] * np.log(joint[positive] / independent[positive])).sum())
 
 
-def by_brute_force(pairs: Pairs, counts_V: Integers, classes: int) -> list[tuple[int, ...]]:
+def by_brute_force(pairs: Pairs, counts_V: Counts, classes: int) -> list[tuple[int, ...]]:
     """The classes by trying every merge; rejects an example in which two are equally good."""
     order = np.argsort(-counts_V, kind="stable")[: np.count_nonzero(counts_V)]
     left, right, count = pairs
@@ -101,15 +97,6 @@ def test_paths_are_a_binary_tree_and_classes_in_its_order() -> None:
     every = cluster_words(*adjacent(ids.tolist()), np.bincount(ids), 100)
     assert len(every.paths) == 40
     assert cluster_words(*adjacent(ids.tolist()), np.zeros(40, int), 5).paths == ()
-
-
-def test_words_of_one_habit_share_a_class_and_near_ones_a_branch() -> None:
-    """Determiners, nouns and verbs in turn, of four words each."""
-    rng = np.random.default_rng(1)
-    ids = [4 * (place % 3) + int(rng.integers(4)) for place in range(3000)]
-    clusters = cluster_words(*adjacent(ids), np.bincount(ids), 3)
-    assert groups_of(clusters) == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)]
-    assert mutual_information(*adjacent(ids), clusters.classes) == pytest.approx(np.log(3), 1e-3)
 
 
 def test_the_treebank_gives_the_information_of_the_program_in_cpp(real_data: Path) -> None:
@@ -194,9 +181,3 @@ def test_tables_of_shards_give_the_same_model_and_it_survives_as_tensors() -> No
     assert (vectors.sum(axis=1) == 4 * clustered).all()  # prefixes of 4, 6, 10 and 20 bits
     shared = vectors[clustered] @ vectors[clustered].T
     assert ((shared == 4) == (first.classes[clustered][:, None] == first.classes[clustered])).all()
-
-
-def test_a_text_with_too_few_words_is_refused() -> None:
-    table = ngram_model.count_ngrams(np.array([5, 6, END], np.uint16), np.array([0, 3]), 2, START)
-    with pytest.raises(DataError, match=r"model\.classes 4 tokens .* has 1 times, found 2"):
-        BrownConfig(classes=4, minimum_count=1).estimate_model(table, V, SPECIAL_IDS)

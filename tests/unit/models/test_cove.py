@@ -1,6 +1,5 @@
 """CoVe: the encoder, attention and loss of the translator by hand, and fixed word vectors."""
 
-import math
 from typing import Any
 
 import pytest
@@ -80,14 +79,6 @@ def test_each_word_is_predicted_from_its_past_and_a_mix_of_the_source() -> None:
     assert losses.count.item() == 11
     torch.testing.assert_close(shares_BTS.sum(2), torch.ones(3, 7))
     assert (shares_BTS[1, :, 2:] == 0).all(), "padding"
-
-
-def test_a_translation_without_knowledge_costs_the_logarithm_of_the_vocabulary() -> None:
-    model = built()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    assert TRANSLATION(model, pairs()).loss().item() == pytest.approx(math.log(V))
 
 
 def test_copying_a_text_can_be_learnt_by_attention() -> None:

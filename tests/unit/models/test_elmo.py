@@ -27,20 +27,14 @@ from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.elmo import Elmo, ElmoConfig, ElmoForPretraining
 from rungwise.models.families.projected_lstm import ProjectedLstm
 from rungwise.models.losses.objectives import BILM
-from rungwise.models.trained.capabilities import (
-    Encoder,
-    LanguageModel,
-    NextTokenLogits,
-    ReadsSpelling,
-    WordVectors,
-)
+from rungwise.models.trained.capabilities import Encoder, ReadsSpelling
 from rungwise.tasks.kinds.heads import Rows
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, token_bytes, train
 from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import FitConfig
 from rungwise.training.throughput import Progress
 from tests.conftest import SPECIAL_IDS, made_up_sentences
-from tests.small_models import shaken, sum_probabilities
+from tests.small_models import shaken
 from tests.summaries import made_of
 from tests.toy_tasks import INFO
 from tests.training_runs import (
@@ -185,21 +179,6 @@ def test_without_clips_the_layer_is_that_of_torch() -> None:
     torch.testing.assert_close(after_BS, torch.cat((h_BP[0], c_BH[0]), dim=1))
 
 
-def test_clips_by_hand() -> None:
-    """One unit whose gates are open: the cell would grow by 1 each time, and the output is 5 times
-    its tanh."""
-    of = ProjectedLstm(1, 1, 1, cell_clip=2.5, projection_clip=4.9)
-    with torch.no_grad():
-        for parameter in (of.input_weight, of.state_weight, of.bias):
-            parameter.zero_()
-        of.bias.fill_(50.0)
-        of.projection.fill_(5.0)
-    output, after = of(torch.zeros(1, 4, 1), None)
-    expected = [5 * math.tanh(1), 5 * math.tanh(2), 4.9, 4.9]  # 5·tanh(2.5) is 4.93
-    assert output.flatten().tolist() == pytest.approx(expected)
-    assert after.tolist() == [pytest.approx([4.9, 2.5])]
-
-
 # Both directions.
 
 
@@ -261,21 +240,6 @@ def test_operations_are_those_that_pytorch_counts() -> None:
     lstms, output = 2 * 2 * 9 * H * D, 2 * D * vocab_size
     assert counter.get_total_flops() == 6 * (B * T * lstms + B * (T + 1) * cnn)
     assert TINY.flops_per_token(vocab_size, T, BILM) == 6 * (cnn + lstms + output)
-
-
-@torch.no_grad()
-def test_what_it_offers() -> None:
-    model = built().eval()
-    trained = TINY.trained(model, BILM, SPECIAL_IDS)
-    assert isinstance(trained, LanguageModel)
-    assert isinstance(trained, NextTokenLogits)
-    assert isinstance(trained, WordVectors)
-    assert trained.is_exact
-    assert sum_probabilities(trained, V) == pytest.approx(1.0, abs=1e-5)
-    row = model.elmo.token_embedding.characters[[7]]
-    np.testing.assert_allclose(
-        trained.vectors([5, 7])[[1]], model.elmo.token_embedding.vectors(row), rtol=1e-5
-    )
 
 
 @torch.no_grad()

@@ -14,18 +14,18 @@ from tokenizers.models import WordLevel
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import Batch
 from rungwise.instances.kind import Kind
 from rungwise.models import config as families
-from rungwise.models.config import FAMILIES
+from rungwise.models.config import FAMILIES, model_config
 from rungwise.models.counterpart import Architecture, Counterpart
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.ngram import NgramConfig
-from rungwise.models.family import Family
+from rungwise.models.family import Family, Size
 from rungwise.models.fitting import Fitting
 from rungwise.pipeline.recipe import Recipe
 from rungwise.serving.hugging_face import export_model, load_model
@@ -227,15 +227,6 @@ def test_an_objective_that_is_left_out_is_the_familys_first_and_stands_in_the_co
     assert built == left_out
 
 
-def test_an_objective_is_a_plain_name() -> None:
-    with pytest.raises(ConfigError, match=r"pretrain\.objective: expected a plain name, .*: mlm,"):
-        stage({"kind": "bert"}, objective={"kind": "mlm"})
-    with pytest.raises(
-        ConfigError, match=r"pretrain\.objective is causal, but model\.kind is bert"
-    ):
-        stage({"kind": "bert"}, objective="causal")
-
-
 def test_a_block_without_a_kind_is_fitted_by_gradient_and_problems_name_their_keys() -> None:
     assert stage({"kind": "gpt"}).pretrain.kind == "gradient"
     assert stage({"kind": "gpt"}, kind="gradient") == stage({"kind": "gpt"})
@@ -410,3 +401,38 @@ def test_a_system_is_its_own_files_and_a_name_in_the_union() -> None:
     )
     listed = re.findall(r"`([\w./-]+/[\w-]+\.\w+)`", (root / "CONTRIBUTING.md").read_text("utf-8"))
     assert {path for path in own if not path.startswith("benchmarks/")} <= set(listed)
+
+
+SMALL = {"num_layers": 2, "hidden_size": 128}
+STACK = SMALL | {"num_heads": 2, "intermediate_size": 256}
+MODELS: list[dict[str, Any]] = [
+    {"kind": "word2vec"},
+    {"kind": "glove"},
+    {"kind": "nnlm"},
+    {"kind": "log_bilinear"},
+    {"kind": "rnn"},
+    {"kind": "lstm"} | SMALL,
+    {"kind": "awd_lstm", "embedding_size": 64} | SMALL,
+    {"kind": "elmo", "hidden_size": 64, "cell_size": 128, "filters": [[1, 16]], "num_highways": 1},
+    *({"kind": kind} | STACK for kind in ("gpt", "llama", "bidirectional", "bert", "modern_bert")),
+]
+SIZE = Size(2_000_000, 6000, 60)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["kind"])
+def test_suggestions_are_keys_of_a_recipe_and_follow_text_and_time(model: dict[str, Any]) -> None:
+    family = model_config(model)
+    passes = {}
+    sizes = {"here": SIZE, "longer": SIZE._replace(seconds=600), "cores": SIZE._replace(workers=10)}
+    for name, size in sizes.items():
+        keys = family.suggest(size)
+        blocks = {"model": model, "pretrain": {"kind": fitting_kind(family)}}
+        config: Any = validate(PretrainStageConfig, with_overrides(blocks, keys))
+        steps = keys.get("pretrain.epochs") or config.pretrain.steps
+        passes[name] = steps
+    assert passes["here"] < passes["longer"] == passes["cores"]
+    little = family.suggest(SIZE._replace(tokens=20_000, seconds=1e6))
+    if "pretrain.steps" in little:
+        rows = little["pretrain.global_batch_size"]
+        most = 20 if "bert" in model["kind"] else 4  # masks hide a part of a pass
+        assert little["pretrain.steps"] == max(300, round(most * 20_000 / 64 / rows / 100) * 100)

@@ -14,17 +14,13 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from rungwise.core.configuration.config import Config, validate
-from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.models.config import ModelConfig
-from rungwise.models.families.gpt import Gpt, GptConfig, GptForPretraining
+from rungwise.models.families.gpt import Gpt, GptConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     CAUSAL_KINDS,
-    KINDS,
     VOCAB_SIZE,
     documents_of,
     logits_of,
@@ -63,12 +59,6 @@ def test_parameter_counts_are_the_published_ones(preset, vocab_size, parameters)
     assert parameter_count(model) == parameters
 
 
-@pytest.mark.parametrize(("vocab_size", "megaflops"), [(50_304, 798.0), (50_257, 797.8)])
-def test_flops_per_token_of_gpt2(vocab_size, megaflops):
-    flops = GptConfig().flops_per_token(vocab_size, 1024, CAUSAL)
-    assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
-
-
 @pytest.mark.parametrize("kind", CAUSAL_KINDS)
 def test_flops_are_what_pytorch_counts_but_for_the_future(kind):
     """PyTorch counts the skipped half of causal attention too."""
@@ -101,44 +91,6 @@ def test_flops_of_modern_bert_are_what_pytorch_counts_but_for_far_keys():
     assert flops == pytest.approx(counted, rel=1e-12)
 
 
-# Configuration.
-
-
-class _Recipe(Config):
-    model: ModelConfig
-
-
-def test_the_family_is_chosen_by_kind():
-    for kind in ("bert", "gpt", "bidirectional"):
-        assert validate(_Recipe, {"model": {"kind": kind}}).model.kind == kind
-    with pytest.raises(ConfigError, match=r"model\.positions: unknown key; did you mean"):
-        validate(_Recipe, {"model": {"kind": "gpt", "positions": "sinusoid"}})
-    with pytest.raises(ConfigError, match=r"model.kind: expected one of bert, gpt, bidirectional"):
-        validate(_Recipe, {"model": {"kind": "magic"}})
-
-
-@pytest.mark.parametrize(
-    ("kind", "objective", "takes"),
-    [
-        ("gpt", "mlm", "causal"),
-        (
-            "bert",
-            "causal",
-            "mlm_nsp, mlm, sentence_order, left_to_right, simcse, sentence_pairs, tsdae, "
-            "causal_and_masked, replaced_tokens, span_denoising or permuted",
-        ),
-        ("bidirectional", "left_to_right", "bidirectional"),
-    ],
-)
-def test_an_objective_of_another_family_is_refused(kind, objective, takes):
-    config = validate(_Recipe, {"model": {"kind": kind}}).model
-    with pytest.raises(
-        ConfigError,
-        match=rf"objective is {objective}, but model\.kind is {kind}, which takes {takes};",
-    ):
-        config.objective(objective)
-
-
 # The start: Radford et al. 2019, section 2.3.
 
 
@@ -157,25 +109,6 @@ def test_residual_outputs_start_smaller_by_the_root_of_twice_the_layers():
             assert weight.std().item() == pytest.approx(0.02 * scale, rel=0.03), name
         assert gpt.token_embedding.weight.std().item() == pytest.approx(0.02, rel=0.01)
         assert gpt.token_embedding.weight.abs().max() > 0.04  # GPT's normal is not cut
-
-
-def test_biases_start_at_zero_and_the_same_seed_gives_the_same_start():
-    for kind in KINDS:
-        torch.manual_seed(5)
-        first = small_model(kind)
-        torch.manual_seed(5)
-        second = small_model(kind)
-        for name, tensor in first.state_dict().items():
-            assert torch.equal(tensor, second.state_dict()[name]), name
-            assert not (name.endswith("bias") and bool(tensor.any())), name
-
-
-# The formulas.
-
-
-def test_the_output_is_the_embedding_and_nothing_more():
-    names = [name for name, p in small_model("causal").named_parameters() if VOCAB_SIZE in p.shape]
-    assert names == ["gpt.token_embedding.weight"]
 
 
 # Who sees whom.
@@ -250,18 +183,3 @@ def test_a_block_without_a_boundary_takes_the_kernel_with_its_own_rule(monkeypat
     assert first is second, "one mask for all layers"
     assert not causal
     assert first.long().tolist() == [[[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]]
-
-
-# BERT from left to right, downstream.
-
-
-def test_left_to_right_has_the_weights_of_bert_without_nsp():
-    plain = small_model("mlm").state_dict()
-    assert {name: t.shape for name, t in small_model("left_to_right").state_dict().items()} == {
-        name: t.shape for name, t in plain.items()
-    }
-
-
-def test_a_gpt_of_gpt1_has_no_last_norm():
-    names = GptForPretraining(GptConfig(norm="post", num_layers=1), 9).state_dict()
-    assert not [name for name in names if "final_norm" in name]

@@ -8,18 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.models.families import kneser_ney, ngram_model
 from rungwise.models.families import ngram_model as ngram_tables
-from rungwise.models.families.ngram import NgramConfig
-from rungwise.models.suggestion import Size
 
 START, END = 0, 1
 HALVES = kneser_ney.Smoothing((0.5, 1.0, 1.5))
 VOCAB_SIZE = 9
 # Ids 7 and 8 never occur.
-WRONG_DISCOUNTS = ([0, 1, 1.5], [0.5, 2.5, 1.5], [-0.5, 1, 1.5], [0.5, 1, 4])
 THRESHOLDS = ((0,), (0, 0, 1), (0, 1, 1, 2), (0, 3))
 CORPORA = st.lists(st.lists(st.integers(2, 6), max_size=8), min_size=1, max_size=12)
 
@@ -111,13 +107,6 @@ def test_any_partition_merges_to_the_whole(
     assert same(ngram_tables.merge_tables(reduced), whole)
 
 
-def test_a_hash_spreads_the_ngrams_evenly() -> None:
-    rows = np.random.default_rng(0).integers(2, 9000, (2000, 10)).tolist()
-    table = table_of(rows, 3)
-    sizes = [len(part) for part in ngram_tables.split_table(table, 8)]
-    assert min(sizes) > 0.9 * len(table) / 8
-
-
 @given(CORPORA, st.integers(1, 5), st.integers(2, 5), st.sampled_from(THRESHOLDS))
 def test_any_number_of_tasks_gives_the_same_bits(
     sentences: list[list[int]], order: int, parts: int, prune: tuple[int, ...]
@@ -177,12 +166,6 @@ def test_behind_an_end_symbol_another_text_begins() -> None:
     assert first.tolist() == again.tolist() == apart.tolist()
 
 
-def test_no_sentence_as_long_as_the_order() -> None:
-    """The model has the longest order there is, and needs no discounts of longer ones."""
-    model = kneser_ney.estimate_model(table_of([[2], [3]], 5), 5, START, HALVES)
-    assert model.order == 3
-
-
 @pytest.mark.parametrize("token", [-1, 9, START])
 def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
     model = kneser_ney.estimate_model(table_of([[2, 3]], 2), 9, START, HALVES)
@@ -190,14 +173,6 @@ def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
         DataError, match=f"from 0 to 8 other than the start symbol 0, found {token}"
     ):
         model.log_probabilities([[2], [3, token]])
-
-
-def test_the_discounts_suggested_for_a_little_text_give_a_model() -> None:
-    """The same text is refused below without them."""
-    keys = NgramConfig(order=2).suggest(Size(tokens=30_000, vocabulary=9, seconds=60))
-    smoothing = kneser_ney.Smoothing(tuple(keys["model.fallback_discounts"]))
-    model = kneser_ney.estimate_model(table_of([[2]], 2), 9, START, smoothing)
-    assert np.isfinite(np.concatenate(model.log_probabilities([[2], [3]]))).all()
 
 
 def test_a_corpus_that_gives_no_model_is_refused() -> None:
@@ -209,21 +184,3 @@ def test_a_corpus_that_gives_no_model_is_refused() -> None:
         kneser_ney.estimate_model(table_of([[7]], 2), 5, START, HALVES)
     with pytest.raises(DataError, match=r"no start symbol .* at token 1"):
         table_of([[2, START]], 2)
-
-
-@pytest.mark.parametrize(
-    ("key", "values", "message"),
-    [
-        *(
-            ("fallback_discounts", each, "at most the counts 1, 2 and 3")
-            for each in WRONG_DISCOUNTS
-        ),
-        *(("prune", each, "numbers that do not fall") for each in ([1], [0, 2, 1], [-1, 0])),
-        ("prune", [], "at least 1"),
-    ],
-)
-def test_what_gives_no_probabilities_is_refused(
-    key: str, values: list[float], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=rf"{key}.*{message}"):
-        validate(NgramConfig, {key: values})

@@ -15,14 +15,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.models.families.ngram_model import merge_sums, split_sums
 from rungwise.models.fitting import Solution
-from rungwise.models.word_vectors import sparse_sums
-from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.tokenizer.token_text import TokenisedText
-from rungwise.training.fit_config import CooccurrenceConfig
 
 # Deerwester et al. 1990, table 2: the words that stand in two titles or more.
 TITLES = [
@@ -179,8 +175,8 @@ def test_tables_of_shards_add_up_in_any_grouping(seed: int, pieces: int, context
     cuts = sorted({0, 8, *rng.integers(0, 8, pieces).tolist()})
     shards = [text_of(documents[a:b], a) for a, b in itertools.pairwise(cuts)]
     counted = [config.count(shard, counts_V) for shard in shards]
-    parts = zip(*(sparse_sums.split_sums(table, 3) for table in counted), strict=True)
-    merged = sparse_sums.merge_sums([sparse_sums.merge_sums(part) for part in parts])
+    parts = zip(*(split_sums(table, 3) for table in counted), strict=True)
+    merged = merge_sums([merge_sums(part) for part in parts])
     whole = config.count(text_of(documents), counts_V)
     assert np.array_equal(merged.keys, whole.keys)
     assert np.array_equal(merged.sums, whole.sums)
@@ -204,18 +200,3 @@ def test_words_near_in_meaning_are_near_on_the_brown_corpus(real_data: Path) -> 
     cosines = [unit[number[a]] @ unit[number[b]] for a, b, _ in pairs]
     rho, _ = stats.spearmanr([score for *_, score in pairs], cosines)
     assert rho == pytest.approx(0.439, abs=0.02)
-
-
-def test_what_cannot_be_decomposed_is_refused() -> None:
-    with pytest.raises(DataError, match=r"model\.size 10 words and documents, found 12 .* 9 of"):
-        solve(LsaConfig(size=10, weighting="counts"), PAPER)
-    # A word that is in all documents alike has no weight by entropy.
-    with pytest.raises(DataError, match="found 0 words with weight"):
-        solve(LsaConfig(size=1), [[[0, 1]], [[0, 1]]])
-    with pytest.raises(ConfigError, match=r"weighting ppmi is .* window, found documents; set"):
-        validate(LsaConfig, {"weighting": "ppmi"})
-    for key, value in (("epochs", 3), ("learning_rate", 0.1)):
-        settings = validate(CooccurrenceConfig, {"kind": "cooccurrence", key: value})
-        settings.check(GloveConfig(), ComputeConfig())
-        with pytest.raises(ConfigError, match=f"pretrain.{key} is {value}, but model.kind is lsa"):
-            settings.check(LsaConfig(), ComputeConfig())

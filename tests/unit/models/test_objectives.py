@@ -11,10 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pydantic import TypeAdapter
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.instances.summary import InstancesConfig
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.losses.cross_entropy import sum_weighted_losses
 from rungwise.models.losses.objectives import LossSum
@@ -128,25 +126,6 @@ def test_the_loss_starts_at_the_logarithm_of_the_number_of_classes(kind):
         assert metrics[f"{part}_loss"] == pytest.approx(expected[part], abs=0.1), part
 
 
-def test_an_objective_says_what_it_reads_and_counts_the_losses_of_a_batch_of_it():
-    objectives = {kind: objective_of(kind) for kind in KINDS}
-    assert {kind for kind, each in objectives.items() if each.pair} == {"mlm_nsp", "sentence_order"}
-    assert {kind for kind, each in objectives.items() if each.is_code_length} == {
-        "causal",
-        "left_to_right",
-        "llama",
-        "modern_left_to_right",
-    }
-    for objective in objectives.values():
-        keys = {"kind": objective.reads[0], "sequence_length": 8}
-        batch = TypeAdapter(InstancesConfig).validate_python(keys).random_batch(2, VOCAB_SIZE)
-        assert type(batch) is (MaskedBatch if objective.masks else CausalBatch)
-        assert batch.ids.shape == (2, 8)
-        assert objective.counts(batch).tolist() == (
-            [2.0] * 2 if objective.pair else [2.0 if objective.masks else 16.0]
-        )
-
-
 def test_a_sum_of_shares_is_not_a_mean_of_means():
     """Losses 4, 4 in one micro-batch and 1, 1, 1 in the other: 11/5, not (4 + 1)/2."""
     pieces = [
@@ -192,12 +171,6 @@ def test_packed_survives_more_tokens_than_float32_can_count():
     assert packed.tolist() == [[6.0], [2.0**24 + 1], [1.0]]
     assert not packed.requires_grad
     assert LossSum.unpacked(packed, ("mlm",)).metrics()["mlm_loss"] == 6 / (2**24 + 1)
-
-
-def test_a_batch_without_padding_stays_without_lengths():
-    batch = random_masked_batch(4, 9, 2, padded=False)
-    assert batch.lengths is None
-    assert batch.to("cpu").lengths is None
 
 
 @pytest.mark.parametrize("kind", CAUSAL_KINDS)

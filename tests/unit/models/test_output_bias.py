@@ -14,11 +14,9 @@ from rungwise.instances.batch import CausalBatch
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import model_config
-from rungwise.models.fitting import HERE, create_arrays
 from rungwise.serving.hugging_face.writing import export_model
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.initial import shares_of_words, start_model
-from tests.conftest import SPECIAL_IDS
 from tests.training_runs import VOCAB, config, make_instances
 
 SMALL = {"num_layers": 1, "hidden_size": 16, "initializer_range": 1e-4}
@@ -126,18 +124,6 @@ def test_the_first_loss_is_that_of_order_1(case: Any, rows: Any) -> None:
     assert order_1 < np.log(VOCAB) - 0.4
 
 
-def test_order_1_by_counting_has_the_same_loss(rows: Any) -> None:
-    """The first rung of a ladder, Kneser-Ney of order 1, discounts where the bias adds one."""
-    family: Any = model_config({"kind": "ngram", "order": 1, "fallback_discounts": [0.5, 1, 1.5]})
-    parts = [[family.count(frequent_text(0, 60), SPECIAL_IDS)]]
-    tensors = family.estimate(parts, HERE, create_arrays, VOCAB, SPECIAL_IDS)
-    model, held_out = family.from_tensors(tensors, SPECIAL_IDS), frequent_text(0, 60)
-    texts = [[*ids, 3] for ids in held_out.ids.reshape(60, 32).tolist()]
-    counted = -np.mean(np.concatenate(model.log_probabilities(texts)))
-    log_V = shares_of_words(rows("causal")).log().numpy()
-    assert -np.mean([log_V[text] for text in texts]) == pytest.approx(counted, abs=0.01)
-
-
 @pytest.mark.parametrize(("bias", "expected"), [("frequencies", None), ("zeros", np.log(VOCAB))])
 def test_a_run_begins_there_unless_asked_not_to(
     bias: str, expected: float | None, rows: Any, tmp_path: Path
@@ -151,9 +137,3 @@ def test_a_run_begins_there_unless_asked_not_to(
     assert start.first_loss == (expected or InstancesSummary.of(instances).unigram_loss)
     with pytest.raises(ConfigError, match=r"model\.output_bias is true.*no place"):
         export_model(model, settings.model, tmp_path / "tokenizer.json", tmp_path)
-
-
-def test_without_a_bias_a_run_begins_evenly(rows: Any) -> None:
-    start = start_model(config("causal"), rows("causal"), None)
-    assert "bias" not in dict(start.model.named_parameters())
-    assert start.first_loss == np.log(VOCAB)

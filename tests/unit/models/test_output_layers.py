@@ -1,9 +1,7 @@
 """Output layers: exact distributions, brute force, and where their words come to stand."""
 
-import gzip
 import math
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from rungwise.core.errors import ConfigError
-from rungwise.models.families.brown_clusters import Clusters
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses import word_trees
 from rungwise.models.losses.objectives import CAUSAL
-from rungwise.models.losses.output_layer import TreeOutput
+from rungwise.models.losses.word_trees import Clusters
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import random_causal_batch, shaken, sum_probabilities
 
@@ -141,17 +136,6 @@ def test_classes_by_frequency_have_equal_shares_and_falling_counts() -> None:
     assert nothing_left.tolist() == list(range(7))
 
 
-def test_more_classes_than_words_are_refused() -> None:
-    config = LogBilinearConfig.model_validate({"output": {"kind": "classes", "count": V + 1}})
-    with pytest.raises(ConfigError, match=r"model\.output\.count is 38, .* 37 tokens; lower it"):
-        config.build(V, CAUSAL)
-
-
-def test_only_an_adaptive_tree_has_words_on_both_sides() -> None:
-    with pytest.raises(ValidationError, match=r"overlap is 0\.1, but a tree of shape huffman"):
-        TreeOutput(overlap=0.1)
-
-
 def check_tree(tree: word_trees.Tree, words: int) -> None:
     """Every node has both sides, every word a leaf, and the leaves fill the tree (Kraft)."""
     depths = (tree.paths != 0).sum(1)
@@ -196,30 +180,12 @@ def test_a_tree_of_clusters_keeps_their_codes() -> None:
     assert signs[2] == [-1, 0, 0, 0]
 
 
-def test_two_clouds_of_points_are_told_apart() -> None:
-    rng = np.random.default_rng(0)
-    points = rng.standard_normal((60, 5)) + np.where(np.arange(60) < 23, 8, -8)[:, None]
-    share = word_trees.responsibilities(points)
-    assert {tuple(side) for side in (np.flatnonzero(share > 0.5), np.flatnonzero(share < 0.5))} == {
-        tuple(range(23)),
-        tuple(range(23, 60)),
-    }
-
-
 def test_words_between_two_clouds_stand_on_both_sides() -> None:
     points = np.array([[-3.0], [-2.9], [0.0], [2.9], [3.0]])
     tree = word_trees.learn_tree(points, False, 0.45)
     check_tree(tree, 5)
     assert Counter(tree.words.tolist())[2] == 2
     assert (word_trees.learn_tree(points, False, 0.0).words == np.arange(5)).all()
-
-
-def test_a_wide_overlap_ends_with_few_leaves_a_word() -> None:
-    points = np.random.default_rng(0).standard_normal((6000, 16))
-    tree = word_trees.learn_tree(points, False, 0.4)
-    leaves = np.bincount(tree.words, minlength=6000)
-    assert leaves.min() >= 1
-    assert leaves.max() == 8
 
 
 @pytest.mark.parametrize("output", [CLASSES[0], MANY_LEAVES], ids=str)
@@ -242,23 +208,3 @@ def model_of(output: dict[str, Any]) -> Any:
     return LogBilinearConfig.model_validate(SIZES["log_bilinear"] | {"output": output}).build(
         V, CAUSAL, 8
     )
-
-
-@pytest.mark.parametrize("tokens", [0, 1, 40, 1100])
-def test_a_tree_is_learnt_from_as_little_text_as_there_is(tokens: int) -> None:
-    """Blocks at its beginning; words without a state are halved somehow."""
-    model = model_of(TREES[-1])
-    model.read_text(lambda: [text()[0][:tokens]])
-    check_tree(word_trees.Tree(model.factors.paths.numpy(), model.factors.words.numpy()), V)
-
-
-def test_huffmans_mean_path_on_the_treebank_is_its_entropy(real_data: Path) -> None:
-    """9.42 bits: the logarithm of the unigram perplexity 684.94."""
-    train = real_data / "corpora/en/ptb/ptb.train.txt.gz"
-    words = gzip.decompress(train.read_bytes()).decode().replace("\n", " <eos> ").split()
-    counts = np.array(list(Counter(words).values()))
-    assert (len(counts), counts.sum()) == (10_000, 929_589)
-    tree = word_trees.huffman_tree(counts)
-    mean = ((tree.paths != 0).sum(1) * counts).sum() / counts.sum()
-    assert math.log2(684.94) <= mean + 5e-4
-    assert mean <= 10.42

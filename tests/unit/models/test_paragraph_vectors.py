@@ -17,17 +17,16 @@ from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 from numpy.typing import NDArray
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError
-from rungwise.models.fitting import Stretch, Weights, documents, sentences
+from rungwise.models.fitting import Weights, documents, sentences
 from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
-from rungwise.models.word_vectors import paragraph_vectors_kernel, word2vec_kernel
+from rungwise.models.word_vectors import kernels
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.models.word_vectors.word2vec import alias_table
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS
 
 doc2vec_inner: Any = importlib.import_module("gensim.models.doc2vec_inner")
-kernel: Any = paragraph_vectors_kernel
+kernel: Any = kernels
 P = 16  # rows in memory are multiples of this
 CONFIGS = {
     "dbow": {},
@@ -87,7 +86,9 @@ def step(arrays: Sequence[Any], words: list[int], joining: int, rate: float, **h
     room = (np.empty(size, np.float32), np.empty(size, np.float32), np.empty(2, np.float32))
     targets, labels = np.array([2, 5]), np.array([1, 0], np.float32)
     around, is_training = np.array(words, np.int64), how.get("is_training", True)
-    return kernel.take_step(*arrays, around, targets, labels, joining, is_training, rate, *room)
+    return kernel.take_document_step(
+        *arrays, around, targets, labels, joining, is_training, rate, *room
+    )
 
 
 def slow_loss(arrays: Sequence[Any], words: list[int], joining: int) -> float:
@@ -133,9 +134,7 @@ def test_the_update_of_dbow_is_that_of_skip_gram_with_the_documents_row() -> Non
     inputs, same_outputs = document[None].copy(), outputs.copy()
     room = (np.empty(P, np.float32), np.empty(P, np.float32), np.empty(2, np.float32))
     targets, labels = np.array([2, 5]), np.array([1, 0], np.float32)
-    word2vec_kernel.take_step(
-        inputs, same_outputs, np.array([0]), targets, labels, False, 0.05, *room
-    )
+    kernel.take_step(inputs, same_outputs, np.array([0]), targets, labels, False, 0.05, *room)
     step((document, inputs[:0], outputs), [], kernel.SUM, 0.05)
     np.testing.assert_allclose(document, inputs[0], rtol=1e-6)
     np.testing.assert_allclose(outputs, same_outputs, rtol=1e-6)
@@ -175,7 +174,7 @@ def step_on_path(
     nodes, labels = walk(model, word)
     room = [np.empty(size, np.float32) for size in (*outputs.shape[1:] * 2, len(nodes))]
     around = np.array(near, np.int64)
-    kernel.take_step(
+    kernel.take_document_step(
         *(document, inputs, outputs, around, nodes, labels, joining, True, RATE, *room)
     )
     x = room[0]
@@ -307,31 +306,6 @@ def test_the_mean_of_a_document_is_over_the_replicas_that_read_it() -> None:
     assert config.average(before, replicas[:1]) is replicas[0]
 
 
-def test_pv_dm_learns_at_the_default_rate() -> None:
-    """Documents of eight subjects, a third of whose words are of the subject, find their like."""
-    rng = np.random.default_rng(0)
-    subject = np.arange(400) % 8
-    words = np.where(
-        rng.random((400, 50)) < 0.3,
-        200 + 60 * subject[:, None] + rng.integers(0, 60, (400, 50)),
-        rng.integers(0, 200, (400, 50)),
-    )
-    each = np.arange(401)
-    text = TokenisedText(
-        words.ravel().astype(np.uint16), 50 * each, each, each[:-1].astype(np.uint64)
-    )
-    counts = np.bincount(text.ids)
-    config = config_of("sum", size=50, window=5)
-    weights, plan = config.start(counts, 400, seed=1), config.plan(counts)
-    for epoch in range(20):
-        rates = 0.025 * (1 - epoch / 20), 0.025 * (1 - (epoch + 1) / 20)
-        config.read(weights, plan, documents(text), rates, epoch)
-    vectors = config.document_vectors(weights)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosines = vectors @ vectors.T - 2 * np.eye(400)
-    assert (subject[cosines.argmax(axis=1)] == subject).mean() > 0.9
-
-
 # A finished model.
 
 
@@ -360,20 +334,3 @@ def test_a_texts_vector_follows_from_the_text_and_is_near_the_trained_one(name: 
     if config.architecture == "dbow":  # documents n and n + 4 have the same words
         assert all({row, (row + 4) % 8} == {*cosines[row].argsort()[-2:]} for row in range(8))
     assert (cosines.argmax(axis=1) % 4 == np.arange(8) % 4).all()
-
-
-def test_what_it_does_not_have_is_refused() -> None:
-    config = config_of("dbow")
-    with pytest.raises(ConfigError, match=r"model\.kind is paragraph_vectors, .* no encoder"):
-        config.encoder(config.objectives[0], 9, 0.0)
-    with pytest.raises(ConfigError, match="words is for architecture dbow"):
-        config_of("mean", words=True)
-
-
-def test_a_rate_below_zero_at_the_end_of_a_long_document_is_none() -> None:
-    config, text = config_of("dbow"), documents(TEXT)
-    whole = [config.start(COUNTS, 8, seed=1) for _ in range(2)]
-    for weights, last in zip(whole, (-0.05, 0.0), strict=True):
-        part = Stretch(text.ids, text.starts, text.documents, 0, 1)
-        config.read(weights, config.plan(COUNTS), part, (0.05, last), 3)
-    assert np.array_equal(whole[0]["documents"], whole[1]["documents"])

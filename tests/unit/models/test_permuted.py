@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.losses.hybrid import order
+from rungwise.models.losses.masked_variants import order
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.sentences import unmasked
+from rungwise.models.losses.text_vectors import unmasked
 from tests.small_models import gradient, loss_and_gradient, rows_of, shaken, small_config
 from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
 

@@ -18,7 +18,7 @@ from rungwise.core.storage.outside import list_matching_files
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.senses import read_words
 from rungwise.evaluation.suites.states import Sentence
-from rungwise.models.trained.contexts import StaticWords
+from rungwise.models.trained.encoders import StaticWords
 from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.models.word_vectors.prototypes import PrototypesConfig, PrototypesModel
 from rungwise.pipeline.recipe import Recipe

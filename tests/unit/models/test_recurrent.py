@@ -23,7 +23,6 @@ from rungwise.models.trained.capabilities import (
     NextTokenLogits,
     WordVectors,
 )
-from rungwise.training.optimizer import hidden_matrices
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import sum_probabilities, watch_logits
 
@@ -130,11 +129,6 @@ def test_parameters_and_operations_by_hand() -> None:
     of_layers = 2 * 100 * 100 + 2 * 100
     assert sum(p.numel() for p in rnn.parameters()) == 2 * 10_000 * 100 + of_layers + 10_000
     assert small.flops_per_token(10_000, 35, CAUSAL) == 6 * (2 * 100**2 + 100 * 10_000)
-
-
-def test_muon_takes_the_matrices_of_the_cells(kind: str) -> None:
-    names = [f"{kind}.layers.{n}.weight_{x}h_l0" for n in range(2) for x in "ih"]
-    assert list(hidden_matrices(built(kind, tied=False))) == names
 
 
 def test_what_it_offers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

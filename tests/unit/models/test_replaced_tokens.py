@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.reader import InstanceReader
+from rungwise.models.losses.masked_variants import _draw, row_numbers
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.replaced_tokens import _draw, row_numbers
-from rungwise.models.losses.sentences import unmasked
+from rungwise.models.losses.text_vectors import unmasked
 from tests.small_models import (
     gradient,
     loss_and_gradient,

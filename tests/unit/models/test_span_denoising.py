@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.texts import DenoisedSpansConfig, _take_out
+from rungwise.instances.texts import _take_out
 from rungwise.models.losses.objectives import Objective
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import gradient, loss_and_gradient, shaken, small_config
@@ -71,13 +69,6 @@ def test_the_text_can_be_put_together_again(instances: Artifact) -> None:
         assert text == stored.ids[row, : stored.lengths[row]].tolist()
         assert next(spans, None) is None
     assert batch.lengths.max() <= LENGTH
-
-
-def test_blocks_leave_room_for_what_is_written() -> None:
-    keys: dict[str, Any] = {"kind": "denoised_spans", "masking": {"max_predictions": 20}}
-    with pytest.raises(ConfigError, match=r"at least 8 more than twice .* set sequence_length=48"):
-        validate(DenoisedSpansConfig, {**keys, "sequence_length": 40})
-    assert validate(DenoisedSpansConfig, {**keys, "sequence_length": 48}).length == 48
 
 
 def model_of(kind: str) -> tuple[Any, Objective]:

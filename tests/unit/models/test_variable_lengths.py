@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -97,12 +96,6 @@ def test_no_mask_is_built_where_documents_can_be_told() -> None:
     told = visible_keys(4, None, Boundaries(document_BT, None, starts), causal=True, varlen=True)
     assert isinstance(told, Documents)
     assert told.starts is starts
-
-
-def test_documents_begin_where_the_number_changes_a_row_begins_or_padding_does() -> None:
-    document = np.array([[0, 0, 1, 1], [0, 0, 0, 0], [2, 2, 2, 2]])
-    starts = document_starts(document, np.array([4, 3, 4]))
-    assert starts.tolist() == [0, 2, 4, 7, 8, 12]
 
 
 @pytest.fixture(autouse=True)

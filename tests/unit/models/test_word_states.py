@@ -19,7 +19,7 @@ from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.recurrent import LstmConfig
-from rungwise.models.trained.contexts import EncodedWords
+from rungwise.models.trained.encoders import EncodedWords
 from rungwise.tokenizer import ByteBpeConfig, UnigramConfig, train
 from rungwise.tokenizer.training import wordpiece
 from tests.toy_rungs import encoder_rung
@@ -48,15 +48,6 @@ class Recorder:
 
 def reader(encoder: Any, closes: int | None, opens: int = 90) -> WordReader:
     return WordReader(WORDPIECE, EncodedWords(encoder, opens, closes), None)
-
-
-def test_pieces_of_odd_characters_by_hand() -> None:
-    sentence = Sentence.of_words(["Banks", "naïve", "nai\u0308ve", "茶叶", "\x00", "Ünknown", "!"])
-    assert sentence.text[slice(*sentence.words[3])] == "茶叶"
-    encoding = WORDPIECE.encode(sentence.text)
-    assert encoding.tokens == ["ban", "##k", "##s", "naive", "naive", "茶", "叶", "[UNK]", "!"]
-    found = [list(pieces) for pieces in find_pieces(encoding.offsets, sentence.words)]
-    assert found == [[0, 1, 2], [3], [4], [5, 6], [], [7], [8]]
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])

@@ -11,11 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.models.fitting import Stretch
+from rungwise.models.families.ngram_model import merge_sums, split_sums
 from rungwise.models.trained.encoders import count_marks
-from rungwise.models.word_vectors import sparse_sums, word2vec_kernel
+from rungwise.models.word_vectors import kernels
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.word2vec import (
     Word2vecConfig,
@@ -24,8 +22,6 @@ from rungwise.models.word_vectors.word2vec import (
     keep_probabilities,
 )
 from rungwise.tokenizer.token_text import TokenisedText
-from rungwise.training.fit_config import AsynchronousConfig
-from rungwise.training.ray.rounds import mean_loss
 
 COUNTS = np.array([5, 9, 12, 13, 16, 45, 0])
 P = 16  # rows in memory are multiples of this
@@ -42,22 +38,13 @@ def text_of(sentences: list[list[int]]) -> TokenisedText:
     return TokenisedText(ids, starts, first_sentence, np.zeros(1, np.uint64))
 
 
-def sentences_of(ids: NDArray[Any], length: int) -> Stretch:
-    """Sentences of equal length, each a document."""
-    count = len(ids) // length
-    starts = np.arange(0, len(ids) + 1, length)
-    return Stretch(ids.astype(np.int32), starts, np.arange(count), 0, count)
-
-
 def step(
     inputs: Any, outputs: Any, window: list[int], targets: Any, labels: Any, mean: bool, rate: float
 ) -> float:
     """One step of the kernel, in place; the loss if the rate is 0."""
     ids, right = np.array(window), np.array(labels, np.float32)
     room = (np.empty(P, np.float32), np.empty(P, np.float32), np.empty(len(right), np.float32))
-    return word2vec_kernel.take_step(
-        inputs, outputs, ids, np.array(targets), right, mean, rate, *room
-    )
+    return kernels.take_step(inputs, outputs, ids, np.array(targets), right, mean, rate, *room)
 
 
 def slow_loss(
@@ -144,7 +131,7 @@ def test_noise_is_drawn_by_the_counts_to_the_power() -> None:
     weights = COUNTS**0.75
     share, other = alias_table(weights.astype(np.float64))
     state = np.array([12345], np.uint64)
-    drawn = [word2vec_kernel.draw_noise(state, share, other) for _ in range(100_000)]
+    drawn = [kernels.draw_noise(state, share, other) for _ in range(100_000)]
     found = np.bincount(drawn, minlength=len(COUNTS))
     assert found[6] == 0
     expected = weights[:6] / weights.sum() * len(drawn)
@@ -171,7 +158,7 @@ def reading(config: Word2vecConfig, negatives: int | None = None) -> Callable[..
         count = config.negatives if negatives is None else negatives
         mean = config.architecture == "cbow"
         stretch = (ids, starts, 0, len(sentences))
-        return word2vec_kernel.read_sentences(
+        return kernels.read_sentences(
             *stretch, *plan, inputs, outputs, *reach, count, mean, rate, rate, seed
         )
 
@@ -268,8 +255,8 @@ def test_cooccurrences_by_hand_and_in_any_number_of_shards() -> None:
     for pieces in (1, 7):
         shards = [sentences[first::pieces] for first in range(pieces)]
         counted = [config.count(text_of(shard), counts) for shard in shards]
-        parts = zip(*(sparse_sums.split_sums(table, 3) for table in counted), strict=True)
-        tables.append(sparse_sums.merge_sums([sparse_sums.merge_sums(part) for part in parts]))
+        parts = zip(*(split_sums(table, 3) for table in counted), strict=True)
+        tables.append(merge_sums([merge_sums(part) for part in parts]))
     assert np.array_equal(tables[0].keys, tables[1].keys)
     assert np.array_equal(tables[0].sums, tables[1].sums)
     whole = np.zeros((7, 7))
@@ -339,44 +326,3 @@ def test_the_encoder_takes_the_vectors_and_gets_marks(config: Any) -> None:
     assert torch.equal(states[0, :2], torch.from_numpy(vectors[[1, 3]]))
     assert encoder.num_layers == 0
     assert states[0, 2].abs().sum() > 0
-
-
-@pytest.mark.parametrize(("rate", "finite"), [(0.025, True), (1.0, False)])
-def test_a_rate_too_high_is_named(rate: float, finite: bool) -> None:
-    ids = np.random.default_rng(0).integers(0, 40, 3000).astype(np.int32)
-    counts, model = np.bincount(ids, minlength=40), Word2vecConfig(size=16)
-    text = sentences_of(ids, 30)
-    weights, plan = model.start(counts, 0, seed=0), model.plan(counts)
-    for seed in range(5):
-        model.read(weights, plan, text, (rate, rate), seed)
-    total, count = model.read(weights, plan, text, (0.0, 0.0), seed=0)
-    if finite:
-        assert mean_loss(total, count) == total / count
-        return
-    with pytest.raises(UserError, match=r"not finite; lower pretrain\.learning_rate"):
-        mean_loss(total, count)
-
-
-def test_a_rate_that_would_rise_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"minimum_rate 0\.0001 is above learning_rate 5e-05"):
-        validate(AsynchronousConfig, {"learning_rate": 5e-5})
-
-
-def test_text_without_two_words_in_a_sentence_has_no_loss() -> None:
-    counts, model = np.full(40, 5), Word2vecConfig(size=16)
-    text = sentences_of(np.arange(40), 1)
-    weights, plan = model.start(counts, 0, seed=0), model.plan(counts)
-    with pytest.raises(DataError, match=r"two words or more .* found none; lower pretrain"):
-        mean_loss(*model.read(weights, plan, text, (0.0, 0.0), seed=0))
-
-
-def test_a_stretch_is_read_the_same_way_twice() -> None:
-    config, rng = Word2vecConfig(size=20), np.random.default_rng(0)
-    ids = rng.integers(0, 6, 500).astype(np.int32)
-    text, plan = sentences_of(ids, 10), config.plan(COUNTS)
-    weights = [config.start(COUNTS, 0, 1) for _ in range(3)]
-    for each, seed in zip(weights, (7, 7, 8), strict=True):
-        config.read(each, plan, text, (0.05, 0.01), seed)
-    assert np.array_equal(weights[0]["inputs"], weights[1]["inputs"])
-    assert not np.array_equal(weights[0]["inputs"], weights[2]["inputs"])
-    assert not weights[0]["inputs"][6].any()

@@ -20,37 +20,22 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families import arpa
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.fitting import HERE, create_arrays
-from rungwise.pipeline.loading import find_built, load
-from rungwise.pipeline.workflow import load_recipe
+from rungwise.pipeline.loading import find_built
 from rungwise.serving.export import write_pretrained
-from rungwise.serving.hugging_face.modules import FILES, HUB_CARD
-from rungwise.tokenizer import (
-    CLEAN_UP,
-    CLS_ID,
-    SEP_ID,
-    UNK_ID,
-    WordPieceConfig,
-    open_encoder,
-    train,
-)
+from rungwise.serving.hugging_face.reading import FILES
+from rungwise.serving.hugging_face.writing import HUB_CARD
+from rungwise.tokenizer import CLEAN_UP, SEP_ID, WordPieceConfig, open_encoder, train
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.pretrained import load_module
 from rungwise.training.summary import PretrainSummary
-from tests.conftest import (
-    SPECIAL_IDS,
-    made_up_sentences,
-    s3_bucket,
-    small_recipe,
-    write_corpus,
-    write_recipe,
-)
+from tests.conftest import SPECIAL_IDS, made_up_sentences, s3_bucket
 from tests.report_pages import LENGTH, Recorder, built, tokenizer_summary
+from tests.unit.models.test_arpa import arpa_scores
 
 TOLERANCE: Any = {"atol": 1e-5, "rtol": 1e-5}
 ODD = [
@@ -159,15 +144,11 @@ def test_an_ngram_model_is_written_as_arpa(
     out = tmp_path / "out"
     assert main(["export", made.folder.uri, "--to", str(out)]) == 0
     assert "kenlm.Model" in capsys.readouterr().out
-    read = arpa.read_arpa((out / "model.arpa").read_text("utf-8").splitlines())
-    assert [read.words[index] for index in (UNK_ID, CLS_ID, SEP_ID)] == ["<unk>", "<s>", "</s>"]
+    written = (out / "model.arpa").read_text("utf-8").splitlines()
     pieces = [tokenizer.encode(s) for s in made_up_sentences(77, 5)]
-    asked = [each.tokens for each in pieces]
     ours = model.log_probabilities([[*each.ids, SEP_ID] for each in pieces])
-    for scores, expected in zip(
-        read.model.log_probabilities(read.encode(asked)), ours, strict=True
-    ):
-        np.testing.assert_allclose(scores, expected, rtol=1e-7)
+    for scores, each in zip(ours, pieces, strict=True):
+        np.testing.assert_allclose(scores, arpa_scores(written, each.tokens), rtol=1e-7)
     assert main(["export", made.folder.uri, "--to", str(out)]) == 2
     assert "already holds model.arpa" in capsys.readouterr().err
 
@@ -209,31 +190,6 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     made["tokenizer"].folder.remove()
     with pytest.raises(DataError, match=r"the tokenizer that .* was built from"):
         write_pretrained(made["pretrain"], Folder.at(tmp_path / "other"))
-
-
-def test_a_recipe_that_is_not_built_says_how_to_build_it(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "text", documents=2)
-    recipe = write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
-    with pytest.raises(
-        ConfigError, match=r"not finished .*rungwise run pretrain .* pretrain.steps"
-    ):
-        find_built(str(recipe), "artifacts", ["pretrain.steps=3"])
-    with pytest.raises(ConfigError, match=r"not finished .*rungwise.run"):
-        load(load_recipe(recipe))
-
-
-def test_overrides_may_follow_the_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = str(tmp_path)
-    assert main(["export", place, "--to", place, "a=1"]) == 2
-    assert "keys can be changed of a recipe" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as left:
-        main(["export", place, "--to", place, "--bogus"])
-    assert left.value.code == 2
-    with pytest.raises(SystemExit):
-        main(["inspect", place, "a=1"])
-    assert "takes no overrides" in capsys.readouterr().err
 
 
 def test_from_one_object_store_to_another_folder_of_it(

@@ -227,10 +227,3 @@ def numeric(value: Any) -> bool:
     return isinstance(value, float) or (
         isinstance(value, list) and bool(value) and isinstance(value[0], float)
     )
-
-
-def test_a_folder_without_one_of_the_files_is_refused_by_its_name(tmp_path: Path) -> None:
-    make_model(tmp_path, "tagging", "mlm")
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match=r"holds no tokenizer\.json"):
-        Predictor.load(Folder.at(tmp_path))

@@ -17,8 +17,7 @@ from rungwise.report.page import environment
 from rungwise.report.sections.comparison import write_comparison
 from rungwise.report.sections.errors import gather_errors
 from rungwise.report.sections.variants import gather_comparison
-from rungwise.serving.predictor import Predictor
-from rungwise.serving.trial import make_trial
+from rungwise.serving.predictor import Predictor, make_trial
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.interface import KINDS, task_kind

@@ -16,8 +16,12 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances import shards
 from rungwise.instances.batch import CausalBatch
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.families.awd_lstm import AwdLstmConfig
-from rungwise.models.families.recurrent import LstmConfig, RecurrentForPretraining, RnnConfig
+from rungwise.models.families.recurrent import (
+    AwdLstmConfig,
+    LstmConfig,
+    RecurrentForPretraining,
+    RnnConfig,
+)
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import FitConfig

@@ -13,7 +13,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.transformer.layer import StackedLinear
+from rungwise.models.transformer.attention import StackedLinear
 from rungwise.training import step as training_step
 from rungwise.training.optimizer import (
     Muon,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.tuning import describe_networks, train_network
-from rungwise.models.suggestion import Size
+from rungwise.models.family import Size
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
 from tests.training_runs import LENGTH, VOCAB, make_instances

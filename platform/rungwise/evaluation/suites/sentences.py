@@ -34,7 +34,7 @@ from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.evaluation.suites.word_vectors import cosines
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import SentenceVectors
-from rungwise.models.trained.contexts import StaticWords
+from rungwise.models.trained.encoders import StaticWords
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import SickFormat, StsFormat, TableFormat
 from rungwise.tasks.interface import KINDS

@@ -5,9 +5,8 @@ Understanding", arXiv:1810.04805), after google-research/bert.
         ──> hidden (B, T, D) ──┬──> masked positions ──> MLM logits (B, M, V), embedding tied
                                └──> [CLS] ──> pooler, tanh ──> NSP logits (B, 2)
 
-The vocabulary size comes from the tokenizer, so it is an argument and not a key of the config. MLM
-logits are computed at the masked positions only: 15 % of the largest matrix product. NSP classes
-are 0 NotNext and 1 IsNext (google-research/bert and transformers swap them). Sentence order uses
+MLM logits are computed at the masked positions only: 15 % of the largest matrix product. Classes of
+NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers swap them). Sentence order has
 the same head: 0 swapped, 1 in order (Lan et al. 2020, arXiv:1909.11942).
 
 The ablation "LTR & No NSP" (the BERT paper, table 5) differs from "No NSP" in two ways: attention
@@ -29,25 +28,22 @@ from torch.nn import functional
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.counterpart import Architecture, Counterpart, Modules
-from rungwise.models.family import TransformerFamily
+from rungwise.models.family import Steps, TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
-from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
-from rungwise.models.losses.heads import EncoderHead
-from rungwise.models.losses.hybrid import HYBRID, PERMUTED
+from rungwise.models.losses.masked_variants import HYBRID, PERMUTED, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import (
     LEFT_TO_RIGHT,
     MLM,
     MLM_NSP,
     SENTENCE_ORDER,
+    EncoderHead,
     Objective,
     PretrainingLogits,
 )
-from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
-from rungwise.models.suggestion import Steps
-from rungwise.models.trained.contexts import MeanOfStates
-from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.losses.text_vectors import TEXT_VECTORS
+from rungwise.models.trained.encoders import LayeredEncoder, MeanOfStates
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
-from rungwise.models.transformer.attention import WHOLE, Boundaries
+from rungwise.models.transformer.attention import WHOLE, Activation, Boundaries, Norm
 from rungwise.models.transformer.block import (
     Transformer,
     initialise,
@@ -56,12 +52,11 @@ from rungwise.models.transformer.block import (
 )
 from rungwise.models.transformer.body import (
     Body,
+    MaskedHead,
     NextTokenModel,
-    OnBody,
     TransformerBody,
     boundaries,
 )
-from rungwise.models.transformer.layer import Activation, Norm
 
 NUM_SEGMENTS = 2
 NOT_NEXT, IS_NEXT = 0, 1
@@ -113,18 +108,16 @@ class EncoderFamily(TransformerFamily):
 
 
 class BertConfig(EncoderFamily):
-    """The shape of a BERT; the defaults are BERT base.
-
-    `dropout` is 0 by default, where the paper has 0.1 everywhere: pretraining sees an instance a
-    few times at most and does not overfit. Fine-tuning should set the paper's 0.1.
-    """
+    """The shape of a BERT; the defaults are BERT base. `dropout` is 0 by default, where the paper
+    has 0.1 everywhere: pretraining sees an instance a few times at most and does not overfit.
+    Fine-tuning should set the paper's 0.1."""
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Devlin et al."
     idea: ClassVar[str] = "a Transformer that fills in hidden words from both sides"
     objectives: ClassVar = (
         *(MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT),
-        *(*SENTENCE_OBJECTIVES, HYBRID, REPLACED_TOKENS, SPAN_DENOISING, PERMUTED),
+        *(*TEXT_VECTORS, HYBRID, REPLACED_TOKENS, SPAN_DENOISING, PERMUTED),
     )
     layer_norm_epsilon: ClassVar[float] = 1e-12
     activation: ClassVar[Activation] = "gelu"
@@ -208,12 +201,10 @@ class Bert(TransformerBody):
         return self.dropout(self.embedding_norm(summed_BTD))
 
     def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
-        """Return the position vectors, (T, D) or (B, T, D).
-
-        Sinusoids have amplitude 1, fifty times the initial 0.02 of token embeddings, and would
-        drown the tokens in the LayerNorm that follows. They are scaled to `initializer_range`, like
-        a new learned table. (Vaswani et al. multiply the token embeddings by sqrt(D) instead.)
-        """
+        """Return the position vectors, (T, D) or (B, T, D). Sinusoids have amplitude 1, fifty times
+        the initial 0.02 of token embeddings, and would drown the tokens in the LayerNorm that
+        follows. They are scaled to `initializer_range`, like a new learned table. (Vaswani et al.
+        multiply the token embeddings by sqrt(D) instead.)"""
         if self.position_embedding is not None:
             return look_up_positions(self.position_embedding, sequence_length, positions_BT)
         weight = self.token_embedding.weight
@@ -261,12 +252,14 @@ class MlmHead(nn.Module):
         return output_logits(self.transform(hidden_BMD), embedding_VD, self.bias, len(self.bias))
 
 
-class MaskedOutput(OnBody):
-    """Predicts masked tokens with `mlm` and, unless `nsp` is None, pairs from the pooled state."""
+class MaskedOutput(MaskedHead):
+    """Predicts masked tokens and, unless `nsp` is None, pairs from the pooled state."""
 
-    graphs: ClassVar = ("heads",)  # see parallel.py
-    mlm: MlmHead
-    nsp: nn.Linear | None
+    def __init__(self, family: Any, body: Any, mlm: Any, nsp: nn.Linear | None = None) -> None:
+        super().__init__(family, body, mlm)
+        self.nsp = nsp
+        if nsp is not None:
+            initialise(nsp, family.initializer_range)
 
     @property
     def purpose(self) -> str:
@@ -280,13 +273,15 @@ class MaskedOutput(OnBody):
             read_BM = functional.pad(read_BM, (1, 0))  # [CLS] in front, at position 0
         return self.heads(body.encode(*inputs, boundaries(rows), read_BM))
 
-    def word_bias(self) -> Tensor:
-        return self.mlm.bias
+    fill = forward
+
+    def blanks(self) -> nn.Module:
+        return self
 
     def heads(self, hidden_BMD: Tensor) -> PretrainingLogits:
         body: Any = self.body
         if self.nsp is None:
-            return PretrainingLogits(self.mlm(hidden_BMD, body.token_embedding.weight), None)
+            return super().heads(hidden_BMD)
         mlm_BMV = self.mlm(hidden_BMD[:, 1:], body.token_embedding.weight)
         return PretrainingLogits(mlm_BMV, self.nsp(body.pool(hidden_BMD)))
 
@@ -296,7 +291,6 @@ class BertForPretraining(MaskedOutput):
     head also serves sentence order. Without it nothing would train a pooler, so there is none."""
 
     bert: Bert
-    graphs: ClassVar = ("heads",)  # see parallel.py
 
     def __init__(
         self,
@@ -306,12 +300,10 @@ class BertForPretraining(MaskedOutput):
         *,
         next_sentence: bool = True,
     ) -> None:
-        super().__init__(Bert(config, vocab_size, vocab_multiple, pooler=next_sentence))
-        self.mlm = MlmHead(config.hidden_size, vocab_size)
-        self.nsp = nn.Linear(config.hidden_size, 2) if next_sentence else None
-        initialise(self.mlm, config.initializer_range)
-        if self.nsp is not None:
-            initialise(self.nsp, config.initializer_range)
+        body = Bert(config, vocab_size, vocab_multiple, pooler=next_sentence)
+        mlm = config.head(vocab_size)
+        nsp = nn.Linear(config.hidden_size, 2) if next_sentence else None
+        super().__init__(config, body, mlm, nsp)
 
 
 class LeftToRight(NextTokenModel):

@@ -116,10 +116,8 @@ class Bidirectional(Body):
         self, ids_BT: Tensor, targets_BT: Tensor, lengths_B: Tensor, where: Boundaries = WHOLE
     ) -> Tensor:
         """Return the states (B, T, 2D) from which each target is predicted: left, then right.
-
-        `lengths_B` counts the real targets of a row; states at padding are meaningless.
-        `where` describes the ids.
-        """
+        `lengths_B` counts the real targets of a row; states at padding are meaningless. `where`
+        describes the ids."""
         left_BTD = self.left_to_right(self.token_embedding(ids_BT), where)
         T = ids_BT.shape[1]
         place_T = torch.arange(T, device=ids_BT.device)

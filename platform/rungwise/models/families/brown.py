@@ -2,16 +2,22 @@
 
     documents ──> n-grams ──> clusters of words ──> P(class | classes before) P(word | class)
 
-Brown et al. 1992, "Class-Based n-gram Models of Natural Language". The clusters are found in
-brown_clusters.py; the n-grams of classes have modified Kneser-Ney smoothing (kneser_ney.py). Words
+Brown et al. 1992, "Class-Based n-gram Models of Natural Language". The clusters are those of
+losses/word_trees.py; their n-grams have modified Kneser-Ney smoothing (kneser_ney.py). Words
 too rare to be clustered, special and unseen tokens share a class, in which a word has the share of
 its count plus 1; the start and the end symbol have a class each.
 
-V vocabulary, C clusters
+As a vector, a word is where it stands in the tree: 1 for each prefix of its path of 4, 6, 10 and 20
+bits, as in Turian, Ratinov & Bengio 2010 ("Word Representations").
+
+V vocabulary, C clusters, D prefixes
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,9 +27,8 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.families import ngram_model
-from rungwise.models.families.brown_clusters import ClassModel, cluster_words
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
-from rungwise.models.families.ngram_model import Table
+from rungwise.models.families.ngram_model import NgramLanguageModel, Table
 from rungwise.models.family import Family
 from rungwise.models.fitting import (
     Create,
@@ -35,7 +40,9 @@ from rungwise.models.fitting import (
     merge_parts,
 )
 from rungwise.models.losses.objectives import CAUSAL
+from rungwise.models.losses.word_trees import cluster_words
 
+_PREFIXES = (4, 6, 10, 20)  # bits
 _SMOOTHING = Smoothing((0.5, 1.0, 1.5))  # as kenlm, where the counts of few classes give none
 
 
@@ -57,11 +64,8 @@ class BrownConfig(Family):
         return f"{self.classes} classes of words, order {self.class_order}"
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
-        """Count the n-grams of one shard of documents, each closed by the end symbol."""
-        from rungwise.tokenizer.token_text import close_documents
-
-        start, end = special.require("cls", "end")
-        return ngram_model.count_ngrams(*close_documents(text, end), self.class_order, start)
+        """Count the n-grams of one shard of documents."""
+        return ngram_model.count_documents(text, special, self.class_order)
 
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
@@ -70,7 +74,7 @@ class BrownConfig(Family):
         table = merge_parts(parts, tasks, self.merge)
         return fill_arrays(create, self.estimate_model(table, vocab_size, special).to_tensors())
 
-    def estimate_model(self, table: Table, vocab_size: int, special: SpecialIds) -> ClassModel:
+    def estimate_model(self, table: Table, vocab_size: int, special: SpecialIds) -> "ClassModel":
         """Cluster the words, and estimate the model of their classes. Raises DataError if there are
         too few."""
         start, end = special.require("cls", "end")
@@ -102,11 +106,13 @@ class BrownConfig(Family):
             clusters.paths,
         )
 
-    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> ClassModel:
+    def from_tensors(
+        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
+    ) -> "ClassModel":
         """Restore a model from `to_tensors`."""
         return ClassModel.from_tensors(tensors, self.classes + 2)
 
-    def text_file(self, model: ClassModel, words: Sequence[str], special: SpecialIds) -> TextFile:
+    def text_file(self, model: "ClassModel", words: Sequence[str], special: SpecialIds) -> TextFile:
         """Return the bits of each word's path in the tree of classes, a tab and the word; in the
         order of the tree, words by falling probability."""
         order = np.lexsort((-model.log_words, model.classes))
@@ -119,3 +125,57 @@ class BrownConfig(Family):
 
     split = staticmethod(ngram_model.split_table)
     merge = staticmethod(ngram_model.merge_tables)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassModel:
+    """An exact language model: P(word | before) = P(class | classes before) P(word | class). The
+    last three classes are those of rare words, of the start and of the end symbol."""
+
+    is_exact: ClassVar[bool] = True
+
+    ngrams: NgramLanguageModel  # of classes
+    classes: NDArray[np.int64]  # (V,) of each word
+    log_words: NDArray[np.float64]  # (V,) of each word in its class
+    paths: tuple[str, ...]  # (C,) bits of each cluster
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.classes)
+
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """Return the natural log-probability of each token; see `NgramLanguageModel`."""
+        classes = [self.classes[np.asarray(text, np.int64)] for text in texts]
+        scores = self.ngrams.log_probabilities(classes)  # pyright: ignore[reportArgumentType]
+        return [
+            row + self.log_words[np.asarray(text, np.int64)]
+            for row, text in zip(scores, texts, strict=True)
+        ]
+
+    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the prefixes (len(ids), D) of words; zeros for one in no cluster."""
+        return self._prefixes[np.minimum(self.classes[list(ids)], len(self.paths))]
+
+    @cached_property
+    def _prefixes(self) -> NDArray[np.float32]:
+        """The vector (C + 1, D) of each cluster, and zeros."""
+        each = [[(bits, path[:bits]) for bits in _PREFIXES] for path in self.paths]
+        column = {prefix: n for n, prefix in enumerate(dict.fromkeys(itertools.chain(*each)))}
+        rows = np.zeros((len(each) + 1, len(column)), np.float32)
+        for row, prefixes in zip(rows, each, strict=False):
+            row[[column[prefix] for prefix in prefixes]] = 1.0
+        return rows
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the model as named arrays, for safetensors."""
+        longest = max(map(len, self.paths))
+        bits = [[int(bit) for bit in path.ljust(longest, "2")] for path in self.paths]
+        own = {"classes": self.classes, "log_words": self.log_words}
+        return self.ngrams.to_tensors() | own | {"paths": np.array(bits, np.int8)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], end: int) -> "ClassModel":
+        """Restore a model from `to_tensors`; `end` is the class of the end symbol."""
+        ngrams = replace(NgramLanguageModel.from_tensors(tensors), end_id=end)
+        bits = ("".join(map(str, row)).rstrip("2") for row in tensors["paths"].tolist())
+        return cls(ngrams, tensors["classes"], tensors["log_words"], tuple(bits))

@@ -35,10 +35,9 @@ from rungwise.instances.batch import TextPairs
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
-from rungwise.models.trained.contexts import MeanOfStates
-from rungwise.models.transformer.block import draw_uniform
+from rungwise.models.trained.encoders import MeanOfStates
+from rungwise.models.transformer.block import draw_uniform, real_places, run_cells
 from rungwise.models.transformer.body import Body, TokenOutput
-from rungwise.models.transformer.rows import real_places, run_cells
 
 TRANSLATION = dataclasses.replace(
     CAUSAL,

@@ -1,41 +1,32 @@
 """ELMo's bidirectional language model (Peters et al. 2018, "Deep contextualized word
 representations", arXiv:1802.05365), after the release of its authors, allenai/bilm-tf.
 
-    ids ──> character CNN ──> x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
-                                  └──> LSTM ──> LSTM + input ──> logits of the token before
+    bytes of a token ──> embedding (N, C, K) ──> the filters of each width, max over positions
+        ──> ReLU ──> (N, F) ──> highways ──> projection ──> x
 
-Two language models, one per direction, share only the token vectors (characters.py) and the output.
-Dropout applies before each layer and before the output; layers above the first are residual. The
-loss is the mean of both over all tokens, as in the release; the paper sums them.
+    x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
+        └──> LSTM ──> LSTM + input ──> logits of the token before
 
-Fine-tuning reads both directions concatenated: the paper's 2·L + 1 vectors as L + 1 layers, where
-layer 0 is the token's vector twice. A task weights them (finetune/model.py).
+The character CNN is after Kim et al. 2016, arXiv:1508.06615, and Jozefowicz et al. 2016,
+arXiv:1602.02410. A character is one of 261 symbols: the 256 bytes and the five below. A token
+begins and ends with a mark and is padded to C symbols; the CNN reads the padding like any other
+symbol. The spelling of each token is a buffer beside the weights, filled once before training
+(`spell`), so using the weights needs no tokenizer. Each distinct token of a batch goes through the
+CNN once.
+
+The two directions share only the token vectors and the output. Dropout applies before each layer
+and before the output; layers above the first are residual. The loss is the mean of both over all
+tokens, as in the release; the paper sums them. Fine-tuning reads both directions concatenated: the
+paper's 2·L + 1 vectors as L + 1 layers, where layer 0 is the token's vector twice.
 
 The left-to-right state is carried from block to block (training/state.py). The release also
-carries the right-to-left state, but that state comes from the text on the left, which a
-right-to-left model must not know: where blocks overlap by a token, it has read that token as the
-first input of one block and predicts it as the last target of the next. Here the right-to-left
-state starts from zero in each block, as in fine-tuning, so each direction gives a true probability.
+carries the right-to-left state, but where blocks overlap by a token, that has read as the first
+input of one block what it predicts as the last target of the next. Here it starts from zero in each
+block, as in fine-tuning, so each direction gives a true probability. The release samples 8,192
+words per batch for the softmax; here it covers the whole vocabulary.
 
-The release samples 8,192 words per batch for the softmax; here it covers the whole vocabulary.
-
-Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary.
-
-Token vectors from spelling: the character CNN of ELMo (Peters et al. 2018, arXiv:1802.05365,
-after Kim et al. 2016, arXiv:1508.06615, and Jozefowicz et al. 2016, arXiv:1602.02410).
-
-    bytes of a token ──> embedding (N, C, K) ──> the filters of each width, max over positions
-        ──> activation ──> (N, F) ──> highways ──> projection ──> (N, P)
-
-A character is one of 261 symbols: the 256 bytes and the five below. A token begins and ends with a
-mark and is padded to C symbols. The CNN reads the padding like any other symbol, as does the
-released biLM (allenai/bilm-tf). The spelling of each token is a buffer beside the weights, filled
-once before training (`spell`), so using the weights needs no tokenizer.
-
-Vectors do not depend on context, so each distinct token of a batch goes through the CNN once.
-
-Shapes: B batch, T sequence, V vocabulary, N tokens, C symbols of a token, K size of a symbol,
-F filters, P output.
+Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary, N
+tokens, C symbols of a token, K size of a symbol, F filters.
 """
 
 import math
@@ -53,10 +44,9 @@ from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places
 from rungwise.models.families.projected_lstm import ProjectedLstm
-from rungwise.models.family import StatefulFamily
+from rungwise.models.family import StatefulFamily, Steps
 from rungwise.models.losses.cross_entropy import padded_size
 from rungwise.models.losses.objectives import BILM, Objective
-from rungwise.models.suggestion import Steps
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
@@ -65,7 +55,6 @@ from rungwise.models.transformer.body import Body, NextTokenModel
 
 BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 NUM_SYMBOLS = 261
-Activation = Literal["relu", "tanh"]
 
 # The delimiter of two texts ends one and begins the next.
 _BETWEEN = (END_TEXT, BEGIN_TEXT)
@@ -84,7 +73,6 @@ class CharacterEncoder(nn.Module):
         character_size: int,
         max_characters: int,
         num_highways: int,
-        activation: Activation,
     ) -> None:
         super().__init__()
         K, F = character_size, sum(number for _, number in filters)
@@ -94,17 +82,13 @@ class CharacterEncoder(nn.Module):
         self.embedding = nn.Embedding(NUM_SYMBOLS, K)
         convolutions = [nn.Conv1d(K, number, width) for width, number in filters]
         self.convolutions = nn.ModuleList(convolutions)
-        self.activation = torch.relu if activation == "relu" else torch.tanh
         # The first half is the new value, the second its gate.
         highways = [nn.Linear(F, 2 * F) for _ in range(num_highways)]
         self.highways = nn.ModuleList(highways)
         self.projection = nn.Linear(F, output_size)
         nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
-        for convolution, (width, _) in zip(convolutions, filters, strict=True):
-            if activation == "relu":
-                nn.init.uniform_(convolution.weight, -0.05, 0.05)
-            else:
-                nn.init.normal_(convolution.weight, std=1 / math.sqrt(width * K))
+        for convolution in convolutions:
+            nn.init.uniform_(convolution.weight, -0.05, 0.05)
             assert convolution.bias is not None
             nn.init.zeros_(convolution.bias)
         for linear in (*highways, self.projection):
@@ -124,7 +108,7 @@ class CharacterEncoder(nn.Module):
         """Return the vectors (N, P) of tokens with this spelling."""
         x_NKC = self.embedding(characters_NC).transpose(1, 2)  # (N, C, K) -> (N, K, C)
         most = [convolution(x_NKC).amax(dim=2) for convolution in self.convolutions]
-        x_NF = self.activation(torch.cat(most, dim=1))
+        x_NF = torch.cat(most, dim=1).relu()
         for highway in self.highways:
             new_NF, gate_NF = highway(x_NF).chunk(2, dim=1)
             x_NF = torch.lerp(x_NF, new_NF.relu(), gate_NF.sigmoid())
@@ -185,8 +169,6 @@ class ElmoConfig(StatefulFamily):
     character_size: int = Field(default=16, ge=1)
     max_characters: int = Field(default=50, ge=3)  # bytes of a token, with a mark at each end
     num_highways: int = Field(default=2, ge=0)  # highway layers after the filters
-    activation: Activation = "relu"
-    skip_connections: bool = True  # each layer above the first adds its input to its output
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)  # 0.1 in the paper; see kind `bert`
 
     @model_validator(mode="after")
@@ -256,10 +238,9 @@ class Elmo(Body):
             config.character_size,
             config.max_characters,
             config.num_highways,
-            config.activation,
         )
         super().__init__(vocab_size, D, config.dropout, token_embedding=characters)
-        self.width, self._skips = 2 * D, config.skip_connections
+        self.width = 2 * D
         self.left_to_right, self.right_to_left = (
             nn.ModuleList(
                 ProjectedLstm(D, D, config.cell_size, config.cell_clip, config.projection_clip)
@@ -299,7 +280,7 @@ class Elmo(Body):
             output_BTD, end_BS = layer(
                 input_BTD, None if state_BLS is None else state_BLS[:, number]
             )
-            outputs.append(output_BTD + input_BTD if number and self._skips else output_BTD)
+            outputs.append(output_BTD + input_BTD if number else output_BTD)
             after.append(end_BS)
         return outputs, torch.stack(after, dim=1)
 

@@ -8,11 +8,9 @@ Multitask Learners") moves LayerNorm to the input of each sublayer, adds one at 
 the initial weights of residual outputs by 1/sqrt(2 · num_layers). Both have learned positions,
 tanh GELU, a tied output matrix without bias, and weights drawn from a normal of 0.02.
 
-A packed block holds parts of several documents. `document` (B, T) numbers them, and attention does
-not cross them; `positions` (B, T) count within the document. If no row holds a boundary both are
-None, and the flash kernel applies its own causal rule. With `crosses_documents` a block is one
-text, as in GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix B): for documents that are
-sentences of a longer text.
+Attention does not cross the documents of a packed block, and positions count within one. With
+`crosses_documents` a block is one text, as in GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix
+B): for documents that are sentences of a longer text.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 """
@@ -55,10 +53,8 @@ class DecoderFamily(TransformerFamily):
 
 
 class GptConfig(DecoderFamily):
-    """The shape of a GPT; the defaults are the smallest GPT-2.
-
-    `dropout` is 0 by default, where both papers have 0.1: see kind `bert`.
-    """
+    """The shape of a GPT; the defaults are the smallest GPT-2. `dropout` is 0 by default, where
+    both papers have 0.1: see kind `bert`."""
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Radford et al."

@@ -22,9 +22,9 @@ from rungwise.core.errors import BlockError, ConfigError
 from rungwise.models.counterpart import Architecture, Counterpart, read_rotary_base
 from rungwise.models.families.gpt import DecoderFamily, DecoderForPretraining, refuse_output_bias
 from rungwise.models.losses.objectives import Objective
+from rungwise.models.transformer.attention import Activation, Layer
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import Body, TransformerBody
-from rungwise.models.transformer.layer import Activation, Layer
 
 
 class LlamaConfig(DecoderFamily):

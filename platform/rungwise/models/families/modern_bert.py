@@ -24,13 +24,12 @@ from torch import Tensor, nn
 from rungwise.core.errors import DataError
 from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Modules, read_rotary_base
 from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reading_direction
-from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, SPAN_DENOISING
-from rungwise.models.losses.hybrid import HYBRID
+from rungwise.models.losses.masked_variants import HYBRID, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
-from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
+from rungwise.models.losses.text_vectors import TEXT_VECTORS
+from rungwise.models.transformer.attention import Activation, Layer
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import TransformerBody
-from rungwise.models.transformer.layer import Activation, Layer
 
 
 class ModernBertConfig(EncoderFamily):
@@ -42,7 +41,7 @@ class ModernBertConfig(EncoderFamily):
     objectives: ClassVar = (
         MLM,
         LEFT_TO_RIGHT,
-        *SENTENCE_OBJECTIVES,
+        *TEXT_VECTORS,
         HYBRID,
         REPLACED_TOKENS,
         SPAN_DENOISING,
@@ -88,7 +87,8 @@ class ModernBertConfig(EncoderFamily):
         return MlmHead(self.hidden_size, vocab_size, biases=False, epsilon=epsilon)
 
     def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
-        return ModernBertForPretraining(self, vocab_size, vocab_multiple)
+        body = self.stack(vocab_size, vocab_multiple, causal=False)
+        return MaskedOutput(self, body, self.head(vocab_size))
 
 
 class ModernBert(TransformerBody):
@@ -120,18 +120,6 @@ class ModernBert(TransformerBody):
 
     def embeddings(self) -> list[nn.Module]:
         return [self.token_embedding, self.embedding_norm]
-
-
-class ModernBertForPretraining(MaskedOutput):
-    """ModernBERT with the MLM head."""
-
-    modern_bert: ModernBert
-    nsp = None
-
-    def __init__(self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(ModernBert(config, vocab_size, vocab_multiple))
-        self.mlm = config.head(vocab_size)
-        initialise(self.mlm, config.initializer_range)
 
 
 # In transformers. Since its version 5 a config lists the attention type of each layer and the

@@ -1,29 +1,76 @@
-"""The n-gram model as a family, fitted by counting instead of gradient descent.
+"""The n-gram model as a family, fitted by counting, and its files in ARPA's format.
 
     documents ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
 
-Counting and the model are in ngram_model.py, smoothing in kneser_ney.py. Each document starts a
-new context, like a line in kenlm; n-grams inside it may cross sentence ends.
+Each document starts a new context, like a line in kenlm; n-grams inside it may cross sentence ends.
 
-N n-grams, O order
+An ARPA file (SRILM, kenlm) has the number of n-grams of each order, then a section for each order
+with lines of log10 P of the last word, the n-gram and, but for the highest order, log10 of its
+back-off weight. <s> starts a sentence and is never predicted, </s> ends it, <unk> stands for any
+unknown word.
+
+N n-grams, V vocabulary, O order
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.families import arpa
 from rungwise.models.families import ngram_model as ngram_tables
 from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
 from rungwise.models.families.ngram_model import NgramLanguageModel, Table
-from rungwise.models.family import Family
+from rungwise.models.family import Family, Size
 from rungwise.models.fitting import Create, Parts, Tasks, TextFile, Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective
-from rungwise.models.suggestion import Size
+
+FILE = "model.arpa"
+START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+_NEVER = -99.0  # stands for log10 of 0
+_LN_10 = math.log(10)
+
+
+def arpa_lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the file; `words` holds the word of each id, START and END included.
+    Raises DataError for a word that contains blanks or occurs twice."""
+    for word in words:
+        if len(word.split()) != 1:
+            raise DataError(
+                f"expected words without blanks for an ARPA file, found {word!r}; give the n-gram "
+                "model a tokenizer whose tokens have none"
+            )
+    if len(set(words)) < len(words):
+        twice = next(word for n, word in enumerate(words) if word in words[:n])
+        raise DataError(f"expected each word once for an ARPA file, found {twice!r} twice")
+    yield "\\data\\"
+    for order, values in enumerate(model.ngram_log_probabilities, start=1):
+        yield f"ngram {order}={len(values)}"
+    ngrams = np.arange(model.vocab_size)[:, None]  # (N, n)
+    for order, values in enumerate(model.ngram_log_probabilities, start=1):
+        if order > 1:
+            keys = model.keys[order - 2]
+            context = ngrams[keys // model.vocab_size]
+            ngrams = np.concatenate([context, (keys % model.vocab_size)[:, None]], axis=1)
+        yield ""
+        yield f"\\{order}-grams:"
+        logs = np.maximum(values / _LN_10, _NEVER).tolist()
+        ids: list[list[int]] = ngrams.tolist()
+        rows = (" ".join([words[index] for index in row]) for row in ids)
+        if order < model.order:
+            backoffs = (model.log_backoffs[order - 1] / _LN_10).tolist()
+            for log, row, backoff in zip(logs, rows, backoffs, strict=True):
+                yield f"{log:.9g}\t{row}\t{backoff:.9g}"
+        else:
+            yield from (f"{log:.9g}\t{row}" for log, row in zip(logs, rows, strict=True))
+    yield ""
+    yield "\\end\\"
+
 
 _LITTLE = 1_000_000  # tokens, of which the counts may give no discounts
 
@@ -79,11 +126,8 @@ class NgramConfig(Family):
         return {"model.fallback_discounts": [0.5, 1.0, 1.5]} if little else {}
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
-        """Count the n-grams of one shard of documents, each closed by the end symbol."""
-        from rungwise.tokenizer.token_text import close_documents
-
-        start, end = special.require("cls", "end")
-        return ngram_tables.count_ngrams(*close_documents(text, end), self.order, start)
+        """Count the n-grams of one shard of documents."""
+        return ngram_tables.count_documents(text, special, self.order)
 
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
@@ -101,11 +145,10 @@ class NgramConfig(Family):
         [UNK] unless the vocabulary has a word spelt <unk>."""
         names = [*words]
         (end,) = special.require("end")
-        names[model.start_id], names[end] = arpa.START, arpa.END
-        if special.unk is not None and arpa.UNKNOWN not in names:
-            names[special.unk] = arpa.UNKNOWN
-        loader = "kenlm.Model or rungwise.models.families.arpa.read_arpa"
-        return TextFile(arpa.FILE, loader, arpa.arpa_lines(model, names))
+        names[model.start_id], names[end] = START, END
+        if special.unk is not None and UNKNOWN not in names:
+            names[special.unk] = UNKNOWN
+        return TextFile(FILE, "kenlm.Model", arpa_lines(model, names))
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds

@@ -1,23 +1,16 @@
-"""The n-gram model with back-off weights: a trie in sorted arrays.
-
-An n-gram of order n has the key `context * V + word`, where `context` is the index of its first
-n - 1 tokens in order n - 1; unigrams are indexed by id. Scoring finds the n-gram that ends at each
-position for n = 1, 2, ... with one binary search per level, for all positions at once.
-
-N n-grams, O order, V vocabulary
-
-Counts of n-grams in sorted arrays: counted by shard, partitioned, and summed in any grouping.
-
-    count_ngrams    the n-grams of one order in one shard
-    split_table     partition a table by a hash of its last two tokens, for parallel tasks
-    merge_tables    sum tables
+"""Counts in sorted arrays, which sum to the same bytes in any grouping, and the n-gram model.
 
 Only n-grams of the highest order are counted. Those that begin a sentence are padded with start
 symbols: `<s> <s> a b` stands for `<s> a b`, so the table determines every lower order. Rows are
 sorted by their last token, then by the one before and so on, so the n-grams of any lower order are
 runs of rows.
 
-N n-grams, O order
+The model is a trie: an n-gram of order n has the key `context * V + word`, where `context` is the
+index of its first n - 1 tokens in order n - 1; unigrams are indexed by id. Scoring finds the n-gram
+that ends at each position for n = 1, 2, ... with one binary search per level, for all positions at
+once.
+
+N n-grams or keys, O order, V vocabulary
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
+from rungwise.core.tokens import SpecialIds, TokenisedText
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -59,6 +53,14 @@ def count_ngrams(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: i
         inside = place[distance:] >= distance
         column[distance:][inside] = ids[: len(ids) - distance][inside]
     return merge_tables([Table(ngrams, np.ones(len(ids), np.int64))])
+
+
+def count_documents(text: TokenisedText, special: SpecialIds, order: int) -> Table:
+    """Count the n-grams of one shard of documents, each closed by the end symbol."""
+    from rungwise.tokenizer.token_text import close_documents
+
+    start, end = special.require("cls", "end")
+    return count_ngrams(*close_documents(text, end), order, start)
 
 
 def merge_tables(tables: Sequence[Table]) -> Table:
@@ -162,12 +164,10 @@ class NgramLanguageModel:
         return len(self.ngram_log_probabilities)
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Return the natural log-probability of each token, given those before it in its text.
-
-        The context restarts at the beginning of a text and after an end symbol inside it. Append
-        the end symbol to have it predicted. Raises DataError for the start symbol and for a token
-        outside the vocabulary.
-        """
+        """Return the natural log-probability of each token, given those before it in its text. The
+        context restarts at the beginning of a text and after an end symbol inside it. Append the
+        end symbol to have it predicted. Raises DataError for the start symbol and for a token
+        outside the vocabulary."""
         lengths = np.array([len(text) for text in texts], np.int64)
         ids = np.concatenate([np.empty(0, np.int64), *(np.asarray(t, np.int64) for t in texts)])
         begins = np.zeros(len(ids), bool)
@@ -231,3 +231,48 @@ class NgramLanguageModel:
             ),
             log_backoffs=tuple(tensors[f"log_backoffs.{order}"] for order in orders[:-1]),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSums:
+    """Distinct keys in ascending order, and an integer for each."""
+
+    keys: NDArray[np.int64]  # (N,)
+    sums: NDArray[np.int64]  # (N,)
+
+
+def merge_sums(tables: Sequence[SparseSums]) -> SparseSums:
+    """Sum tables; their keys may repeat and need not be sorted."""
+    keys = np.concatenate([table.keys for table in tables])
+    sums = np.concatenate([table.sums for table in tables])
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return SparseSums(keys[starts], np.add.reduceat(sums[order], starts) if len(starts) else sums)
+
+
+def split_sums(table: SparseSums, parts: int) -> list[SparseSums]:
+    """Partition a table by key: equal keys of two tables share a part."""
+    part = table.keys % parts
+    return [SparseSums(table.keys[part == p], table.sums[part == p]) for p in range(parts)]
+
+
+def count_neighbours(
+    text: TokenisedText,
+    bounds: NDArray[np.int64],
+    counts_V: NDArray[np.int64],
+    amounts: Sequence[int],
+) -> SparseSums:
+    """Count pairs of words between two of the bounds; two at distance d, up to the length of
+    `amounts`, add `amounts[d - 1]` to the key row·V + column with row ≤ column. Words with a count
+    of 0 are removed first."""
+    is_frequent = counts_V[text.ids] > 0
+    words = text.ids[is_frequent].astype(np.int64)
+    unit = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))[is_frequent]
+    tables = [SparseSums(words[:0], words[:0])]
+    for distance, amount in enumerate(amounts[: max(0, len(words) - 1)], start=1):
+        same = unit[distance:] == unit[:-distance]
+        left, right = words[:-distance][same], words[distance:][same]
+        pairs = np.minimum(left, right) * len(counts_V) + np.maximum(left, right)
+        tables.append(merge_sums([SparseSums(pairs, np.full(len(pairs), amount))]))
+    return merge_sums(tables)

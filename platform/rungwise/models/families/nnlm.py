@@ -1,47 +1,57 @@
-"""The neural probabilistic language model (Bengio et al. 2003, "A Neural Probabilistic Language
-Model", JMLR 3): predicts a word from the n - 1 words before it, with one hidden layer.
+"""Networks that predict a word from the n - 1 words before it.
+
+**Neural probabilistic language model** (Bengio et al. 2003, "A Neural Probabilistic Language
+Model", JMLR 3), with one hidden layer:
 
     the n - 1 words before ──> C, a vector each ──> x, concatenated, the nearest first
         ──> o = tanh(d + H x)
         ──> y = b + W x + U o,  one for each word; softmax
 
-W connects the words directly to the output; with `direct` false there is none, as in some models of
-the paper. [W U] is one output matrix over [x; o]. The rows of C are word vectors.
+[W U] is one output matrix over [x; o]; with `direct` false there is no W, as in some models of the
+paper. The rows of C are word vectors.
 
-It reads the packed blocks of GPT. A context does not cross the beginning of its document or block:
-a learnt vector of length M stands for each missing word. (The symbol that opens a document counts
-as a word of it.)
-
-Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, V vocabulary.
-
-The log-bilinear language model (Mnih & Hinton 2007, "Three new graphical models for statistical
-language modelling", ICML): a linear map of the n - 1 words before predicts the vector of the next.
+**Log-bilinear language model** (Mnih & Hinton 2007, "Three new graphical models for statistical
+language modelling", ICML): a linear map of the words before predicts the vector of the next.
 
     the n - 1 words before ──> r_1 ... r_n-1, a vector each ──> r = sum of C_i r_i
         ──> r · r_w + b_w,  one for each word; softmax
 
-Nothing in it is nonlinear. The words' rows of the output are their input vectors unless `tied` is
-false (Mnih & Teh 2012, arXiv:1206.6426). With a tree as output it is HLBL (Mnih & Hinton 2008),
-whose C_i are diagonal: `diagonal`.
+The words' rows of the output are their input vectors unless `tied` is false (Mnih & Teh 2012,
+arXiv:1206.6426). With a tree as output it is HLBL (Mnih & Hinton 2008), whose C_i are `diagonal`.
 
-Contexts are those of the neural n-gram model (nnlm.py).
+**Neural bigram model** (Xu & Rudnicky 2000, "Can artificial neural networks learn language
+models?", ICSLP), without a hidden layer:
 
-Shapes: B batch, T sequence, N order, M size of a word vector, V vocabulary.
+    p(j | i) = softmax over j of W[i, j] + b[j]
+
+Its optimum is the relative frequency of each pair, so the training loss falls to the conditional
+entropy of the text and never below; only stopping early smooths it.
+
+All read the packed blocks of GPT. In the first two, a context does not cross the beginning of its
+document or block: a learnt vector of length M stands for each missing word. (The symbol that opens
+a document counts as a word of it.)
+
+Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, U distinct words, V
+vocabulary, X tokens.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.core.tokens import SpecialIds
-from rungwise.models.family import LayeredFamily
+from rungwise.instances.batch import CausalBatch
+from rungwise.models.family import Family, LayeredFamily, Steps
+from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
-from rungwise.models.suggestion import Steps
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import draw_uniform
@@ -292,3 +302,100 @@ class LogBilinearForPretraining(NextWordModel):
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         return self.log_bilinear.predict(ids_BT, where.document)
+
+
+class BigramConfig(Family):
+    """A neural bigram model; it has no sizes but the vocabulary's."""
+
+    objectives: ClassVar = (CAUSAL,)
+
+    year: ClassVar[int] = 2000
+    paper: ClassVar[str] = "Xu & Rudnicky"
+    idea: ClassVar[str] = "a network that guesses the next word from the one before"
+    page: ClassVar[str] = "neural bigram model"
+
+    kind: Literal["bigram"] = "bigram"
+
+    @property
+    def compiles(self) -> bool:
+        return False  # the number of distinct words differs
+
+    @property
+    def depth(self) -> int:
+        return 1
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    def describe(self) -> str:
+        return "order 2, 1 weight for each pair of words"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return Bigram(vocab_size)
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> "BigramModel":
+        return BigramModel(model, *special.require("end"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """Count one product by each weight of a row, which is looked up: 6·V."""
+        return float(6 * V)
+
+
+class Bigram(nn.Module):
+    """The weights W and b; W is zeros at the start."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.pairs = nn.Embedding(vocab_size, vocab_size)
+        nn.init.zeros_(self.pairs.weight)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
+        """Sum the cross entropy of the next tokens."""
+        words_U, place_X = rows.ids.flatten().unique(return_inverse=True)
+        targets_X, weights_X = rows.targets.flatten(), rows.weights.flatten()
+        logits_UV = at_least_float32(self.logits(words_U))
+        losses_X = logits_UV.logsumexp(1)[place_X] - logits_UV[place_X, targets_X]
+        right_X = logits_UV.argmax(1)[place_X] == targets_X
+        return TokenSums((losses_X * weights_X).sum(), (right_X * weights_X).sum())
+
+    @torch.no_grad()
+    def set_word_shares(self, shares_V: Tensor) -> bool:
+        self.bias.copy_(shares_V.log())
+        return True
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """Return the logits (..., V) of the token that follows each one."""
+        return functional.embedding(ids, self.pairs.weight) + self.bias
+
+
+@dataclass(frozen=True)
+class BigramModel:
+    """A trained model as `LanguageModel`; it has no word vectors. `end` opens a document."""
+
+    module: Bigram
+    end: int
+
+    is_exact: ClassVar[bool] = True
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.module.bias)
+
+    @torch.no_grad()
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """Return the natural log-probability of each token; see `LanguageModel`."""
+        scores = []
+        for text in texts:
+            ids = torch.tensor([self.end, *text], device=self.module.bias.device)
+            words_U, place_N = ids[:-1].unique(return_inverse=True)
+            log_UV = self.module.logits(words_U).float().log_softmax(1)
+            scores.append(log_UV[place_N, ids[1:]].double().cpu().numpy())
+        return scores
+
+    def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
+        return self.module.logits(batch.ids)
+
+    def next_logits(self, ids_BT: Tensor) -> Tensor:
+        return self.module.logits(ids_BT)

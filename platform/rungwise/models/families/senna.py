@@ -34,8 +34,8 @@ from rungwise.models.families.nnlm import ContextBody
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
+from rungwise.models.transformer.block import real_places
 from rungwise.models.transformer.body import Body, OnBody
-from rungwise.models.transformer.rows import real_places
 
 RANKING = dataclasses.replace(
     CAUSAL,

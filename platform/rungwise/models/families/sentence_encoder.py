@@ -9,16 +9,11 @@
     two_grus, ...  both directions, concatenated             last: the end of each direction
     transformer    all tokens, with sinusoids for places     mean
 
-What an objective needs besides the encoder:
-
-    quick_thoughts         a second encoder g, without shared weights; the vector is [f; g], each of
-                           length 1, and a score is the product of f of one with g of the other
-    skip_thoughts          a GRU for each text to write that reads the words before and, at each,
-    sentence_autoencoder   the vector; that enters all gates, as the terms C h of Kiros et al., and
-    sentence_translation   the state begins at zero. All share the encoder's word vectors and one
-                           output
-    inference              [u; v; |u - v|; u * v] through linear layers, without a non-linearity
-                           between them, as in the release (facebookresearch/InferSent)
+Quick-thoughts has a second encoder g, without shared weights: the vector is [f; g], each of length
+1, and a score is the product of f of one with g of the other. What writes a text is a GRU that
+reads the words before and, at each, the vector; that enters all gates, as the terms C h of Kiros et
+al., and the state begins at zero. Inference puts [u; v; |u - v|; u * v] through linear layers,
+without a non-linearity between them, as in the release (facebookresearch/InferSent).
 
 InferSent is `two_lstms` with `max`. The Universal Sentence Encoder (Cer et al. 2018,
 arXiv:1803.11175) is a Transformer with `root`; its angular similarity orders as the cosine does.
@@ -45,17 +40,17 @@ from rungwise.models.counterpart import Architecture, Counterpart, SentenceModul
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import SENTENCES, SentenceHead
-from rungwise.models.trained.contexts import EncodedWords
-from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.trained.encoders import EncodedWords, LayeredEncoder
+from rungwise.models.transformer.attention import Layer
 from rungwise.models.transformer.block import (
+    Pooling,
     Transformer,
     draw_uniform,
     initialise,
+    pool,
     sinusoid_positions,
 )
 from rungwise.models.transformer.body import Body, OnBody
-from rungwise.models.transformer.layer import Layer
-from rungwise.models.transformer.rows import Pooling, pool
 
 _SENTENCES_AT_ONCE = 256
 _BLOCK_RANGE = 0.02  # of the Transformer's random weights
@@ -91,8 +86,6 @@ class SentenceEncoderConfig(LayeredFamily):
     num_heads: int = Field(default=4, ge=1)  # of a transformer
     # share of the units of word vectors that are dropped
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    # quick_thoughts: a sentence's score as its own neighbour, left out or 0 as in the released code
-    own_score: Literal["masked", "zero"] = "masked"
     classifier_size: int = Field(default=512, ge=1)  # inference: of the layers above the pair
     num_labels: int = Field(default=3, ge=2)  # inference
     # weights are drawn uniformly from minus to plus this; those of blocks from a normal
@@ -302,7 +295,6 @@ class SentenceModel(OnBody):
         vocab_multiple: int = 1,
     ) -> None:
         super().__init__(SentenceBody(config, vocab_size, vocab_multiple))
-        self.masks_own = config.own_score == "masked"
         self.other = None
         heads = _heads(objective, config)
         D, bound = config.hidden_size, config.initializer_range

@@ -1,19 +1,12 @@
 """Cross entropy over a large vocabulary at every position, without holding all logits.
 
 A micro-batch of 65,536 tokens and 50,304 classes has 3.3e9 logits, 13 GB in float32, and backward
-needs as much again. Above `most_logits`, tokens are therefore processed in chunks, and gradients
-are computed in the forward pass (`FusedLoss`). On a CPU without the compiler all logits are, in
-chunks that fit the cache.
-
-Shapes: X tokens, D hidden, V vocabulary, P rows of the output matrix.
-
-Cross entropy whose gradients are computed in the forward pass, a few rows of logits at a time.
-
-The logits of a step do not fit into memory, and computing them again in backward would be a fourth
-product with the output matrix W, a tenth of a GPT-2 124M step. But the loss is a scalar: backward
-only multiplies by its gradient, so each chunk of logits can be turned into its part of the
-gradients at once and be dropped. The idea is that of fused linear cross entropy (Hsu et al. 2024,
-"Liger Kernel", arXiv:2410.10989). With e = exp(logits - max), s its row sums and w the weights,
+needs as much again. Above `most_logits`, tokens are therefore processed in chunks. Computing their
+logits again in backward would be a fourth product with the output matrix W, a tenth of a GPT-2 124M
+step. But the loss is a scalar: backward only multiplies by its gradient, so each chunk can be
+turned into its part of the gradients in the forward pass and be dropped (fused linear cross
+entropy: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989). With e = exp(logits - max), s its row
+sums and w the weights,
 
     d total / d hidden = (w / s) · (e - s · [target]) · W
     d total / d W      = (e - s · [target])ᵀ · (w / s) · hidden
@@ -22,7 +15,7 @@ gradients at once and be dropped. The idea is that of fused linear cross entropy
 stays in the cache, is changed in place, and rows of length D are divided, not V. `Traced` is for
 the compiler, which fuses the passes itself, and for GPUs. `SummedLoss` takes logits that exist.
 
-Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary.
+Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary, P rows of the output matrix.
 """
 
 from abc import ABC, abstractmethod

@@ -10,40 +10,22 @@ masked tokens. So a loss stays a sum and a count until the last all-reduce. MLM 
 NSP counts pairs, so each part has its own sum and count, and the joint loss of BERT (Devlin et al.
 2019, arXiv:1810.04805) is `sum_mlm / count_mlm + sum_nsp / count_nsp` over the GLOBAL batch.
 
-google-research/bert divides by `sum(weights) + 1e-5` to allow batches without masked tokens. This
-makes the loss slightly too small, by an amount that depends on the split. Here the divisor is the
-exact global count, and an empty part adds exactly 0.
+google-research/bert divides by `sum(weights) + 1e-5` to allow batches without masked tokens, which
+makes the loss slightly too small. Here an empty part adds exactly 0.
 
-    name            parts          model          batch        predicts
-    mlm_nsp         mlm, nsp       bert           MaskedBatch  masked tokens; is B next
-    mlm             mlm            bert           MaskedBatch  masked tokens ("No NSP")
-    sentence_order  mlm, sop       bert           MaskedBatch  masked tokens; A and B in order
-    causal          lm             gpt            CausalBatch  the next token, from the left
-    left_to_right   lm             bert           CausalBatch  the same ("LTR & No NSP")
-    bidirectional   bidirectional  bidirectional  CausalBatch  each token, from both sides
-    bilm            bilm           elmo           CausalBatch  each token, from either side
-    simcse          contrastive    bert           MaskedBatch  the other view of a text
-    sentence_pairs  contrastive    bert           MaskedBatch  the other half of a text
-    tsdae           reconstruction bert           MaskedBatch  the text, from its vector
-    replaced_tokens mlm, detection bert           MaskedBatch  which tokens a generator replaced
-    span_denoising  written        bert           MaskedBatch  spans that were taken out
-    permuted        permuted       bert           MaskedBatch  masked tokens, in a random order
-    causal_and_masked              bert           CausalAndMaskedBatch
-                                                               masked tokens, or the next one
+Objectives with a model of their own are in masked_variants.py, text_vectors.py and sentences.py.
+Sentence order is ALBERT's replacement of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
 
-Each family lists its objectives (family.py); those with a model of their own have a file beside
-this one, as have those of sentences. Sentence order is ALBERT's replacement of NSP (Lan et al.
-2020, arXiv:1909.11942, section 3.1).
-
-Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
+Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions, P parts.
 """
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +33,81 @@ from torch.nn import functional
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32, sum_weighted_losses
-from rungwise.models.losses.heads import MaskedTokensHead, ModelHead, NextTokenHead
+
+MoreFlops = Callable[[Any, int, int, float], float]  # of the family, V, T and M
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelHead:
+    """The layers of a model above its body, for one objective."""
+
+    gives_sentences: ClassVar[bool] = False  # whether the model gives one vector per text
+    dropout: float = 0.0  # used if the model's dropout is 0
+
+
+class EncoderHead(ModelHead, ABC):
+    """A head of an `EncoderFamily` (families/bert.py)."""
+
+    @abstractmethod
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
+        """Build the model, with random weights."""
+
+    @abstractmethod
+    def flops(self, family: Any, V: int, T: int, M: float) -> float:
+        """Count the operations per token; see `Family.flops_per_token`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedTokensHead(EncoderHead):
+    """The head for masked tokens, and for `pairs` one on the pooled state."""
+
+    pairs: bool = False
+
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
+        return family.masked(vocab_size, vocab_multiple, self.pairs)
+
+    def flops(self, family: Any, V: int, T: int, M: float) -> float:
+        """Count the blocks, the MLM head at M positions, and pooler and NSP once per sequence:
+
+            stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
+
+        BERT base with 15 % masked and V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
+        """
+        D = family.hidden_size
+        tokens = family.stack_flops(T, False) + _token_flops(family, V, T, M)
+        return tokens + (6 / T * (D * D + 2 * D) if self.pairs else 0.0)
+
+
+class NextTokenHead(EncoderHead):
+    """The head for tokens on every state of a causal body."""
+
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
+        return family.next_token(vocab_size, vocab_multiple)
+
+    def flops(self, family: Any, V: int, T: int, M: float) -> float:
+        return family.stack_flops(T, True) + _token_flops(family, V, T, T)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnHead(EncoderHead):
+    """A model of the objective, which reads both ways and has the family's head for tokens."""
+
+    make: Callable[[Any, Any, Any], nn.Module]  # takes the family, its body and its head
+    more_flops: MoreFlops = lambda *_: 0.0
+
+    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
+        body = family.stack(vocab_size, vocab_multiple, causal=False)
+        return self.make(family, body, family.head(vocab_size))
+
+    def flops(self, family: Any, V: int, T: int, M: float) -> float:
+        tokens = family.stack_flops(T, False) + _token_flops(family, V, T, M)
+        return tokens + self.more_flops(family, V, T, M)
+
+
+def _token_flops(family: Any, V: int, T: int, predicted: float) -> float:
+    D = family.hidden_size
+    return 6 * predicted / T * (D * D + D * V)
+
 
 _MIXED = "+"  # between the names of the objectives of a mixture
 
@@ -193,11 +249,8 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """A prediction to train on; see the module docstring.
-
-    The exponential of the loss of `tokens` is a perplexity; `pair` is a loss over pairs of
-    segments.
-    """
+    """A prediction to train on; see the module docstring. The exponential of the loss of `tokens`
+    is a perplexity; `pair` is a loss over pairs of segments."""
 
     name: str
     tokens: Part

@@ -13,40 +13,20 @@
                            Language Inference Data", arXiv:1705.02364: InferSent)
 
 Neighbours are those of a document: no target crosses its end, and a sentence without one has no
-loss. Each works with every encoder of families/sentence_encoder.py.
+loss.
 
 **Quick-thoughts.** S_ij scores sentence j of a run as a neighbour of sentence i; the target of row
 i is uniform over the sentences before and behind it. A sentence is no neighbour of itself, so S_ii
-is masked. The released code (lajanugen/S2V) sets it to 0 instead, which leaves it among the
-candidates: `own_score: zero`. Its batches of 400 sentences run across books. The candidates are the
-sentences of a run, so `instances.sentences` is part of the objective, and neither workers nor
-micro-batches are.
+is masked; the released code (lajanugen/S2V) sets it to 0 instead. The candidates are the sentences
+of a run, so `instances.sentences` is part of the objective, and neither workers nor micro-batches
+are.
 
 **Skip-thoughts.** The loss is the sum over the words of both neighbours, each given those before it
 and the vector. Rows hold no symbol for the end of a sentence, so it is not predicted.
 
 Shapes: B runs or pairs, R sentences of a run, N = B·R, L tokens of a sentence, C labels.
-
-Contrastive objectives: the vectors of two views of a text should be closer than any others.
-
-    simcse          two passes over a row that differ only in dropout (Gao et al. 2021,
-                    arXiv:2104.08821, unsupervised)
-    sentence_pairs  the two halves of a row, framed separately: sentences that annotators called
-                    similar (same paper, supervised) or that follow one another (Logeswaran & Lee
-                    2018, arXiv:1803.02893)
-
-The vector of a text is the mean of the last states of its row, [CLS] and [SEP] included. The loss
-is the cross entropy of finding a text's other view among all texts of the global batch, with
-cosines divided by the temperature 0.05 as logits. Rows are read unmasked.
-
-A loss depends on rows of other micro-batches and workers. So a step first computes all vectors
-without a graph, then each micro-batch again with its graph, replacing its own vectors (GradCache,
-Gao et al. 2021, arXiv:2101.06983). The gradient does not depend on how the batch is split.
-
-Shapes: B batch, T sequence, D hidden, N rows of the global batch; 2 views.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -55,136 +35,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.instances.batch import LabelledPairs, MaskedBatch, SentenceRuns, TextPairs
+from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.losses.cross_entropy import (
     MOST_LOGITS,
     TokenSums,
     at_least_float32,
     token_sums,
 )
-from rungwise.models.losses.heads import EncoderHead, ModelHead, MoreFlops
 from rungwise.models.losses.objectives import (
-    MLM,
     BatchShapes,
     Loss,
     Losses,
     Meaning,
+    ModelHead,
     Objective,
     Origin,
     Part,
 )
-from rungwise.models.transformer.body import OnBody
-from rungwise.models.transformer.rows import Pooling, pool, real_places
-
-_TEMPERATURE = 0.05
-
-
-class SentenceEncoder(OnBody):
-    """Returns one vector per row, (B, D): the mean of its last states."""
-
-    purpose = "vectors"
-    pooling: Pooling = "mean"
-
-    def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        body: Any = self.body
-        return pool(body.encode(ids_BT, None, lengths_B), lengths_B, self.pooling)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class VectorHead(EncoderHead):
-    """A model that reads the vector of each text from the body."""
-
-    gives_sentences: ClassVar[bool] = True
-    make: Callable[[Any, Any], nn.Module]  # takes the family and its body
-    more_flops: MoreFlops = lambda *_: 0.0
-
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
-        family = family.model_copy(update={"dropout": family.dropout or self.dropout})
-        return self.make(family, family.stack(vocab_size, causal=False))
-
-    def flops(self, family: Any, V: int, T: int, M: float) -> float:
-        return family.stack_flops(T, False) + self.more_flops(family, V, T, M)
-
-
-def _same_row_twice(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
-    ids_BT, lengths_B = unmasked(batch)
-    return ids_BT.repeat(2, 1), lengths_B.repeat(2)
-
-
-def _both_halves(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
-    """Split [CLS] A [SEP] B [SEP] into [CLS] A [SEP] and [CLS] B [SEP]."""
-    ids_BT, lengths_B = unmasked(batch)
-    T = ids_BT.shape[1]
-    place_T = torch.arange(T, device=ids_BT.device)
-    first_B = ((batch.segments == 0) & (place_T < lengths_B[:, None])).sum(1)
-    moved_BT = (first_B[:, None] - 1 + place_T).clamp(max=T - 1)
-    second_BT = ids_BT.gather(1, moved_BT)
-    second_BT = torch.cat((ids_BT[:, :1], second_BT[:, 1:]), dim=1)
-    return torch.cat((ids_BT, second_BT)), torch.cat((first_B, lengths_B - first_B + 1))
-
-
-def unmasked(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the original ids (B, T) and the lengths (B,)."""
-    B, T = batch.ids.shape
-    there_BM = batch.ids.gather(1, batch.masked_positions)
-    original_BM = torch.where(batch.masked_weights > 0, batch.masked_ids, there_BM)
-    ids_BT = batch.ids.scatter(1, batch.masked_positions, original_BM)
-    lengths_B = batch.lengths
-    return ids_BT, torch.full((B,), T, device=ids_BT.device) if lengths_B is None else lengths_B
-
-
-def _make_outputs(views: Any) -> Any:
-    def outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Tensor:
-        """Return unit vectors (2, B, D)."""
-        vectors = functional.normalize(at_least_float32(model(*views(batch))), dim=-1)
-        return vectors.unflatten(0, (2, -1))
-
-    return outputs
-
-
-def _counts(batch: MaskedBatch[Tensor]) -> Tensor:
-    return batch.masked_weights.new_full((1,), len(batch.ids))
-
-
-def _losses(own_2BD: Tensor, batch: MaskedBatch[Tensor]) -> Losses:
-    place_B = torch.arange(own_2BD.shape[1], device=own_2BD.device)
-    whole_2ND = own_2BD
-    if batch.vectors is not None and batch.place is not None:
-        place_B = batch.place
-        whole_2ND = batch.vectors.index_copy(1, place_B, own_2BD)
-    logits_NN = whole_2ND[0] @ whole_2ND[1].T / _TEMPERATURE
-    target_N = torch.arange(len(logits_NN), device=logits_NN.device)
-    loss_N = functional.cross_entropy(logits_NN, target_N, reduction="none")
-    # The gradient includes the effect of these rows on the losses of others; the sum does not.
-    total = loss_N[place_B].detach().sum() + (loss_N.sum() - loss_N.detach().sum())
-    correct = (logits_NN.argmax(dim=-1) == target_N)[place_B].sum()
-    return Losses(total[None], correct[None].to(total.dtype))
-
-
-SIMCSE = dataclasses.replace(
-    MLM,
-    name="simcse",
-    tokens=Part("contrastive", "contrastive", "Other views found among all texts", "text"),
-    reads=("masked_blocks",),
-    loss=Loss(_counts, _make_outputs(_same_row_twice), _losses),
-    meaning=Meaning.ANSWERS,
-    needs_whole_batch=True,
-    shapes=BatchShapes.UNKNOWN,
-    head=VectorHead(
-        make=lambda family, body: SentenceEncoder(body),
-        dropout=0.1,
-        more_flops=lambda family, V, T, M: family.stack_flops(T, False),  # the second view
-    ),
-)
-SENTENCE_PAIRS = dataclasses.replace(
-    SIMCSE,
-    name="sentence_pairs",
-    reads=("sentence_order",),
-    loss=Loss(_counts, _make_outputs(_both_halves), _losses),
-    head=VectorHead(make=lambda family, body: SentenceEncoder(body)),
-)
-CONTRASTIVE: tuple[Objective, ...] = (SIMCSE, SENTENCE_PAIRS)
-
+from rungwise.models.transformer.block import real_places
 
 _PAIRED = "paired"  # the place of the second text of a pair
 # The places of what is written, in sentences behind the one that is read.
@@ -225,10 +93,10 @@ def neighbours(document_BR: Tensor) -> Tensor:
     return after_BRR | after_BRR.transpose(1, 2)
 
 
-def replace_diagonal(scores_BRR: Tensor, masked: bool) -> Tensor:
-    """Replace the score of each sentence with itself: -inf if `masked`, else 0."""
+def mask_diagonal(scores_BRR: Tensor) -> Tensor:
+    """Replace the score of each sentence with itself by -inf."""
     own_RR = torch.eye(scores_BRR.shape[-1], dtype=torch.bool, device=scores_BRR.device)
-    return scores_BRR.masked_fill(own_RR, -torch.inf if masked else 0.0)
+    return scores_BRR.masked_fill(own_RR, -torch.inf)
 
 
 def _neighbour_counts(batch: SentenceRuns[Tensor]) -> Tensor:
@@ -251,7 +119,7 @@ def _neighbour_losses(scores_BRR: Tensor, batch: SentenceRuns[Tensor]) -> Losses
 def _choose(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
     """Return the scores (B, R, R) of sentence j as a neighbour of sentence i."""
     f_BRD, g_BRD = (sentence_vectors(each, rows) for each in (model.body, model.other))
-    return replace_diagonal(f_BRD @ g_BRD.transpose(1, 2), model.masks_own)
+    return mask_diagonal(f_BRD @ g_BRD.transpose(1, 2))
 
 
 QUICK_THOUGHTS = Objective(

@@ -6,15 +6,18 @@
                 neural network language model")
     random      a tree of halves of a random order
     huffman     the tree with the shortest mean path (Huffman 1952)
-    brown       classes by mutual information of neighbours (Brown et al. 1992,
-                families/brown_clusters.py); the tree of their merges, and within each the Huffman
-                tree of its words
+    brown       classes that keep the mutual information of neighbours (Brown et al. 1992, "Class-
+                Based n-gram Models of Natural Language"); the tree of the last merges, and within
+                each class the Huffman tree of its words
     balanced    halves of a mixture of two Gaussians, fitted to a point for each word (Mnih & Hinton
                 2008, "A scalable hierarchical distributed language model")
     adaptive    its sides by responsibility; words near the border go to both, as leaves of either
 
 A path is the nodes from the root to a leaf, counted from 1: n where it takes the first side, -n
 where it takes the second.
+
+Clusters are merged greedily (families/brown_kernel.py); the merges of the last `classes` are a
+binary tree, in which the path of a class is a string of bits.
 
 V words, C classes, L leaves, K nodes of the longest path, N words below a node, D size of a point
 """
@@ -26,11 +29,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.models.families.brown_clusters import Clusters, cluster_words
-from rungwise.models.word_vectors.sparse_sums import SparseSums, merge_sums
+from rungwise.models.families.ngram_model import SparseSums, merge_sums
 
 Text = Callable[[], Iterable[NDArray[np.integer]]]  # the ids of the training text, in parts
 Counts = NDArray[np.int64]
+_SMALL = 1 << 16  # counts whose n ln n is looked up
 _EM_STEPS = 10
 _MOST_LEAVES = 8  # of a word: without a bound they double at every level
 
@@ -68,6 +71,50 @@ def frequency_classes(counts_V: Counts, classes: int) -> NDArray[np.int64]:
         if after and full:
             number, remaining, mass = number + 1, remaining - mass, 0
     return class_V
+
+
+class Clusters(NamedTuple):
+    """Words in classes; classes near in the tree have near numbers."""
+
+    classes: Counts  # (V,) -1 for a word that is left out
+    paths: tuple[str, ...]  # (C,) bits from the root to each class, none a prefix of another
+
+
+def cluster_words(
+    left_N: Counts, right_N: Counts, count_N: Counts, counts_V: Counts, classes: int
+) -> Clusters:
+    """Cluster words into `classes`, or as many as there are words, from the counts of adjacent
+    pairs. Words enter by falling `counts_V`; one with 0 is left out with its pairs. The same counts
+    give the same clusters."""
+    from rungwise.models.families.brown_kernel import merge_words
+
+    words = np.argsort(-counts_V, kind="stable")[: np.count_nonzero(counts_V)]
+    classes = min(classes, len(words))
+    if not classes:
+        return Clusters(np.full(len(counts_V), -1), ())
+    rank_V = np.full(len(counts_V), -1)
+    rank_V[words] = np.arange(len(words))
+    left, right = rank_V[left_N], rank_V[right_N]
+    inside = (left >= 0) & (right >= 0)
+    left, right, count = left[inside], right[inside], count_N[inside]
+    starts, neighbours, count_2N = [], [], []
+    for of, other in ((left, right), (right, left)):
+        order = np.lexsort((other, of))
+        starts.append(np.searchsorted(of[order], np.arange(len(words) + 1)))
+        neighbours.append(other[order])
+        count_2N.append(count[order])
+    small = np.arange(_SMALL, dtype=np.float64)
+    table = small * np.log(np.maximum(small, 1))
+    slot_of, merges = merge_words(
+        np.array(starts), np.array(neighbours), np.array(count_2N), classes, table
+    )
+    paths = {int(slot_of[0]) if classes == 1 else int(merges[-1, 0]): ""}
+    for first, second in merges[::-1].tolist():
+        paths[first], paths[second] = f"{paths[first]}0", f"{paths[first]}1"
+    slots = sorted(paths, key=lambda slot: paths[slot])
+    class_V = np.full(len(counts_V), -1)
+    class_V[words] = np.argsort(slots)[np.searchsorted(np.sort(slots), slot_of)]
+    return Clusters(class_V, tuple(paths[slot] for slot in slots))
 
 
 def brown_clusters(text: Text, counts_V: Counts, classes: int) -> Clusters:

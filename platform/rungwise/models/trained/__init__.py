@@ -1,4 +1,1 @@
-"""Capabilities of trained models: the protocols of `capabilities.py`, and wrappers with them.
-
-Code above `models` uses the protocols, never a family.
-"""
+"""Capabilities of trained models, and the wrappers that have them."""

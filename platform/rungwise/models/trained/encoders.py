@@ -1,36 +1,32 @@
-"""A pretrained model as an encoder: rows of ids in, one state per token out.
+"""A pretrained model as an encoder: rows of ids in, one state per token out. Vectors of words in
+contexts and of texts, for families without ways of their own.
 
-    model                          a state depends on                      width  causal
-    bert: all masked objectives    both directions, in every layer         D      no
-    modern_bert                    both directions, near tokens in most    D      no
-    bert: left_to_right            its token and those before              D      yes
-    gpt, llama, lstm, rnn,         its token and those before              D      yes
-    awd_lstm
-    bidirectional, elmo            left to right and right to left, each   2D     no
-                                   up to the token, concatenated
-    nnlm, log_bilinear             its token and the n - 2 before it       D      yes
-    senna                          the window around its token             D      no
+Parameters keep their names from pretraining, so the weights of a run load unchanged; its heads are
+left out. A model pretrained on packed blocks has not seen [CLS] and [SEP] as marks of a row, if it
+has them at all. It gets three new, random tokens instead, start, delimiter and extract, as in
+Radford et al. 2018 ("Improving Language Understanding by Generative Pre-Training", section 3.3).
 
-The heads on top (tasks/kinds/heads.py) do not know the family. Parameters keep their names from
-pretraining, so the weights of a run load unchanged; its heads are left out.
+A word is the mean of its tokens, even in left-to-right models, where only the last has seen the
+whole word: one rule for all rungs keeps their layers 0 comparable. Layers narrower than the widest
+have zeros behind their units.
 
-Rows are framed by three marks (tasks/kinds/items.py). A model pretrained on packed blocks has not
-seen [CLS] and [SEP] in that role, if it has them at all. It gets three new tokens instead, start,
-delimiter and extract, as in Radford et al. 2018 ("Improving Language Understanding by Generative
-Pre-Training", section 3.3): three new, randomly initialised rows of the token embedding.
-
-Shapes: B batch, T sequence, E width of a state.
+Shapes: B batch, T sequence, E width of a state, K layers, N words.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.losses.objectives import Objective
+from rungwise.models.trained.capabilities import Encoder, WordVectors
+from rungwise.models.trained.language_models import windows
 from rungwise.models.transformer.body import Body, OnBody, TransformerBody
 
 NUM_MARKS = 3  # start, delimiter, extract
@@ -114,12 +110,10 @@ class LayeredEncoder(OnBody):
         return len(self.body.levels()) - 1
 
     def load(self, pretrained: Mapping[str, Tensor], loaded_layers: int | None = None) -> None:
-        """Copy the weights from the state dict of a pretraining model.
-
-        With `loaded_layers`, copy only the embeddings and that many of the lowest layers; the rest
-        keep their random weights (Yosinski et al. 2014, arXiv:1411.1792, for images), as do new
-        tokens. Raises DataError naming the first tensor that does not fit, before copying anything.
-        """
+        """Copy the weights from the state dict of a pretraining model. With `loaded_layers`, copy
+        only the embeddings and that many of the lowest layers; the rest keep their random weights
+        (Yosinski et al. 2014, arXiv:1411.1792, for images), as do new tokens. Raises DataError
+        naming the first tensor that does not fit, before copying anything."""
         levels = self.depth()
         if loaded_layers is not None:
             levels = levels[: loaded_layers + 1]
@@ -142,16 +136,11 @@ class LayeredEncoder(OnBody):
             extra = self.new_tokens if tensor is table else 0
             target = tensor[: len(tensor) - extra]
             source = pretrained.get(name)
-            if source is None:
+            if source is None or source.shape != target.shape:
+                found = "none" if source is None else list(source.shape)
                 raise DataError(
-                    f"the pretrained weights lack {name}, expected with shape "
-                    f"{list(target.shape)}; give the model the config of the pretraining run"
-                )
-            if source.shape != target.shape:
-                raise DataError(
-                    f"{name}: expected shape {list(target.shape)}, found {list(source.shape)} in "
-                    "the pretrained weights; give the model the config and the tokenizer of the "
-                    "pretraining run"
+                    f"{name}: expected shape {list(target.shape)}, found {found} in the pretrained "
+                    "weights; give the model the config and the tokenizer of the pretraining run"
                 )
             copies.append((target, source))
         for key in (key for key in pretrained if key not in tensors):
@@ -168,3 +157,137 @@ class LayeredEncoder(OnBody):
 def count_marks(objective: Objective) -> int:
     """Return how many marks fine-tuning adds; their ids follow the vocabulary."""
     return 0 if objective.masks else NUM_MARKS
+
+
+_MOST_TOKENS = 1 << 13  # per batch, padding included
+
+
+@dataclass(frozen=True)
+class EncodedWords:
+    """Reads words with an encoder. `opens` and `closes` frame a row; without `closes`, a window
+    begins with the token before it, and without either with its first token."""
+
+    encoder: Encoder
+    opens: int | None
+    closes: int | None
+
+    @property
+    def longest_text(self) -> int | None:
+        frame = (self.opens is not None) + (self.closes is not None)
+        return None if self.encoder.max_length is None else self.encoder.max_length - frame
+
+    @torch.no_grad()
+    def word_layers(
+        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
+    ) -> NDArray[np.float32]:
+        """Return the vectors (K, N, E); see `ContextWordVectors`."""
+        tokens = _tokens_of_words(words)
+        rows: list[tuple[list[int], list[tuple[int, int]]]] = []  # ids; (position, word number)
+        for window in windows([len(text) for text in texts], self.longest_text):
+            places = [
+                (place - window.start + (self.opens is not None), number)
+                for number, place in tokens[window.text]
+                if window.first <= place < window.stop
+            ]
+            if places:
+                rows.append((self._row(texts[window.text], window.start, window.stop), places))
+        rows.sort(key=lambda row: len(row[0]))
+        states, numbers = [], []
+        while rows:
+            size = max(1, _MOST_TOKENS // len(rows[-1][0]))
+            batch, rows = rows[-size:], rows[:-size]
+            layers = self._forward([ids for ids, _ in batch])
+            at = [row for row, (_, places) in enumerate(batch) for _ in places]
+            columns = [place for _, places in batch for place, _ in places]
+            states.append(torch.stack([layer_BTE[at, columns] for layer_BTE in layers]))
+            numbers += [number for _, places in batch for _, number in places]
+        count = sum(map(len, words))
+        if not states:
+            widest = max(self.encoder.widths)
+            return np.zeros((self.encoder.num_layers + 1, count, widest), np.float32)
+        return _means(torch.cat(states, dim=1), numbers, count)
+
+    def _row(self, ids: Sequence[int], start: int, stop: int) -> list[int]:
+        if self.opens is None:
+            return [*ids[start:stop]]
+        if self.closes is not None:
+            return [self.opens, *ids[start:stop], self.closes]
+        return [ids[start - 1] if start else self.opens, *ids[start:stop]]
+
+    def _forward(self, rows: Sequence[list[int]]) -> list[Tensor]:
+        longest = max(map(len, rows))
+        ids_BT = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        lengths_B = torch.tensor([len(row) for row in rows])
+        padded = bool((lengths_B < longest).any())
+        layers = self.encoder.layers(ids_BT, None, lengths_B if padded else None)
+        widest = max(layer_BTE.shape[2] for layer_BTE in layers)
+        return [
+            functional.pad(layer_BTE.float(), (0, widest - layer_BTE.shape[2]))
+            for layer_BTE in layers
+        ]
+
+
+@dataclass(frozen=True)
+class StaticWords:
+    """Gives a word its one vector, in any context; its only layer is the table."""
+
+    table: WordVectors
+    longest_text: int | None = None
+
+    def word_layers(
+        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
+    ) -> NDArray[np.float32]:
+        """Return the vectors (1, N, D); see `ContextWordVectors`."""
+        tokens = [
+            text[place]
+            for text, ranges in zip(texts, words, strict=True)
+            for each in ranges
+            for place in each
+        ]
+        return word_means(self.table.vectors(tokens)[None], words)
+
+
+@dataclass(frozen=True)
+class MeanOfStates:
+    """Gives a text the mean of its last states, the two marks included; a longer one is cut."""
+
+    body: Body
+    max_length: int | None
+    opens: int
+    closes: int
+
+    @torch.no_grad()
+    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Return the vectors (N, E). Each text is read alone, so that results do not depend on the
+        batch, not even in the last bit."""
+        room = None if self.max_length is None else self.max_length - 2
+        rows = (torch.tensor([[self.opens, *text[:room], self.closes]]) for text in texts)
+        states = [self.body.encode_layers(ids_1T)[-1][0].float() for ids_1T in rows]
+        return np.array([states_TE.mean(dim=0).numpy() for states_TE in states])
+
+
+def word_means(
+    vectors: NDArray[np.float32], words: Sequence[Sequence[range]]
+) -> NDArray[np.float32]:
+    """Return the mean (K, N, E) of each word's vectors, given those (K, tokens, E) of the tokens of
+    all words in order; zeros for a word without tokens."""
+    sizes = [len(each) for ranges in words for each in ranges]
+    numbers = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    return _means(torch.from_numpy(vectors), numbers, len(sizes))
+
+
+def _tokens_of_words(words: Sequence[Sequence[range]]) -> list[list[tuple[int, int]]]:
+    """Return, for each text, the number of a word and the place of a token, for all its tokens."""
+    tokens, number = [], 0
+    for ranges in words:
+        tokens.append([(number + n, place) for n, each in enumerate(ranges) for place in each])
+        number += len(ranges)
+    return tokens
+
+
+def _means(vectors: Tensor, numbers: list[int], count: int) -> NDArray[np.float32]:
+    """Return the mean (K, N, E) of each word's vectors (K, tokens, E); zeros if it has none."""
+    index = torch.tensor(numbers, dtype=torch.int64)
+    sums = torch.zeros(vectors.shape[0], count, vectors.shape[2]).index_add_(1, index, vectors)
+    sizes = torch.bincount(index, minlength=count).clamp(min=1)
+    return (sums / sizes[:, None]).numpy()

@@ -10,9 +10,8 @@ words of several pieces, because each piece gives away the others; `log_probabil
 hides the later pieces of the word (Kauf & Ivanova 2023, arXiv:2305.10588). For left-to-right
 models, END within a text begins another document, as in training.
 
-Perplexity is the exponential of the nats per token, so it compares models with one vocabulary. Bits
-per byte of the text in UTF-8 compare any two models that predict all of it. Pseudo-likelihoods
-(`is_exact` False) are no code lengths, and compare only with each other.
+Perplexity compares models with one vocabulary, bits per byte any two that predict all of the text;
+pseudo-likelihoods (`is_exact` False) are no code lengths, and compare only with each other.
 
 Shapes: B batch, T sequence, V vocabulary, N tokens.
 """
@@ -51,12 +50,10 @@ class Window:
 def windows(
     lengths: Sequence[int], max_length: int | None, overlap: int | None = None
 ) -> Iterator[Window]:
-    """Yield windows that score each token of texts of these lengths once.
-
-    A window holds at most `max_length` tokens and overlaps the previous one by `overlap` (less than
-    `max_length`), by default half a window. The first window that holds a token scores it, so at
-    least `overlap` preceding tokens are read, or all. A text that fits is one window.
-    """
+    """Yield windows that score each token of texts of these lengths once. A window holds at most
+    `max_length` tokens and overlaps the previous one by `overlap` (less than `max_length`), by
+    default half a window. The first window that holds a token scores it, so at least `overlap`
+    preceding tokens are read, or all. A text that fits is one window."""
     for text, length in enumerate(lengths):
         size = max_length or max(1, length)
         stride = max(1, size // 2) if overlap is None else size - overlap

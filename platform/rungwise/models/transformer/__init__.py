@@ -1,4 +1,1 @@
-"""The Transformer block that families share: attention, options of a layer, positions, bodies.
-
-Families choose options in `layer.py`; they do not subclass the block.
-"""
+"""The blocks and the body that families share."""

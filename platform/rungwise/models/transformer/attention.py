@@ -1,4 +1,5 @@
-"""Multi-head self-attention and its masks (Vaswani et al. 2017, arXiv:1706.03762).
+"""Multi-head self-attention, its masks (Vaswani et al. 2017, arXiv:1706.03762) and the options of a
+block.
 
                                   on a GPU in 16 bits        elsewhere
     no padding, no boundary       the flash kernel, with its own causal rule
@@ -9,20 +10,25 @@
 A dense mask rules out the flash kernel, so it is built only where needed. The host must know this
 without reading a tensor: `None` means no mask. Padding is always at the end of a row, so a causal
 stack needs no mask for it. With variable lengths, the flash kernel reads a micro-batch as one
-sequence of documents with their start offsets and computes no pair across documents. It supports
-neither dropout nor float32; there the dense mask gives the same numbers. The mask is built once
-per micro-batch, outside the blocks, so it does not depend on which blocks are compiled.
+sequence of documents and computes no pair across them. It supports neither dropout nor float32;
+there the dense mask gives the same numbers.
 
 Rotary positions (Su et al. 2021, "RoFormer", arXiv:2104.09864) rotate queries and keys by an angle
-proportional to their position, so their product depends on the distance. Unit i of the first half
-of a head and unit i of the second form a pair, as in Hugging Face transformers. Positions run
-through a packed row: only differences matter, and documents do not see each other.
+proportional to their position. Unit i of the first half of a head and unit i of the second form a
+pair, as in Hugging Face transformers. Positions run through a packed row: only differences matter.
+
+A gated MLP multiplies the activation by a second product (Shazeer 2020, "GLU Variants Improve
+Transformer", arXiv:2002.05202). RMSNorm: Zhang & Sennrich 2019, arXiv:1910.07467. Grouped queries:
+Ainslie et al. 2023, arXiv:2305.13245. Query and key norms: Henry et al. 2020, arXiv:2010.04245.
 
 Shapes: B batch, T sequence, D hidden, N heads, H head size, S documents of a micro-batch.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +36,72 @@ from torch.nn import functional
 
 from rungwise.models.device import is_gpu
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.transformer.layer import Layer, StackedLinear
+
+Norm = Literal["post", "pre"]
+Activation = Literal["gelu", "gelu_tanh", "silu"]
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "silu": functional.silu,
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The options of one block; the defaults are those of BERT and GPT. Each of the
+    `num_key_value_heads` serves an equal number of query heads. `window` is the largest distance to
+    a key on either side, None for no limit. `first_norm` False drops the attention norm of a
+    pre-norm block whose input is already normalised."""
+
+    hidden_size: int
+    num_heads: int
+    intermediate_size: int
+    norm: Norm
+    activation: Activation
+    epsilon: float
+    dropout: float
+    num_key_value_heads: int
+    head_size: int
+    biases: bool = True
+    gated: bool = False
+    rms: bool = False
+    query_key_norm: bool = False
+    rotary_base: float | None = None
+    window: int | None = None
+    first_norm: bool = True
+
+    def new_norm(self, size: int | None = None) -> nn.Module:
+        """Create a norm over `size` units, by default the hidden size."""
+        size = size or self.hidden_size
+        if self.rms:
+            return nn.RMSNorm(size, eps=self.epsilon)
+        return nn.LayerNorm(size, eps=self.epsilon, bias=self.biases)
+
+    @property
+    def attention_sizes(self) -> tuple[int, int, int]:
+        """Units of a token's queries, keys and values."""
+        shared = self.num_key_value_heads * self.head_size
+        return self.num_heads * self.head_size, shared, shared
+
+    def flops(self, T: int, causal: bool) -> int:
+        """Return its share of `flops_per_token` (family.py): 6 per weight of a matrix, and the two
+        attention products with the keys in the window, at most T."""
+        D, queries = self.hidden_size, self.attention_sizes[0]
+        matrices = D * (sum(self.attention_sizes) + queries)
+        matrices += (3 if self.gated else 2) * D * self.intermediate_size
+        keys = T if self.window is None else min(T, 2 * self.window + 1)
+        return 6 * matrices + (6 if causal else 12) * queries * keys
+
+
+class StackedLinear(nn.Linear):
+    """Several matrices with one input, computed as one product; outputs are concatenated. Muon
+    treats each matrix separately (training/optimizer.py)."""
+
+    def __init__(self, in_features: int, sizes: tuple[int, ...], bias: bool) -> None:
+        super().__init__(in_features, sum(sizes), bias=bias)
+        self.sizes = sizes
+
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines (T, H)
 
@@ -65,10 +136,8 @@ def visible_keys(
     sequence_length: int, lengths_B: Tensor | None, where: Boundaries, *, causal: bool, varlen: bool
 ) -> Visible:
     """Return which keys each query sees, for all layers; None if the kernel's own rule is enough.
-
     `lengths_B` counts the real tokens of each row; with boundaries and without `causal` it must be
-    None. Tokens see only their own document. `varlen` (see `has_varlen`) needs `where.starts`.
-    """
+    None. Tokens see only their own document. `varlen` (see `has_varlen`) needs `where.starts`."""
     T, document_BT = sequence_length, where.document
     if document_BT is not None:
         assert causal or lengths_B is None, "padding is a document of its own"

@@ -1,5 +1,5 @@
 """The Transformer block that all Transformer families share (Vaswani et al. 2017, "Attention Is All
-You Need", arXiv:1706.03762).
+You Need", arXiv:1706.03762), and what else layers over rows have in common.
 
     post-norm (the paper):  x = LN(x + attention(x));   x = LN(x + mlp(x))
     pre-norm:               x = x + attention(LN(x));   x = x + mlp(LN(x));   one LN at the end
@@ -7,32 +7,35 @@ You Need", arXiv:1706.03762).
 Pre-norm keeps an identity path from output to input, so deep stacks train with less warm-up (Xiong
 et al. 2020, arXiv:2002.04745). With `causal`, a position sees only itself and earlier ones (GPT);
 otherwise it sees all (BERT). GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415) is exact, with erf,
-in BERT and the tanh approximation in GPT. layer.py lists the other options; attention.py explains
-padding and documents.
+in BERT and the tanh approximation in GPT.
 
-Shapes: B batch, T sequence, D hidden, M chosen positions.
+Shapes: B batch, T sequence, D hidden, M chosen positions, N rows, L tokens.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from rungwise.models.transformer.attention import (
+    ACTIVATIONS,
     WHOLE,
     Attention,
     Boundaries,
+    Layer,
     Rotation,
+    StackedLinear,
     Visible,
     has_varlen,
     near_keys,
     rotation,
     visible_keys,
 )
-from rungwise.models.transformer.layer import ACTIVATIONS, Layer, StackedLinear
 
 Inputs = tuple[Visible, Rotation | None, bool]  # of a block, beside the states
 
@@ -80,12 +83,10 @@ def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
 
 
 def initialise(module: nn.Module, initializer_range: float, *, truncated: bool = True) -> None:
-    """Draw weights from a normal with PyTorch's generator; biases are 0, norms 1 and 0.
-
-    BERT truncates the normal at two standard deviations: `create_initializer` of
-    google-research/bert (modeling.py). As in TensorFlow this is not compensated, so the actual
-    standard deviation is 0.88 of `initializer_range`. GPT does not truncate.
-    """
+    """Draw weights from a normal with PyTorch's generator; biases are 0, norms 1 and 0. BERT
+    truncates the normal at two standard deviations: `create_initializer` of google-research/bert
+    (modeling.py). As in TensorFlow this is not compensated, so the actual standard deviation is
+    0.88 of `initializer_range`. GPT does not truncate."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
             if truncated:
@@ -270,3 +271,46 @@ class Transformer(nn.Module):
             assert isinstance(output, Tensor)
             return output
         return block(x_BTD, *options)
+
+
+# root: the sum over the square root of the length (Cer et al. 2018, arXiv:1803.11175)
+Pooling = Literal["last", "mean", "max", "sum", "root"]
+
+
+def real_places(length: int, lengths_N: Tensor) -> Tensor:
+    """Mark the places (N, length) before each row's padding."""
+    return torch.arange(length, device=lengths_N.device) < lengths_N[:, None]
+
+
+def run_cells(
+    cells: nn.Module,
+    x_NLD: Tensor,
+    lengths_N: Tensor | None,
+    state: Any = None,
+    weights: Mapping[str, Tensor] | None = None,
+) -> tuple[Tensor, Any]:
+    """Return the outputs of PyTorch's recurrent layers, zeros at padding, and their last state.
+    `lengths_N` is None if no row is padded; `weights` stand for those of the same names."""
+    if lengths_N is None:
+        return functional_call(cells, dict(weights or {}), (x_NLD, state))
+    # Pack, as a right-to-left direction would otherwise begin with the padding.
+    packed = pack_padded_sequence(x_NLD, lengths_N.cpu(), True, enforce_sorted=False)
+    output, state = functional_call(cells, dict(weights or {}), (packed, state))
+    return pad_packed_sequence(output, True, total_length=x_NLD.shape[1])[0], state
+
+
+def pool(states_NLD: Tensor, lengths_N: Tensor, pooling: Pooling) -> Tensor:
+    """Return the vectors (N, D), whatever stands at padding, NaN included; those of empty rows are
+    zeros, except of `last`, where they mean nothing."""
+    if pooling == "last":
+        rows_N = torch.arange(len(states_NLD), device=states_NLD.device)
+        return states_NLD[rows_N, (lengths_N - 1).clamp(min=0)]
+    real_NL1 = real_places(states_NLD.shape[1], lengths_N)[:, :, None]
+    length_N1 = lengths_N.clamp(min=1)[:, None]
+    if pooling == "max":
+        lowest = torch.finfo(states_NLD.dtype).min
+        highest_ND = states_NLD.masked_fill(~real_NL1, lowest).amax(1)
+        return highest_ND * (lengths_N > 0)[:, None]
+    sum_ND = torch.where(real_NL1, states_NLD, states_NLD.new_zeros(())).sum(1)
+    divisors = {"mean": length_N1, "sum": 1, "root": length_N1.sqrt()}
+    return sum_ND / divisors[pooling]

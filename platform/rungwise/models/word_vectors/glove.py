@@ -4,7 +4,7 @@
 
 Pennington, Socher & Manning 2014, "GloVe: Global Vectors for Word Representation". Two words at
 distance d add 1/d to their cell, as an integer in units of 1 / lcm(1 .. window), so that sums do
-not depend on their order. The epochs are in glove_kernel.py.
+not depend on their order. The epochs are in kernels.py.
 
 V vocabulary, D size of a vector, N cells
 """
@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.tokens import TokenisedText
+from rungwise.models.families.ngram_model import SparseSums, count_neighbours
+from rungwise.models.family import Size, suggest_passes
 from rungwise.models.fitting import Weights
-from rungwise.models.suggestion import Size, suggest_passes
-from rungwise.models.word_vectors import sparse_sums
-from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
     WordVectorModel,
@@ -62,7 +61,7 @@ class GloveConfig(VectorFamily):
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
         """Count the co-occurrences within the sentences of one shard, in units of 1 / `_unit`."""
         amounts = [self._unit // distance for distance in range(1, self.window + 1)]
-        return sparse_sums.count_neighbours(text, text.starts, counts_V, amounts)
+        return count_neighbours(text, text.starts, counts_V, amounts)
 
     def cells(self, table: SparseSums, vocab_size: int) -> "PairCells":
         """Return the cells of all counts; a word near itself counts for both positions."""
@@ -84,11 +83,11 @@ class GloveConfig(VectorFamily):
         self, weights: Weights, cells: "PairCells", order: NDArray[np.int64], rate: float
     ) -> tuple[float, int]:
         """Train on cells; see `PairsFamily`."""
-        from rungwise.models.word_vectors import glove_kernel
+        from rungwise.models.word_vectors import kernels
 
         arrays = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _PARAMETERS)
         arguments = [order, *cells, *arrays, self.x_max, self.alpha, rate]
-        return glove_kernel.read_cells(*arguments)
+        return kernels.read_cells(*arguments)
 
     def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> WordVectorModel:
         words, contexts = (weights[name][:, : self.size] for name in ("words", "contexts"))

@@ -27,11 +27,10 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
+from rungwise.models.families.ngram_model import SparseSums, count_neighbours, merge_sums
+from rungwise.models.family import Size
 from rungwise.models.fitting import Solution
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.suggestion import Size
-from rungwise.models.word_vectors import sparse_sums
-from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.models.word_vectors.vector_family import (
     TABLE,
     TableModel,
@@ -89,12 +88,12 @@ class LsaConfig(VectorFamily):
         Words with a count of 0 are removed first."""
         bounds = text.starts[text.first_sentence]
         if self.contexts == "window":
-            return sparse_sums.count_neighbours(text, bounds, counts_V, [1] * self.window)
+            return count_neighbours(text, bounds, counts_V, [1] * self.window)
         sizes = np.diff(bounds)
         documents = np.repeat(np.arange(len(sizes)) + text.first_document, sizes)
         is_frequent = counts_V[text.ids] > 0
         keys = documents[is_frequent] * len(counts_V) + text.ids[is_frequent]
-        return sparse_sums.merge_sums([SparseSums(keys, np.ones(len(keys), np.int64))])
+        return merge_sums([SparseSums(keys, np.ones(len(keys), np.int64))])
 
     def cells(self, table: SparseSums, vocab_size: int) -> "ContextCells":
         """Return the cells of all counts; those of a window in both orders."""

@@ -7,7 +7,7 @@ Le & Mikolov 2014, "Distributed Representations of Sentences and Documents" (arX
 paper concatenates document and window (PV-DM); their sum or mean is cheaper. The output is that of
 word2vec. A text that was not trained on gets a vector by a small fit: its row alone learns, while
 words and output stay as they are. Random numbers of this fit follow from the text, so equal texts
-get equal vectors. The passes over the text are in paragraph_vectors_kernel.py.
+get equal vectors. The passes over the text are in kernels.py.
 
 V vocabulary, N training documents, D size of a vector, P the same in memory, R rows of the output,
 X size of what is read: D, or (2·window + 1)·D if concatenated
@@ -30,11 +30,9 @@ from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
 
 
 class ParagraphVectorsConfig(WindowFamily):
-    """PV-DBOW or PV-DM, by default the first, which learns no vectors of words.
-
-    PV-DM reads the sum, which learns at the rate of PV-DBOW. As in word2vec, the mean follows its
-    true gradient and needs a learning rate about as many times higher as rows are averaged.
-    """
+    """PV-DBOW or PV-DM, by default the first, which learns no vectors of words. PV-DM reads the
+    sum, which learns at the rate of PV-DBOW. As in word2vec, the mean follows its true gradient and
+    needs a learning rate about as many times higher as rows are averaged."""
 
     objectives: ClassVar = (vector_objective("document_words", "Held-out document", "word"),)
 
@@ -104,7 +102,7 @@ class ParagraphVectorsConfig(WindowFamily):
         is_training: bool = True,
     ) -> Losses:
         """Read documents once; unless it `is_training`, only their vectors learn."""
-        from rungwise.models.word_vectors import paragraph_vectors_kernel as kernel
+        from rungwise.models.word_vectors import kernels as kernel
 
         joins = self.architecture == "dm"
         reads_words = joins or (self.words and is_training)

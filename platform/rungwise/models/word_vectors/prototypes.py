@@ -31,7 +31,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Family
 from rungwise.models.fitting import Solution
-from rungwise.models.trained.contexts import word_means
+from rungwise.models.trained.encoders import word_means
 from rungwise.models.word_vectors.vector_family import TABLE, TableModel, vector_objective
 
 _COMMON = 1e-4  # a: the share of the text at which the weight of a neighbour is half

@@ -18,12 +18,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.core.tokens import SpecialIds
+from rungwise.models.families.ngram_model import merge_sums, split_sums
 from rungwise.models.family import LayeredFamily
 from rungwise.models.fitting import Weights
 from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Part
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body
-from rungwise.models.word_vectors import sparse_sums
 
 _MULTIPLE = 16  # floats in the widest register; rows are padded with zeros to a multiple
 
@@ -49,8 +49,8 @@ class VectorFamily(LayeredFamily):
         body = WordTable(vocab_size + new_tokens, self.size, dropout)
         return LayeredEncoder(body, None, new_tokens)
 
-    split = staticmethod(sparse_sums.split_sums)
-    merge = staticmethod(sparse_sums.merge_sums)
+    split = staticmethod(split_sums)
+    merge = staticmethod(merge_sums)
 
     def document_vectors(self, weights: Weights) -> None:
         """Return None: documents have no vectors."""

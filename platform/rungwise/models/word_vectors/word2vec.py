@@ -7,7 +7,7 @@ Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Spa
 (arXiv:1301.3781) and "Distributed Representations of Words and Phrases and their Compositionality"
 (arXiv:1310.4546). The output is a tree of binary decisions (`hierarchical`), whose probabilities
 sum to 1 over the vocabulary, or a word against `negatives` noise words. The passes over the text
-are in word2vec_kernel.py.
+are in kernels.py.
 
 V vocabulary, D size of a vector, L steps of all paths in the tree
 """
@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.family import Family
+from rungwise.models.family import LITTLE, Family, Size, suggest_passes
 from rungwise.models.fitting import Stretch, Weights, sentences
-from rungwise.models.suggestion import LITTLE, Size, suggest_passes
 from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
     WordVectorModel,
@@ -71,13 +70,10 @@ class WindowFamily(Family):
 
 
 class Word2vecConfig(WindowFamily, VectorFamily):
-    """One of the four models of the papers: two architectures, two outputs.
-
-    Noise is drawn once for all words of a window, which has the same expectation as drawing for
-    each (Ji et al. 2016, arXiv:1604.04661). CBOW follows the gradient of the mean, which the first
-    implementations did not (Irsoy et al. 2021, arXiv:2012.15332), and needs a learning rate of
-    about 0.075.
-    """
+    """One of the four models of the papers: two architectures, two outputs. Noise is drawn once for
+    all words of a window, which has the same expectation as drawing for each (Ji et al. 2016,
+    arXiv:1604.04661). CBOW follows the gradient of the mean, which the first implementations did
+    not (Irsoy et al. 2021, arXiv:2012.15332), and needs a learning rate of about 0.075."""
 
     objectives: ClassVar = (vector_objective("context_words", "Held-out context", "pair of words"),)
 
@@ -116,11 +112,11 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         self, weights: Weights, plan: "Plan", text: Stretch, rates: tuple[float, float], seed: int
     ) -> tuple[float, int]:
         """Train on sentences; see `ReadingFamily`. The sum of the losses is 0 in training."""
-        from rungwise.models.word_vectors import word2vec_kernel
+        from rungwise.models.word_vectors import kernels
 
         stretch = (text.ids, text.starts, text.first, text.last)
         reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
-        return word2vec_kernel.read_sentences(
+        return kernels.read_sentences(
             *stretch, *plan, weights["inputs"], weights["outputs"], *reach, *rates, seed
         )
 

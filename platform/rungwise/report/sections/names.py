@@ -12,7 +12,7 @@ from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.suites.section import MeasuredRung
-from rungwise.models.naming import name_models
+from rungwise.models.config import name_models
 from rungwise.report.sections.variants import VariantComparison
 
 Names = Mapping[str, str]

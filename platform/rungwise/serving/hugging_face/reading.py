@@ -2,6 +2,8 @@
 
 Weights are safetensors or the older `pytorch_model.bin`, in one file or in shards. The latter is a
 pickle, of which only tensors are read, so that it cannot run code.
+
+Padding rows after the tokenizer's last token are left out.
 """
 
 import json
@@ -13,32 +15,42 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.hub import is_hub, local_copy
 from rungwise.core.storage.source_files import find_files
 from rungwise.models import config as families
 from rungwise.models.counterpart import Counterpart
 from rungwise.models.device import shapes_only
 from rungwise.models.family import Family
-from rungwise.serving.hugging_face.modules import (
-    CONFIG,
-    INDEX,
-    OLD_WEIGHTS,
-    WEIGHTS,
-    count_unused_positions,
-)
+from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer
+from rungwise.training.initial import IMPORTED, ImportConfig, ImportSummary
+from rungwise.training.tensor_files import MODEL, save_tensors
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+OLD_WEIGHTS = "pytorch_model.bin"  # a pickle, of older versions of transformers
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+INDEX = ".index.json"  # ends the name of the file that lists shards
+FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
+
+
+def count_unused_positions(counterpart: Counterpart, data: Mapping[str, Any]) -> int:
+    """How many unused rows their position table has before the first position."""
+    return 1 + (data.get("pad_token_id", 1) or 0) if counterpart.after_padding else 0
 
 
 def load_model(folder: Path) -> tuple[Family, dict[str, Tensor]]:
-    """The config and the weights in `folder`, in float32 and under the names of rungwise.
-
-    Names are those of the family's pretraining model, and `classifier` or `qa_outputs` for the last
-    layer of a task head; absent heads are left out. The vocabulary size is that of the embedding.
-    Raises DataError naming the file and the missing or unsupported key.
-    """
+    """The config and the weights in `folder`, in float32 and under the names of rungwise. Names are
+    those of the family's pretraining model, and `classifier` or `qa_outputs` for the last layer of
+    a task head; absent heads are left out. The vocabulary size is that of the embedding. Raises
+    DataError naming the file and the missing or unsupported key."""
     data, config, counterpart = _read_config(folder / CONFIG)
     paths = [folder / name for name in list_weight_files(folder)]
     path, tensors = paths[0], _read_weights(paths, counterpart, config)
@@ -218,10 +230,70 @@ def _read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: expected JSON, found {error}") from error
-    except RecursionError:
-        raise DataError(f"{path}: expected JSON of a few levels, found too many") from None
     if not isinstance(data, dict):
         raise DataError(f"{path}: expected an object, found {type(data).__name__}")
     return data
+
+
+def import_weights(
+    config: ImportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> ImportSummary:
+    """Write the weights of `config.path` under own names, with a row for each token of `tokenizer`.
+    Raises DataError if the folder's kind of model is unsupported, or the tokenizer is not the
+    folder's."""
+    folder = weights_folder(config.path)
+    model: Any
+    model, state = load_model(folder)
+    before = read_tokenizer(TokenizerFileConfig(path=config.path))
+    _refuse_other_tokens(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
+    size = before.get_vocab_size()
+    for name in _list_vocabulary_tensors(model):
+        if name not in state:
+            continue
+        if len(state[name]) < size:
+            raise DataError(
+                f"{folder}: {name} has {len(state[name])} rows, fewer than the {size} "
+                "tokens of the tokenizer beside it; give the folder the tokenizer of its model"
+            )
+        state[name] = state[name][:size]
+    save_tensors(output, MODEL, state)
+    return ImportSummary(
+        model=model, vocab_size=size, headline=f"{model.kind}: {model.describe()}  V={size:,}"
+    )
+
+
+def _input_digests(config: ImportConfig) -> Mapping[str, Any]:
+    place = weights_folder(config.path)
+    folder = Folder.at(place)
+    if not folder.exists(CONFIG):
+        raise DataError(
+            f"pretrain.initial: {config.path} has no {CONFIG}; expected a folder that "
+            "save_pretrained of transformers, or rungwise export, has written"
+        )
+    names = [CONFIG, *list_weight_files(place)]
+    return {name: folder.sha256(name) for name in names}
+
+
+INITIAL_WEIGHTS = StageType(
+    IMPORTED, 3, import_weights, ImportSummary, identity=lambda config: {}, outside=_input_digests
+)
+
+
+def _refuse_other_tokens(before: Tokenizer, after: Tokenizer, path: str) -> None:
+    """Raise DataError unless both have the same tokens."""
+    for index in range(max(before.get_vocab_size(), after.get_vocab_size())):
+        if before.id_to_token(index) != after.id_to_token(index):
+            raise DataError(
+                f"the tokenizer is not that of pretrain.initial: token {index} is "
+                f"{after.id_to_token(index)!r}, but {before.id_to_token(index)!r} in {path}; leave "
+                "out the block tokenizer"
+            )
+
+
+def _list_vocabulary_tensors(config: Family) -> list[str]:
+    """The tensors that have a row for each token."""
+    with shapes_only():
+        one, other = (config.build(size, config.objectives[0]).state_dict() for size in (7, 8))
+    return [name for name, tensor in one.items() if tensor.shape != other[name].shape]

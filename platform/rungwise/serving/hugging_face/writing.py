@@ -1,35 +1,36 @@
-"""Export: a model and its tokenizer as a folder that transformers loads.
+"""Export: a model and its tokenizer as a folder for transformers, and sentence-transformers if it
+gives vectors of texts. The counterpart of its family (models/counterpart.py) says how.
 
-The family's counterpart (models/counterpart.py) says how. Rows that pad the vocabulary, which their
-models lack, are left out.
+Rows that pad the vocabulary, which their models lack, are left out. The metadata of the card names
+no licence: those of the texts are in it, and that of a model is for its owner to choose. A literal
+`[MASK]` in a text is plain text in our training, but a special token in their library.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.tokens import END_OF_TEXT, ROLE_NAMES, SEP
 from rungwise.finetune.model import HeadedEncoder, TaskModel
 from rungwise.models.config import FAMILIES
 from rungwise.models.counterpart import Architecture, Counterpart, SentenceModule
 from rungwise.models.family import Family
+from rungwise.models.transformer.block import Pooling
 from rungwise.models.transformer.body import Body
-from rungwise.serving.hugging_face.modules import (
+from rungwise.serving.hugging_face.reading import (
     CONFIG,
-    POOLING,
     TOKENIZER,
     TOKENIZER_CONFIG,
     WEIGHTS,
-    add_frame,
     count_unused_positions,
-    read_tokenizer,
-    write_json,
-    write_modules,
 )
 from rungwise.tasks.kinds.heads import PooledHead
 
@@ -43,13 +44,10 @@ def export_model(
     longest: int | None = None,
 ) -> str:
     """Write `model` and its tokenizer to `folder`, created if needed; returns their class name, ""
-    for one that only sentence-transformers loads.
-
-    `labels` names the classes or tags of a HeadedEncoder, `longest` is the longest row it was
-    fine-tuned on. A tokenizer that frames nothing gets [CLS] A [SEP] B [SEP] if the model reads
-    that, as in training. Raises ConfigError for a model without a counterpart, DataError for a
-    tokenizer of another size.
-    """
+    for one that only sentence-transformers loads. `labels` names the classes or tags of a
+    HeadedEncoder, `longest` is the longest row it was fine-tuned on. A tokenizer that frames
+    nothing gets [CLS] A [SEP] B [SEP] if the model reads that, as in training. Raises ConfigError
+    for a model without a counterpart, DataError for a tokenizer of another size."""
     counterpart, architecture = _find_counterpart(model, config)
     body: Body = (model.encoder if isinstance(model, HeadedEncoder) else model).body  # pyright: ignore[reportAssignmentType]
     # Fine-tuning and some objectives have a dropout of their own.
@@ -61,8 +59,9 @@ def export_model(
             f"{tokenizer_file}: expected a token for padding, [PAD] or <pad>, found none; "
             f"{architecture.name} counts positions from its id on"
         )
-    if counterpart.framed and tokenizer.post_processor is None:
-        add_frame(tokenizer, roles)
+    names = [roles[role] for role in ("cls_token", "sep_token", "sep_token") if role in roles]
+    if counterpart.framed and tokenizer.post_processor is None and len(names) == 3:
+        add_frame(tokenizer, *((name, tokenizer.token_to_id(name)) for name in names))
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / TOKENIZER))
     if counterpart.modules is not None:
@@ -236,3 +235,121 @@ def _list_head_keys(
         one = "single_label_classification" if count > 1 else "regression"
         data["problem_type"] = "multi_label_classification" if several else one
     return data
+
+
+# The files of an exported folder.
+
+# Additional files of sentence-transformers, and its names of poolings.
+MODULES, SENTENCES = "modules.json", "sentence_bert_config.json"
+POOLING: Mapping[Pooling, str] = {
+    "mean": "mean_tokens",
+    "root": "mean_sqrt_len_tokens",
+    "max": "max_tokens",
+    "last": "lasttoken",
+}
+
+
+def auto_class(architecture: str) -> str:
+    """The auto class of transformers that loads a class that is exported."""
+    if architecture.endswith("LMHeadModel"):
+        return "AutoModelForCausalLM"
+    _, has_head, head = architecture.partition("For")
+    return f"AutoModelFor{head}" if has_head else "AutoModel"
+
+
+def write_modules(
+    folder: Path, modules: Sequence[SentenceModule], longest: int | None = None
+) -> None:
+    """Write modules of sentence-transformers in the order of use, each to a folder of its own but
+    the first; `longest` is the longest row of a Transformer, which is there already."""
+    entries = []
+    for number, module in enumerate(modules):
+        path = f"{number}_{module.name}" if number else ""
+        (folder / path).mkdir(exist_ok=True)
+        if module.tensors:
+            tensors = {name: each.float().contiguous() for name, each in module.tensors.items()}
+            save_file(tensors, folder / path / WEIGHTS)
+        if module.settings:
+            write_json(folder / path / CONFIG, module.settings)
+        kind = f"sentence_transformers.models.{module.name}"
+        entries.append({"idx": number, "name": str(number), "path": path, "type": kind})
+    write_json(folder / MODULES, entries)
+    if longest is not None:
+        write_json(folder / SENTENCES, {"max_seq_length": longest, "do_lower_case": False})
+
+
+def write_json(path: Path, data: Any) -> None:
+    text = json.dumps(json.loads(canonical_json(data)), indent=2, sort_keys=True)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+HUB_CARD = "README.md"
+_PIPELINES = {  # the hub's tags of what a model does, by the class that loads it
+    "AutoModel": "sentence-similarity",
+    "AutoModelForCausalLM": "text-generation",
+    "AutoModelForMaskedLM": "fill-mask",
+    "AutoModelForPreTraining": "fill-mask",
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForTokenClassification": "token-classification",
+    "AutoModelForQuestionAnswering": "question-answering",
+    "AutoModelForMultipleChoice": "multiple-choice",
+}
+
+
+def hub_card(card: str, auto: str, sentences: bool) -> str:
+    """Return `card` below its metadata. `auto` is the class of transformers that loads the model;
+    `sentences`, whether sentence-transformers does."""
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        library_name="sentence-transformers" if sentences else "transformers",
+        pipeline_tag=_PIPELINES[auto],
+        tags=["rungwise"],
+    )
+    return f"---\n{data.to_yaml()}\n---\n\n{card}"
+
+
+# Their role names, and the special tokens that can fill each, of texts that are framed or not.
+_ROLES: dict[bool, dict[str, tuple[str, ...]]] = {
+    True: {f"{role}_token": ROLE_NAMES[role] for role in ("pad", "unk", "cls", "sep", "mask")},
+    False: {
+        "pad_token": ROLE_NAMES["pad"],
+        "unk_token": ROLE_NAMES["unk"],
+        "bos_token": (END_OF_TEXT, "<s>", SEP),
+        "eos_token": ROLE_NAMES["end"],
+    },
+}
+
+
+def read_tokenizer(path: Path, vocab_size: int, framed: bool) -> tuple[Tokenizer, dict[str, str]]:
+    """The tokenizer, and its special token for each role, of `framed` or other texts. Raises
+    DataError if it cannot be read, or does not have `vocab_size` tokens."""
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no class of its own
+        raise DataError(f"{path}: expected a tokenizer.json, found {error}") from error
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    if size != vocab_size:
+        raise DataError(
+            f"{path}: expected {vocab_size} tokens as the model has, found {size}; give the "
+            f"tokenizer that the model was trained with"
+        )
+    special = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
+    roles = {
+        role: next(name for name in names if name in special)
+        for role, names in _ROLES[framed].items()
+        if special.intersection(names)
+    }
+    return tokenizer, roles
+
+
+def add_frame(
+    tokenizer: Tokenizer, start: tuple[str, int], between: tuple[str, int], end: tuple[str, int]
+) -> None:
+    """Frame as start A end and start A between B end, with B in segment 1; a mark has a name and an
+    id."""
+    tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=f"{start[0]} $A {end[0]}",
+        pair=f"{start[0]} $A {between[0]} $B:1 {end[0]}:1",
+        special_tokens=list(dict([start, between, end]).items()),
+    )

@@ -34,9 +34,8 @@ import torch
 from torch import Tensor, nn
 
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.transformer.block import initialise
-from rungwise.models.transformer.rows import Pooling as Way
-from rungwise.models.transformer.rows import pool, real_places
+from rungwise.models.transformer.block import Pooling as Way
+from rungwise.models.transformer.block import initialise, pool, real_places
 from rungwise.tasks.kinds.items import Pairs, Pooling
 
 # What is pooled, side by side, and how where no row is padded; else the first token.

@@ -24,6 +24,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
+from rungwise.models.families.ngram_model import SparseSums, merge_sums, split_sums
 from rungwise.models.fitting import (
     CooccurrenceFamily,
     Losses,
@@ -37,8 +38,6 @@ from rungwise.models.fitting import (
     Weights,
     merge_parts,
 )
-from rungwise.models.word_vectors import sparse_sums
-from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import AsynchronousConfig, CooccurrenceConfig, FitConfig
 from rungwise.training.initial import INITIAL
@@ -62,9 +61,8 @@ def count_tokens(
         counts = np.bincount(text.ids)
         return SparseSums(np.flatnonzero(counts), counts[counts > 0])
 
-    merge = sparse_sums.merge_sums
-    parts, tasks = count_parts(artifact, count, sparse_sums.split_sums, merge, context)
-    table = merge_parts(parts, tasks, merge)
+    parts, tasks = count_parts(artifact, count, split_sums, merge_sums, context)
+    table = merge_parts(parts, tasks, merge_sums)
     counts_V = np.zeros(tokens.vocab_size, np.int64)
     counts_V[table.keys] = table.sums
     counts_V[list(tokens.special.ids)] = 0

@@ -1,0 +1,378 @@
+"""Objectives of tokens with a model of their own, for encoders that mask.
+
+**Replaced tokens.** ELECTRA (Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as
+Discriminators Rather Than Generators", arXiv:2003.10555).
+
+    masked row ──> token vectors ──> generator, a quarter as wide ──> MLM head ──> a guess for each
+    row with the guesses in place of the masks ──> body ──> detector ──> was each token replaced?
+
+Every real token is asked, not 15 %. A guess that happens to be right counts as original. Generator
+and body share the token vectors and nothing else; no gradient passes through the guesses. The loss
+is that of masked tokens plus 50 times that of the detector, as in the paper; what is reported is
+each part without its factor. A guess is drawn from the generator's distribution by a number that
+hashes the row and its masks: new with every mask, and the same whatever the batch or the workers.
+
+**Causal and masked.** The hybrid of GPT-BERT (Charpentier & Samuel 2024, "GPT or BERT: why not
+both?", arXiv:2410.24159).
+
+    causal row   attention from the left    each state predicts the token after it
+    masked row   attention both ways        the state BEFORE a masked token predicts it
+
+Which rows of a batch are causal is a property of the instances (causal.py); the loss is the mean
+over predicted tokens. With rows of one sort the sums are those of `left_to_right`, or of `mlm`
+shifted by one, bit for bit.
+
+**Permuted.** XLNet (Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language
+Understanding", arXiv:1906.08237).
+
+    content   the row unmasked: all tokens see the context, a predicted one also those before it in
+              a random order of the predicted ones, and itself
+    query     a copy of each predicted token, masked: it sees the context and the contents before
+              it in the order, predicts its token, and is seen by none
+
+The predicted tokens are those that masking selects, and the others are the context. Both streams
+share their weights, so one pass over the queries behind the row is the paper's two streams.
+Positions are learned or sinusoidal, not relative to the query, and nothing is remembered of the
+text before the row. A query begins as the token that masking put in its place: give it
+`mask_share: 1`, or some see what they predict. The order is a hash as above.
+
+**Span denoising.** The spans of T5 (Raffel et al. 2020, arXiv:1910.10683) for one stack that reads
+one text and writes another, as in UniLM (Dong et al. 2019, arXiv:1905.03197) and in fine-tuning on
+tasks of generation.
+
+    text with spans taken out ──> read both ways ──┐
+    the spans, one after the other ──> written from left to right, seeing both ──> next token
+
+Shapes: B batch, T sequence, D hidden, G hidden of the generator, V vocabulary, M masked or written
+positions.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rungwise.instances.batch import CausalAndMaskedBatch, MaskedBatch
+from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.losses.objectives import (
+    MLM,
+    BatchShapes,
+    Loss,
+    Losses,
+    Objective,
+    Origin,
+    OwnHead,
+    Part,
+    PretrainingLogits,
+    masked_losses,
+)
+from rungwise.models.losses.text_vectors import unmasked
+from rungwise.models.transformer.block import Transformer, gather_positions, initialise
+from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
+
+_WEIGHT = 50.0  # of the detector's loss, the paper's lambda
+_NARROWER = 4  # times: the generator
+_MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # SplitMix64's, signed
+
+
+class Detected(NamedTuple):
+    """The generator's logits, and whether each token of the row was replaced."""
+
+    mlm: Tensor  # (B, M, V)
+    logits: Tensor  # (B, T) of having been replaced
+    replaced: Tensor  # (B, T) bool
+
+
+def shrink_family(family: Any) -> Any:
+    """Return the family a quarter as wide, with whole heads of the same size."""
+    heads = max(1, family.num_heads // _NARROWER)
+    hidden = heads * family.hidden_size // family.num_heads
+    inner = max(1, family.intermediate_size * hidden // family.hidden_size)
+    sizes = {"num_heads": heads, "hidden_size": hidden, "intermediate_size": inner}
+    return family.model_copy(update=sizes)
+
+
+class Generator(nn.Module):
+    """Layers between the token vectors and the head for tokens, both of the body's width."""
+
+    graphs: ClassVar = ("forward",)  # see parallel.py
+
+    def __init__(self, family: Any) -> None:
+        super().__init__()
+        small = shrink_family(family)
+        self.narrow = nn.Linear(family.hidden_size, small.hidden_size)
+        self.layers = Transformer(small.blocks(), causal=False)
+        self.widen = nn.Linear(small.hidden_size, family.hidden_size)
+        initialise(self, family.initializer_range)
+
+    def forward(self, embedded_BTD: Tensor, rows: MaskedBatch[Tensor]) -> Tensor:
+        """Return the vectors (B, M, D) of the masked positions."""
+        narrow_BTG, where = self.narrow(embedded_BTD), boundaries(rows)
+        return self.widen(self.layers(narrow_BTG, rows.lengths, where, rows.masked_positions))
+
+
+class Detector(nn.Module):
+    """Two layers that tell replaced tokens from the states."""
+
+    graphs: ClassVar = ("forward",)  # see parallel.py
+
+    def __init__(self, family: Any) -> None:
+        super().__init__()
+        self.dense = nn.Linear(family.hidden_size, family.hidden_size)
+        self.output = nn.Linear(family.hidden_size, 1)
+        initialise(self, family.initializer_range)
+
+    def forward(self, states_BTD: Tensor) -> Tensor:
+        """Return the logits (B, T)."""
+        return self.output(functional.gelu(self.dense(states_BTD)))[..., 0]
+
+
+class ReplacedTokensModel(MaskedHead):
+    """A body with the detector on it, and the generator with its head beside it."""
+
+    graphs: ClassVar = ("heads", "replace")  # see parallel.py
+    purpose = "detector"
+
+    def __init__(self, family: Any, body: Any, mlm: Any) -> None:
+        super().__init__(family, body, mlm)
+        self.generator, self.detector = Generator(family), Detector(family)
+
+    def forward(self, rows: MaskedBatch[Tensor]) -> Detected:
+        body: Any = self.body
+        guesses_BMV = self.fill(rows).mlm
+        ids_BT = self.replace(guesses_BMV.detach(), rows)
+        states_BTD = body.encode(ids_BT, rows.segments, rows.lengths, boundaries(rows))
+        return Detected(guesses_BMV, self.detector(states_BTD), ids_BT != unmasked(rows)[0])
+
+    def replace(self, guesses_BMV: Tensor, rows: MaskedBatch[Tensor]) -> Tensor:
+        """Return the ids (B, T) with a draw of the guesses in place of the masks."""
+        there_BM = rows.ids.gather(1, rows.masked_positions)
+        guess_BM = _draw(guesses_BMV, row_numbers(rows))
+        guess_BM = torch.where(rows.masked_weights > 0, guess_BM, there_BM)
+        return rows.ids.scatter(1, rows.masked_positions, guess_BM)
+
+    def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        body: Any = self.body
+        embedded_BTD = body.embed(rows.ids, rows.segments, rows.positions)
+        return self.heads(self.generator(embedded_BTD, rows))
+
+
+def _draw(logits_BMV: Tensor, uniform_BM: Tensor) -> Tensor:
+    """Draw tokens (B, M) by inverting the cumulative distribution, in float64."""
+    below_BMV = logits_BMV.double().softmax(dim=-1).cumsum(dim=-1)
+    token_BM = torch.searchsorted(below_BMV, uniform_BM[..., None], right=True)[..., 0]
+    return token_BM.clamp(max=logits_BMV.shape[-1] - 1)
+
+
+def row_numbers(rows: MaskedBatch[Tensor]) -> Tensor:
+    """Hash a row's tokens, which are masked, and each of these: numbers (B, M) in [0, 1)."""
+    place_BM, used_BM = rows.masked_positions, (rows.masked_weights > 0).long()
+    place_T = torch.arange(rows.ids.shape[1], device=rows.ids.device)
+    tokens_BT = _mix(unmasked(rows)[0] * _MIX[0] + place_T) * real_tokens(rows)
+    key_B = tokens_BT.sum(1) + (_mix(place_BM + _MIX[0]) * used_BM).sum(1)
+    number_BM = _mix(key_B[:, None] + place_BM * _MIX[0])
+    return ((number_BM >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Scramble the bits of int64 numbers, whose products wrap around."""
+    for factor in (*_MIX[1:], 1):
+        x = (x ^ (x >> 29 & (1 << 35) - 1)) * factor  # a shift that brings in zeros
+    return x
+
+
+def real_tokens(rows: MaskedBatch[Tensor]) -> Tensor:
+    """Mark the tokens that are not padding, (B, T)."""
+    if rows.document is not None:
+        return rows.document > 0
+    place_T = torch.arange(rows.ids.shape[1], device=rows.ids.device)
+    lengths_B = rows.ids.shape[1] if rows.lengths is None else rows.lengths[:, None]
+    return (place_T < lengths_B).expand_as(rows.ids)
+
+
+def _detection_losses(outputs: Detected, batch: MaskedBatch[Tensor]) -> Losses:
+    masked = masked_losses(PretrainingLogits(outputs.mlm, None), batch)
+    logits_BT, real_BT = at_least_float32(outputs.logits), real_tokens(batch)
+    losses_BT = functional.binary_cross_entropy_with_logits(
+        logits_BT, outputs.replaced.to(logits_BT.dtype), reduction="none"
+    )
+    total = (losses_BT * real_BT).sum()
+    total = total.detach() + _WEIGHT * (total - total.detach())  # the factor is the gradient's
+    correct = (((logits_BT > 0) == outputs.replaced) & real_BT).sum().to(masked.correct.dtype)
+    return Losses(
+        torch.cat((masked.total, total[None].to(masked.total.dtype))),
+        torch.cat((masked.correct, correct[None])),
+    )
+
+
+def _detection_counts(batch: MaskedBatch[Tensor]) -> Tensor:
+    real = real_tokens(batch).sum().to(batch.masked_weights.dtype)
+    return torch.stack((batch.masked_weights.sum(), real))
+
+
+def _detection_flops(family: Any, V: int, T: int, M: float) -> float:
+    """The generator, with its layers over a row and its way out at masked positions; the detector.
+    The head for tokens counts as in `mlm`."""
+    small, D = shrink_family(family), family.hidden_size
+    way = 6 * D * small.hidden_size * (1 + M / T)
+    return small.stack_flops(T, False) + way + 6 * (D * D + D)
+
+
+REPLACED_TOKENS: Objective = dataclasses.replace(
+    MLM,
+    name="replaced_tokens",
+    pair=Part(
+        "detection", "replaced-token", "Tokens told to be replaced or original", "token", 2, 0.15
+    ),
+    loss=Loss(_detection_counts, sums=_detection_losses),
+    origin=Origin(2020, "Clark et al.", "finds the words that a smaller model has replaced"),
+    head=OwnHead(make=ReplacedTokensModel, more_flops=_detection_flops),
+)
+
+
+class HybridModel(MaskedHead, TokenOutput):
+    """A body built to read both ways, with the head that predicts the token after a state."""
+
+    graphs: ClassVar[tuple[str, ...]] = ("sums", "masked_sums")  # see parallel.py
+
+    def forward(self, rows: CausalAndMaskedBatch[Tensor]) -> Losses:
+        """Return the sums over the predicted tokens of both sorts of rows, (1,) each."""
+        totals: list[Tensor] = []
+        corrects: list[Tensor] = []
+        if rows.causal is not None:
+            body: Any = self.body
+            where = boundaries(rows.causal)._replace(causal=True)
+            states_BTD = self.mlm.transform(body.encode(rows.causal.ids, None, None, where))
+            total, correct = self.sums(states_BTD, rows.causal.targets, rows.causal.weights)
+            totals.append(total)
+            corrects.append(correct)
+        if rows.masked is not None:
+            masked = self.masked_sums(self.before(rows.masked), rows.masked)
+            totals.append(masked.total[0])
+            corrects.append(masked.correct[0])
+        return Losses(torch.stack(totals).sum()[None], torch.stack(corrects).sum()[None])
+
+    def before(self, rows: MaskedBatch[Tensor]) -> Tensor:
+        """Return the states (B, M, D) before the masked tokens; the first token of a row has no
+        state before it, and is never masked."""
+        body: Any = self.body
+        inputs, before_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions - 1
+        return body.encode(*inputs, boundaries(rows), before_BM.clamp(min=0))
+
+    def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        return self.heads(self.before(rows))
+
+    def masked_sums(self, before_BMD: Tensor, rows: MaskedBatch[Tensor]) -> Losses:
+        return masked_losses(self.heads(before_BMD), rows)
+
+
+def _hybrid_counts(batch: CausalAndMaskedBatch[Tensor]) -> Tensor:
+    weights = [
+        *([] if batch.causal is None else [batch.causal.weights]),
+        *([] if batch.masked is None else [batch.masked.masked_weights]),
+    ]
+    return torch.stack([each.sum() for each in weights]).sum()[None]
+
+
+HYBRID: Objective = dataclasses.replace(
+    MLM,
+    name="causal_and_masked",
+    tokens=Part(
+        "causal_and_masked",
+        "causal and masked",
+        "Masked and next tokens predicted correctly",
+        "masked or next token",
+    ),
+    reads=("causal_and_masked",),
+    loss=Loss(_hybrid_counts),
+    origin=Origin(
+        2024, "Charpentier & Samuel", "fills in hidden words and guesses next ones, by turns"
+    ),
+    shapes=BatchShapes.ROWS_VARY,
+    head=OwnHead(make=HybridModel),
+)
+
+
+class PermutedModel(MaskedHead):
+    """A body with the head for tokens on its query stream."""
+
+    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        """Return the logits (B, M, V) of the masked tokens, each given those before it."""
+        return self._predict(rows, order(rows))
+
+    def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        """Return the same, given the context alone."""
+        return self._predict(rows, (rows.masked_positions > 0).long())
+
+    def _predict(self, rows: MaskedBatch[Tensor], rank_BM: Tensor) -> PretrainingLogits:
+        body: Any = self.body
+        place_BM = rows.masked_positions
+        ids_BM, segments_BM = rows.ids.gather(1, place_BM), rows.segments.gather(1, place_BM)
+        positions_BM = place_BM if rows.positions is None else rows.positions.gather(1, place_BM)
+        content_BTD = body.embed(unmasked(rows)[0], rows.segments, rows.positions)
+        both_BXD = torch.cat((content_BTD, body.embed(ids_BM, segments_BM, positions_BM)), dim=1)
+        states_BXD = body.transformer.layers(both_BXD, visible=visible_to_both(rows, rank_BM))[-1]
+        return self.heads(states_BXD[:, rows.ids.shape[1] :])
+
+
+def order(rows: MaskedBatch[Tensor]) -> Tensor:
+    """The places 1 to M of the masked tokens in a random order, (B, M); unused slots last."""
+    numbers_BM = torch.where(rows.masked_weights > 0, row_numbers(rows), 2.0)
+    return 1 + numbers_BM.argsort(dim=1).argsort(dim=1)
+
+
+def visible_to_both(rows: MaskedBatch[Tensor], rank_BM: Tensor) -> Tensor:
+    """Return the mask (B, 1, T + M, T + M) of contents and queries, given ranks from 1. The context
+    has rank 0; the unused slots, at position 0, stay in it."""
+    place_BM, T = rows.masked_positions, rows.ids.shape[1]
+    rank_BT = torch.zeros_like(rows.ids).scatter(1, place_BM, rank_BM * (place_BM > 0))
+    text_BT = real_tokens(rows).long() if rows.document is None else rows.document
+    text_BX = torch.cat((text_BT, text_BT.gather(1, place_BM)), dim=1)
+    last_BX = torch.cat((rank_BT, rank_BM - 1), dim=1)  # the highest rank that each sees
+    seen_BXT = (rank_BT[:, None] <= last_BX[..., None]) & (text_BT[:, None] == text_BX[..., None])
+    return functional.pad(seen_BXT, (0, text_BX.shape[1] - T))[:, None]
+
+
+def _query_flops(family: Any, V: int, T: int, M: float) -> float:
+    """The queries of a row, and what all its attention costs beside that of T tokens."""
+    both = T + round(M)
+    return family.stack_flops(both, False) * both / T - family.stack_flops(T, False)
+
+
+PERMUTED: Objective = dataclasses.replace(
+    MLM,
+    name="permuted",
+    tokens=Part("permuted", "permuted", "Tokens predicted correctly in a random order", "token"),
+    head=OwnHead(make=PermutedModel, more_flops=_query_flops),
+    origin=Origin(2019, "after Yang et al.", "guesses words in a random order, one after another"),
+)
+
+
+class DenoisingModel(MaskedHead):
+    """A body that writes, with the head for tokens."""
+
+    def __init__(self, family: Any, body: Any, mlm: Any) -> None:
+        super().__init__(family, body, mlm)
+        body.writes = True
+
+    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
+        """Return the logits (B, M, V) of the written tokens."""
+        states_BTD = self.body.encode_layers(rows.ids, rows.segments, rows.lengths)[-1]
+        return self.heads(gather_positions(states_BTD, rows.masked_positions))
+
+    fill = forward
+
+    def blanks(self) -> None:
+        """A single [MASK] stands for any number of tokens, so there is no blank of one."""
+
+
+SPAN_DENOISING: Objective = dataclasses.replace(
+    MLM,
+    name="span_denoising",
+    tokens=Part("written", "denoising", "Tokens of spans written correctly", "written token"),
+    reads=("denoised_spans",),
+    head=OwnHead(make=DenoisingModel),
+    origin=Origin(2020, "after Raffel et al.", "writes the spans that were taken out of a text"),
+)

@@ -1,0 +1,423 @@
+"""The passes of word2vec, paragraph vectors and GloVe, compiled by numba on first use and cached
+beside this file, which is apart because numba is slow to import.
+
+    sentence ──> subsampled words ──> the window of each ──> noise, or its path ──> step
+
+Each call reads its text in order with its own random generator (xorshift64*, Vigna 2016), so the
+same call gives the same bits on one kind of processor. Threads that share the weights write without
+locks (Niu et al. 2011, "Hogwild!", arXiv:1106.5730). Noise is drawn once per window, so its rows
+stay in the fastest cache for all words of the window. Rows of vectors are padded, so that
+vectorised loops have no remainder.
+
+V vocabulary, P size of a vector in memory, X size of what is read: P, or (n + 1)·P if concatenated,
+U documents, n words of a window, m targets, N cells
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+# Sums may be reordered, as in BLAS; infinities and NaN keep their meaning.
+COMPILED: dict[str, Any] = {
+    "nogil": True,
+    "cache": True,
+    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+}
+_ONE = np.float32(1.0)
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+_A, _B, _C = np.uint64(12), np.uint64(25), np.uint64(27)
+_SCRAMBLE = np.uint64(2685821657736338717)
+
+
+@njit(**COMPILED)
+def draw_bits(state: NDArray[np.uint64]) -> Any:
+    """Return 64 random bits and advance `state` (1,), which must not be 0."""
+    bits = state[0]
+    bits ^= bits >> _A
+    bits ^= bits << _B
+    bits ^= bits >> _C
+    state[0] = bits
+    return bits * _SCRAMBLE
+
+
+@njit(**COMPILED)
+def draw_integer(state: NDArray[np.uint64], size: int) -> Any:
+    """Return a random integer below `size`."""
+    return np.int64(((draw_bits(state) >> _HALF) * np.uint64(size)) >> _HALF)
+
+
+@njit(**COMPILED)
+def draw_noise(
+    state: NDArray[np.uint64], share: NDArray[np.uint64], other: NDArray[np.int64]
+) -> Any:
+    """Draw a word from an alias table."""
+    bits = draw_bits(state)
+    slot = np.int64(((bits >> _HALF) * np.uint64(len(share))) >> _HALF)
+    return slot if (bits & _LOW) < share[slot] else other[slot]
+
+
+@njit(**COMPILED)
+def find_longest(starts: NDArray[np.int64], first: int, last: int) -> Any:
+    """Return the length of the longest of the runs [first, last)."""
+    longest = 0
+    for run in range(first, last):
+        longest = max(longest, starts[run + 1] - starts[run])
+    return longest
+
+
+@njit(**COMPILED)
+def sample_words(
+    state: NDArray[np.uint64],
+    ids: NDArray[np.int32],
+    keep: NDArray[np.uint64],
+    words: NDArray[np.int64],
+) -> Any:
+    """Write the words that are read to `words`; return their number."""
+    count = 0
+    for word in ids:
+        if keep[word] > 0 and (draw_bits(state) >> _HALF) <= keep[word]:
+            words[count] = word
+            count += 1
+    return count
+
+
+@njit(**COMPILED)
+def draw_targets(
+    state: NDArray[np.uint64],
+    word: int,
+    share: NDArray[np.uint64],
+    other: NDArray[np.int64],
+    targets: NDArray[np.int64],
+) -> Any:
+    """Write the word and noise to `targets`; return their number, which is lower if noise is equal
+    to the word and skipped, as in word2vec.c."""
+    targets[0] = word
+    number = 1
+    for _ in range(len(targets) - 1):
+        targets[number] = draw_noise(state, share, other)
+        number += targets[number] != word
+    return number
+
+
+@njit(**COMPILED)
+def take_step(
+    inputs: NDArray[np.float32],
+    outputs: NDArray[np.float32],
+    window: NDArray[np.int64],  # (n,) rows of inputs
+    targets: NDArray[np.int64],  # (m,) rows of outputs
+    labels: NDArray[np.float32],  # (m,) 1 or 0
+    mean: bool,  # read the window's mean, else its words one by one
+    rate: float,  # 0: evaluate only
+    x: NDArray[np.float32],  # (P,) this and the next two are scratch space
+    error: NDArray[np.float32],  # (P,)
+    wrong: NDArray[np.float32],  # (m,)
+) -> Any:
+    """For each x, take a gradient step on -ln sigmoid(±x·u) summed over the targets u; return the
+    sum of these losses, which is computed only if `rate` is 0."""
+    loss = 0.0
+    share = np.float32(1.0 / len(window)) if mean else _ONE
+    threes = len(targets) // 3 * 3  # together, for which x and its error are read once
+    for i in range(1 if mean else len(window)):
+        last = len(window) if mean else i + 1
+        x[:] = inputs[window[i]]
+        for j in range(i + 1, last):
+            row = inputs[window[j]]
+            for d in range(len(x)):
+                x[d] += row[d]
+        if mean:
+            for d in range(len(x)):
+                x[d] *= share
+        for t in range(0, threes, 3):
+            u, v, w = outputs[targets[t]], outputs[targets[t + 1]], outputs[targets[t + 2]]
+            of_u, of_v, of_w = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+            for d in range(len(x)):
+                of_u += x[d] * u[d]
+                of_v += x[d] * v[d]
+                of_w += x[d] * w[d]
+            wrong[t], wrong[t + 1], wrong[t + 2] = of_u, of_v, of_w
+        for t in range(threes, len(targets)):
+            u = outputs[targets[t]]
+            of_u = np.float32(0.0)
+            for d in range(len(x)):
+                of_u += x[d] * u[d]
+            wrong[t] = of_u
+        if rate == 0.0:
+            for t in range(len(targets)):
+                loss += np.logaddexp(0.0, np.float64(wrong[t] * (_ONE - 2 * labels[t])))
+            continue
+        for t in range(len(targets)):
+            wrong[t] = np.float32(rate) * (labels[t] - _ONE / (_ONE + np.exp(-wrong[t])))
+        error[:] = 0
+        for t in range(0, threes, 3):
+            u, v, w = outputs[targets[t]], outputs[targets[t + 1]], outputs[targets[t + 2]]
+            of_u, of_v, of_w = wrong[t], wrong[t + 1], wrong[t + 2]
+            for d in range(len(x)):
+                error[d] += of_u * u[d] + of_v * v[d] + of_w * w[d]
+                u[d] += of_u * x[d]
+                v[d] += of_v * x[d]
+                w[d] += of_w * x[d]
+        for t in range(threes, len(targets)):
+            u = outputs[targets[t]]
+            for d in range(len(x)):
+                error[d] += wrong[t] * u[d]
+                u[d] += wrong[t] * x[d]
+        for j in range(i, last):
+            row = inputs[window[j]]
+            for d in range(len(x)):
+                row[d] += share * error[d]
+    return loss
+
+
+@njit(**COMPILED)
+def read_sentences(
+    ids: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    first: int,
+    last: int,
+    keep: NDArray[np.uint64],
+    share: NDArray[np.uint64],
+    other: NDArray[np.int64],
+    path_starts: NDArray[np.int64],
+    path_nodes: NDArray[np.int64],
+    path_labels: NDArray[np.float32],
+    inputs: NDArray[np.float32],
+    outputs: NDArray[np.float32],
+    window: int,
+    dynamic: bool,
+    negatives: int,
+    mean: bool,
+    first_rate: float,
+    last_rate: float,
+    seed: int,
+) -> Any:
+    """Read the sentences [first, last); return the sum of losses as in `take_step`, and their
+    number. The tables are those of `Plan` in word2vec.py. Without paths it draws noise."""
+    state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
+    longest = find_longest(starts, first, last)
+    deepest = max(negatives + 1, find_longest(path_starts, 0, len(path_starts) - 1))
+    read_words = np.empty(longest, np.int64)
+    around = np.empty(2 * window, np.int64)
+    targets = np.empty(negatives + 1, np.int64)
+    labels = np.zeros(negatives + 1, np.float32)
+    labels[0] = 1
+    x, error = np.empty(inputs.shape[1], np.float32), np.empty(inputs.shape[1], np.float32)
+    wrong = np.empty(deepest, np.float32)
+    slope = (last_rate - first_rate) / max(1, starts[last] - starts[first])
+    loss, number = 0.0, 0
+    for s in range(first, last):
+        text = ids[starts[s] : starts[s + 1]]
+        count = sample_words(state, text, keep, read_words)
+        rate = first_rate + slope * (starts[s] - starts[first])
+        for place in range(count):
+            reach = 1 + draw_integer(state, window) if dynamic else window
+            n = 0
+            for near in range(max(0, place - reach), min(count, place + reach + 1)):
+                if near != place:
+                    around[n] = read_words[near]
+                    n += 1
+            if n == 0:
+                continue
+            word = read_words[place]
+            if len(path_starts) > 1:
+                path = slice(path_starts[word], path_starts[word + 1])
+                right, answers = path_nodes[path], path_labels[path]
+            else:
+                m = draw_targets(state, word, share, other, targets)
+                right, answers = targets[:m], labels[:m]
+            loss += take_step(
+                inputs, outputs, around[:n], right, answers, mean, rate, x, error, wrong
+            )
+            number += 1 if mean else n
+    return loss, number
+
+
+SUM, MEAN, CONCATENATION = 0, 1, 2
+
+
+@njit(**COMPILED)
+def take_document_step(
+    document: NDArray[np.float32],  # (P,)
+    inputs: NDArray[np.float32],
+    outputs: NDArray[np.float32],  # (V, X)
+    words: NDArray[np.int64],  # (n,) rows of inputs
+    targets: NDArray[np.int64],  # (m,) rows of outputs
+    labels: NDArray[np.float32],  # (m,) 1 or 0
+    joining: int,  # SUM, MEAN or CONCATENATION
+    is_training: bool,  # False: only the document learns
+    rate: float,  # 0: evaluate only
+    x: NDArray[np.float32],  # (X,) this and the next two are scratch space
+    error: NDArray[np.float32],  # (X,)
+    wrong: NDArray[np.float32],  # (m,)
+) -> Any:
+    """Take a gradient step on -ln sigmoid(±x·u) summed over the targets u, with x the document
+    joined with the words; return the sum of these losses, computed only if `rate` is 0."""
+    size = len(document)
+    stride = size if joining == CONCATENATION else 0
+    share = np.float32(1.0 / (1 + len(words))) if joining == MEAN else _ONE
+    x[:] = 0
+    x[:size] = document
+    for i in range(len(words)):
+        row, begin = inputs[words[i]], (i + 1) * stride
+        for d in range(size):
+            x[begin + d] += row[d]
+    for d in range(len(x)):
+        x[d] *= share
+    for t in range(len(targets)):
+        u = outputs[targets[t]]
+        dot = np.float32(0.0)
+        for d in range(len(x)):
+            dot += x[d] * u[d]
+        wrong[t] = dot
+    loss = 0.0
+    if rate == 0.0:
+        for t in range(len(targets)):
+            loss += np.logaddexp(0.0, np.float64(wrong[t] * (_ONE - 2 * labels[t])))
+        return loss
+    error[:] = 0
+    for t in range(len(targets)):
+        slope = np.float32(rate) * (labels[t] - _ONE / (_ONE + np.exp(-wrong[t])))
+        u = outputs[targets[t]]
+        for d in range(len(x)):
+            error[d] += slope * u[d]
+        if is_training:
+            for d in range(len(x)):
+                u[d] += slope * x[d]
+    for d in range(size):
+        document[d] += share * error[d]
+    for i in range(len(words) if is_training else 0):
+        row, begin = inputs[words[i]], (i + 1) * stride
+        for d in range(size):
+            row[d] += share * error[begin + d]
+    return loss
+
+
+@njit(**COMPILED)
+def read_documents(
+    ids: NDArray[np.int32],
+    starts: NDArray[np.int64],  # (U + 1,)
+    numbers: NDArray[np.int64],  # (U,) rows of documents
+    first: int,
+    last: int,
+    keep: NDArray[np.uint64],
+    share: NDArray[np.uint64],
+    other: NDArray[np.int64],
+    path_starts: NDArray[np.int64],
+    path_nodes: NDArray[np.int64],
+    path_labels: NDArray[np.float32],
+    documents: NDArray[np.float32],
+    inputs: NDArray[np.float32],
+    outputs: NDArray[np.float32],
+    window: int,  # 0: read the document alone
+    dynamic: bool,
+    negatives: int,
+    joins: bool,  # read document and window together, else one by one
+    joining: int,
+    is_training: bool,
+    first_rate: float,
+    last_rate: float,
+    seed: int,
+) -> Any:
+    """Read the documents [first, last); return the sum of losses and their number; see
+    `read_sentences`."""
+    state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
+    longest = find_longest(starts, first, last)
+    deepest = max(negatives + 1, find_longest(path_starts, 0, len(path_starts) - 1))
+    words = np.empty(longest, np.int64)
+    around = np.empty(2 * window, np.int64)
+    targets = np.empty(negatives + 1, np.int64)
+    labels = np.zeros(negatives + 1, np.float32)
+    labels[0] = 1
+    x, error = np.empty(outputs.shape[1], np.float32), np.empty(outputs.shape[1], np.float32)
+    wrong = np.empty(deepest, np.float32)
+    slope = (last_rate - first_rate) / max(1, starts[last] - starts[first])
+    missing = len(inputs) - 1
+    loss, number = 0.0, 0
+    for u in range(first, last):
+        text = ids[starts[u] : starts[u + 1]]
+        count = sample_words(state, text, keep, words)
+        rate = first_rate + slope * (starts[u] - starts[first])
+        document = documents[numbers[u]]
+        for place in range(count):
+            n = 0
+            reach = 1 + draw_integer(state, window) if dynamic and window > 0 else window
+            for near in range(place - reach, place + reach + 1):
+                is_inside = 0 <= near < count
+                if near != place and (is_inside or joining == CONCATENATION):
+                    around[n] = words[near] if is_inside else missing
+                    n += 1
+            word = words[place]
+            if len(path_starts) > 1:
+                path = slice(path_starts[word], path_starts[word + 1])
+                right, answers = path_nodes[path], path_labels[path]
+            else:
+                m = draw_targets(state, word, share, other, targets)
+                right, answers = targets[:m], labels[:m]
+            for i in range(1 if joins else 1 + n):
+                row = inputs[around[i - 1]] if i > 0 else document
+                near_words = around[:n] if joins else around[:0]
+                loss += take_document_step(
+                    *(row, inputs, outputs, near_words, right, answers),
+                    *(joining, is_training, rate, x, error, wrong),
+                )
+                number += 1
+    return loss, number
+
+
+_LARGEST = np.float32(100.0)
+
+
+@njit(**COMPILED)
+def read_cells(
+    order: NDArray[np.int64],  # (n,) which cells, one after the other
+    rows: NDArray[np.int32],  # (N,)
+    columns: NDArray[np.int32],  # (N,)
+    amounts: NDArray[np.float32],  # (N,) weighted co-occurrences
+    words: NDArray[np.float32],  # (V, P)
+    contexts: NDArray[np.float32],  # (V, P)
+    word_bias: NDArray[np.float32],  # (V,)
+    context_bias: NDArray[np.float32],  # (V,)
+    word_squares: NDArray[np.float32],  # (V, P) sums of squared gradients
+    context_squares: NDArray[np.float32],
+    word_bias_squares: NDArray[np.float32],
+    context_bias_squares: NDArray[np.float32],
+    x_max: float,
+    alpha: float,
+    rate: float,  # 0: learn nothing
+) -> Any:
+    """Take an AdaGrad step (Duchi et al. 2011) for each cell and its mirror image, as in glove.c:
+    the gradient is scaled by the rate and clipped to ±100 before its squares are summed. Return the
+    sum of the losses before each, f(x)·(w·c + b + b' - ln x)²/2, and their number."""
+    loss, number = 0.0, 0
+    for cell in order:
+        amount = amounts[cell]
+        weight = min(1.0, (amount / x_max) ** alpha)
+        goal = np.log(amount)
+        for mirrored in range(1 if rows[cell] == columns[cell] else 2):
+            row = columns[cell] if mirrored else rows[cell]
+            column = rows[cell] if mirrored else columns[cell]
+            word, context = words[row], contexts[column]
+            dot = np.float32(0.0)
+            for d in range(len(word)):
+                dot += word[d] * context[d]
+            wrong = dot + word_bias[row] + context_bias[column] - goal
+            loss += 0.5 * weight * wrong * wrong
+            number += 1
+            if rate == 0.0:
+                continue
+            scaled = np.float32(rate * weight * wrong)
+            word_sums, context_sums = word_squares[row], context_squares[column]
+            for d in range(len(word)):
+                of_word = min(max(scaled * context[d], -_LARGEST), _LARGEST)
+                of_context = min(max(scaled * word[d], -_LARGEST), _LARGEST)
+                word[d] -= of_word / np.sqrt(word_sums[d])
+                context[d] -= of_context / np.sqrt(context_sums[d])
+                word_sums[d] += of_word * of_word
+                context_sums[d] += of_context * of_context
+            scaled = min(max(scaled, -_LARGEST), _LARGEST)
+            word_bias[row] -= scaled / np.sqrt(word_bias_squares[row])
+            context_bias[column] -= scaled / np.sqrt(context_bias_squares[column])
+            word_bias_squares[row] += scaled * scaled
+            context_bias_squares[column] += scaled * scaled
+    return loss, number
