@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Title
@@ -40,7 +39,7 @@ from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
 from rungwise.training.summary import PretrainSummary
 from rungwise.tuning.record import Epoch, SweepSummary, SweepTrial
-from tests.report_pages import facts_of
+from tests.report_pages import facts_of, record_stage
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-2}
 METRICS = {
@@ -81,27 +80,9 @@ class Experiment:
         inputs: dict[str, Artifact] | None = None,
     ) -> Artifact:
         """One more stage, after those that are there."""
-        stage = title.stage
-        facts = facts_of(stage, 1000 + len(self.made), inputs or {})
-        key = fingerprint(facts)
-        first = next(iter(self.made.values()))
-        record = {
-            **first.record,
-            "stage": stage,
-            "fingerprint": key,
-            "inputs": {
-                name: {"stage": one.stage, "fingerprint": one.fingerprint}
-                for name, one in (inputs or {}).items()
-            },
-            "config": config,
-            "facts": facts,
-            "seconds": 2.0 + len(self.made),
-            "mlflow_run_id": None,
-        }
-        root = first.folder.uri.rsplit("/", 2)[0]
-        folder = Folder.at(f"{root}/{stage}/small-{key}")
-        artifact = Artifact(stage, key, folder, record)
-        self.made[str(title)] = summary.replace_summary(artifact)
+        facts = facts_of(title.stage, 1000 + len(self.made), inputs or {})
+        root = Folder.at(next(iter(self.made.values())).folder.uri.rsplit("/", 2)[0])
+        self.made[str(title)] = record_stage(root, facts, config, summary, inputs or {})
         return self.made[str(title)]
 
     def variants(self, names: Sequence[str], untrained: Sequence[str] = ()) -> None:

@@ -117,6 +117,34 @@ def facts_of(stage: str, number: int, inputs: dict[str, Artifact]) -> dict[str, 
     return {"stage": stage, "version": number, "outside": {}, "inputs": made_of}
 
 
+def record_stage(
+    root: Folder,
+    facts: dict[str, Any],
+    config: dict[str, Any],
+    summary: Summary,
+    inputs: dict[str, Artifact],
+) -> Artifact:
+    """An artifact below the root, as its stage would leave it."""
+    stage, key = facts["stage"], fingerprint(facts)
+    made_by = {"commit": "abc123", "python": "3.11", "packages": {"torch": "2"}}
+    record = {
+        "stage": stage,
+        "fingerprint": key,
+        "inputs": {
+            name: {"stage": one.stage, "fingerprint": one.fingerprint}
+            for name, one in inputs.items()
+        },
+        "label": "small",
+        "config": config,
+        "facts": facts,
+        "finished": "2026-01-02T03:04:05+00:00",
+        "seconds": 1.5 + facts["version"] % 1000,
+        "mlflow_run_id": f"run{facts['version']}",
+        "made_by": made_by | {"machine": {"system": "Linux", "cpus": 2}},
+    }
+    return summary.replace_summary(Artifact(stage, key, root / stage / f"small-{key}", record))
+
+
 class Recorder:
     """Artifacts of a workflow, as its stages would leave them."""
 
@@ -126,36 +154,15 @@ class Recorder:
 
     def folder(self, stage: str) -> Folder:
         """Where the next stage writes."""
-        return self._root / stage / f"small-{fingerprint(self._facts(stage))}"
-
-    def _facts(self, stage: str) -> dict[str, Any]:
-        return facts_of(stage, len(self.made), self.made)
+        facts = facts_of(stage, len(self.made), self.made)
+        return self._root / stage / f"small-{fingerprint(facts)}"
 
     def add(
         self, stage: str, config: dict[str, Any], summary: Summary, outside: Any = None
     ) -> Artifact:
         """One more stage, which read all those before it."""
-        facts = self._facts(stage) | {"outside": outside or {}}
-        key = fingerprint(facts)
-        folder = self._root / stage / f"small-{key}"
-        made_by = {"commit": "abc123", "python": "3.11", "packages": {"torch": "2"}}
-        known = {
-            "stage": stage,
-            "fingerprint": key,
-            "inputs": {
-                name: {"stage": name, "fingerprint": one.fingerprint}
-                for name, one in self.made.items()
-            },
-            "label": "small",
-            "config": config,
-            "facts": facts,
-            "finished": "2026-01-02T03:04:05+00:00",
-            "seconds": 1.5 + len(self.made),
-            "mlflow_run_id": f"run{len(self.made)}",
-            "made_by": made_by | {"machine": {"system": "Linux", "cpus": 2}},
-        }
-        artifact = Artifact(stage, key, folder, known)
-        self.made[stage] = summary.replace_summary(artifact)
+        facts = facts_of(stage, len(self.made), self.made) | {"outside": outside or {}}
+        self.made[stage] = record_stage(self._root, facts, config, summary, dict(self.made))
         return self.made[stage]
 
 

@@ -33,7 +33,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.page.neighbours import Neighbourhood
+from rungwise.evaluation.examples import Neighbourhood
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import list_devices
 from rungwise.models.trained.capabilities import LanguageModel, SentenceVectors, WordVectors
@@ -165,7 +165,7 @@ def _sentence_vectors(model: SentenceVectors, texts: list[list[int]]) -> Any:
 
 
 def _describe_word(near: Neighbourhood, word: str) -> dict[str, Any]:
-    neighbours = near.nearest(word, _NEAREST).nearest
+    neighbours = near.nearest(word, _NEAREST)
     return {
         "vector": near.vector(word).tolist(),
         "nearest": [each.word for each in neighbours],

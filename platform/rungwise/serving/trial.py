@@ -21,9 +21,13 @@ import torch
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.evaluation.page.generation import MOST_NEW, Prompt, continue_prompts
-from rungwise.evaluation.page.neighbours import Neighbourhood
-from rungwise.evaluation.page.spelling import token_text
+from rungwise.evaluation.examples import (
+    MOST_NEW,
+    Neighbourhood,
+    Prompt,
+    continue_prompts,
+    token_text,
+)
 from rungwise.models.trained.capabilities import (
     BlankLogits,
     LanguageModel,
@@ -84,7 +88,7 @@ def try_nearest(predictor: Model, count: int) -> Trial:
 
 def _try_neighbours(near: Neighbourhood, count: int) -> Trial:
     def answer(word: str) -> str:
-        nearest = near.nearest(word, count).nearest
+        nearest = near.nearest(word, count)
         words = "  ".join(f"{each.word} {each.cosine:.3f}" for each in nearest)
         pieces = near.pieces(word)
         # A word that the vocabulary lacks has the mean vector of its pieces.

@@ -15,8 +15,8 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import errors as predictions
 from rungwise.evaluation.comparison.errors import analyse_errors, compare_errors
+from rungwise.report.errors import TaskErrors
 from rungwise.report.page import environment
-from rungwise.report.sections.errors import TaskErrors
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (
     Answer,
@@ -248,7 +248,7 @@ def test_texts_and_labels_are_shown_in_their_own_direction_and_break(tmp_path: P
     both, examples = compare_errors(rows, "a", "b", task_kind(info))
     errors = TaskErrors("t", analyse_errors(rows, "a", task_kind(info)), "b", both, examples)
     page = environment().get_template("errors.html.j2")
-    html = page.render(errors=[errors], plots={"reliability-t.png": b""})
+    html = page.render(errors=[errors], plots={"reliability.png": b""})
     cells = re.findall(r"<td([^>]*)>(word|no|maybe|yes)", html)
     assert {text for _, text in cells} == {"word", *LABELS}
     assert all('dir="auto"' in attributes for attributes, _ in cells)

@@ -1,7 +1,7 @@
 """Error analysis of the first variant on each task, from its predictions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.errors import (
@@ -14,14 +14,16 @@ from rungwise.evaluation.comparison.errors import (
     read_predictions,
 )
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.report import palette, style
+from rungwise.evaluation.suites.section import Panel, plot_value
+from rungwise.report import formats, style
 from rungwise.report.page import Section
-from rungwise.report.sections.variants import Row, input_artifact, select_stage
+from rungwise.report.variants import input_artifact, select_stage
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
 
 _CLASSES = 30  # at most, in the table of classes
 _CONFUSIONS = 12  # at most, pairs of labels
+_CALIBRATED = "right as often as confident"
 
 
 @dataclass(frozen=True)
@@ -71,45 +73,19 @@ def write_errors(inputs: Mapping[str, Artifact]) -> Section | None:
     errors = gather_errors(inputs)
     if not errors:
         return None
-    plots = {
-        f"reliability-{each.task}": draw_reliability(each)
-        for each in errors
-        if each.analysis.reliability
-    }
-    return Section("errors", "Error analysis", {"errors": errors}, plots, _error_tables(errors))
+    plots = {}
+    if panels := [_plot_reliability(each) for each in errors if each.analysis.reliability]:
+        looks = {_CALIBRATED: formats.Series(formats.MUTED, "", "--")}
+        looks |= {each.analysis.variant: formats.series(0) for each in errors}
+        plots["reliability"] = style.draw_panels(panels, looks, columns=2)
+    return Section("errors", "Error analysis", {"errors": errors}, plots)
 
 
-def _error_tables(tasks: Sequence[TaskErrors]) -> dict[str, list[Row]]:
-    """The full tables by file name, without `.csv`."""
-    tables: dict[str, list[Row]] = {}
-    for each in tasks:
-        analysis = each.analysis
-        confusion = [
-            dict(zip(("gold", "said", "count"), c, strict=True)) for c in analysis.confusion
-        ]
-        for name, rows in (
-            ("errors_classes", map(asdict, analysis.classes)),
-            ("errors_confusion", confusion),
-            ("errors_reliability", map(asdict, analysis.reliability)),
-            ("errors_lengths", map(asdict, analysis.by_length)),
-        ):
-            where = {"task": each.task, "variant": analysis.variant}
-            tables.setdefault(name, []).extend(where | row for row in rows)
-    return {name: table for name, table in tables.items() if table}
-
-
-def draw_reliability(errors: TaskErrors) -> bytes:
-    """Reliability diagram: accuracy against confidence; the diagonal is perfect calibration."""
+def _plot_reliability(errors: TaskErrors) -> Panel:
+    """Accuracy against confidence; the diagonal is perfect calibration."""
     bins = errors.analysis.reliability
-    figure, axes = style.new_axes()
-    axes.plot([0, 100], [0, 100], color=palette.MUTED, linestyle=style.DASHED, linewidth=1.2)
-    colour = palette.series(0).colour
-    sizes = [20 + 180 * each.count / max(b.count for b in bins) for each in bins]
-    confidence = [100 * each.confidence for each in bins]
-    accuracy = [100 * each.right for each in bins]
-    axes.plot(confidence, accuracy, color=colour, linewidth=1.4)
-    axes.scatter(confidence, accuracy, s=sizes, color=colour, alpha=0.75)
-    axes.set_xlim(0, 103)
-    axes.set_ylim(0, 103)
-    style.dress(axes, f"{errors.task}: accuracy by confidence", "confidence (%)", "accuracy (%)")
-    return style.png(figure)
+    lines = {
+        _CALIBRATED: [plot_value(0, 0), plot_value(100, 100)],
+        errors.analysis.variant: [plot_value(100 * b.confidence, 100 * b.right) for b in bins],
+    }
+    return Panel(errors.task, "confidence (%)", "accuracy (%)", lines)
