@@ -187,27 +187,10 @@ class Experiment:
             for number, score in enumerate(each)
         )
         first = [row for row in rows if row.variant == next(iter(scores))]
-        differences = tuple(
-            PairedDifference(
-                first=a,
-                second=b,
-                seeds=paired_difference(scores[a], scores[b]),
-                bootstrap=_wider(scores[a], scores[b]),
-                error_reduction=(fmean(scores[a]) - fmean(scores[b])) / (1 - fmean(scores[b])),
-            )
-            for a, b in itertools.combinations(scores, 2)
-        )
-        differences += tuple(
-            PairedDifference(
-                first=variant,
-                second=rival,
-                seeds=paired_difference(each, [value] * len(each)),
-                bootstrap=_wider(each, [value] * len(each)),
-                error_reduction=(fmean(each) - value) / (1 - value),
-            )
-            for variant, each in scores.items()
-            for rival, value in made.rivals.items()
-        )
+        beside = {rival: [value] * len(first) for rival, value in made.rivals.items()}
+        pairs = [*itertools.combinations(scores, 2), *itertools.product(scores, beside)]
+        by_name = scores | beside
+        differences = tuple(_pair(a, b, by_name[a], by_name[b]) for a, b in pairs)
         chosen = Selection(score=0.9, trial="trial-000", seed=0) if sweeps else None
         variants = {
             variant: VariantResult(
@@ -346,12 +329,20 @@ def _weights(layers: int, seed: int) -> tuple[float, ...]:
     return tuple((weights / weights.sum()).tolist())
 
 
-def _wider(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """An interval about the mean difference, somewhat wider than that over seeds."""
-    gap = paired_difference(first, second)
+def _pair(
+    first: str, second: str, ours: Sequence[float], theirs: Sequence[float]
+) -> PairedDifference:
+    """The difference of two variants, over test examples somewhat wider than over seeds."""
+    gap = paired_difference(ours, theirs)
     half = 1.3 * (gap.high - gap.low) / 2 + 0.005
     low, high = gap.mean - half, gap.mean + half
-    return Difference(gap.mean, low, high, 0.2 if low < 0 < high else 0.0004)
+    return PairedDifference(
+        first=first,
+        second=second,
+        seeds=gap,
+        bootstrap=Difference(gap.mean, low, high, 0.2 if low < 0 < high else 0.0004),
+        error_reduction=(fmean(ours) - fmean(theirs)) / (1 - fmean(theirs)),
+    )
 
 
 def quickstart(before: dict[str, Artifact], gap: float = 0.1) -> dict[str, Artifact]:

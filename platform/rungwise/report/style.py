@@ -20,8 +20,8 @@ from rungwise.report.formats import FAINT, INK, MUTED, Series, scale, score
 DASHED = (0, (4, 3))
 DOTTED = (0, (2, 2))
 
-# Widths in inches: of the page, of a column, of a telephone.
-WIDE, MIDDLE, NARROW = 9.6, 6.8, 3.7
+# Widths in inches: of the page, of a panel alone, of half a page, of a telephone.
+WIDE, MIDDLE, HALF, NARROW = 9.6, 6.8, 5.2, 3.7
 ROW_INCHES, MARGIN_INCHES = 0.34, 1.15  # the height of a bar, and above and below all bars
 _DOTS_PER_INCH = 160
 _LETTERS_PER_INCH = 11.2  # of a title, which starts at the axis
@@ -83,10 +83,6 @@ def draw_panels(panels: Sequence[Panel], looks: Mapping[str, Series], columns: i
         for name, points in panel.lines.items():
             x, mean, low, high = np.array(points, float).T
             look = looks[name]
-            options: dict[str, Any] = {"capsize": 0 if (low == high).all() else 2.5}
-            if len(points) == 1:
-                colour = "white" if name in panel.hollow else look.colour
-                options |= {"markersize": 7, "markerfacecolor": colour, "markeredgewidth": 1.6}
             axes.errorbar(
                 x,
                 mean,
@@ -96,8 +92,9 @@ def draw_panels(panels: Sequence[Panel], looks: Mapping[str, Series], columns: i
                 linestyle=look.line,
                 linewidth=1.7,
                 elinewidth=1.2,
+                markersize=7 if len(points) == 1 else 6,
+                capsize=0 if (low == high).all() else 2.5,
                 label=name,
-                **{"markersize": 6} | options,
             )
         if panel.level is not None:
             label, value = panel.level

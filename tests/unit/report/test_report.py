@@ -1,8 +1,6 @@
 """The report page: self-contained, escaped, complete, honest and repeatable."""
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,21 +12,19 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation import examples
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.instances import shards
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.report.findings import describe_training
 from rungwise.report.run import write_report
 from rungwise.report.stage import ReportConfig, ReportSummary
-from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, load_tokenizer, train
+from rungwise.tokenizer import MASK_ID, load_tokenizer
 from rungwise.training.pretrained import load_model
 from rungwise.training.summary import BeganWith, PretrainSummary
-from tests.conftest import write_shards
+from tests.conftest import made_up_sentences
 from tests.report_experiments import Experiment, MadeTask
 from tests.report_pages import (
     Page,
-    Source,
     built,
     check_pictures,
     check_self_contained,
@@ -37,13 +33,6 @@ from tests.report_pages import (
     written_page,
 )
 
-SENTENCES = (
-    "The parser reads <b>every</b> token & keeps the rows in order.",
-    "A worker returns the <script>alert(1)</script> value without a copy.",
-    "When asked, the model masks $x_1$ and ${broken math, one position at once.",
-    "Each thread writes two columns to the cache by name.",
-)
-LENGTH = 48
 SECTIONS = (
     *("result", "comparison", "table", "tuning", "loss", "reads", "blanks", "speed"),
     "origin",
@@ -60,9 +49,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         dropped_examples={"too short": [EVIL]},
         cut=[{"source": "s", "reason": "test text", "paragraphs": 7, "characters": 654321}],
     )
-    names = ("train-00000.arrow", "validation-00000.arrow", "validation-00001.arrow")
-    source = Source(corpus, SENTENCES * 5, lambda t: dict.fromkeys(names, _shard(t, 30)), LENGTH)
-    return built("mlm_nsp", tmp_path_factory.mktemp("root"), source=source)
+    return built("mlm_nsp", tmp_path_factory.mktemp("root"), corpus=corpus)
 
 
 @pytest.fixture(scope="module")
@@ -80,23 +67,6 @@ def inputs(pretrained: dict[str, Artifact]) -> dict[str, Artifact]:
     made.register("rows")
     made.table()
     return made.made
-
-
-def _shard(tokenizer: Any, count: int) -> shards.Shard:
-    encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in SENTENCES]
-    rows, a_lengths = [], []
-    for row in range(count):
-        a, b = encoded[row % 4][:20], encoded[(row + 1) % 4][:20]
-        rows.append([CLS_ID, *a, SEP_ID, *b, SEP_ID])
-        a_lengths.append(len(a) + 2)
-    return shards.Shard(
-        ids=np.array([token for row in rows for token in row], np.uint16),
-        offsets=np.cumsum([0, *map(len, rows)]).astype(np.int64),
-        columns={
-            "a_length": np.array(a_lengths, np.uint16),
-            "is_next": np.array([row % 2 for row in range(count)], np.uint8),
-        },
-    )
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +179,7 @@ def test_blanks_follow_a_rule_and_hide_the_answer(opened: tuple[InstanceReader, 
     # The first few are the first few of more: asking for more examples picks no others.
     assert blanks[:3] == examples.choose_blanks(reader, tokenizer, 3, seed=0)
     assert len({blank.instance for blank in blanks}) == 8
+    documents = [" ".join(made_up_sentences(10 + n, 4)).lower() for n in range(10)]
     for blank in blanks:
         assert blank.ids[blank.position] == MASK_ID
         assert blank.ids.count(MASK_ID) == 1
@@ -218,10 +189,9 @@ def test_blanks_follow_a_rule_and_hide_the_answer(opened: tuple[InstanceReader, 
         following = tokenizer.id_to_token(blank.ids[blank.position + 1])
         assert following is not None
         assert not following.startswith("##")
-        # The sentence with the answer in its place is a piece of the text.
-        sentence = SENTENCES[blank.instance % 30 % 4].lower()
+        # What is shown, with the answer in its place, is a piece of a document.
         shown = f"{blank.before}{blank.answer}{blank.after}".replace("…", "")
-        assert _letters(shown) in _letters(sentence)
+        assert any(_letters(shown) in _letters(document) for document in documents)
         assert not blank.before.endswith(blank.answer)
         assert not blank.after.startswith(blank.answer)
 
@@ -248,27 +218,13 @@ def test_guesses_are_the_models_own_and_sorted(
         assert any(guess.right for guess in filled.guesses) == (filled.rank <= examples.TOP)
 
 
-def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
-    config = ByteBpeConfig(vocab_size=400, min_frequency=1)
-    folder = Folder.at(tmp_path)
-    with folder.staged("tokenizer.json") as path:
-        train(config, SENTENCES * 5).save(str(path))
-    tokenizer = load_tokenizer(folder)
-    summary = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
-    instances = summary.replace_summary(dataclasses.replace(inputs["instances"], folder=folder))
-    blanks = examples.choose_blanks(InstanceReader(instances, "validation"), tokenizer, 8, 0)
-    words = {word.strip(".,").lower() for text in SENTENCES for word in text.split()}
-    assert blanks
-    assert {blank.answer for blank in blanks} <= words
-
-
 def test_the_share_of_the_most_frequent_token_by_hand(
     opened: tuple[InstanceReader, Tokenizer],
 ) -> None:
     reader = opened[0]
-    batch = examples.read_as_validated(reader, np.arange(40) * 60 // 40)
+    batch = examples.read_as_validated(reader, np.arange(10) * len(reader) // 10)
     targets = batch.masked_ids[batch.masked_weights > 0].tolist()
-    frequent = examples.most_frequent_share(reader, 40, 0)
+    frequent = examples.most_frequent_share(reader, 10, 0)
     assert frequent is not None
     token, share = frequent
     assert share == max(targets.count(other) for other in set(targets)) / len(targets)

@@ -50,13 +50,6 @@ def _compared(made: dict[str, Artifact]) -> VariantComparison:
     return compared
 
 
-def _two(before: dict[str, Artifact], **scores: list[float]) -> VariantComparison:
-    made = Experiment(before)
-    made.variants(list(scores))
-    made.task("one", MadeTask("classification", {None: scores}))
-    return _compared(made.made)
-
-
 # The page.
 
 
@@ -174,28 +167,6 @@ def test_csv_files_hold_every_task_budget_system_seed_and_pair(
 # What is worked out.
 
 
-def test_a_task_may_try_fewer_systems_than_another(
-    before: dict[str, Artifact], tmp_path: Path
-) -> None:
-    made = Experiment(before)
-    made.variants(("base", "rnn", "gpt"))
-    scores = {
-        name: [0.5 + 0.1 * n, 0.52 + 0.1 * n] for n, name in enumerate(("base", "rnn", "gpt"))
-    }
-    fewer = {name: scores[name] for name in ("base", "gpt")}
-    made.task("few", MadeTask("classification", {None: fewer, 40: fewer}), swept=False)
-    made.task("all", MadeTask("classification", {None: scores, 40: scores}), swept=False)
-    made.table()
-    page, _ = written_page(made.made, tmp_path, fill_in_examples=0)
-    assert "rnn" in page.words
-    rows = TableSummary.of(made.made["table"]).differences
-    assert [(row.task, row.variant, row.minus) for row in rows] == [
-        ("few", "gpt", "base"),
-        ("all", "rnn", "base"),
-        ("all", "gpt", "rnn"),
-    ]
-
-
 def test_tasks_with_one_variant_or_another_pair_are_told_apart(
     before: dict[str, Artifact], tmp_path: Path
 ) -> None:
@@ -212,21 +183,6 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
     assert "base minus gpt" in page.words
     assert judge_tasks(compared)[1] == "above"
     assert summary.headline.startswith("base is above gpt on 1 of 1 tasks. base is above rnn")
-
-
-def test_a_variant_with_more_pretrainings_is_compared_by_those_of_both(
-    before: dict[str, Artifact],
-) -> None:
-    (task,) = _two(before, often=[0.9, 0.7], once=[0.6, 0.5]).tasks
-    again = [
-        row.model_copy(update={"pretraining": 1, "seed": row.seed + 2, "test": {"accuracy": 0.1}})
-        for row in task.evaluation.rows
-        if row.variant == "often"
-    ]
-    rows = (*task.evaluation.rows, *again)
-    evaluation = task.evaluation.model_copy(update={"rows": rows})
-    ours, theirs = evaluation.pair_scores("often", "once")
-    assert (ours, theirs) == ([0.9, 0.7], [0.6, 0.5])
 
 
 def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifact]) -> None:

@@ -103,10 +103,12 @@ def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_pat
     assert alternatives == sum(load.startswith("data:image") for load in page.loads)
 
 
-def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
+def test_the_page_of_a_pretraining_says_what_the_record_says(tmp_path: Path) -> None:
     made = built("causal", tmp_path)
     run = PretrainSummary.of(made["pretrain"]).gradient
     assert run is not None
+    sources = (("books", 6543, 1500, 1.25), ("<wiki>", 321, 500, 3.5))
+    columns = ("source", "instances", "tokens", "epochs")
     costs = {"price_per_hour": 36.0, "cost": 0.025, "checkpoints_failed": 2}
     made["pretrain"] = changed_run(
         made["pretrain"],
@@ -115,6 +117,11 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
             {"step": 12, "workers": 1},
             {"step": 15, "workers": 2},
         ],
+        lengths=[
+            {"from_step": 0, "sequence_length": 128},
+            {"from_step": 18, "sequence_length": 512},
+        ],
+        sources=[dict(zip(columns, source, strict=True)) for source in sources],
         skipped_steps=[7],
         spikes=list(range(1, 16)),
         parallel="fsdp",
@@ -137,6 +144,8 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         "15 (step 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 3 more)",
         run.data_hash,
         run.flops_rule,
+        "From step 18 sequences have 512 tokens",
+        "books6,5431.5k75.0%1.25<wiki>32150025.0%3.50",  # of 2,000 tokens
         "resumed from the checkpoint of step 12 with 1 worker.",
         "resumed from the checkpoint of step 15 with 2 workers.",
     ):
@@ -156,31 +165,6 @@ def test_a_model_reads_rows_as_long_as_those_it_was_trained_on(causal: dict[str,
     encoder = load_encoder(shorter)
     assert encoder is not None
     assert encoder.max_length == 16
-
-
-def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None:
-    plain = built("mlm", tmp_path)
-    run = PretrainSummary.of(plain["pretrain"]).gradient
-    assert run is not None
-    lengths = [
-        {"from_step": step, "sequence_length": length} for step, length in ((0, 128), (18, 512))
-    ]
-    validation = [
-        row | {"sequence_length": 512 if row["step"] > 17 else 128} for row in run.validation
-    ]
-    sources = [
-        {"source": name, "instances": count, "tokens": tokens, "epochs": epochs}
-        for name, count, tokens, epochs in (("books", 6543, 1500, 1.25), ("<wiki>", 321, 500, 3.5))
-    ]
-    pretrain = changed_run(
-        plain["pretrain"], lengths=lengths, validation=validation, sources=sources
-    )
-    page, _ = written_page({**plain, "pretrain": pretrain}, tmp_path / "page")
-    assert "From step 18 sequences have 512 tokens" in page.words
-    last = csv_rows(tmp_path / "page" / "validation.csv")[-1]
-    assert [last[key] for key in ("step", "sequence_length", "mlm_loss")] == ["20", "512", "5.478"]
-    # Of 2,000 tokens.
-    assert "books6,5431.5k75.0%1.25<wiki>32150025.0%3.50" in "".join(page.words.split())
 
 
 def test_a_loss_that_is_no_probability_of_text_is_held_against_none(

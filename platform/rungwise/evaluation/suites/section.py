@@ -182,8 +182,7 @@ def plot_estimate(x: float, estimate: Estimate, factor: float = 1.0) -> Point:
 @dataclass(frozen=True)
 class Panel:
     """A part of a picture: a line for each rung through its points, and perhaps a named level that
-    is the same for all. Where x is a size, its axis is logarithmic from a factor of ten on; marks
-    of the rungs in `hollow` are not filled."""
+    is the same for all. Where x is a size, its axis is logarithmic from a factor of ten on."""
 
     title: str
     x: str
@@ -191,7 +190,6 @@ class Panel:
     lines: Mapping[str, Sequence[Point]]
     level: tuple[str, float] | None = None
     is_size: bool = False
-    hollow: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
