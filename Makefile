@@ -61,7 +61,7 @@ bench-training: $(VENV)/.bench ## compare training steps and runs with other lib
 bench-startup: $(VENV)/.bench ## compare what commands take beside their floors
 	$(BIN)/python -m benchmarks.startup
 
-screens: $(VENV)/.dev ## take pictures of the quickstart's page, MLflow and terminals into dist/screens (needs Chromium)
+screens: $(VENV)/.dev ## take pictures of the newest pages into dist/screens (needs Chromium)
 	PYTHONPATH=. $(BIN)/python -m tests.screens dist/screens
 
 reference: $(VENV)/.run ## write docs/reference/recipe.md from the configuration classes

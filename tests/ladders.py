@@ -28,7 +28,13 @@ from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import fitting_kind
 from rungwise.training.summary import PretrainSummary
 from tests.report_experiments import Experiment, MadeTask
-from tests.report_pages import Recorder, corpus_summary, gradient_run, tokenizer_summary
+from tests.report_pages import (
+    Recorder,
+    corpus_summary,
+    gradient_run,
+    pretrain_summary,
+    tokenizer_summary,
+)
 
 EVIL = "<img src=x onerror=alert(1)>"
 SMALL = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size": 32}
@@ -85,33 +91,27 @@ def claims(made: Experiment, verdicts: Mapping[str, str], part: str | None = Non
     for number, (name, verdict) in enumerate(verdicts.items()):
         value, low, high = values.get(verdict, (None, None, None))
         log = verdict == "confirmed"
-        row = {
+        comparison: dict[str, Any] = {
             "of": "perplexity" if log else "tasks",
             "metric": "perplexity" if log else None,
             "terms": {"gpt": 1.0, "lstm": -1.0},
             "scale": "log" if log else "plain",
             "threshold": 0.0,
-            "value": value,
-            "low": low,
-            "high": high,
             "pretrainings": 1,
             "missing": () if value is not None else ("rnn", EVIL),
             "verdict": verdict,
         }
-        judged.append(
-            ClaimResult.model_validate(
-                {
-                    "id": name,
-                    "says": f"Claim {number} <b>.",
-                    "plainly": f"Plain claim {number}.",
-                    "contradicted_by": "its opposite",
-                    "comparisons": (ComparisonResult.model_validate(row),),
-                    "p": None if value is None else 0.001,
-                    "p_holm": None if value is None else 0.004,
-                    "verdict": verdict,
-                }
-            )
-        )
+        claim: dict[str, Any] = {
+            "id": name,
+            "says": f"Claim {number} <b>.",
+            "plainly": f"Plain claim {number}.",
+            "contradicted_by": "its opposite",
+            "p": None if value is None else 0.001,
+            "p_holm": None if value is None else 0.004,
+            "verdict": verdict,
+        }
+        compared = ComparisonResult(value=value, low=low, high=high, **comparison)
+        judged.append(ClaimResult(comparisons=(compared,), **claim))
     averages = {
         name: TaskMean(
             mean=Estimate(score, score - 0.02, score + 0.02, 500),
@@ -187,21 +187,11 @@ def _ladder(root: Path, kinds: dict[str, str], toys: Mapping[str, Suite] = {}) -
 
 def _pretrained(name: str) -> PretrainSummary:
     model = model_config(MODELS[name])
+    run = gradient_run(ROWS if name == "bert" else CODE_LENGTHS)
+    summary = pretrain_summary(model, model.objectives[0].name, {"loss": 5.0}, run)
     counted = fitting_kind(model) == "counts"
-    return PretrainSummary(
-        fitting="counts" if counted else "gradient",
-        model=model,  # pyright: ignore[reportArgumentType]
-        objective=model.objectives[0].name,
-        parameters=12345 + len(name),
-        vocab_size=300,
-        tokens=2000,
-        epochs=1.0,
-        unigram_loss=4.5,
-        final={"loss": 5.0},
-        seconds=2.5,
-        gradient=None if counted else gradient_run(ROWS if name == "bert" else CODE_LENGTHS),
-        headline="pretrain",
-    )
+    changes = {"fitting": "counts", "gradient": None} if counted else {}
+    return summary.model_copy(update={"parameters": 12345 + len(name), **changes})
 
 
 def _measured(

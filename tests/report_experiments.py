@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Title
@@ -40,7 +39,7 @@ from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
 from rungwise.training.summary import PretrainSummary
 from rungwise.tuning.record import Epoch, SweepSummary, SweepTrial
-from tests.report_pages import facts_of
+from tests.report_pages import facts_of, record_stage
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-2}
 METRICS = {
@@ -81,27 +80,9 @@ class Experiment:
         inputs: dict[str, Artifact] | None = None,
     ) -> Artifact:
         """One more stage, after those that are there."""
-        stage = title.stage
-        facts = facts_of(stage, 1000 + len(self.made), inputs or {})
-        key = fingerprint(facts)
-        first = next(iter(self.made.values()))
-        record = {
-            **first.record,
-            "stage": stage,
-            "fingerprint": key,
-            "inputs": {
-                name: {"stage": one.stage, "fingerprint": one.fingerprint}
-                for name, one in (inputs or {}).items()
-            },
-            "config": config,
-            "facts": facts,
-            "seconds": 2.0 + len(self.made),
-            "mlflow_run_id": None,
-        }
-        root = first.folder.uri.rsplit("/", 2)[0]
-        folder = Folder.at(f"{root}/{stage}/small-{key}")
-        artifact = Artifact(stage, key, folder, record)
-        self.made[str(title)] = summary.replace_summary(artifact)
+        facts = facts_of(title.stage, 1000 + len(self.made), inputs or {})
+        root = Folder.at(next(iter(self.made.values())).folder.uri.rsplit("/", 2)[0])
+        self.made[str(title)] = record_stage(root, facts, config, summary, inputs or {})
         return self.made[str(title)]
 
     def variants(self, names: Sequence[str], untrained: Sequence[str] = ()) -> None:
@@ -206,27 +187,10 @@ class Experiment:
             for number, score in enumerate(each)
         )
         first = [row for row in rows if row.variant == next(iter(scores))]
-        differences = tuple(
-            PairedDifference(
-                first=a,
-                second=b,
-                seeds=paired_difference(scores[a], scores[b]),
-                bootstrap=_wider(scores[a], scores[b]),
-                error_reduction=(fmean(scores[a]) - fmean(scores[b])) / (1 - fmean(scores[b])),
-            )
-            for a, b in itertools.combinations(scores, 2)
-        )
-        differences += tuple(
-            PairedDifference(
-                first=variant,
-                second=rival,
-                seeds=paired_difference(each, [value] * len(each)),
-                bootstrap=_wider(each, [value] * len(each)),
-                error_reduction=(fmean(each) - value) / (1 - value),
-            )
-            for variant, each in scores.items()
-            for rival, value in made.rivals.items()
-        )
+        beside = {rival: [value] * len(first) for rival, value in made.rivals.items()}
+        pairs = [*itertools.combinations(scores, 2), *itertools.product(scores, beside)]
+        by_name = scores | beside
+        differences = tuple(_pair(a, b, by_name[a], by_name[b]) for a, b in pairs)
         chosen = Selection(score=0.9, trial="trial-000", seed=0) if sweeps else None
         variants = {
             variant: VariantResult(
@@ -365,12 +329,20 @@ def _weights(layers: int, seed: int) -> tuple[float, ...]:
     return tuple((weights / weights.sum()).tolist())
 
 
-def _wider(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """An interval about the mean difference, somewhat wider than that over seeds."""
-    gap = paired_difference(first, second)
+def _pair(
+    first: str, second: str, ours: Sequence[float], theirs: Sequence[float]
+) -> PairedDifference:
+    """The difference of two variants, over test examples somewhat wider than over seeds."""
+    gap = paired_difference(ours, theirs)
     half = 1.3 * (gap.high - gap.low) / 2 + 0.005
     low, high = gap.mean - half, gap.mean + half
-    return Difference(gap.mean, low, high, 0.2 if low < 0 < high else 0.0004)
+    return PairedDifference(
+        first=first,
+        second=second,
+        seeds=gap,
+        bootstrap=Difference(gap.mean, low, high, 0.2 if low < 0 < high else 0.0004),
+        error_reduction=(fmean(ours) - fmean(theirs)) / (1 - fmean(theirs)),
+    )
 
 
 def quickstart(before: dict[str, Artifact], gap: float = 0.1) -> dict[str, Artifact]:

@@ -3,8 +3,6 @@ takes it, its tables."""
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,7 +23,6 @@ from rungwise.corpus.summary import CorpusSummary
 from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig
 from rungwise.instances.masking import MaskingConfig
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
-from rungwise.instances.shards import Shard
 from rungwise.instances.texts import DenoisedSpansConfig
 from rungwise.report.run import write_report
 from rungwise.report.stage import ReportConfig, ReportSummary
@@ -102,6 +99,26 @@ def gradient_run(rows: list[dict[str, Any]], **changes: Any) -> GradientRun:
     return GradientRun.model_validate(fields | changes)
 
 
+def pretrain_summary(
+    model: Any, objective: str, final: dict[str, Any], run: GradientRun
+) -> PretrainSummary:
+    """What a pretraining by gradient leaves."""
+    return PretrainSummary(
+        fitting="gradient",
+        model=model,
+        objective=objective,
+        parameters=12345,
+        vocab_size=300,
+        tokens=100 * STEPS,
+        epochs=1.5,
+        unigram_loss=4.5,
+        final=final,
+        seconds=2.5,
+        gradient=run,
+        headline="pretrain <done>",
+    )
+
+
 def changed_run(pretrain: Artifact, **changes: Any) -> Artifact:
     """The artifact with other fields of its gradient run."""
     summary = PretrainSummary.of(pretrain)
@@ -117,6 +134,34 @@ def facts_of(stage: str, number: int, inputs: dict[str, Artifact]) -> dict[str, 
     return {"stage": stage, "version": number, "outside": {}, "inputs": made_of}
 
 
+def record_stage(
+    root: Folder,
+    facts: dict[str, Any],
+    config: dict[str, Any],
+    summary: Summary,
+    inputs: dict[str, Artifact],
+) -> Artifact:
+    """An artifact below the root, as its stage would leave it."""
+    stage, key = facts["stage"], fingerprint(facts)
+    made_by = {"commit": "abc123", "python": "3.11", "packages": {"torch": "2"}}
+    record = {
+        "stage": stage,
+        "fingerprint": key,
+        "inputs": {
+            name: {"stage": one.stage, "fingerprint": one.fingerprint}
+            for name, one in inputs.items()
+        },
+        "label": "small",
+        "config": config,
+        "facts": facts,
+        "finished": "2026-01-02T03:04:05+00:00",
+        "seconds": 1.5 + facts["version"] % 1000,
+        "mlflow_run_id": f"run{facts['version']}",
+        "made_by": made_by | {"machine": {"system": "Linux", "cpus": 2}},
+    }
+    return summary.replace_summary(Artifact(stage, key, root / stage / f"small-{key}", record))
+
+
 class Recorder:
     """Artifacts of a workflow, as its stages would leave them."""
 
@@ -126,36 +171,15 @@ class Recorder:
 
     def folder(self, stage: str) -> Folder:
         """Where the next stage writes."""
-        return self._root / stage / f"small-{fingerprint(self._facts(stage))}"
-
-    def _facts(self, stage: str) -> dict[str, Any]:
-        return facts_of(stage, len(self.made), self.made)
+        facts = facts_of(stage, len(self.made), self.made)
+        return self._root / stage / f"small-{fingerprint(facts)}"
 
     def add(
         self, stage: str, config: dict[str, Any], summary: Summary, outside: Any = None
     ) -> Artifact:
         """One more stage, which read all those before it."""
-        facts = self._facts(stage) | {"outside": outside or {}}
-        key = fingerprint(facts)
-        folder = self._root / stage / f"small-{key}"
-        made_by = {"commit": "abc123", "python": "3.11", "packages": {"torch": "2"}}
-        known = {
-            "stage": stage,
-            "fingerprint": key,
-            "inputs": {
-                name: {"stage": name, "fingerprint": one.fingerprint}
-                for name, one in self.made.items()
-            },
-            "label": "small",
-            "config": config,
-            "facts": facts,
-            "finished": "2026-01-02T03:04:05+00:00",
-            "seconds": 1.5 + len(self.made),
-            "mlflow_run_id": f"run{len(self.made)}",
-            "made_by": made_by | {"machine": {"system": "Linux", "cpus": 2}},
-        }
-        artifact = Artifact(stage, key, folder, known)
-        self.made[stage] = summary.replace_summary(artifact)
+        facts = facts_of(stage, len(self.made), self.made) | {"outside": outside or {}}
+        self.made[stage] = record_stage(self._root, facts, config, summary, dict(self.made))
         return self.made[stage]
 
 
@@ -256,22 +280,11 @@ def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:
     )
 
 
-@dataclass(frozen=True)
-class Source:
-    """The text of a workflow: its corpus, what the tokenizer learns from, and its shards by file
-    name, of rows up to `length` tokens; made-up documents without `shards`."""
-
-    corpus: CorpusSummary
-    sentences: Sequence[str]
-    shards: Callable[[Tokenizer], dict[str, Shard]] | None = None
-    length: int = LENGTH
-
-
 def built(
     objective: str,
     root: Path,
     shape: dict[str, Any] | None = None,
-    source: Source | None = None,
+    corpus: CorpusSummary | None = None,
     **run: Any,
 ) -> dict[str, Artifact]:
     """The artifacts of a pretrain workflow with this objective, the model only shaken.
@@ -280,14 +293,12 @@ def built(
     """
     recorder = Recorder(Folder.at(root))
     masks, trained_on = objective_of(objective).masks, objective_of(objective).name
-    if source is None:
-        sentences = [s for seed in range(30) for s in made_up_sentences(seed, 4)]
-        source = Source(corpus_summary(), sentences)
+    sentences = [s for seed in range(30) for s in made_up_sentences(seed, 4)]
     sources = {"sources": [{"kind": "text", "paths": ["a.txt"]}]}
-    recorder.add("corpus", sources, source.corpus)
+    recorder.add("corpus", sources, corpus or corpus_summary())
     settings: Any = WordPieceConfig if masks else ByteBpeConfig
     config = settings(vocab_size=300, min_frequency=1)
-    tokenizer = train(config, source.sentences)
+    tokenizer = train(config, sentences)
     vocab_size = tokenizer.get_vocab_size()
     made = recorder.add("tokenizer", config.model_dump(), tokenizer_summary(tokenizer, config.kind))
     with made.folder.staged("tokenizer.json") as path:
@@ -295,21 +306,19 @@ def built(
 
     recorder.add("tokens", {}, TokensSummary.model_construct(headline="tokens"))
 
-    read = INSTANCES.get(objective, CausalConfig)(sequence_length=source.length)
+    read = INSTANCES.get(objective, CausalConfig)(sequence_length=LENGTH)
     rng = np.random.Generator(np.random.Philox(0))
     shards = {
         f"{split}-00000.arrow": read.build(text_of(tokenizer, seed), SPECIAL_IDS, rng).shard
         for seed, split in enumerate(("train", "validation"))
     }
-    if source.shards is not None:
-        shards = source.shards(tokenizer)
     shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "unused")
     summary = write_shards(
         Path(recorder.folder("instances").uri),
         shards,
         vocab_size,
         kind=read.kind,
-        sequence_length=source.length,
+        sequence_length=LENGTH,
         unigram_loss=4.5,
         statistics={f"{name}_share": 0.5 for name in shares} | {"fill": 0.9},
         length_histogram=range(16),
@@ -317,7 +326,7 @@ def built(
     recorder.add("instances", read.model_dump(mode="json"), summary)
 
     torch.manual_seed(1)
-    changes = {"max_position_embeddings": source.length} | (shape or {})
+    changes = {"max_position_embeddings": LENGTH} | (shape or {})
     model_config: Any = small_config(objective, **changes)
     model = shaken(small_model(objective, vocab_size, **changes), 0.2)
     parts = objective_of(objective).parts
@@ -337,19 +346,8 @@ def built(
     made = recorder.add(
         "pretrain",
         {"model": model_config.model_dump(), "pretrain": pretrain.model_dump(mode="json")},
-        PretrainSummary(
-            fitting="gradient",
-            model=model_config,
-            objective=trained_on,
-            parameters=12345,
-            vocab_size=vocab_size,
-            tokens=100 * STEPS,
-            epochs=1.5,
-            unigram_loss=4.5,
-            final=rows[-1],
-            seconds=2.5,
-            gradient=gradient_run(rows, **run),
-            headline="pretrain <done>",
+        pretrain_summary(model_config, trained_on, rows[-1], gradient_run(rows, **run)).model_copy(
+            update={"vocab_size": vocab_size}
         ),
     )
     save_tensors(made.folder, "model.safetensors", model.state_dict())

@@ -124,7 +124,7 @@ def test_from_text_to_vectors_and_a_page(
     assert [cosine for _, cosine in lines] == [cosine for _, cosine in known[:4]]
 
     page = Page(next((folder / "root" / "report").glob(f"{name}-*/report.html")).read_text())
-    assert page.ids == {"result", "use", "neighbours", "origin"}
+    assert page.ids == {"result", "neighbours", "origin"}
     assert "Validation" not in page.words
     assert "nats" not in page.words.replace("alternates", "")
 
@@ -173,7 +173,7 @@ def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs
     assert main(["run", "pretrain", str(folder / "dbow.yaml")]) == 0
     pretrain = find_built(str(folder / "dbow.yaml"), "artifacts")
     page = Page(next((folder / "root" / "report").glob("dbow-*/report.html")).read_text())
-    assert page.ids == {"result", "use", "origin"}
+    assert page.ids == {"result", "origin"}
     with pytest.raises(ConfigError, match="does not offer WordVectors"):
         load_word_vectors(pretrain)
     tokens = TokensSummary.of(find_input(pretrain, "tokens"))

@@ -27,7 +27,7 @@ from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.summary import EVALUATE, EvaluateSummary
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
-from rungwise.report.sections import findings
+from rungwise.report import findings
 from rungwise.report.stage import LADDER, REPORT, REPORT_PAGE
 from rungwise.serving.card import link_page
 from rungwise.tasks.stage import TASK
@@ -37,7 +37,7 @@ from rungwise.training.summary import PretrainSummary
 
 PAGE_FILES = "report_files"  # sorts after report.html
 _PAGES = (REPORT.name, LADDER.name)
-_PICTURES = ("differences-", "scores-", "ladder.", "loss")  # the first one found is shown
+_PICTURES = ("scores-", "ladder.", "loss")  # the first one found is shown
 _MOST_ROWS = 24
 _WHERE = ("step", "tokens", "sequence_length")  # keys of a curve's row that are not results
 

@@ -1,12 +1,11 @@
-"""Numbers and names formatted for readers, alike on the page and in plots.
-
-Every function here is a template filter.
-"""
+"""Numbers, names and series as readers see them, on the page and in plots; every function is a
+template filter. Colours are those of Okabe and Ito 2008, distinguishable with any colour vision."""
 
 import base64
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
@@ -15,6 +14,12 @@ from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.evaluation.suites.section import TableEntry
 from rungwise.tasks.scoring.metrics import CORRELATIONS, OWN_UNITS, format_metric
 
+BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
+ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
+INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
+_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7b8494")
+_MARKERS = ("o", "^", "s", "v", "P", "X", "p", "*")
+_LINES = ("-", "--", "-.", ":")
 _MINUS = "\N{MINUS SIGN}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _METRICS = {
@@ -31,6 +36,25 @@ _METRICS = {
     "unanswerable_accuracy": "accuracy of the unanswerable",
 }
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True)
+class Series:
+    """How a variant or rung is drawn, the same in every plot and on the page."""
+
+    colour: str
+    marker: str
+    line: str
+
+
+def series(position: int) -> Series:
+    """The look at a position from 0. Colours repeat after seven, with another marker and line."""
+    return Series(
+        _COLOURS[position % len(_COLOURS)],
+        _MARKERS[position % len(_MARKERS)],
+        _LINES[position % len(_LINES)],
+    )
+
 
 Bounds = Estimate | Difference | TaskScore | RowDifference | TableEntry
 
@@ -87,20 +111,9 @@ def money(value: float) -> str:
     return f"{value:.2g}" if 0 < value < 0.995 else f"{value:,.2f}"
 
 
-def points_with_interval(estimate: Estimate) -> str:
-    """`+7.4 [+5.1, +9.7]`."""
-    return f"{points(estimate.mean)} {points_interval(estimate)}"
-
-
 def metric_name(metric: str) -> str:
     """`macro_f1` -> `macro-F1`, `exact_match` -> `exact match`."""
     return _METRICS.get(metric, metric.replace("_", " "))
-
-
-def with_article(name: str) -> str:
-    """`A BERT`, `An LSTM` (spelled out), `A Llama`, `A SENNA` (words)."""
-    by_letter = name[0] in "FHLMNRSX" and not name[1].islower() and name[1] not in "AEIOU"
-    return f"{'An' if by_letter or name[0] in 'AEIO8' else 'A'} {name}"
 
 
 def metric_axis(metric: str, split: str = "test") -> str:
@@ -141,8 +154,7 @@ def p_value(p: float) -> str:
 
 
 def setting(value: object) -> str:
-    """A hyperparameter: floats below 0.01 in scientific notation, a block as `kind key=value`,
-    anything else as it is."""
+    """A hyperparameter: small floats in scientific notation, a block as `kind key=value`."""
     if isinstance(value, Mapping):
         kind = [str(value["kind"])] if "kind" in value else []
         rest = [f"{key}={setting(each)}" for key, each in value.items() if key != "kind"]
@@ -163,6 +175,5 @@ def data_uri(data: bytes) -> str:
 
 
 def css_width(data: bytes) -> int:
-    """The full width of a PNG of style.py in CSS pixels: 100 per inch, so that text has the same
-    size in all plots."""
+    """The full width of a PNG in CSS pixels, 100 per inch, so that all plots' text is alike."""
     return round(int.from_bytes(data[16:20]) / 1.6)

@@ -1,11 +1,5 @@
-"""A page: its sections in one frame, with their plots and tables, as files beside it and inlined.
-
-    Section ──> templates/NAME.html.j2 ──┐
-    Section ──> ...                      ├──> templates/frame.html.j2 ──> HTML, *.png, *.csv
-    Section ──> ...                    ──┘
-
-Plots are inlined, so the page can be mailed. All text is escaped, since documents may contain HTML.
-"""
+"""A page: its sections in one frame, with their plots and tables, as files beside it and inlined,
+so that it can be mailed. All text is escaped, since documents may contain HTML."""
 
 import inspect
 import re
@@ -22,21 +16,19 @@ from rungwise.core.wording import csv_bytes
 from rungwise.report import formats
 from rungwise.report.stage import ReportSummary
 
-RECIPE = "recipe.yaml"
-Rows = Sequence[Mapping[str, Any]]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section: the name of its template with the fields this reads, its plots as PNG and the rows
-    of its CSV files, both by name without suffix. A second section of a template is known by its
-    title."""
+    """A section: its template with the fields this reads, its plots as PNG and the rows of its CSV
+    files, by name without suffix. Where several have one template, each is `titled`."""
 
     template: str
     title: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     plots: Mapping[str, bytes | None] = field(default_factory=dict)
-    csv: Mapping[str, Rows] = field(default_factory=dict)
+    csv: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     titled: bool = False
 
     @property
@@ -59,17 +51,17 @@ class Section:
 @dataclass(frozen=True)
 class Page:
     """A page of a `kind`, report or ladder, that a `workflow` ends with. `lede` are its verdicts,
-    which look as `standing` says; `budget` is the size at which they hold. None stands for a
-    section of stages that are missing."""
+    which look as `standing` says and are the headline of the run unless it has another; `budget` is
+    the size at which they hold. None stands for a section of stages that are missing."""
 
     kind: str
     file: str
     workflow: str
-    headline: str
     lede: Sequence[str]
     sections: Sequence[Section | None]
     standing: str = ""
     budget: str = ""
+    headline: str = ""
 
 
 def environment() -> jinja2.Environment:
@@ -103,7 +95,9 @@ def write_page(
     whole = templates.get_template("frame.html.j2").render(
         page=page, title=title or last.label, sections=html, finished=last.record["finished"]
     )
-    files = {page.file: whole.encode("utf-8"), **plots, **csv, RECIPE: recipe.encode("utf-8")}
+    texts = {page.file: whole, "recipe.yaml": recipe}
+    files = {name: text.encode("utf-8") for name, text in texts.items()} | plots | csv
     for name, data in files.items():
         output.write_bytes(name, data)
-    return ReportSummary(page=page.file, show=tuple(files), headline=page.headline)
+    headline = page.headline or " ".join(page.lede) or "no model has a score"
+    return ReportSummary(page=page.file, show=tuple(files), headline=headline)

@@ -19,10 +19,9 @@ class ReportConfig(Config):
 
 
 class LadderConfig(Config):
-    """The title of the page, and each rung by name with the titles of its measure stages, one per
-    seed of pretraining; `claims_after` are the titles of the claims after so many trials,
-    `claims_at` those at shares of the budget, `gaps` the tasks that the text could not fill, and
-    why."""
+    """The title of the page, and each rung with the titles of its measure stages, one per seed;
+    `claims_after` are titles of claims after so many trials, `claims_at` those at shares of the
+    budget, `gaps` the tasks that the text could not fill, and why."""
 
     title: str | None  # the label of the run if unset
     measured: dict[str, tuple[str, ...]]
@@ -38,7 +37,5 @@ class ReportSummary(Summary):
 
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
-REPORT = StageType("report", 8, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
-LADDER = StageType(
-    "ladder", 6, LazyFunction("rungwise.report.ladder.page:write_ladder"), ReportSummary
-)
+REPORT = StageType("report", 9, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
+LADDER = StageType("ladder", 7, LazyFunction("rungwise.report.ladder:write_ladder"), ReportSummary)

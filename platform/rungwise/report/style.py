@@ -1,12 +1,10 @@
-"""The look of plots: axes and PNG output; palette.py has the colours.
-
-Figures use matplotlib's objects and the Agg canvas, never pyplot, which keeps global state.
-"""
+"""The look of plots, without pyplot, which keeps global state."""
 
 import io
+import math
 import textwrap
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,18 +13,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
+from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.section import Panel
-from rungwise.report.palette import FAINT, INK, MUTED, Series
-
-Place = Literal["best", "upper left", "upper center", "upper right"]
+from rungwise.report.formats import FAINT, INK, MUTED, Series, scale, score
 
 DASHED = (0, (4, 3))
 DOTTED = (0, (2, 2))
 
-WIDE = (9.6, 4.2)  # inches: the page's width; HALF fits twice
-MIDDLE = (6.8, 4.0)
-HALF = (5.2, 3.9)
-_NAME_LETTERS = 16  # of a variant beside an axis, before it wraps
+# Widths in inches: of the page, of a panel alone, of half a page, of a telephone.
+WIDE, MIDDLE, HALF, NARROW = 9.6, 6.8, 5.2, 3.7
+ROW_INCHES, MARGIN_INCHES = 0.34, 1.15  # the height of a bar, and above and below all bars
 _DOTS_PER_INCH = 160
 _LETTERS_PER_INCH = 11.2  # of a title, which starts at the axis
 _AXIS_INCHES = 0.9
@@ -34,33 +30,24 @@ _PAD_INCHES = 0.12
 _DECADE = 10
 
 
-def new_figure(size: tuple[float, float]) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """An empty white figure with constrained layout."""
-    figure = Figure(figsize=size, dpi=_DOTS_PER_INCH, facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, facecolor="white")
     # Padding, since on a dark page the plot is a white card.
     figure.set_layout_engine("constrained", w_pad=_PAD_INCHES, h_pad=_PAD_INCHES)
     FigureCanvasAgg(figure)
     return figure
 
 
-def new_axes(size: tuple[float, float] = HALF) -> tuple[Figure, Axes]:
-    """A figure with one panel."""
-    figure = new_figure(size)
-    return figure, figure.subplots()
-
-
-def new_panels(
-    count: int, columns: int, row_inches: float, margin_inches: float
-) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels, in rows of `columns`; `margin_inches` high above and below."""
-    columns = min(count, columns)
-    rows = -(-count // columns)
-    width = WIDE[0] if columns > 1 else MIDDLE[0]
-    figure = new_figure((width, margin_inches + row_inches * rows))
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for empty in panels[count:]:
-        empty.set_visible(False)
-    return figure, panels[:count]
+def new_strip(heights: Sequence[float], *, narrow: bool) -> tuple[Figure, list[Axes]]:
+    """A figure of panels side by side; one below the other for narrow screens."""
+    if narrow:
+        figure = new_figure(NARROW, sum(heights))
+        panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
+    else:
+        figure = new_figure(WIDE, max(heights))
+        panels = figure.subplots(1, len(heights), squeeze=False)
+    return figure, list(panels.flat)
 
 
 def dress(
@@ -78,58 +65,37 @@ def dress(
     axes.set_xlabel(x, fontsize=9.5, color=MUTED)
     axes.set_ylabel(y, fontsize=9.5, color=MUTED)
     axes.tick_params(colors=MUTED, labelsize=9, length=3)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(FAINT)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.set_axisbelow(True)
     axes.grid(axis=grid, color=FAINT, linewidth=0.7)
 
 
-def draw_estimates(
-    axes: Axes,
-    x: Any,
-    bounds: Iterable[tuple[float, float, float]],
-    look: Series,
-    label: str,
-    **options: Any,
-) -> None:
-    """Draw (mean, low, high) at each `x` as marks with intervals, joined by the series' line.
-
-    A bootstrap's interval may end short of the mean, if only by a rounding error.
-    """
-    mean, low, high = np.array(list(bounds), float).T
-    usual: dict[str, Any] = {
-        "linestyle": look.line,
-        "markersize": 6,
-        "linewidth": 1.7,
-        "capsize": 3,
-    }
-    axes.errorbar(
-        x,
-        mean,
-        yerr=(np.maximum(mean - low, 0), np.maximum(high - mean, 0)),
-        color=look.colour,
-        marker=look.marker,
-        elinewidth=1.2,
-        label=label,
-        **usual | options,
-    )
-
-
 def draw_panels(panels: Sequence[Panel], looks: Mapping[str, Series], columns: int = 3) -> bytes:
     """A picture of panels, with one legend below in the order of `looks`."""
-    figure, all_axes = new_panels(len(panels), columns, 3.0, 0.8)
-    for axes, panel in zip(all_axes, panels, strict=True):
+    columns = min(len(panels), columns)
+    rows = -(-len(panels) // columns)
+    figure = new_figure(WIDE if columns > 1 else MIDDLE, 0.8 + 3.0 * rows)
+    all_axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for empty in all_axes[len(panels) :]:
+        empty.set_visible(False)
+    for axes, panel in zip(all_axes, panels, strict=False):
         for name, points in panel.lines.items():
-            x, *bounds = zip(*points, strict=True)
-            options: dict[str, Any] = {"capsize": 2.5}
-            if len(points) == 1:
-                colour = "white" if name in panel.hollow else looks[name].colour
-                options |= {"markersize": 7, "markerfacecolor": colour, "markeredgewidth": 1.6}
-            elif bounds[1] == bounds[2]:  # no interval
-                options |= {"capsize": 0}
-            draw_estimates(axes, x, zip(*bounds, strict=True), looks[name], name, **options)
+            x, mean, low, high = np.array(points, float).T
+            look = looks[name]
+            axes.errorbar(
+                x,
+                mean,
+                yerr=_spread(mean, low, high),
+                color=look.colour,
+                marker=look.marker,
+                linestyle=look.line,
+                linewidth=1.7,
+                elinewidth=1.2,
+                markersize=7 if len(points) == 1 else 6,
+                capsize=0 if (low == high).all() else 2.5,
+                label=name,
+            )
         if panel.level is not None:
             label, value = panel.level
             axes.axhline(value, color=MUTED, linestyle=DASHED, linewidth=1.2, label=label)
@@ -144,6 +110,11 @@ def draw_panels(panels: Sequence[Panel], looks: Mapping[str, Series], columns: i
     return png(figure)
 
 
+def _spread(mean: Any, low: Any, high: Any) -> Any:
+    """The lengths of whiskers; a bootstrap's interval may end short of the mean."""
+    return np.maximum([mean - low, high - mean], 0)
+
+
 def _set_size_axis(axes: Axes) -> None:
     """Use a logarithmic axis if the sizes span at least a power of ten."""
     low, high = axes.get_xlim()
@@ -155,91 +126,77 @@ def _set_size_axis(axes: Axes) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def draw_trial(
+def draw_bars(
     axes: Axes,
-    points: Sequence[tuple[float, float]],
-    look: Series,
-    label: str,
-    wins: bool,
-    stopped: bool,
-    **options: Any,
+    values: Mapping[str, Estimate],
+    rows: Sequence[str],
+    metric: str,
+    higher_is_better: bool,
+    looks: Mapping[str, Series],
+    floors: Mapping[str, float],
 ) -> None:
-    """Draw the scores of a trial as it learnt: thick if it wins, a cross where it was stopped."""
-    x, y = zip(*points, strict=True)
-    options |= {"linewidth": 2.6} if wins else {"linewidth": 1.1, "alpha": 0.6}
-    axes.plot(x, y, color=look.colour, zorder=3 if wins else 2, label=label, **options)
-    if stopped:
-        cross: dict[str, Any] = {"marker": "x", "linewidth": 1.8, "label": "stopped early"}
-        axes.scatter(x[-1], y[-1], 46, color=look.colour, zorder=4, **cross)
+    """Draw a bar from the worst end for each row that has a value, the first row at the bottom,
+    with interval and value; a dotted line through the best so far, dashed ones at the floors."""
+    factor = scale(metric)
+    bars = {place: values[name] for place, name in enumerate(rows) if name in values}
+    bounds = [each for bar in bars.values() for each in (bar.low, bar.high, bar.mean)]
+    ends = [factor * each for each in (*bounds, *floors.values()) if not math.isnan(each)]
+    room = max(ends) - min(ends) or abs(ends[0]) or 1.0
+    worst = min(ends) - 0.12 * room if higher_is_better else max(ends) + 0.12 * room
+    best = max(ends) + 0.3 * room if higher_is_better else min(ends) - 0.3 * room
+    for place, bar in bars.items():
+        look, value = looks[rows[place]], factor * bar.mean
+        axes.plot([worst, value], [place, place], color=look.colour, linewidth=5, alpha=0.35)
+        axes.errorbar(
+            value,
+            place,
+            xerr=_spread(value, factor * bar.low, factor * bar.high).reshape(2, 1),
+            color=look.colour,
+            marker=look.marker,
+            markersize=7,
+            capsize=3,
+            elinewidth=1.2,
+        )
+        right = factor * (bar.high if higher_is_better else bar.low)
+        axes.annotate(
+            score(bar.mean, metric),
+            (value if math.isnan(right) else right, place),
+            xytext=(7, 0),
+            textcoords="offset points",
+            fontsize=9,
+            color=INK,
+            va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )
+    means = [factor * bar.mean for bar in bars.values()]
+    so_far = (np.maximum if higher_is_better else np.minimum).accumulate(means)
+    line: dict[str, Any] = {"color": MUTED, "linewidth": 1, "linestyle": DOTTED}
+    axes.plot(so_far, list(bars), drawstyle="steps-post", zorder=1, **line)
+    for value in floors.values():
+        axes.axvline(factor * value, color=INK, linewidth=1, linestyle="--", zorder=1)
+    axes.set_xlim(worst, best)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
 
 
-def add_legend(axes: Axes, place: Place = "best", **options: Any) -> None:
-    axes.legend(
-        loc=place,
-        fontsize=9,
-        frameon=True,
-        framealpha=0.9,
-        edgecolor="none",
-        labelcolor=INK,
-        **options,
-    )
-
-
-def add_legend_below(
-    figure: Figure, panels: Sequence[Axes], title: str = "", last: Sequence[str] = ()
-) -> None:
+def add_legend_below(figure: Figure, panels: Sequence[Axes], last: Sequence[str] = ()) -> None:
     """One legend below all panels, each name once; those in `last` come last, in that order."""
     handles_by_name: dict[str, Any] = {}
     for axes in panels:
-        handles, names = axes.get_legend_handles_labels()
-        handles_by_name = dict(zip(names, handles, strict=True)) | handles_by_name
-    order = sorted(handles_by_name, key=lambda name: last.index(name) + 1 if name in last else 0)
-    add_key_below(figure, {name: handles_by_name[name] for name in order}, title)
-
-
-def add_key_below(figure: Figure, handles: Mapping[str, Any], title: str = "") -> None:
-    """A legend of {name: handle} below all panels, in as many columns as fit."""
-    names = list(handles)
-    if title:
-        names[0] = f"{title}: {names[0]}"
+        handles, labels = axes.get_legend_handles_labels()
+        handles_by_name = dict(zip(labels, handles, strict=True)) | handles_by_name
+    names = sorted(handles_by_name, key=lambda name: last.index(name) + 1 if name in last else 0)
     room = int(figure.get_size_inches()[0] * _LETTERS_PER_INCH)
-    columns = max(1, min(len(names), room // (max(map(len, names)) + 7)))
     legend = figure.legend(
-        handles.values(),
+        [handles_by_name[name] for name in names],
         names,
         loc="outside lower left",
-        ncols=columns,
+        ncols=max(1, min(len(names), room // (max(map(len, names)) + 7))),
         fontsize=9,
         frameon=False,
         labelcolor=INK,
     )
     for text in legend.get_texts():
         text.set_parse_math(False)
-
-
-def wrap_name(name: str) -> str:
-    """A variant's name, wrapped if long."""
-    return (
-        textwrap.fill(name.replace("_", "_ ").replace("-", "- "), _NAME_LETTERS)
-        .replace("_ ", "_")
-        .replace("- ", "-")
-    )
-
-
-def mark_change(axes: Axes, x: float, text: str = "") -> None:
-    """Mark a change with a thin vertical line and `text` beside it."""
-    axes.axvline(x, color=INK, linestyle=(0, (1, 2)), linewidth=1.1, zorder=1)
-    axes.annotate(
-        text,
-        (x, 0),
-        xytext=(3, 4),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        fontsize=8,
-        color=MUTED,
-        rotation=90,
-        va="bottom",
-    )
 
 
 def png(figure: Figure) -> bytes:

@@ -33,9 +33,13 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.page.generation import MOST_NEW, Prompt, continue_prompts
-from rungwise.evaluation.page.neighbours import Neighbourhood
-from rungwise.evaluation.page.spelling import token_text
+from rungwise.evaluation.examples import (
+    MOST_NEW,
+    Neighbourhood,
+    Prompt,
+    continue_prompts,
+    token_text,
+)
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import list_devices
 from rungwise.models.trained.capabilities import (
@@ -173,7 +177,7 @@ def _sentence_vectors(model: SentenceVectors, texts: list[list[int]]) -> Any:
 
 
 def _describe_word(near: Neighbourhood, word: str) -> dict[str, Any]:
-    neighbours = near.nearest(word, _NEAREST).nearest
+    neighbours = near.nearest(word, _NEAREST)
     return {
         "vector": near.vector(word).tolist(),
         "nearest": [each.word for each in neighbours],
@@ -262,7 +266,7 @@ def try_nearest(predictor: Model, count: int) -> Trial:
 
 def _try_neighbours(near: Neighbourhood, count: int) -> Trial:
     def answer(word: str) -> str:
-        nearest = near.nearest(word, count).nearest
+        nearest = near.nearest(word, count)
         words = "  ".join(f"{each.word} {each.cosine:.3f}" for each in nearest)
         pieces = near.pieces(word)
         # A word that the vocabulary lacks has the mean vector of its pieces.

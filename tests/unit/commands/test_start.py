@@ -22,7 +22,7 @@ from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 BUILDING = {
     *("ray", "ray.data", "mlflow", "sqlalchemy", "matplotlib", "pandas", "sympy", "jinja2"),
     *("torch._dynamo", "torch.distributed.fsdp", "scipy.special", "scipy.stats", "sklearn"),
-    *("transformers", "numba", "rungwise.report.run", "rungwise.report.ladder.page"),
+    *("transformers", "numba", "rungwise.report.run", "rungwise.report.ladder"),
     *(
         "rungwise.corpus.building.stage",
         "rungwise.training.ray.gradient",

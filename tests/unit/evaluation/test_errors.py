@@ -1,5 +1,6 @@
 """Where a model errs: every number against scikit-learn and seqeval, from the file alone."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import errors as predictions
-from rungwise.evaluation.comparison.errors import analyse_errors
+from rungwise.evaluation.comparison.errors import analyse_errors, compare_errors
+from rungwise.report.errors import TaskErrors
+from rungwise.report.page import environment
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, Example, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Item
@@ -136,3 +139,17 @@ def test_answers_and_texts_have_no_confidence(tmp_path: Path) -> None:
         predictions.read_predictions(Folder.at(tmp_path)), "a", task_kind(written)
     )
     assert [each.prediction for each in found.wrong] == ["明天", ""]
+
+
+def test_texts_and_labels_are_shown_in_their_own_direction_and_break(tmp_path: Path) -> None:
+    """As `dir` does, for which the style sheet breaks words of any length."""
+    info, rows = kept(tmp_path, "classification")
+    both, examples = compare_errors(rows, "a", "b", task_kind(info))
+    errors = TaskErrors("t", analyse_errors(rows, "a", task_kind(info)), "b", both, examples)
+    page = environment().get_template("errors.html.j2")
+    html = page.render(errors=[errors])
+    cells = re.findall(r"<td([^>]*)>(word|no|maybe|yes)", html)
+    assert {text for _, text in cells} == {"word", *LABELS}
+    assert all('dir="auto"' in attributes for attributes, _ in cells)
+    style = environment().get_template("style.css").render()
+    assert "[dir] { overflow-wrap: anywhere; }" in style

@@ -15,7 +15,7 @@ from scipy.spatial import distance
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.evaluation.page.neighbours import Neighbourhood
+from rungwise.evaluation.examples import Neighbourhood
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.causal import CausalConfig
 from rungwise.models.losses.objectives import CAUSAL
@@ -212,7 +212,7 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
 
     ids = tokenizer.encode("rowser", add_special_tokens=False).ids
     assert len(ids) > 1
-    near = Neighbourhood(Vectors(), tokenizer).nearest("rowser", 3).nearest
+    near = Neighbourhood(Vectors(), tokenizer).nearest("rowser", 3)
     words = [name for name in tokenizer.get_vocab() if name.isalpha() and len(name) >= 3]
     cosines = {
         word: 1 - distance.cosine(table[tokenizer.token_to_id(word)], table[ids].mean(axis=0))

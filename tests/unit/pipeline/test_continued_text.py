@@ -20,7 +20,7 @@ from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import chain_stages, check_steps, train_steps
 from rungwise.pipeline.workflow import plan
-from rungwise.report.sections.findings import describe_text
+from rungwise.report.findings import describe_text
 from rungwise.tasks.data.task_text import build_task_text, documents
 from rungwise.tasks.kinds.examples import (
     Answer,

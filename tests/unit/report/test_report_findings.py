@@ -1,14 +1,9 @@
 """What the report says in words, against cases worked by hand."""
 
 import math
-import shlex
-from pathlib import Path
 
 import pytest
 
-from rungwise.__main__ import _parse, _parser
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import (
     Estimate,
     EvaluateSummary,
@@ -17,10 +12,8 @@ from rungwise.evaluation.comparison.summary import (
     VariantResult,
 )
 from rungwise.models.config import model_config
-from rungwise.report import formats
-from rungwise.report.sections import findings, origin
-from rungwise.report.sections.variants import TaskResult
-from rungwise.serving.stage import RegisterSummary
+from rungwise.report import findings, formats
+from rungwise.report.variants import TaskResult
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.training.summary import PretrainSummary
 
@@ -28,23 +21,29 @@ MINUS = "\N{MINUS SIGN}"
 
 
 @pytest.mark.parametrize(
-    ("low", "mean", "high", "name"),
+    ("bounds", "drawn", "verdict"),
     [
-        (0.01, 0.05, 0.09, "above"),
-        (-0.09, -0.05, -0.01, "below"),
-        (-0.01, 0.05, 0.11, "unresolved"),
-        (-0.11, -0.05, 0.01, "unresolved"),
-        (0.0, 0.05, 0.10, "unresolved"),  # 0 is in the interval
-        (0.0, 0.0, 0.0, "unresolved"),
-        (math.nan, math.nan, math.nan, "unresolved"),  # nothing is below it
+        ((0.01, 0.05, 0.09), None, "above"),
+        ((0.01, 0.05, 0.09), (-0.01, 0.11), "above over seeds only"),
+        ((-0.09, -0.05, -0.01), None, "below"),
+        ((-0.01, 0.05, 0.11), None, "unresolved"),
+        ((-0.11, -0.05, 0.01), None, "unresolved"),
+        ((0.0, 0.05, 0.10), None, "unresolved"),  # 0 is in the interval
+        ((0.0, 0.0, 0.0), None, "unresolved"),
+        ((math.nan, math.nan, math.nan), None, "unresolved"),  # nothing is below it
     ],
 )
 def test_a_verdict_needs_an_interval_without_0(
-    low: float, mean: float, high: float, name: str
+    bounds: tuple[float, float, float], drawn: tuple[float, float] | None, verdict: str
 ) -> None:
-    verdict = findings.verdict(_difference(low, mean, high))
-    assert verdict.name == name
-    assert not verdict.over_seeds_only
+    assert findings.judge(_difference(*bounds, drawn=drawn)) == verdict
+
+
+def test_verdicts_of_several_tasks_are_summed_up() -> None:
+    verdicts = ["above over seeds only", "above over seeds only", "below"]
+    assert findings.sum_up(verdicts, "a", "b").startswith(
+        "a is above b over seeds only on 2 of 3 tasks; a is below b on 1 of 3 tasks."
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,24 +113,6 @@ def test_a_page_without_tasks_says_what_was_learnt(loss: float, beginning: str) 
     assert findings.describe_learning(pretrain, objective).startswith(beginning)
 
 
-def test_the_article_goes_by_the_sound() -> None:
-    names = ["BERT", "ModernBERT", "Llama", "LSTM", "RNN", "ELMo", "GPT", "word2vec"]
-    said = "A BERT, A ModernBERT, A Llama, An LSTM, An RNN, An ELMo, A GPT, A word2vec"
-    assert ", ".join(map(formats.with_article, names)) == said
-
-
-def test_a_verdict_says_where_other_test_examples_might_undo_it() -> None:
-    above = findings.verdict(_difference(0.01, 0.05, 0.09, drawn=(-0.01, 0.11)))
-    assert (above.name, above.over_seeds_only) == ("above", True)
-    assert above.state == "above over seeds only"
-    below = findings.verdict(_difference(-0.09, -0.05, -0.01))
-    assert below.state == "below"
-    summed = findings.sum_up([above, above, below], "a", "b")
-    assert summed.startswith(
-        "a is above b over seeds only on 2 of 3 tasks; a is below b on 1 of 3 tasks."
-    )
-
-
 def _difference(
     low: float, mean: float, high: float, drawn: tuple[float, float] | None = None
 ) -> PairedDifference:
@@ -145,22 +126,6 @@ def _difference(
             "error_reduction": None,
         }
     )
-
-
-def test_the_page_gives_commands_that_a_shell_reads_as_they_are_meant(tmp_path: Path) -> None:
-    root = tmp_path / "my runs"
-    record = {"fingerprint": "0f", "label": "x", "stage": "pretrain", "inputs": {}}
-    pretrain = Artifact("pretrain", "0f", Folder.at(root) / "pretrain" / "x-0f", record)
-    model = RegisterSummary(
-        name="m", version="3", alias=None, model_uri="models:/our m/3", tags={}, headline=""
-    )
-    uses = dict(origin.list_uses({"pretrain": pretrain}, [(model, None)]))
-    words = [shlex.split(command) for command in uses.values() if command.startswith("rungwise ")]
-    assert [line[1] for line in words] == ["export", "why", "predict"]
-    assert words[0][2] == words[1][2] == f"{root}/pretrain/x-0f"
-    assert words[2][2:5] == ["models:/our m/3", "--root", str(root)]
-    for line in words:  # each is one that the command line takes
-        _parse(_parser()[0], line[1:])
 
 
 def test_numbers_as_people_read_them() -> None:
@@ -178,7 +143,6 @@ def test_numbers_as_people_read_them() -> None:
     assert formats.duration(3599.9) == "1 h 0 min"
     half = Estimate(mean=0.5, low=-0.4, high=0.6, count=5)
     assert formats.interval(half, "accuracy") == f"[{minus}40.0, 60.0]"
-    assert formats.points_with_interval(half) == f"+50.0 [{minus}40.0, +60.0]"
     assert formats.score(0.5214, "accuracy") == "52.1%"
     assert formats.score(0.5214, "matthews") == "52.1"
     assert formats.score(0.5214, "mean_squared_error") == "0.521"

@@ -13,10 +13,10 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, check_task
+from rungwise.report.comparison import write_comparison
+from rungwise.report.errors import gather_errors
 from rungwise.report.page import environment
-from rungwise.report.sections.comparison import write_comparison
-from rungwise.report.sections.errors import gather_errors
-from rungwise.report.sections.variants import gather_comparison
+from rungwise.report.variants import gather_comparison
 from rungwise.serving.predictor import Predictor, make_trial
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import FilesTaskConfig

@@ -177,9 +177,8 @@ def plot_estimate(x: float, estimate: Estimate, factor: float = 1.0) -> Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a picture: a line for each rung through its points, and a named level of all. The
-    axis of a size is logarithmic from a factor of ten on; marks of `hollow` rungs are not filled.
-    """
+    """A part of a picture: a line for each rung through its points, and perhaps a named level that
+    is the same for all. Where x is a size, its axis is logarithmic from a factor of ten on."""
 
     title: str
     x: str
@@ -187,7 +186,6 @@ class Panel:
     lines: Mapping[str, Sequence[Point]]
     level: tuple[str, float] | None = None
     is_size: bool = False
-    hollow: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

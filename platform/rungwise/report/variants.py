@@ -1,24 +1,24 @@
-"""The comparison of a run: its variants, and the evaluations of each task at each label budget.
+"""The variants of a run: the evaluations of each task at each label budget, and their names."""
 
-Stages are identified by kind and fingerprint, never by title: tasks or variants that share a stage
-share its artifact, which is listed only under the title of the first.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import BaseModel
+
 from rungwise.core.stages.artifact import Artifact
-from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
-from rungwise.report.palette import Series, series
+from rungwise.evaluation.suites.section import MeasuredRung
+from rungwise.models.config import name_models
+from rungwise.report.formats import Series, series
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.kinds.kind import TaskKind
-from rungwise.tuning.record import SweepSummary
 
-Row = dict[str, Any]
+# Fields of summaries that hold names of variants: as text, as keys, or in terms of a claim.
+_NAMED = {"variant", "variants", "first", "second", "minus", "terms", "missing", "averages"}
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,10 @@ class VariantComparison:
         return [evaluation for task in self.tasks for evaluation in task.by_budget]
 
     @property
-    def has_budgets(self) -> bool:
-        return any(len(task.by_budget) > 1 for task in self.tasks)
-
-
-def locate(evaluation: EvaluateSummary) -> Row:
-    """The first columns of a row about an evaluation."""
-    return {
-        "task": evaluation.task,
-        "train_examples": evaluation.examples.train,
-        "all_examples": evaluation.budget is None,
-    }
+    def pretrainings(self) -> int:
+        """The most pretrainings that any variant has."""
+        evaluations = [task.evaluation for task in self.tasks]
+        return max(each.pretrainings(name) for each in evaluations for name in each.variants)
 
 
 def gather_comparison(inputs: Mapping[str, Artifact]) -> VariantComparison | None:
@@ -135,34 +128,6 @@ def gather_comparison(inputs: Mapping[str, Artifact]) -> VariantComparison | Non
     return VariantComparison(variants, rivals, tuple(tasks), looks)
 
 
-@dataclass(frozen=True)
-class VariantSweep:
-    """The sweep of one variant on one task. `settings` is the sweep block of the recipe, `look` how
-    plots draw the variant."""
-
-    task: str
-    variant: str
-    look: Series
-    summary: SweepSummary
-    settings: Mapping[str, Any]
-
-
-def gather_sweeps(
-    inputs: Mapping[str, Artifact], looks: Mapping[str, Series]
-) -> list[VariantSweep]:
-    """Every sweep of a run, in the order of tasks and variants."""
-    sweeps = []
-    for artifact in select_stage(inputs, "evaluate").values():
-        evaluation = EvaluateSummary.of(artifact)
-        for variant in evaluation.variants:
-            sweep = input_artifact(artifact, input_name("sweep", variant), inputs)
-            if evaluation.budget is None and sweep is not None:
-                summary, settings = SweepSummary.of(sweep), sweep.record["config"]["sweep"]
-                look = looks[variant]
-                sweeps.append(VariantSweep(evaluation.task, variant, look, summary, settings))
-    return sweeps
-
-
 def select_stage(inputs: Mapping[str, Artifact], stage: str) -> dict[str, Artifact]:
     """The artifacts of one kind of stage, by title."""
     return {title: artifact for title, artifact in inputs.items() if artifact.stage == stage}
@@ -171,8 +136,44 @@ def select_stage(inputs: Mapping[str, Artifact], stage: str) -> dict[str, Artifa
 def input_artifact(
     artifact: Artifact, name: str, inputs: Mapping[str, Artifact]
 ) -> Artifact | None:
-    """The stage of the run that is the input `name` of `artifact`; None if there is none."""
+    """The stage of the run that is the input `name` of `artifact`, by its fingerprint, since tasks
+    that share a stage have it under one title; None if there is none."""
     source = artifact.record["inputs"].get(name)
     if source is None:
         return None
     return next((a for a in inputs.values() if a.fingerprint == source["fingerprint"]), None)
+
+
+def name_rungs(rungs: Sequence[MeasuredRung]) -> dict[str, str]:
+    """The names of a ladder's models as people write them, by variant. Records and files of other
+    stages keep the variants' names."""
+    models = {
+        name: (trained.model, trained.model.objective(trained.objective))
+        for rung in rungs
+        for trained in [rung.pretrain]
+        for name in (rung.name, *rung.also)
+    }
+    return name_models(models)
+
+
+def rename_variants(value: Any, names: Mapping[str, str], named: bool = False) -> Any:
+    """A summary, or a part of one, with the names of models in the fields that name variants."""
+    match value:
+        case BaseModel() | TaskResult() | VariantComparison():
+            parts = {
+                name: rename_variants(part, names, name in _NAMED)
+                for name, part in vars(value).items()
+            }
+            is_model = isinstance(value, BaseModel)
+            return value.model_copy(update=parts) if is_model else replace(value, **parts)
+        case tuple():
+            return tuple(rename_variants(each, names, named) for each in value)
+        case dict():
+            return {
+                rename_variants(key, names, named): rename_variants(each, names)
+                for key, each in value.items()
+            }
+        case str() if named:
+            rung, mark, rest = re.fullmatch(r"([^/@]*)([/@]?)(.*)", value).groups()  # pyright: ignore[reportOptionalMemberAccess]
+            return f"{names.get(rung, rung)}{mark}{rest}"  # a rung, at a layer or a label budget
+    return value

@@ -1,7 +1,7 @@
 """Error analysis of the first variant on each task, from its predictions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.errors import (
@@ -13,12 +13,13 @@ from rungwise.evaluation.comparison.errors import (
 )
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.report.page import Section
-from rungwise.report.sections.variants import Row, input_artifact, select_stage
+from rungwise.report.variants import input_artifact, select_stage
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
 
 _CLASSES = 30  # at most, in the table of classes
 _CONFUSIONS = 12  # at most, pairs of labels
+_CALIBRATED = "right as often as confident"
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,4 @@ def write_errors(inputs: Mapping[str, Artifact]) -> Section | None:
     errors = gather_errors(inputs)
     if not errors:
         return None
-    return Section("errors", "Error analysis", {"errors": errors}, {}, _error_tables(errors))
-
-
-def _error_tables(tasks: Sequence[TaskErrors]) -> dict[str, list[Row]]:
-    """The full tables by file name, without `.csv`."""
-    tables: dict[str, list[Row]] = {}
-    for each in tasks:
-        analysis = each.analysis
-        confusion = [
-            dict(zip(("gold", "said", "count"), c, strict=True)) for c in analysis.confusion
-        ]
-        for name, rows in (
-            ("errors_classes", map(asdict, analysis.classes)),
-            ("errors_confusion", confusion),
-        ):
-            where = {"task": each.task, "variant": analysis.variant}
-            tables.setdefault(name, []).extend(where | row for row in rows)
-    return {name: table for name, table in tables.items() if table}
+    return Section("errors", "Error analysis", {"errors": errors}, {})

@@ -1,12 +1,7 @@
-"""The section about more time or text: curves over the cost of training, and what they foretell.
-
-The points are those of the curve stage; the laws through them are drawn anew (forecast/), which
-takes a few seconds.
-"""
+"""The section about more time or text: curves over the cost of training, and what they foretell."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,17 +14,15 @@ from rungwise.forecast.crossings import Crossing, find_crossings, predict_at_sec
 from rungwise.forecast.forecast import RungForecast, forecast
 from rungwise.forecast.points import Increase, Point
 from rungwise.forecast.wording import describe_backtest, describe_crossing
-from rungwise.report import palette, style
-from rungwise.report.formats import metric_name, small_percent
-from rungwise.report.page import Section
-from rungwise.report.palette import Series
-from rungwise.report.sections.variants import select_stage
+from rungwise.report import style
+from rungwise.report.formats import INK, Series, metric_name, small_percent
+from rungwise.report.page import Row, Section
+from rungwise.report.variants import select_stage
 
 TIMES = 10.0  # what is foretold on the page; `rungwise forecast` takes any factor
 _DRAWN, _CROSSINGS = 6, 6  # at most
 _PLACES = 60  # of a curve
-_NARROW = 3.7  # inches: the width of a telephone
-_HEIGHT = 3.9
+_HEIGHT = 4.0  # inches of a panel
 _BITS = "bits_per_byte"
 _GROWTHS = {
     "ten times the time, the same text": Increase(TIMES, 1.0),
@@ -91,25 +84,25 @@ def write_forecast(ladder: LadderForecast, looks: Mapping[str, Series]) -> Secti
         title: [each for each in find_crossings(rungs, _GROWTHS[title].text) if each.foretold]
         for title, rungs in tables.items()
     }
-    tested = backtest(points)
+    rows = {
+        title: [_make_row(title, rung) for rung in _order(rungs)] for title, rungs in tables.items()
+    }
     fields = {
         "ledes": [_describe_best(title, rungs) for title, rungs in tables.items()],
-        "tables": {
-            title: [_make_row(rung) for rung in _order(rungs)] for title, rungs in tables.items()
-        },
+        "tables": rows,
         "crossings": {
             title: [describe_crossing(each) for each in some[:_CROSSINGS]]
             for title, some in crossings.items()
         },
         "refusals": {rung.rung: rung.refusal for rung in same_text if rung.refusal},
-        "backtest": describe_backtest(tested),
+        "backtest": describe_backtest(backtest(points)),
     }
     plots = {
-        "forecast": _draw(points, tables, crossings, looks, narrow=False),
-        "forecast-narrow": _draw(points, tables, crossings, looks, narrow=True),
+        name: _draw(points, tables, crossings, looks, narrow="narrow" in name)
+        for name in ("forecast", "forecast-narrow")
     }
-    rows = [_make_csv_row(title, rung) for title, rungs in tables.items() for rung in rungs]
-    return Section("forecast", "With more time or text", fields, plots, {"forecast": rows})
+    csv = {"forecast": [row for each in rows.values() for row in each]}
+    return Section("forecast", "With more time or text", fields, plots, csv)
 
 
 def _order(rungs: Sequence[RungForecast]) -> list[RungForecast]:
@@ -125,11 +118,8 @@ def _describe_best(title: str, rungs: Sequence[RungForecast]) -> str:
     first = min((each for each in rungs if each.last.measure == _BITS), key=lambda e: e.last.bits)
     assert best.later
     later = f"{best.later.median:.2f} [{best.later.low:.2f}, {best.later.high:.2f}]"
-    today = (
-        "as it is now"
-        if best.rung == first.rung
-        else f"where now {first.rung} is, with {first.last.bits:.2f}"
-    )
+    now = f"where now {first.rung} is, with {first.last.bits:.2f}"
+    today = "as it is now" if best.rung == first.rung else now
     refused = [each.rung for each in rungs if each.refusal and each.last.measure == _BITS]
     among = f" among those that can be foretold (not {', '.join(refused)})" if refused else ""
     return (
@@ -139,23 +129,12 @@ def _describe_best(title: str, rungs: Sequence[RungForecast]) -> str:
     )
 
 
-def _make_row(rung: RungForecast) -> dict[str, Any]:
-    return {
-        "name": rung.rung,
-        "measure": metric_name(rung.last.measure),
-        "now": rung.last.bits,
-        "later": rung.later,
-        "best": rung.best,
-        "seconds": rung.target.seconds,
-    }
-
-
-def _make_csv_row(title: str, rung: RungForecast) -> dict[str, Any]:
+def _make_row(title: str, rung: RungForecast) -> Row:
     later = rung.later
     return {
         "with": title,
         "rung": rung.rung,
-        "measure": rung.last.measure,
+        "measure": metric_name(rung.last.measure),
         "now": rung.last.bits,
         "then": later and later.median,
         "then_low": later and later.low,
@@ -180,12 +159,9 @@ def _draw(
     drawn = [each.rung for each in some[:_DRAWN]]
     if not drawn:
         return None
-    if narrow:
-        figure = style.new_figure((_NARROW, _HEIGHT * len(tables)))
-        panels = [*figure.subplots(len(tables), 1, squeeze=False).flat]
-    else:
-        figure = style.new_figure((style.WIDE[0], _HEIGHT + 0.4))
-        panels = [*figure.subplots(1, len(tables), squeeze=False, sharey=True).flat]
+    figure, panels = style.new_strip([_HEIGHT] * len(tables), narrow=narrow)
+    for axes in panels[1:]:
+        axes.sharey(panels[0])
     for axes, (title, rungs) in zip(panels, tables.items(), strict=True):
         for rung in rungs:
             if rung.rung in drawn:
@@ -242,6 +218,6 @@ def _mark_crossings(
                 marker="o",
                 markersize=11,
                 markerfacecolor="none",
-                markeredgecolor=palette.INK,
+                markeredgecolor=INK,
                 linestyle="none",
             )

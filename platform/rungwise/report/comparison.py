@@ -1,0 +1,203 @@
+"""The sections that compare variants: task by task, in a table, by label budget, and by the layers
+that tasks learnt to weigh."""
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison.summary import PretrainingCost
+from rungwise.evaluation.comparison.table import RowDifference, TableSummary, TaskScore
+from rungwise.evaluation.suites.section import Panel, Point, plot_estimate, plot_value
+from rungwise.report import style
+from rungwise.report.findings import judge
+from rungwise.report.formats import MUTED, Series, metric_axis
+from rungwise.report.page import Row, Section
+from rungwise.report.variants import TaskResult, VariantComparison, rename_variants, select_stage
+
+_APART = 0.022  # fraction of the axis between variants at one budget
+_TRIVIAL = "best trivial baseline"
+_CellT = TypeVar("_CellT", TaskScore, RowDifference)
+
+
+def write_comparison(comparison: VariantComparison | None) -> Section | None:
+    """The section task by task; None if nothing was evaluated."""
+    if comparison is None:
+        return None
+    fields = {
+        "comparison": comparison,
+        "judge": judge,
+        "selections": selections,
+        "cuts": cuts,
+        "costs": costs(comparison),
+    }
+    plots = {f"scores-{task.name}": draw_scores(task, comparison) for task in comparison.tasks}
+    csv = {"seeds": _seed_rows(comparison)}
+    return Section("comparison", "Comparison", fields, plots, csv)
+
+
+def selections(*tasks: TaskResult) -> list[Row]:
+    """For each swept variant, the validation score that selected its settings, and its validation
+    and test scores with new seeds."""
+    rows = []
+    for task in tasks:
+        for name, variant in task.evaluation.variants.items():
+            if selection := variant.selection:
+                validation = fmean(task.evaluation.scores(name, "validation"))
+                test = variant.estimates[task.metric].mean
+                new = {"validation": validation, "test": test, "lost": validation - selection.score}
+                rows.append({"variant": name, **selection.model_dump(), **new})
+    return rows
+
+
+def cuts(task: TaskResult) -> list[Row]:
+    """Text beyond `sequence_length` by variant and split, where examples are cut or windowed."""
+    return [
+        {"variant": name, "split": split, "share": share, "of": variant.finetune.sequence_length}
+        for name, variant in task.evaluation.variants.items()
+        for split, share in variant.cut.items()
+        if share.cut_examples or share.windowed_examples
+    ]
+
+
+def costs(comparison: VariantComparison) -> list[Row]:
+    """The cost of pretraining each variant, and its ratio to that of the first one of the task, a
+    row for all `tasks` where both are the same."""
+    rows: list[Row] = []
+    for name in comparison.variants:
+        tasks: dict[tuple[PretrainingCost | None, float | None], list[str]] = {}
+        for task in comparison.tasks:
+            variants = task.evaluation.variants
+            if name not in variants:
+                continue
+            cost, first = variants[name].pretraining, next(iter(variants.values())).pretraining
+            share = (
+                cost.flops / first.flops if cost and first and cost.flops and first.flops else None
+            )
+            tasks.setdefault((cost, share), []).append(task.name)
+        for (cost, share), shared in tasks.items():
+            where = ", ".join(shared) if len(tasks) > 1 else ""
+            rows.append({"variant": name, "tasks": where, "cost": cost, "share": share})
+    return rows
+
+
+def _seed_rows(comparison: VariantComparison) -> list[Row]:
+    """Validation and test scores of every task, budget, variant and seed."""
+    return [
+        {
+            "task": evaluation.task,
+            "train_examples": evaluation.examples.train,
+            "all_examples": evaluation.budget is None,
+            "variant": seed.variant,
+            "pretraining": seed.pretraining,
+            "seed": seed.seed,
+            "epoch": seed.epoch,
+            **{f"validation_{metric}": value for metric, value in seed.validation.items()},
+            **{f"test_{metric}": value for metric, value in seed.test.items()},
+        }
+        for evaluation in comparison.evaluations
+        for seed in evaluation.rows
+    ]
+
+
+def draw_scores(task: TaskResult, comparison: VariantComparison) -> bytes:
+    """The test score of every variant and rival, with 95 % intervals and trivial baselines."""
+    estimates = task.evaluation.estimates()
+    rows = list(reversed(estimates))
+    height = style.MARGIN_INCHES + style.ROW_INCHES * len(rows)
+    figure = style.new_figure(style.HALF, height)
+    axes = figure.subplots()
+    floors = task.evaluation.trivial()
+    style.draw_bars(axes, estimates, rows, task.metric, True, comparison.looks, floors)
+    best = max(estimates, key=lambda name: estimates[name].mean)
+    style.dress(axes, f"{task.name}: highest is {best}", metric_axis(task.metric), grid="x")
+    axes.set_yticks(range(len(rows)), rows, parse_math=False)
+    return style.png(figure)
+
+
+def write_table(
+    inputs: Mapping[str, Artifact],
+    comparison: VariantComparison | None,
+    names: Mapping[str, str],
+    *,
+    is_ladder: bool = False,
+) -> Section | None:
+    """The section of the table stage, on a ladder with the scores and not the steps alone; None
+    without one. `names` are those of variants on the page, where they differ."""
+    stage = next(iter(select_stage(inputs, "table").values()), None)
+    if stage is None or comparison is None:
+        return None
+    table = rename_variants(TableSummary.of(stage), names)
+    if not is_ladder and not table.differences:
+        return None
+    fields = {
+        "table": table,
+        "comparison": comparison,
+        "rows": _group_by_variant(table.scores),
+        "differences": _group_by_variant(table.differences),
+    }
+    return Section("table", "Table" if is_ladder else "Steps", fields)
+
+
+def _group_by_variant(cells: Iterable[_CellT]) -> dict[str, dict[str, _CellT]]:
+    groups: dict[str, dict[str, _CellT]] = {}
+    for cell in cells:
+        groups.setdefault(cell.variant, {})[cell.task] = cell
+    return groups
+
+
+def write_budgets(comparison: VariantComparison | None) -> Section | None:
+    """The score of every variant by the number of labelled examples; None for a single number."""
+    tasks = [task for task in (comparison.tasks if comparison else ()) if len(task.by_budget) > 1]
+    if comparison is None or not tasks:
+        return None
+    looks = {**comparison.looks, _TRIVIAL: Series(MUTED, "", "--")}
+    plots = {"budgets": style.draw_panels([_plot_budgets(task) for task in tasks], looks)}
+    return Section("budgets", "Label efficiency", {}, plots)
+
+
+def _plot_budgets(task: TaskResult) -> Panel:
+    counts = [each.examples.train for each in task.by_budget]
+    names = [
+        name
+        for name in task.evaluation.estimates()
+        if all(name in each.estimates() for each in task.by_budget)
+    ]
+    lines: dict[str, list[Point]] = {}
+    for place, name in enumerate(names):
+        shift = (max(counts) / min(counts)) ** (_APART * (place - (len(names) - 1) / 2))
+        for count, evaluation in zip(counts, task.by_budget, strict=True):
+            estimate = evaluation.estimates()[name]
+            lines.setdefault(name, []).append(plot_estimate(count * shift, estimate, 100))
+    for count, evaluation in zip(counts, task.by_budget, strict=True):
+        if trivial := evaluation.best_trivial():
+            lines.setdefault(_TRIVIAL, []).append(plot_value(count, 100 * trivial[1]))
+    return Panel(task.name, "labelled examples", metric_axis(task.metric), lines, is_size=True)
+
+
+def write_mix(comparison: VariantComparison | None) -> Section | None:
+    """The weight of every layer, embeddings first, means over seeds with the standard deviation;
+    None if no task learnt to mix layers."""
+    if comparison is None:
+        return None
+    panels = []
+    for task in comparison.tasks:
+        lines: dict[str, list[Point]] = {}
+        for name in task.evaluation.variants:
+            seeds = [row for row in task.evaluation.rows if row.variant == name and row.mix]
+            if seeds:
+                weights = 100 * np.array([seed.mix for seed in seeds])
+                means, spread = weights.mean(axis=0), np.zeros(weights.shape[1])
+                if len(seeds) > 1:
+                    spread = weights.std(axis=0, ddof=1)
+                columns: Any = np.stack([means, means - spread, means + spread], axis=1)
+                lines[name] = [(layer, *column) for layer, column in enumerate(columns)]
+        if lines:
+            level = ("uniform weights", 100 / max(map(len, lines.values())))
+            panels.append(Panel(task.name, "layer", "weight (%)", lines, level))
+    if not panels:
+        return None
+    plots = {"mix": style.draw_panels(panels, comparison.looks, columns=2)}
+    return Section("mix", "Layer weights", {}, plots)
