@@ -244,7 +244,6 @@ def _list_orders(
     settings = {
         "version": TOKENS.version,
         "config": tokens_identity(config),
-        "lists": {},
         "tokenizer": {name: file["sha256"] for name, file in tokenizer.items()},
     }
     for row in corpus.files:
