@@ -36,8 +36,7 @@ from rungwise.tokenizer import (
     mask_units,
     open_encoder,
 )
-from rungwise.tokenizer.encoder import sample_corpus
-from rungwise.tokenizer.memo import int32_values
+from rungwise.tokenizer.encoder import int32_values, sample_corpus
 from rungwise.tokenizer.token_stage import (
     TOKENS,
     TokensConfig,
@@ -245,7 +244,6 @@ def _list_orders(
     settings = {
         "version": TOKENS.version,
         "config": tokens_identity(config),
-        "lists": {},
         "tokenizer": {name: file["sha256"] for name, file in tokenizer.items()},
     }
     for row in corpus.files:

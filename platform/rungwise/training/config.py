@@ -130,21 +130,17 @@ class GradientConfig(Fitting):
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
         workers = compute.num_workers
-        if self.global_batch_size < workers:
+        logical = compute.logical_workers or workers
+        if logical % workers:
             raise ConfigError(
-                f"pretrain.global_batch_size is {self.global_batch_size}, too few for "
-                f"compute.num_workers {workers}; lower the second"
+                f"compute.logical_workers is {logical}, which compute.num_workers {workers} does "
+                "not divide; change one of them"
             )
-        if (logical := compute.logical_workers) is not None:
-            if logical % workers:
-                raise ConfigError(
-                    f"compute.logical_workers is {logical}, which compute.num_workers {workers} "
-                    "does not divide; change one of them"
-                )
-            if self.global_batch_size < logical:
+        for key, parts in (("num_workers", workers), ("logical_workers", logical)):
+            if self.global_batch_size < parts:
                 raise ConfigError(
                     f"pretrain.global_batch_size is {self.global_batch_size}, too few for "
-                    f"compute.logical_workers {logical}; lower the second"
+                    f"compute.{key} {parts}; lower the second"
                 )
         if compute.min_workers is not None and compute.min_workers > workers:
             raise ConfigError(

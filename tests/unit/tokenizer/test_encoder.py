@@ -35,11 +35,12 @@ from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.encoder import (
     Backend,
     GigaEncoder,
+    MemoEncoder,
     NanoEncoder,
+    find_rule,
     hard_texts,
     matching_package,
 )
-from rungwise.tokenizer.memo import MemoEncoder, find_rule
 from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
 
 SENTENCES = (
@@ -172,7 +173,7 @@ def test_the_examples_of_the_bert_authors_hold(real_data: Path, tmp_path: Path) 
 
 
 def test_a_full_memo_is_emptied_and_the_ids_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rungwise.tokenizer.memo._MOST_CHARACTERS", 400)
+    monkeypatch.setattr("rungwise.tokenizer.encoder._MOST_CHARACTERS", 400)
     tokenizer = trained("byte_bpe")
     encoder, reference = make_encoder(tokenizer), ReferenceEncoder(tokenizer)
     assert isinstance(encoder, MemoEncoder)
