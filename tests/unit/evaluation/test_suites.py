@@ -35,7 +35,7 @@ from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySu
 from rungwise.models.families import kneser_ney, ngram_model
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
-from rungwise.tasks.formats.table import SickFormat, StsFormat
+from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, ByteBpeConfig, SpecialIds, train
 from tests.toy_rungs import FIRST_WORD, toy_rung
 from tests.unit.models.test_word_states import Recorder
@@ -226,7 +226,9 @@ def test_gensim_finds_the_same_correlations(real_data: Path, tmp_path: Path) -> 
         assert 100 * (1 - known.numbers[:, 0].mean()) == pytest.approx(unknown)
 
 
-PAIRS = StsFormat(layout="csv")
+PAIRS = TableFormat(
+    columns=ColumnsConfig(text=0, second=1, score=2), delimiter=",", quoting=True, header=False
+)
 
 
 def test_each_layer_and_the_table_by_hand(tmp_path: Path) -> None:
@@ -308,13 +310,13 @@ def test_damage_is_counted_on_the_terminal_and_named_by_the_key_of_the_suite(
     counts = Counter[str]()
     dropping = PAIRS.model_copy(update={"on_error": "drop"})
     pairs = SentencesSuite(path=path, format=dropping)._pairs("measure.sts.path", counts)
-    assert (len(pairs), counts["examples_dropped_for_their_score"]) == (2, 1)
+    assert (len(pairs), counts["damaged_examples_dropped"]) == (2, 1)
 
 
 def test_labels_and_rows_without_scores_are_refused(tmp_path: Path) -> None:
     path = (str(tmp_path / "sts.csv"),)
     with pytest.raises(ValidationError, match="found a format with labels"):
-        SentencesSuite(path=path, format=SickFormat(target="entailment"))
+        SentencesSuite(path=path, format=TableFormat(columns=ColumnsConfig(label="label")))
     (tmp_path / "sts.csv").write_text("\n")
     with pytest.raises(DataError, match="expected pairs of sentences with scores, found 0 rows"):
         SentencesSuite(path=path, format=PAIRS)._pairs("measure.sts.path", Counter())

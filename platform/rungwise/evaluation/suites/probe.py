@@ -44,7 +44,7 @@ from rungwise.evaluation.suites.states import (
     word_reader,
 )
 from rungwise.instances.order import evenly
-from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
+from rungwise.tasks.formats.tagged import ConllFormat, ConlluFormat
 from rungwise.tasks.kinds.tagging import marks_spans
 
 Places = NDArray[np.int64]

@@ -33,11 +33,11 @@ Shapes: N texts, V vocabulary, D size of a vector, E width.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.recent import Recent
@@ -49,7 +49,7 @@ from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.evaluation.suites.word_vectors import cosines
 from rungwise.models.trained.capabilities import SentenceVectors
 from rungwise.models.trained.contexts import StaticWords
-from rungwise.tasks.formats.table import SickFormat, StsFormat, TableFormat
+from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Text
 
@@ -158,13 +158,11 @@ class SentencesSuite(FileSuite):
 
     kind: Literal["sentences"] = "sentences"
     # a task format that has scores
-    format: Annotated[TableFormat | SickFormat | StsFormat, Field(discriminator="kind")]
+    format: TableFormat
 
     @field_validator("format")
     @classmethod
-    def _has_scores(
-        cls, value: TableFormat | SickFormat | StsFormat
-    ) -> TableFormat | SickFormat | StsFormat:
+    def _has_scores(cls, value: TableFormat) -> TableFormat:
         if not KINDS[value.task_kind].numeric:
             raise ValueError("expected pairs with scores, found a format with labels")
         return value

@@ -34,7 +34,14 @@ from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.tasks.config import FilesTaskConfig, split_files
-from rungwise.tasks.formats.base import WORDS_DROPPED, count_words, join_names, quote, suggest
+from rungwise.tasks.formats.base import (
+    DROPPED,
+    WORDS_DROPPED,
+    count_words,
+    join_names,
+    quote,
+    suggest,
+)
 from rungwise.tasks.formats.tagged import BARE, SPANS
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
@@ -235,7 +242,7 @@ def _read(
         names[file.uri] = file.name
         with _reading(file, split):
             examples.extend(form.read(file, split, counts))
-    dropped = {"examples": form.count_damaged(counts), "words": counts[WORDS_DROPPED]}
+    dropped = {"examples": counts[DROPPED], "words": counts[WORDS_DROPPED]}
     for what, damaged in dropped.items():
         if not damaged:
             continue
@@ -260,7 +267,7 @@ def check_first_examples(config: FilesTaskConfig) -> None:
         for file in form.select_files(split_files(config, split), counts):
             if not is_remote(file.uri):
                 with _reading(file, split):
-                    form.read_first(file, split, counts)
+                    next(iter(form.read(file, split, counts)), None)
 
 
 @contextlib.contextmanager
@@ -390,7 +397,7 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
 def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
     kind = task_kind(TaskInfo(config.format.task_kind, labels, False, ""))
     allowed = [name for name in kind.metric_names(()) if kind.metrics[name].selects]
-    metric = config.metric or config.format.default_metric or allowed[0]
+    metric = config.metric or allowed[0]
     if metric not in allowed:
         raise DataError(
             f"data.metric: {metric} does not fit the labels of this task ({join_names(labels)}); "

@@ -1,9 +1,8 @@
 """SQuAD's JSON, versions 1.1 and 2.0, and data sets in the same form, such as CMRC 2018.
 
-Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822, `is_impossible`). Offsets count
-characters of the context from 0, code points unless `offsets` says otherwise. Plausible answers of
-impossible questions are not read. An answer that is not at its offset is Damage: a model would
-learn other words.
+Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822, `is_impossible`). Plausible
+answers of impossible questions are not read. An answer that is not at its place, in code points, is
+Damage: a model would learn other words.
 """
 
 from collections import Counter
@@ -11,15 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import (
-    Damage,
-    FormatConfig,
-    Units,
-    code_point,
-    quote,
-    suggest_units,
-    words,
-)
+from rungwise.tasks.formats.base import Damage, FormatConfig, quote, words
 from rungwise.tasks.formats.records import Record, list_records, read_objects
 from rungwise.tasks.kinds.examples import Answer, Question
 
@@ -37,7 +28,6 @@ class SquadFormat(FormatConfig):
     layout: Literal["squad", "json_lines", "json", "parquet"] = "squad"
     # questions without an answer; drop turns version 2.0 into 1.1
     unanswerable: Literal["keep", "drop"] = "keep"
-    offsets: Units = "code_points"  # what `answer_start` counts
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
         for place, entry in self._entries(file, counts):
@@ -59,8 +49,7 @@ class SquadFormat(FormatConfig):
                 if not impossible and not answers:
                     raise Damage(
                         f"{where}: expected an answer, or is_impossible: true, found neither; mend "
-                        "the question, or use a file with answers",
-                        "want_of_an_answer",
+                        "the question, or use a file with answers"
                     )
                 yield Question(f"{file.name}:{id_}", id_, question, context, answers)
 
@@ -79,19 +68,17 @@ class SquadFormat(FormatConfig):
     ) -> Iterator[Answer]:
         for number, answer in enumerate(stated):
             place = f"{where}, answers[{number}]"
-            with self.skip_damage(counts, "", "answers"):
+            with self.skip_damage(counts, "", "answers_dropped_as_not_in_the_context"):
                 if not isinstance(answer, dict):
                     raise _type_error(place, "an object", answer)
                 text = words(_value(answer, "text", place, str), place, "the answer")
-                offset = _value(answer, "answer_start", place, int)
-                start = code_point(context, offset, self.offsets)
-                content = "" if start is None else context[start : start + len(text)]
-                if start is None or content != text:
+                start = _value(answer, "answer_start", place, int)
+                content = context[start : start + len(text)] if start >= 0 else ""
+                if content != text:
                     raise Damage(
-                        f"{place}: expected {quote(text)} in the context from character {offset} "
-                        f"on, found {quote(content)}{suggest_units(context, offset, text)}; mend "
-                        "the answer, or leave such answers out with data.format.on_error: drop",
-                        "not_being_in_the_context",
+                        f"{place}: expected {quote(text)} in the context from character {start} "
+                        f"on, found {quote(content)}; mend the answer (places count code points), "
+                        "or leave such answers out with data.format.on_error: drop"
                     )
                 yield Answer(text, start)
 
@@ -101,8 +88,7 @@ def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
     if len(texts) != len(starts):
         raise Damage(
             f"{where}: expected a start for each answer, found {len(texts)} texts and "
-            f"{len(starts)} starts; mend the line",
-            "an_answer_without_a_start",
+            f"{len(starts)} starts; mend the line"
         )
     pairs = zip(texts, starts, strict=True)
     return [{"text": text, "answer_start": start} for text, start in pairs]
@@ -118,6 +104,5 @@ def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
 def _type_error(where: str, expected: str, value: Any) -> Damage:
     return Damage(
         f"{where}: expected {expected} but found {quote(value)}; mend the file, or change "
-        "data.format.kind",
-        "what_is_missing",
+        "data.format.kind"
     )
