@@ -1,20 +1,10 @@
 """Load a task from files: read, split, sample and check it before anything trains on it.
 
-Typing errors in the inputs of examples, for a score on noisy text (claim K25).
-
-Each word of four letters or more is changed with a given probability, by one error inside it:
-
-    swap     two neighbouring letters change places
-    drop     a letter is missing
-    insert   a neighbouring key is hit as well
-    replace  a neighbouring key is hit instead
-
-As in Belinkov & Bisk 2018 (arXiv:1711.02173) the first and last letter stay. A word is a run of
-letters; for a letter that is not on an American keyboard the next letter of the word is hit. Errors
-depend only on the seed, the example and the position of the word, and the words changed at one rate
-are changed in the same way at each higher rate.
-
-No tagged word is lost, and the words of an answer stay while its offset moves with the text.
+And typing errors in the inputs of examples, for a score on noisy text (claim K25): a word of four
+letters or more has, with a given probability, two letters swapped, one dropped, or a neighbouring
+key inserted or put instead, inside of it (Belinkov & Bisk 2018, arXiv:1711.02173). Errors depend
+only on the seed, the example and the position of the word, and those of one rate stand at each
+higher rate.
 """
 
 import contextlib

@@ -1,9 +1,5 @@
-"""One label for a text or a pair of texts.
-
-Macro F1 averages over the classes that occur in the targets or the predictions, as scikit-learn
-does. Baselines: `majority`, the commonest label of the training split, and `chance`, the expected
-accuracy of a random guess.
-"""
+"""One label for a text or a pair of texts. Macro F1 averages over the classes that occur in the
+targets or the predictions, as scikit-learn does."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

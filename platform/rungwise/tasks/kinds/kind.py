@@ -1,12 +1,9 @@
-"""The interface of a kind of task: a class per kind, made for one task.
-
-All that depends on the kind is asked here: reading, the head and its loss, decoding, scores and
-baselines, errors, and words for the page. Packages above know no kind by name.
+"""The interface of a kind of task: a class per kind, made for one task. All that depends on the
+kind is asked here; packages above know no kind by name.
 
 Shapes: N examples, k sums each, C labels. The output of an item is an array of logits:
 
     classification  (C,)
-    multilabel      (C,)
     regression      ()
     tagging         (words, C)   the words of the item
     span            (T, 2)       start and end logits of every token of the row
@@ -46,8 +43,7 @@ class Reading:
     """How texts become rows, and outputs become answers.
 
     With `windows` a long text gives several items, as the context of a question always does;
-    `stride` is the distance in tokens between them. With `legal_tags` no tag follows another that
-    its scheme forbids.
+    `stride` is the distance in tokens between them.
     """
 
     pairs: Pairs = "joined"
@@ -55,7 +51,6 @@ class Reading:
     stride: int = 64
     max_question_tokens: int = 64
     max_answer_tokens: int = 30
-    legal_tags: bool = False
     sequence_length: int = 128
 
 

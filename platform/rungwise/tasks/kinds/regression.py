@@ -1,8 +1,5 @@
-"""One number for a text or a pair of texts.
-
-Spearman's correlation is Pearson's of ranks. The ranks are computed once, on the whole set, and not
-within each resample. Baseline: `mean`, that of the training scores.
-"""
+"""One number for a text or a pair of texts. Spearman's correlation is Pearson's of ranks, which are
+computed once, on the whole set, and not within each resample."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The base of kinds that predict labels or a number for a text or a pair of texts.
 
 A text that is too long is cut at its end, or read in windows, each an item with the target of its
-example. The logits of an example are the mean over its windows. Its label probabilities are then
-the normalised geometric mean over the windows, the logarithmic opinion pool (Genest & Zidek 1986,
-"Combining probability distributions", Statistical Science 1), as for a mean of log probabilities.
+example; the logits of an example are their mean, the logarithmic opinion pool (Genest & Zidek
+1986).
 """
 
 from __future__ import annotations
