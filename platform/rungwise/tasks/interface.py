@@ -7,13 +7,12 @@ from rungwise.tasks.kinds.classification import Classification
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
 from rungwise.tasks.kinds.generation import Generation
 from rungwise.tasks.kinds.kind import Reading, TaskKind
-from rungwise.tasks.kinds.multilabel import Multilabel
 from rungwise.tasks.kinds.regression import Regression
 from rungwise.tasks.kinds.span import Span
 from rungwise.tasks.kinds.tagging import Tagging
 
 _KINDS: tuple[type[TaskKind], ...] = (
-    *(Classification, Multilabel, Regression),
+    *(Classification, Regression),
     *(Tagging, Span, Choice, Generation),
 )
 KINDS: Mapping[Kind, type[TaskKind]] = {kind.name: kind for kind in _KINDS}

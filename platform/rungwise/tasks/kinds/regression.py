@@ -74,7 +74,7 @@ class Regression(SentenceKind):
     }
 
     def target(self, example: Text) -> float:
-        if isinstance(example.target, str | tuple):
+        if isinstance(example.target, str):
             raise DataError(
                 f"{example.where}: expected a number as target, found {example.target!r}"
             )
