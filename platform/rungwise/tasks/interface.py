@@ -3,19 +3,16 @@
 from collections.abc import Mapping
 
 from rungwise.tasks.kinds.choice import Choice
-from rungwise.tasks.kinds.classification import Classification
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
 from rungwise.tasks.kinds.generation import Generation
 from rungwise.tasks.kinds.kind import Reading, TaskKind
-from rungwise.tasks.kinds.regression import Regression
+from rungwise.tasks.kinds.sentences import Classification, Regression
 from rungwise.tasks.kinds.span import Span
 from rungwise.tasks.kinds.tagging import Tagging
 
-_KINDS: tuple[type[TaskKind], ...] = (
-    *(Classification, Regression),
-    *(Tagging, Span, Choice, Generation),
-)
-KINDS: Mapping[Kind, type[TaskKind]] = {kind.name: kind for kind in _KINDS}
+KINDS: Mapping[Kind, type[TaskKind]] = {
+    kind.name: kind for kind in (Classification, Regression, Tagging, Span, Choice, Generation)
+}
 
 
 def task_kind(info: TaskInfo, reading: Reading | None = None) -> TaskKind:

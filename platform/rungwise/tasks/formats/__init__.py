@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rungwise.tasks.formats.squad import SquadFormat
-from rungwise.tasks.formats.table import ChoiceFormat, TableFormat
+from rungwise.tasks.formats.table import ChoiceFormat, SquadFormat, TableFormat
 from rungwise.tasks.formats.tagged import ConllFormat, ConlluFormat, MarksFormat, TokensFormat
 from rungwise.tasks.formats.texts import FoldersFormat, ParallelFormat, ParsesFormat
 

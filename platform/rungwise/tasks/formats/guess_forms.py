@@ -217,7 +217,10 @@ def _guess_columns(
     """Yield tables, likeliest first. Without `by_contents`, only a name tells the labels."""
     if any(name not in columns for name in stated.values()):
         return
-    lengths = {name: _mean_length(values) for name, values in columns.items()}
+    lengths = {
+        name: fmean(len(value) if isinstance(value, str) else 0 for value in values)
+        for name, values in columns.items()
+    }
     prose = [name for name, values in columns.items() if _is_prose(values)]
     texts = prose or [name for name, values in columns.items() if not _are_ids(name, values)]
     longest = stated.get("text", max(texts or columns, key=lambda name: lengths[name]))
@@ -355,11 +358,6 @@ def _is_prose(values: Sequence[Any]) -> bool:
     if len(spaced) <= 0.5 * len(cells):
         return False
     return fmean(sum(c.isalpha() or c == " " for c in cell) / len(cell) for cell in cells) > 0.6
-
-
-def _mean_length(values: Sequence[Any]) -> float:
-    """Return the mean length in characters; values that are not text count as 0."""
-    return fmean(len(value) if isinstance(value, str) else 0 for value in values)
 
 
 def _guess_tagged(lines: Sequence[str]) -> Iterator[Form]:

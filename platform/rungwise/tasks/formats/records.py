@@ -220,10 +220,6 @@ class SplitColumn(Config):
     validation: Values | None = None
     test: Values | None = None
 
-    def splits_of(self, value: Any) -> list[str]:
-        """Return the splits that a value of the column names."""
-        return [split for split in SPLITS if plain(value) in (getattr(self, split) or ())]
-
 
 class RecordsFormat(FormatConfig):
     """Records by the names of their fields, or by indexes from 0."""
@@ -271,11 +267,12 @@ class RecordsFormat(FormatConfig):
         """Yield the records of a split, with values by key; several columns give a list."""
         source = self._from_cells if self.layout == "delimited" else self._from_json
         for line, record in source(file, counts):
-            if self.split and split not in (own := self.split.splits_of(record["split.column"])):
-                if not own and split == SPLITS[0]:  # once, not for each split
-                    counts["records_left_out_with_another_value_of_the_split"] += 1
-                continue
-            yield line, record
+            value = plain(record.get("split.column"))
+            own = [name for name in SPLITS if value in (getattr(self.split, name, None) or ())]
+            if self.split is None or split in own:
+                yield line, record
+            elif not own and split == SPLITS[0]:  # once, not for each split
+                counts["records_left_out_with_another_value_of_the_split"] += 1
 
     def _from_cells(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         indexes: dict[str, int | list[int]] = {}

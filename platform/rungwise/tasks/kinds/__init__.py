@@ -1,1 +1,1 @@
-"""The kinds of task, a file each. A new one is a file and a line in `tasks/interface.py`."""
+"""The kinds of task. A new one is a file here and a name in `tasks/interface.py`."""

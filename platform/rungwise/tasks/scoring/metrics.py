@@ -151,10 +151,7 @@ def score_answer(predicted: str, example: Question) -> tuple[float, float]:
     bare = normalise_chinese if chinese else normalise
     prediction, golds = bare(predicted), [bare(answer.text) for answer in example.answers]
     golds = [gold for gold in golds if gold] or [""]
-    f1 = max(
-        _chinese_f1(gold, prediction) if chinese else _word_f1(gold, prediction) for gold in golds
-    )
-    return float(prediction in golds), f1
+    return float(prediction in golds), max(_f1(gold, prediction, chinese) for gold in golds)
 
 
 def normalise(text: str) -> str:
@@ -163,20 +160,9 @@ def normalise(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text).split())
 
 
-def _word_f1(gold: str, predicted: str) -> float:
-    expected, words = gold.split(), predicted.split()
-    shared = sum((Counter(expected) & Counter(words)).values())
-    return _f1(shared, expected, words)
-
-
 def normalise_chinese(text: str) -> str:
     """Normalise as CMRC does: lower case, without blanks at both ends and its list of signs."""
     return text.lower().strip().translate(_WITHOUT_SIGNS)
-
-
-def _chinese_f1(gold: str, predicted: str) -> float:
-    expected, words = _CHINESE_WORD.findall(gold), _CHINESE_WORD.findall(predicted)
-    return _f1(_longest_common_run(expected, words), expected, words)
 
 
 def is_chinese(text: str) -> bool:
@@ -184,10 +170,14 @@ def is_chinese(text: str) -> bool:
     return len(_HAN.findall(text)) > len(_OTHER_WORD.findall(text))
 
 
-def _f1(shared: int, expected: Sequence[str], words: Sequence[str]) -> float:
+def _f1(gold: str, predicted: str, chinese: bool) -> float:
     """Return 2 shared / (all words of both); of no words 1 if the other has none either, else 0."""
+    expected, words = map(_CHINESE_WORD.findall if chinese else str.split, (gold, predicted))
     if not expected or not words:
-        return float(list(expected) == list(words))
+        return float(expected == words)
+    shared = (Counter(expected) & Counter(words)).total()
+    if chinese:
+        shared = _longest_common_run(expected, words)
     return 2 * shared / (len(expected) + len(words))
 
 
