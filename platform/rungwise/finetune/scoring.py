@@ -66,7 +66,7 @@ def collate(items: Sequence[Item], kind: TaskKind | type[TaskKind]) -> ItemBatch
     if None not in values:
         if kind.target_per_place:
             values = [tag for tags in values for tag in tags]
-        dtype = torch.float32 if kind.real_targets else torch.int64
+        dtype = torch.float32 if kind.numeric else torch.int64
         targets = torch.tensor(values, dtype=dtype)
     if kind.target_per_place:
         word_row = _integers(n for n, item in enumerate(items) for _ in item.places)

@@ -213,7 +213,7 @@ def test_a_split_may_have_a_format_of_its_own(tmp_path: Path) -> None:
 
 def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) -> None:
     train = "EU B-ORG\nin O\nBonn B-LOC\n\n" * 9
-    keys = {"train": train + "Rio BLOC\n", "test": train, "validation": train}
+    keys: dict[str, Any] = {"train": train + "Rio BLOC\n", "test": train, "validation": train}
     with pytest.raises(DataError, match=r"train\.tsv:37: expected tags .* as B-PER, found 'BLOC'"):
         made(tmp_path, format={"kind": "conll"}, **keys)
     summary, _ = made(tmp_path, format={"kind": "conll", "scheme": "as_is"}, **keys)

@@ -173,9 +173,7 @@ def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) 
     return ErrorAnalysis(
         variant,
         _class_scores(rows, pairs, kind) if kind.labelled else (),
-        tuple((*pair, count) for pair, count in pairs.most_common())
-        if kind.confuses_labels
-        else (),
+        tuple((*pair, count) for pair, count in pairs.most_common()) if kind.labelled else (),
         bins,
         sum(b.count * abs(b.confidence - b.right) for b in bins) / total if total else None,
         _by_length(rows, kind),
@@ -207,9 +205,9 @@ def _class_scores(
     rows: Sequence[PredictionRow], pairs: Counter[tuple[str, str]], kind: TaskKind
 ) -> tuple[ClassScores, ...]:
     right, gold, predicted = Counter[str](), Counter[str](), Counter[str]()
-    if kind.has_class_items:
+    if kind.class_items(()) is not None:
         for row in rows:
-            truth, answer = kind.class_items(row["gold"]), kind.class_items(row["prediction"])
+            truth, answer = (kind.class_items(row[key]) or set() for key in ("gold", "prediction"))
             for counts, items in ((right, truth & answer), (gold, truth), (predicted, answer)):
                 counts.update(name for name, *_ in items)
         names = sorted(gold | predicted)

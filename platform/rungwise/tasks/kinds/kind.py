@@ -137,13 +137,11 @@ class TaskKind(ABC):
     pools: ClassVar[bool] = False  # whether the head reads one vector of each row
     has_windows: ClassVar[bool] = False  # whether a long text can give several items
     target_per_place: ClassVar[bool] = False  # of an item's places, instead of one of the item
-    real_targets: ClassVar[bool] = False  # real numbers, instead of indices
     # Settings of fine-tuning that this kind has and not every other.
     finetune_keys: ClassVar[tuple[str, ...]] = ()
     words: ClassVar[str]  # the task in words, with the places {labels} and {input}
     score_name: ClassVar[str]  # of the score of one example, for the page
-    numeric: ClassVar[bool] = False  # whether an answer is a number, whose score is an error
-    confuses_labels: ClassVar[bool] = False  # whether its decisions are between all labels
+    numeric: ClassVar[bool] = False  # whether targets and answers are numbers; a score is an error
 
     def __init__(self, info: TaskInfo, reading: Reading | None = None) -> None:
         self.info = info
@@ -298,14 +296,10 @@ class TaskKind(ABC):
         """Return the decisions with a confidence; [] for a kind without probabilities."""
         return []
 
-    @property
-    def has_class_items(self) -> bool:
-        """Whether classes are scored by `class_items`, and not by the decisions."""
-        return False
-
-    def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
-        """Return the labels or spans of an answer, each with its class first."""
-        return set()
+    def class_items(self, answer: Any) -> set[tuple[Any, ...]] | None:
+        """Return the spans of an answer, each with its class first; None where decisions score the
+        classes."""
+        return None
 
     def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
         """Return a gold answer or a prediction of an example as readable text."""

@@ -218,7 +218,7 @@ class Classification(SentenceKind):
 
     name = "classification"
     answer = "label"
-    labelled = one_label = confuses_labels = True
+    labelled = one_label = True
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "one of {labels} labels for {input}"
     score_name = "accuracy"
@@ -309,7 +309,7 @@ class Regression(SentenceKind):
 
     name = "regression"
     answer = "score"
-    real_targets = numeric = True
+    numeric = True
     words = "a number for {input}"
     score_name = "mean absolute error"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {

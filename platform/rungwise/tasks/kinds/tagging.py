@@ -76,7 +76,7 @@ class Tagging(TaskKind):
 
     name = "tagging"
     answer = "tags"
-    labelled = target_per_place = confuses_labels = True
+    labelled = target_per_place = True
     finetune_keys = ("crf",)
     words = "one of {labels} tags for each word"
     score_name = "accuracy over words"
@@ -148,12 +148,8 @@ class Tagging(TaskKind):
         words = zip(row["gold"], row["prediction"], row["probabilities"], strict=True)
         return [Decision(gold, tag, p[self.info.labels.index(tag)]) for gold, tag, p in words]
 
-    @property
-    def has_class_items(self) -> bool:
-        return marks_spans(self.info.labels)
-
-    def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
-        return {*find_spans(answer)}
+    def class_items(self, answer: Any) -> set[tuple[Any, ...]] | None:
+        return {*find_spans(answer)} if marks_spans(self.info.labels) else None
 
     def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
         """Return the words with their tags, O left out."""
