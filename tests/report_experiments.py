@@ -45,6 +45,7 @@ from tests.report_pages import facts_of
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-2}
 METRICS = {
     "classification": ("accuracy", "macro_f1", "f1", "matthews"),
+    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
     "regression": ("pearson", "spearman", "mean_squared_error"),
     "tagging": ("f1", "precision", "recall", "accuracy"),
     "span": ("f1", "exact_match", "answerable_f1", "unanswerable_accuracy"),

@@ -23,6 +23,7 @@ from tests.small_models import VOCAB_SIZE, objective_of, small_config, small_mod
 FRAME = Frame(2, 3, 3, 16)
 INFO: dict[Kind, TaskInfo] = {
     "classification": TaskInfo("classification", ("left", "right"), False, "accuracy"),
+    "multilabel": TaskInfo("multilabel", ("left", "right"), False, "accuracy"),
     "regression": TaskInfo("regression", (), True, "accuracy"),
     "tagging": TaskInfo("tagging", ("O", "X"), False, "accuracy"),
     "span": TaskInfo("span", (), False, "accuracy"),
@@ -75,6 +76,10 @@ def toy_item(kind: Kind, number: int, rng: np.random.Generator, pairs: Pairs = "
     match kind:
         case "classification":
             return Item((FRAME.one([*words, 5 + answer]),), number, answer)
+        case "multilabel":
+            has = (answer, int(rng.integers(0, 2)))
+            marks = [mark if own else mark + 2 for mark, own in zip((5, 6), has, strict=True)]
+            return Item((FRAME.one([*words, *marks, *marks]),), number, has)
         case "regression":
             rows = {
                 "joined": (FRAME.two(words, [5 + answer]),),
@@ -112,6 +117,8 @@ class _Toy(TaskKind):
         return {"outputs": float(len(outputs.arrays))}
 
     def decode(self, outputs: Outputs, calibration: Any) -> list[Any]:
+        if self.info.kind == "multilabel":
+            return [{"answer": array > 0} for array in outputs.arrays]
         if self.info.kind == "generation":  # one word, and the end
             return [{"answer": [*array, FRAME.end, FRAME.end][:2]} for array in outputs.arrays]
         places = {"regression": None, "tagging": 1}.get(self.info.kind, 0)

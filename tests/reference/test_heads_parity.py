@@ -85,15 +85,18 @@ def rows(item=None):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("kind", ["classification", "multilabel", "regression"])
 def test_bert_for_sequence_classification(tmp_path, kind):
     labels = 1 if kind == "regression" else 3
-    problem = kind if kind == "regression" else "single_label_classification"
+    theirs_of = {"multilabel": "multi_label", "classification": "single_label"}
+    problem = f"{theirs_of[kind]}_classification" if kind in theirs_of else kind
     model = theirs("BertForSequenceClassification", num_labels=labels, problem_type=problem)
     head = SequenceHead(D, labels, "cls", 0.1, pooler=True)
     mine = ours(model, tmp_path, "mlm_nsp", head, model.classifier)
     read, inputs, _ = batch()
     labels_B = torch.rand(4) * 5 if labels == 1 else torch.randint(3, (4,))
+    if kind == "multilabel":
+        labels_B = torch.randint(2, (4, 3)).float()
     expected = model(**inputs, labels=labels_B)
     found_BC = mine(*read, rows())
     assert expected.logits.std() > 0.05  # the rows differ

@@ -37,6 +37,7 @@ _FEWEST_CHARACTERS = 500
 _FEWEST_OF_ONE = 4000  # whose held-out tenth is some sentences long (held_out.py)
 _TABLES = (".csv", ".tsv")
 _LADDER = "ladder"  # the recipe whose rungs `--ladder` writes
+_LONGEST_NAME = 40
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 _ROW = _LENGTH * 0.75  # tokens of a row, on average
 _DECODERS = ("gpt", "llama")  # read text as bytes, code too
@@ -117,7 +118,7 @@ def init(options: argparse.Namespace) -> None:
     workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
     text = write_recipe(name, sources, model, workflow)
     if options.ladder:
-        for task, why in list_gaps(sources, text).items():
+        for task, why in list_gaps(sources, load_fraction(text)).items():
             text = re.sub(rf"(?m)^  {task}: .*\n", "", text)
             say(f"the task {task} is left out: {why}")
         text = text.replace("\ntasks:\n\n", "\n")
@@ -131,7 +132,12 @@ def init(options: argparse.Namespace) -> None:
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
 
 
-def list_gaps(sources: Sequence[FileGroup], recipe: str) -> dict[str, str]:
+def load_fraction(text: str) -> float:
+    """The share of the text that a recipe holds out."""
+    return yaml.safe_load(text)["corpus"]["held_out_fraction"]
+
+
+def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:
     """The made tasks of the ladder that the sample of the text cannot fill, and why."""
     from rungwise.core.configuration.config import validate
     from rungwise.core.errors import DataError
@@ -148,7 +154,6 @@ def list_gaps(sources: Sequence[FileGroup], recipe: str) -> dict[str, str]:
     gaps: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Folder.at(f"{scratch}/corpus")
-        held_out = yaml.safe_load(recipe)["corpus"]["held_out_fraction"]
         rules = DocumentRules(held_out_fraction=held_out)
         summary = write_corpus([each.sample for each in sources], rules, "sample", folder)
         record = {"summary": summary.model_dump(mode="json")}
@@ -223,12 +228,6 @@ def write_recipe(
     size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES, documents)
     languages = ", ".join(dict.fromkeys(each.language for each in sources))
     amount = format_amount([(each.words, each.characters) for each in sources])
-    blocks = [
-        {"kind": each.kind, "name": each.kind, "paths": [*each.paths], **each.source}
-        for each in sources
-    ]
-    if len(blocks) == 1:
-        del blocks[0]["name"]
     lines = [
         f"# {languages}: about {documents:,} documents, {amount}. Written by `rungwise init`; "
         "change what you like.",
@@ -238,7 +237,7 @@ def write_recipe(
         "",
         "corpus:",
         "  sources:",
-        *(f"    - {flow(each)}" for each in blocks),
+        *(f"    - {flow(_source_block(each, len(sources) > 1))}" for each in sources),
         *([f"  held_out_fraction: {held_out} # of the bytes; {reason}"] if reason else []),
         "",
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
@@ -341,3 +340,8 @@ def write_rungs(size: Size) -> str:
     before, after = whole.index("\nvariants:"), whole.index("\nmeasure:")
     rungs = whole[whole.index("instances:") : before + 1] + "\n".join(lines) + "\n" + whole[after:]
     return re.sub(r"  library: .*\n", "", rungs)
+
+
+def _source_block(source: FileGroup, several: bool) -> dict[str, Any]:
+    name = {"name": source.kind} if several else {}
+    return {"kind": source.kind} | name | {"paths": list(source.paths)} | source.source

@@ -1,7 +1,12 @@
 """Describe what files hold, from samples: format, layout, language, size.
 
-The sample is read, cleaned and split by the steps of the corpus stage, so that what is said is what
-a run will have; for more text than the sample, the counts are estimates.
+    files ──> kinds by their first bytes ──> a source of a recipe for each kind that is text
+                    │                                  │
+                    └──> advice for what is no text    └──> a corpus of a sample: its counts
+
+The sample is read, cleaned and split by the steps of the stage, so that what is said is what a run
+will have; for more text than the sample, the counts are estimates. The recipe is a draft that a
+person checks before it is run (commands/init.py).
 """
 
 import codecs
@@ -75,15 +80,19 @@ def guess_layout(text: str) -> str:
     return "sentence" if ends > 0.8 and inside < 0.25 else "paragraph"
 
 
+def split_documents(text: str, separator: str) -> list[str]:
+    pattern = r"\n(?:[ \t]*\n)+" if separator == "blank_line" else r"\n"
+    return [part for part in re.split(pattern, text) if part.strip()]
+
+
 def guess_separator(text: str, layout: str) -> str:
     """Guess what separates documents within a file, "" for nothing."""
     if layout == "wrapped":
         return ""
-    parts = re.split(r"\n(?:[ \t]*\n)+", text)
-    blocks = [part.splitlines() for part in parts if part.strip()]
+    blocks = [block.splitlines() for block in split_documents(text, "blank_line")]
     if len(blocks) >= 5 and statistics.mean(map(len, blocks)) >= 3:
         return "blank_line"
-    lines = [line for line in text.split("\n") if line.strip()]
+    lines = split_documents(text, "line")
     indented = sum(line[0].isspace() for line in lines) / max(1, len(lines))
     short = sum(len(line) < 60 for line in lines) / max(1, len(lines))
     if layout == "paragraph" and len(lines) >= 20 and indented < 0.2 and short < 0.15:
@@ -190,7 +199,9 @@ class _Sample:
 
 def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     """Return the files below `paths` by kind, largest first, and what is not read of the others.
-    Raises ConfigError or DataError if nothing is there or a place cannot be reached."""
+
+    Raises ConfigError or DataError if nothing is there or a place cannot be reached.
+    """
     files: dict[str, list[SourceFile]] = {}
     by_kind: dict[str, dict[str, SourceFile]] = defaultdict(dict)
     for path in paths:
@@ -302,18 +313,18 @@ def _guess_lines(text: str) -> str:
     for mark, name in _TAG.findall(text):
         names[mark].add(name.lower())
     closed = bool(names[""] & names["/"])
-    tagged = _share(lines, lambda line: (closed and _TAG.search(line)) or _WIKI.search(line))
-    begun = _share(lines, _TAG.match)
+    tagged = _share(lines, lambda line: bool((closed and _TAG.search(line)) or _WIKI.search(line)))
+    begun = _share(lines, lambda line: bool(_TAG.match(line)))
     begins = closed and _TAG.match(text.lstrip())
     if _MARKUP.match(text) or begins or tagged >= _TAGGED or begun >= _BEGUN:
         return "markup"
-    if _share(lines, _TIME.match) >= _TIMED:
+    if _share(lines, lambda line: bool(_TIME.match(line))) >= _TIMED:
         return "times"
     return "table" if any(_are_rows(lines, each) for each in ("\t", ",", ";", "|", None)) else ""
 
 
-def _share(lines: Sequence[str], condition: Callable[[str], Any]) -> float:
-    return sum(bool(condition(line)) for line in lines) / max(1, len(lines))
+def _share(lines: Sequence[str], condition: Callable[[str], bool]) -> float:
+    return sum(map(condition, lines)) / max(1, len(lines))
 
 
 def _are_rows(lines: Sequence[str], separator: str | None) -> bool:
@@ -338,9 +349,10 @@ def _is_tag(cell: str) -> bool:
 
 
 def _read_head(file: SourceFile) -> bytes:
+    head = b""
     with contextlib.suppress(OSError):
-        return streams.read_head(file, _HEAD_BYTES)
-    return b""
+        head = streams.read_head(file, _HEAD_BYTES)
+    return head
 
 
 def _decode(head: bytes) -> tuple[str, str]:
@@ -396,8 +408,9 @@ def _read_rows(file: SourceFile, kind: str) -> _Sample:
     try:
         if kind == "parquet":
             with file.open() as stream, pq.ParquetFile(stream) as table:
-                batch = next(table.iter_batches(_SAMPLE_RECORDS), None)
-                rows = batch.to_pylist() if batch else []
+                for batch in table.iter_batches(_SAMPLE_RECORDS):
+                    rows = batch.to_pylist()
+                    break
                 share = len(rows) / max(1, table.metadata.num_rows) or 1.0
         else:
             with open_arrow(file) as stream, pa.ipc.open_stream(stream) as batches:

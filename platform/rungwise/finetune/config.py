@@ -161,7 +161,8 @@ class FinetuneConfig(Config):
     # a pair of texts as one row, as two rows in either order whose vectors are added, or a row for
     # each text, whose vectors are compared
     pairs: Pairs = "joined"
-    # balanced: weigh the loss of each class by one over its share of the training items
+    # balanced: weigh the loss of each class, or of having and lacking each label, by one over its
+    # share of the training items
     class_weights: Literal["balanced"] | None = None
     windows: bool = False  # for tasks of texts: read a long text in windows; false: cut it
     # tokens from one window to the next, also in the context of a question

@@ -316,7 +316,7 @@ def finetune(
     weights = None
     if config.class_weights:
         targets = [item.target for item in items]
-        weights = class_weights(targets, len(data.info.labels)).to(model.device)
+        weights = class_weights(model.kind, targets, len(data.info.labels)).to(model.device)
     measured: dict[str, float] = {}
     for epoch in range(first_epoch, config.epochs):
         model.train()

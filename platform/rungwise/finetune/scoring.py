@@ -40,7 +40,7 @@ class ItemBatch:
     ids: Tensor  # (R, T) int64
     segments: Tensor  # (R, T) int64
     rows: Rows
-    # (B,); tagging and generation (W,), spans (B, 2). None if any is unknown.
+    # (B,); multilabel (B, C), tagging and generation (W,), spans (B, 2). None if any is unknown.
     targets: Tensor | None
 
     def to(self, device: torch.device) -> Self:
@@ -255,10 +255,12 @@ def language_model_loss(model: TaskModel, batch: ItemBatch, states_RTE: Tensor) 
         ).total
 
 
-def class_weights(targets: Sequence[int], num_classes: int) -> Tensor:
+def class_weights(
+    kind: TaskKind | type[TaskKind], targets: Sequence[Any], num_classes: int
+) -> Tensor:
     """Return N / (K · N_c) for each class (C,), of N targets in the K classes that occur:
     scikit-learn's `balanced` (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a
-    class without targets."""
-    counts = torch.tensor(targets).bincount(minlength=num_classes)
-    weights = counts.sum() / (counts.count_nonzero() * counts)
+    class without targets. Each label of multilabel is two classes, absent and present: (2, C)."""
+    counts = kind.count_classes(torch.tensor(targets), num_classes)
+    weights = counts.sum(dim=0) / (counts.count_nonzero(dim=0) * counts)
     return torch.where(counts > 0, weights, 1.0)

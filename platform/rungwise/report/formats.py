@@ -19,6 +19,7 @@ _MINUS = "\N{MINUS SIGN}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _METRICS = {
     "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
     "f1": "F1",
     "chrf": "chrF",
     "matthews": "Matthews correlation",

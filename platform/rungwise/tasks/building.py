@@ -16,7 +16,9 @@ def build_task(
     context: Context,
 ) -> TaskSummary:
     """Write the splits. `inputs` has the corpus that a task is made of, and is empty for files.
-    Raises DataError, naming file and line, for data that no model should be trained on."""
+
+    Raises DataError, naming file and line, for data that no model should be trained on.
+    """
     match config:
         case ParagraphTaskConfig():
             task = made.load_paragraphs(config, inputs["corpus"])

@@ -185,8 +185,10 @@ def identity(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
 
 
 def input_digests(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
-    """Digest the files that the task reads, by split; {} if it reads none. Raises ConfigError if a
-    path matches nothing, DataError if the files of a split are empty."""
+    """Digest the files that the task reads, by split; {} if it reads none.
+
+    Raises ConfigError if a path matches nothing, DataError if the files of a split are empty.
+    """
     if not isinstance(config, FilesTaskConfig):
         return {}
     return {split: digest(paths, f"data.{split}") for split, paths in config.paths().items()}

@@ -6,13 +6,16 @@ from rungwise.tasks.kinds.choice import Choice
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
 from rungwise.tasks.kinds.generation import Generation
 from rungwise.tasks.kinds.kind import Reading, TaskKind
+from rungwise.tasks.kinds.multilabel import Multilabel
 from rungwise.tasks.kinds.sentences import Classification, Regression
 from rungwise.tasks.kinds.span import Span
 from rungwise.tasks.kinds.tagging import Tagging
 
-KINDS: Mapping[Kind, type[TaskKind]] = {
-    kind.name: kind for kind in (Classification, Regression, Tagging, Span, Choice, Generation)
-}
+_KINDS: tuple[type[TaskKind], ...] = (
+    *(Classification, Multilabel, Regression),
+    *(Tagging, Span, Choice, Generation),
+)
+KINDS: Mapping[Kind, type[TaskKind]] = {kind.name: kind for kind in _KINDS}
 
 
 def task_kind(info: TaskInfo, reading: Reading | None = None) -> TaskKind:

@@ -42,8 +42,10 @@ TASK = StageType(
 
 class TaskTextConfig(Config):
     """Which training text of a task to read. Labels only select examples; they are not text.
+
     `labels` and `minimum_score` keep the pairs that people judged alike, for objectives that learn
-    from such pairs."""
+    from such pairs.
+    """
 
     labels: tuple[str, ...] | None = None  # keep examples with these labels; null: all
     minimum_score: float | None = None  # keep examples with at least this score; null: all

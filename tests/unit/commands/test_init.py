@@ -352,6 +352,15 @@ def test_a_licence_is_taken_out_of_few_books_that_are_cut(tmp_path: Path, count:
     assert not any("Gutenberg" in text.title() for text in texts)
 
 
+def test_many_files_with_blank_lines_are_documents_each(tmp_path: Path) -> None:
+    for number in range(60):
+        blocks = ["\n".join(prose(100 * number + at, 4)) for at in range(6)]
+        (tmp_path / f"{number}.txt").write_text(f"Speech {number}\n\n" + "\n\n".join(blocks))
+    seen = only(tmp_path)
+    assert (seen.documents, seen.source) == (60, {"lines": "sentence"})
+    assert "a document is a file; `documents` of the source decides" in seen.notes
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, log_loss
+from sklearn.preprocessing import MultiLabelBinarizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.configuration.config import validate
@@ -24,6 +25,7 @@ from rungwise.evaluation.comparison.table import read_runs
 from rungwise.evaluation.statistics import estimate, paired_bootstrap, paired_difference
 from rungwise.report import formats
 from rungwise.serving.predictor import Predictor
+from rungwise.tasks.data.files import add_errors
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (
     ExampleCounts,
@@ -270,3 +272,56 @@ def test_a_correlation_is_told_as_the_page_shows_it(tmp_path: Path) -> None:
     [note] = [event["message"] for event in marks(events) if event["kind"] == "note"]
     assert note.startswith(f"first: test spearman {times_100}; with a typing error")
     assert note.count("%") == 1  # of the words that have one
+
+
+def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(tmp_path: Path) -> None:
+    labels = ("a", "b", "c")
+    known = summarise(TaskInfo("multilabel", labels, False, "micro_f1"), (40, 20, 30))
+    sets = ((), ("a",), ("a", "c"), ("b",))
+    settings = {"num_seeds": 2, "bootstrap_resamples": 100, "noise": [0.1, 1]}
+    summary, task, events = compared(
+        tmp_path, known, lambda n: sets[n % 4], {"first": ONE | {"epochs": 3}}, settings
+    )
+    table = pd.read_parquet(tmp_path / "out" / "predictions.parquet")
+    binarizer = MultiLabelBinarizer(classes=labels)
+    for row in summary.rows:
+        own = table[table.seed == row.seed]
+        gold, said = (
+            np.asarray(binarizer.fit_transform(own[name])) for name in ("gold", "prediction")
+        )
+        for average in ("micro", "macro"):
+            expected = f1_score(gold, said, average=average, zero_division=0)  # pyright: ignore[reportArgumentType]
+            assert row.test[f"{average}_f1"] == pytest.approx(expected, abs=1e-9)
+        assert row.test["exact_match"] == pytest.approx(accuracy_score(gold, said), abs=1e-9)
+        shares = np.stack(own.probabilities.to_list())
+        assert row.test["loss"] == pytest.approx(
+            np.mean([log_loss(gold[:, n], shares[:, n], labels=[0, 1]) for n in range(3)]), rel=1e-5
+        )
+    # The model that is kept scores the noisy copies as the record says.
+    predictor = Predictor.load(Folder.at(tmp_path / "out"))
+    threshold = predictor.model.calibration["label_threshold"]
+    chosen = table[table.seed == summary.chosen.seed]
+    for share, said in zip(chosen.probabilities, chosen.prediction, strict=True):
+        assert list(said) == [n for n, each in zip(labels, share, strict=True) if each > threshold]
+    [kept] = [row for row in summary.rows if row.seed == summary.chosen.seed]
+    assert list(kept.noise) == ["0.1", "1"]
+    for rate, found in kept.noise.items():
+        copies = add_errors(read_examples(task, "test"), float(rate), 0)
+        gold, said = (
+            np.asarray(binarizer.fit_transform(sets_))
+            for sets_ in (
+                [each.target for each in copies],
+                [each["labels"] for each in predictor(copies)],
+            )
+        )
+        expected = f1_score(gold, said, average="micro", zero_division=0)  # pyright: ignore[reportArgumentType]
+        assert found["micro_f1"] == pytest.approx(expected, abs=1e-9)
+        scores = [row.noise[rate]["micro_f1"] for row in summary.rows]
+        assert summary.variants["first"].noise[rate] == estimate(scores, (0, 1))
+    assert set(summary.variants["first"].cut) == {"train", "validation", "test"}
+    told = list(marks(events))
+    [note] = [event["message"] for event in told if event["kind"] == "note"]
+    for each in summary.variants["first"].noise.values():
+        assert f"{each.mean:.1%} [{each.low:.1%}, {each.high:.1%}]" in note
+    named = {name for event in told if event["kind"] == "metrics" for name in event["values"]}
+    assert {"test/micro_f1", "test_noise_0.1/micro_f1", "test_noise_1/exact_match"} <= named

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from seqeval.metrics import classification_report
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import errors as predictions
@@ -46,6 +47,10 @@ def made(kind: str, seed: int) -> tuple[TaskInfo, list[Example], list[dict[str, 
         if kind == "classification":
             examples.append(Text(f"a:{n}", text, None, LABELS[gold]))
             outputs.append(rng.normal(size=3) + np.eye(3)[gold])
+        elif kind == "multilabel":
+            has = np.random.default_rng(n).random(3) < 0.4
+            examples.append(Text(f"a:{n}", text, None, tuple(sorted(np.array(LABELS)[has]))))
+            outputs.append(rng.normal(size=3) + 2 * has - 1)
         elif kind == "choice":
             examples.append(ChoiceExample(f"a:{n}", text, None, ("a", "b", "c"), gold))
             outputs.append(rng.normal(size=3) + np.eye(3)[gold])
@@ -54,7 +59,7 @@ def made(kind: str, seed: int) -> tuple[TaskInfo, list[Example], list[dict[str, 
             named = tuple(TAGS[t] for t in tags)
             examples.append(Tagged(f"a:{n}", ("w",) * length, named))
             outputs.append(rng.normal(size=(length, 5)) + 2 * np.eye(5)[tags])
-    labels = {"classification": LABELS, "tagging": TAGS}.get(kind, ())
+    labels = {"classification": LABELS, "multilabel": LABELS, "tagging": TAGS}.get(kind, ())
     info = TaskInfo(kind, labels, False, "accuracy")  # pyright: ignore[reportArgumentType]
     items = [Item((), n, places=(1,) * lengths[n]) for n in range(COUNT)]
     said = task_kind(info).decode(Outputs(outputs, items, examples), {})
@@ -124,6 +129,24 @@ def test_classes_and_confusion_are_scikit_learns(tmp_path: Path) -> None:
     for gold, said, count in found.confusion:
         assert matrix[LABELS.index(gold), LABELS.index(said)] == count
     assert sum(count for *_, count in found.confusion) == matrix.sum() == 2 * COUNT
+
+
+def test_each_of_several_labels_is_scikit_learns(tmp_path: Path) -> None:
+    info, rows = kept(tmp_path, "multilabel")
+    found, of = analyse_errors(rows, "a", task_kind(info)), columns(tmp_path)
+    binarizer = MultiLabelBinarizer(classes=LABELS)
+    gold, said = (np.asarray(binarizer.fit_transform(of[name])) for name in ("gold", "prediction"))
+    shares = np.array(precision_recall_fscore_support(gold, said))
+    ours = {c.name: (c.precision, c.recall, c.f1, c.gold) for c in found.classes}
+    np.testing.assert_allclose([ours[name] for name in LABELS], shares.T, atol=1e-9)
+    assert found.confusion == ()
+    # A confidence is that of each label, in what is said of it.
+    share = np.array(of["probabilities"])
+    confidence, right = np.where(said, share, 1 - share).ravel(), (gold == said).ravel()
+    assert found.calibration_error == pytest.approx(gap(confidence, right), abs=1e-9)
+    exact = accuracy_score(gold, said)
+    assert sum(p.count * p.score for p in found.by_length) / len(gold) == pytest.approx(exact)
+    assert {each.gold for each in found.wrong} >= {"no label"}
 
 
 def test_types_of_spans_are_seqevals(tmp_path: Path) -> None:

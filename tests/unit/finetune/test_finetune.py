@@ -343,6 +343,7 @@ def test_an_answer_does_not_depend_on_the_others_and_stands_in_its_place(kind: K
         item = items[place]
         expected = {
             "classification": (2,),
+            "multilabel": (2,),
             "regression": (),
             "tagging": (len(item.places), 2),
             "span": (len(item.rows[0].ids), 2),
@@ -364,6 +365,9 @@ def test_the_loss_of_a_split_is_the_mean_over_items_or_words(kind: Kind) -> None
         match kind:
             case "regression":
                 losses.append((float(logits_T) - item.target) ** 2)
+            case "multilabel":
+                share, has = logits_T.sigmoid(), torch.tensor(item.target)
+                losses.append(-torch.where(has > 0, share, 1 - share).log().mean().item())
             case "tagging":
                 target = torch.tensor(item.target)
                 losses += functional.cross_entropy(logits_T, target, reduction="none").tolist()

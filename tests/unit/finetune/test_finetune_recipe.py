@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load
 from sklearn.metrics import log_loss
-from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.finetune import FinetuneConfig, Scores, SplitData, TaskData, finetune, loop
@@ -82,16 +82,16 @@ def test_class_weights_are_those_of_scikit_learn_and_1_for_a_class_without_examp
     targets = np.random.default_rng(0).choice(4, size=200, p=[0.6, 0.3, 0.02, 0.08])
     present = np.unique(targets)
     expected = compute_class_weight("balanced", classes=present, y=targets)
-    found = class_weights(targets.tolist(), 6)
+    found = class_weights(KINDS["classification"], targets.tolist(), 6)
     np.testing.assert_allclose(found[present].numpy(), expected, rtol=1e-6)
     assert found[4:].tolist() == [1.0, 1.0]
-    assert class_weights([0, 1, 1, 0], 2).tolist() == [1.0, 1.0]
+    assert class_weights(KINDS["classification"], [0, 1, 1, 0], 2).tolist() == [1.0, 1.0]
 
 
 def test_a_weighed_loss_over_all_of_a_split_is_scikit_learns() -> None:
     rng = np.random.default_rng(1)
     targets, logits = rng.choice(3, size=50, p=[0.7, 0.2, 0.1]), rng.normal(size=(50, 3))
-    weights = class_weights(targets.tolist(), 3)
+    weights = class_weights(KINDS["classification"], targets.tolist(), 3)
     total, count = KINDS["classification"].loss_sums(
         torch.tensor(logits), torch.tensor(targets), weights.double()
     )
@@ -100,6 +100,19 @@ def test_a_weighed_loss_over_all_of_a_split_is_scikit_learns() -> None:
     assert total.item() / count == pytest.approx(
         log_loss(targets, shares, sample_weight=each, labels=[0, 1, 2]), rel=1e-6
     )
+
+
+def test_of_several_labels_each_is_weighed_as_two_classes() -> None:
+    rng = np.random.default_rng(2)
+    targets, logits = rng.random((80, 3)) < [0.5, 0.1, 0.0], rng.normal(size=(80, 3))
+    weights = class_weights(KINDS["multilabel"], targets.astype(int).tolist(), 3).double()
+    given = torch.tensor(targets).double()
+    total, count = KINDS["multilabel"].loss_sums(torch.tensor(logits), given, weights)
+    expected = []
+    for gold, each in zip(targets.T, logits.T, strict=True):
+        shares, own = 1 / (1 + np.exp(-each)), compute_sample_weight("balanced", gold)
+        expected.append(np.mean(own * -np.log(np.where(gold, shares, 1 - shares))))
+    assert total.item() / count == pytest.approx(np.mean(expected), rel=1e-6)
 
 
 def with_train(data: TaskData, items: list[Any]) -> TaskData:
@@ -201,7 +214,7 @@ def test_a_swept_value_that_does_nothing_fails_the_sweep(
         ("span", {"stride": 6}, 6),
         ("span", {"stride": 7}, 6),  # half of the 13 places beside three marks
         ("regression", {"stride": 7}, 6),
-        ("classification", {"stride": 7}, 7),
+        ("multilabel", {"stride": 7}, 7),
         ("span", {"max_answer_tokens": 9}, 9),
         ("generation", {"max_answer_tokens": 6}, 6),
         ("generation", {"max_answer_tokens": 9}, 6),  # a target takes at most half of a row

@@ -281,6 +281,7 @@ def test_a_pair_of_which_a_text_has_no_tokens_is_left_out_and_counted(tmp_path: 
     [
         ({"pair": False}, "to write for another, found one of 3 labels for a text;"),
         ({"kind": "regression"}, "found a number for a pair of texts;"),
+        ({"kind": "multilabel"}, "found which of 3 labels a pair of texts has;"),
         ({"labels": LABELS[1:]}, r"train\.tsv:\d+: the label 'contradiction' is not among"),
     ],
 )

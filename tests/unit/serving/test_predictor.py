@@ -28,6 +28,7 @@ from tests.small_models import VOCAB_SIZE, small_config
 
 INFO: dict[Kind, TaskInfo] = {
     "classification": TaskInfo("classification", ("left", "right"), False, "accuracy"),
+    "multilabel": TaskInfo("multilabel", ("right", "left", "up"), False, "micro_f1"),
     "regression": TaskInfo("regression", (), True, "pearson"),
     "tagging": TaskInfo("tagging", ("O", "B-X", "I-X"), False, "f1"),
     "span": TaskInfo("span", (), False, "f1"),
@@ -36,6 +37,7 @@ INFO: dict[Kind, TaskInfo] = {
 }
 RECORDS: dict[Kind, list[dict[str, Any]]] = {
     "classification": [{"text": "w5 w6 w7"}, {"text": ""}, {"text": "w9 " * 40}],
+    "multilabel": [{"text": "w5 w6 w7"}, {"text": ""}, {"text": "w9 " * 40}],
     "regression": [{"text": "w5 w6", "second": "w7"}, {"text": "w5", "second": "w5"}],
     "tagging": [{"words": ["w5", "w6", "w7"]}, {"words": ["w8"] * 40}],
     "span": [{"question": "w5", "context": "w6  w7, w8 w9 " * 9}],
@@ -47,6 +49,7 @@ RECORDS: dict[Kind, list[dict[str, Any]]] = {
 }
 COLUMNS: dict[Kind, set[str]] = {
     "classification": {"label", "probability"},
+    "multilabel": {"labels", "probabilities"},
     "regression": {"score"},
     "tagging": {"tags"},
     "span": {"text", "start", "end", "no_answer_score"},
@@ -116,6 +119,9 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
             assert span == prediction["text"]
         if kind == "choice":
             assert sum(prediction["probabilities"]) == pytest.approx(1)
+        if kind == "multilabel":
+            named = zip(INFO[kind].labels, prediction["probabilities"], strict=True)
+            assert prediction["labels"] == sorted(name for name, share in named if share > 0.5)
     for size in (1, 2):
         lines = "".join(predict_lines(predictor, iter(examples), size)).splitlines()
         for number, (line, whole) in enumerate(zip(lines, together, strict=True)):
@@ -159,7 +165,7 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
         ]
         frame = served.predict(SimpleNamespace(), pd.DataFrame(rows))
         assert list(frame["option"]) == [prediction["option"] for prediction in together]
-    if kind in ("classification", "generation"):
+    if kind in ("classification", "multilabel", "generation"):
         texts, name = [record["text"] for record in records], min(COLUMNS[kind])
         frame = served.predict(SimpleNamespace(), texts)
         assert list(frame[name]) == [prediction[name] for prediction in together]

@@ -138,6 +138,16 @@ def test_words_of_a_text_without_blanks_are_its_characters(folder: Folder) -> No
     assert run(folder, info, splits).scores["test"]["accuracy"] == 1
 
 
+def test_a_label_that_all_texts_have_or_none_is_certain(folder: Folder) -> None:
+    info = TaskInfo("multilabel", ("all", "none", "some"), False, "micro_f1")
+    texts = [
+        text_of(f"{word} thing", ("all", *more)) for word, *more in (["red", "some"], ["blue"])
+    ]
+    result = run(folder, info, {"train": texts * 3, "validation": texts, "test": texts})
+    assert [each["labels"] for each in result.predictions] == [["all", "some"], ["all"]]
+    assert result.predictions[0]["probabilities"][:2] == [1, 0]
+
+
 def test_a_word_is_tagged_by_its_suffix_and_its_neighbours(folder: Folder) -> None:
     def sentence(noun: str, verb: str) -> Tagged:
         words = ("the", f"{noun}ness", f"{verb}ed", "to", "run", "a", "run")

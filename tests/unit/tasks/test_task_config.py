@@ -15,6 +15,7 @@ from rungwise.tasks.config import (
     TaskConfig,
     identity,
     input_digests,
+    split_files,
 )
 
 FORM = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
@@ -84,6 +85,10 @@ def test_a_bad_block_is_refused(keys: dict[str, Any], message: str) -> None:
         task(**keys)
 
 
+def test_one_path_is_a_list_of_one() -> None:
+    assert task(train="a").train == task(train=["a"]).train == ("a",)
+
+
 def test_a_task_that_moves_is_the_same_and_one_that_changes_is_not(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
@@ -123,3 +128,9 @@ def test_a_path_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> None
     )
     with pytest.raises(DataError, match=r"data\.train: expected data, found 1 empty files"):
         input_digests(task(train=str(tmp_path / "empty.tsv")))
+
+
+def test_a_file_that_two_paths_match_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(ROWS)
+    config = task(train=[str(tmp_path), str(tmp_path / "*.tsv")])
+    assert [file.name for file in split_files(config, "train")] == ["a.tsv"]

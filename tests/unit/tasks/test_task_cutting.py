@@ -72,6 +72,14 @@ def test_words_that_are_lost_or_torn_are_counted(letters: Tokenizer) -> None:
     assert (read.cut_examples, read.cut_words, read.windowed_examples) == (0, 0, 3)
 
 
+def test_of_a_pair_in_windows_only_the_shorter_text_is_cut(letters: Tokenizer) -> None:
+    # Room for nine: four tokens of the shorter text beside windows over the longer one.
+    pairs: list[Example] = [Text("1", "aa bb cc", "dd " * 9), Text("2", "dd " * 9, "aa bb")]
+    assert share_of("pair", pairs, letters, 12, windows=True) == CutShare(
+        examples=2, cut_examples=1, windowed_examples=2, words=23, cut_words=1, length=15
+    )
+
+
 def test_a_choice_loses_the_front_of_its_context_and_then_of_its_question(
     letters: Tokenizer,
 ) -> None:

@@ -81,6 +81,17 @@ def test_a_file_is_read_as_these_examples(tmp_path: Path, title: str) -> None:
     assert counts == case.get("counts", {})
 
 
+def test_to_iob2_leaves_iob2_and_other_tags_alone() -> None:
+    assert to_iob2(["O", "B-A", "I-A", "B-A", "O", "B-B", "I-B"]) == [
+        *("O", "B-A", "I-A", "B-A", "O", "B-B", "I-B")
+    ]
+    assert to_iob2(["I-A", "I-A", "I-B", "B-B", "O", "I-B"]) == [
+        *("B-A", "I-A", "B-B", "B-B", "O", "B-B")
+    ]
+    assert to_iob2(["NN", "IN", "JJ"]) == ["NN", "IN", "JJ"]
+    assert to_iob2(["S-x", "NN"], {"S-x", "NN"}) == ["S-x", "NN"]
+
+
 @pytest.mark.parametrize("marks", ["BIES", "BILU", "BMES"])
 def test_every_scheme_of_spans_is_read_as_iob2(marks: str) -> None:
     rng = random.Random(1)
@@ -152,6 +163,14 @@ def test_stated_labels_are_those_of_the_converted_tags(
         assert set(stated) == tags >= set(read.tags)
         with pytest.raises(DataError, match=r"expected one of the labels"):
             read_content(tmp_path, form, content.replace(written[0], "B-QQ", 1))
+
+
+def test_words_marked_without_a_type_are_spans() -> None:
+    # Peking University's marks of two words of two and three characters, and one of one.
+    assert to_iob2(list("BEBMES"), set("BMES")) == [
+        *("B-span", "I-span", "B-span", "I-span", "I-span", "B-span")
+    ]
+    assert to_iob2(["S", "NN"], {"S", "NN"}) == ["S", "NN"]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {

@@ -11,6 +11,7 @@ from sacrebleu.metrics.chrf import CHRF
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.interface import KINDS, task_kind
@@ -23,6 +24,8 @@ from rungwise.tasks.kinds.examples import (
     TaskInfo,
     Text,
 )
+from rungwise.tasks.kinds.items import Item
+from rungwise.tasks.kinds.kind import Outputs
 from rungwise.tasks.scoring import metrics
 
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
@@ -34,6 +37,19 @@ def classification(rng: np.random.Generator, count: int, labels: tuple[str, ...]
     return (
         [{"label": str(predicted), "probability": 1.0} for predicted, _ in drawn],
         [Text("a", "a", target=str(wanted)) for _, wanted in drawn],
+    )
+
+
+def multilabel(rng: np.random.Generator, count: int, labels: tuple[str, ...]) -> Case:
+    """Some texts have no label, and some labels are on no text."""
+    said, gold = rng.random((2, count, len(labels))) < rng.random((2, 1, len(labels)))
+
+    def names(row: Any) -> list[str]:
+        return sorted(label for label, has in zip(labels, row, strict=True) if has)
+
+    return (
+        [{"labels": names(row)} for row in said],
+        [Text("a", "a", target=tuple(names(row))) for row in gold],
     )
 
 
@@ -90,6 +106,7 @@ TWO, FOUR = ("no", "yes"), ("a", "b", "c", "d")
 TASKS: list[tuple[Kind, tuple[str, ...]]] = [
     ("classification", TWO),
     ("classification", FOUR),
+    ("multilabel", FOUR),
     ("regression", ()),
     ("tagging", TAGS),
     ("span", ()),
@@ -99,8 +116,9 @@ TASKS: list[tuple[Kind, tuple[str, ...]]] = [
 
 
 def draw(rng: np.random.Generator, info: TaskInfo, count: int) -> Case:
-    if info.kind == "classification":
-        return classification(rng, count, info.labels)
+    if info.kind in ("classification", "multilabel"):
+        of_labels = classification if info.kind == "classification" else multilabel
+        return of_labels(rng, count, info.labels)
     others = {"regression": regression, "tagging": tagging, "span": spans, "choice": choices}
     return {**others, "generation": written}[info.kind](rng, count)
 
@@ -123,6 +141,11 @@ def library_scores(
                 "macro_f1": f1(gold, predicted, average="macro"),
                 "matthews": matthews_corrcoef(gold, predicted) if several else 0.0,
             }
+        case "multilabel":
+            binarizer = MultiLabelBinarizer(classes=info.labels)
+            both = [np.asarray(binarizer.fit_transform(each)) for each in (gold, predicted)]
+            scores = {f"{name}_f1": f1(*both, average=name) for name in ("micro", "macro")}
+            return scores | {"exact_match": accuracy_score(*both)}
         case "regression":
             errors = np.mean((np.array(predicted) - gold) ** 2)
             constant = np.ptp(predicted) == 0 or np.ptp(gold) == 0
@@ -189,6 +212,29 @@ def test_metrics_are_the_libraries_on_the_whole_set_and_on_resamples(
                 library = library_scores(*resample, task.info)
                 if metric in library:  # the two of SQuAD 2.0 stand only where there are both
                     assert value == pytest.approx(library[metric], abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", ["micro_f1", "macro_f1", "exact_match"])
+def test_the_threshold_of_labels_is_the_best_on_validation(metric: str) -> None:
+    rng = np.random.default_rng(6)
+    info = TaskInfo("multilabel", FOUR, False, metric)
+    gold_NC = rng.random((80, 4)) < [0.5, 0.2, 0.1, 0.05]
+    logits_NC = rng.normal(size=(80, 4)) + 2 * gold_NC - 2
+    names = [tuple(n for n, has in zip(FOUR, row, strict=True) if has) for row in gold_NC]
+    examples = [Text("a", "a", target=each) for each in names]
+    items = [Item((), n) for n in range(80)]
+    found = task_kind(info).calibrate(Outputs(list(logits_NC), items, examples))
+    score = {
+        "micro_f1": partial(f1_score, average="micro"),
+        "macro_f1": partial(f1_score, average="macro"),
+        "exact_match": accuracy_score,
+    }[metric]
+    tried = [score(gold_NC, 1 / (1 + np.exp(-logits_NC)) > t / 100) for t in range(1, 100)]
+    said = task_kind(info).decode(Outputs(list(logits_NC), items, examples), found)
+    assert task_kind(info).score(said, examples)[metric] == pytest.approx(max(tried), abs=1e-9)
+    assert max(tried) > tried[49], "half is too high"
+    equal = 1 + np.flatnonzero(np.array(tried) == max(tried))
+    assert found["label_threshold"] == min(equal, key=lambda t: abs(t - 50)) / 100
 
 
 def test_totals_of_any_shape_have_values_of_that_shape() -> None:

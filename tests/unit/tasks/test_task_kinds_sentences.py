@@ -21,8 +21,18 @@ from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
 from rungwise.tokenizer.training import wordpiece
 
 WORDS = [
-    *("zero", "one", "two", "three", "four", "five"),
-    *("six", "seven", "eight", "nine", "ten", "11"),
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "11",
 ]
 FRAME = Frame(start=101, between=102, end=103, sequence_length=8)
 LABELS = TaskInfo("classification", ("no", "yes"), False, "accuracy")
@@ -174,6 +184,21 @@ def test_an_option_is_cut_only_if_it_does_not_fit_alone(
     assert rows(item) == [row]
 
 
+def test_examples_with_different_numbers_of_options_stay_apart(tokenizer: Tokenizer) -> None:
+    examples = [
+        ChoiceExample("a", "one", None, ("two", "three")),
+        ChoiceExample("b", "four", None, ("five", "six", "seven")),
+    ]
+    items = task_kind(OPTIONS).encode(examples, tokenizer, FRAME)
+    assert rows(items[1])[0] == (101, 4, 102, 5, 103)
+    predictions = task_kind(OPTIONS).decode(
+        Outputs([np.array([0.0, 1.0]), np.array([2.0, 0.0, 0.0])], items, examples), {}
+    )
+    assert [prediction["option"] for prediction in predictions] == [1, 0]
+    assert [len(prediction["probabilities"]) for prediction in predictions] == [2, 3]
+    assert sum(predictions[1]["probabilities"]) == pytest.approx(1)
+
+
 @settings(max_examples=50)
 @given(
     st.lists(st.integers(0, 9), max_size=9), st.integers(4, 30), st.sampled_from(get_args(Pairs))
@@ -248,6 +273,15 @@ def test_long_sentences_are_cut_between_words_and_too_long_words_inside(
     assert [item.target for item in items] == [(0, 0, 1), (2, 0), (1,), (0,)]
 
 
+def test_a_sentence_without_words_has_an_item_and_no_tags(cased_tokenizer: Tokenizer) -> None:
+    examples = [Tagged("a", ()), Tagged("b", ("a",))]
+    items = task_kind(INFO).encode(examples, cased_tokenizer, CASED_FRAME)
+    predictions = task_kind(INFO).decode(
+        Outputs([np.zeros((0, 3)), np.array([[0, 1, 0]])], items, examples), {}
+    )
+    assert predictions == [{"tags": []}, {"tags": ["B-X"]}]
+
+
 @settings(max_examples=60)
 @given(
     st.lists(st.text(st.sampled_from("abc中文. \u200b\u0301é😀"), max_size=7), max_size=25),
@@ -310,6 +344,46 @@ def test_the_majority_is_that_of_the_training_split() -> None:
         {"accuracy": 1 / 4, "macro_f1": 0.4 / 2, "matthews": 0, "f1": 0.4}
     )
     assert scores["chance"] == {"accuracy": 1 / 2}
+
+
+def test_of_several_labels_the_best_that_needs_no_text_is_found() -> None:
+    info = TaskInfo("multilabel", ("a", "b", "c"), False, "micro_f1")
+    train = [Text("a", "a", target=t) for t in ((), ("a", "b"), ("a", "b"), ("a",), (), ("c",), ())]
+    test = [Text("a", "a", target=t) for t in ((), ("a",), ("a", "b"))]
+    # Of seven texts three have a, two b: F1 of a is 6/13, of a and b 10/20, of all 12/27.
+    assert task_kind(info).baselines(train, test) == {
+        "no_label": {"micro_f1": 0, "macro_f1": 0, "exact_match": pytest.approx(1 / 3)},
+        "majority": {"micro_f1": 0, "macro_f1": 0, "exact_match": pytest.approx(1 / 3)},
+        "most_frequent": pytest.approx(
+            {"micro_f1": 6 / 9, "macro_f1": (4 / 5 + 2 / 4) / 3, "exact_match": 1 / 3}
+        ),
+        "every_label": pytest.approx(
+            {"micro_f1": 6 / 12, "macro_f1": (4 / 5 + 2 / 4) / 3, "exact_match": 0}
+        ),
+    }
+
+
+def test_the_mean_score_correlates_with_nothing() -> None:
+    info = TaskInfo("regression", (), True, "pearson")
+    train = [Text("a", "a", "b", score) for score in (1.0, 3.0)]
+    test = [Text("a", "a", "b", score) for score in (0.0, 4.0)]
+    assert task_kind(info).baselines(train, test) == {
+        "mean": {"pearson": 0, "spearman": 0, "mean_squared_error": 4}
+    }
+
+
+def test_each_word_has_its_commonest_tag() -> None:
+    info = TaskInfo("tagging", ("O", "B-X"), False, "f1")
+    train = [
+        Tagged("a", ("a", "b", "b", "b"), ("O", "B-X", "B-X", "O")),
+        Tagged("b", ("a",), ("O",)),
+    ]
+    test = [Tagged("c", ("a", "b", "new"), ("O", "B-X", "O"))]
+    scores = task_kind(info).baselines(train, test)
+    assert scores["word_majority"] == {"accuracy": 1, "precision": 1, "recall": 1, "f1": 1}
+    assert scores["majority"] == pytest.approx(
+        {"accuracy": 2 / 3, "precision": 0, "recall": 0, "f1": 0}
+    )
 
 
 def test_answers_are_guessed_from_where_contexts_begin() -> None:

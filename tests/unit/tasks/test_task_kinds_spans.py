@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from rungwise.finetune import SplitData, scoring
+from rungwise.finetune.loop import build
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, Question
 from rungwise.tasks.kinds.items import Frame, Item, Row, locate, windows
@@ -28,6 +30,7 @@ from rungwise.tokenizer import (
 )
 from tests.conftest import made_up_sentences
 from tests.task_cases import SPAN, perfect_logits
+from tests.toy_tasks import FRAME, config_of, toy_data
 
 # Letters, composed and combined accents, han characters, a ligature, blanks of many kinds, emoji
 # joined to one, characters of four bytes, marks that are not seen, and wide forms.
@@ -116,6 +119,18 @@ def test_tokens_stand_in_order_and_hold_what_can_be_seen(
     assert all(before[1] <= after[0] for before, after in pairwise(places))
 
 
+def test_an_accent_in_two_code_points_is_part_of_its_letter(
+    tokenizers: dict[str, Tokenizer],
+) -> None:
+    context = "a cafe\u0301\u0327 b"
+    [text] = locate(tokenizers["wordpiece"], [context])
+    last = text.covering(2, 8)
+    assert last is not None
+    assert (text.starts[last[0]], text.ends[last[1]]) == (2, 8)
+    [text] = locate(tokenizers["wordpiece"], ["\ufeffabc"])
+    assert text.starts[0] == 1  # but who marks an answer sees no byte order mark
+
+
 def test_windows_step_by_the_stride_and_end_with_the_text() -> None:
     # As run_squad.py does at its own sizes: 300 of 700 tokens, 128 further each.
     assert windows(700, 300, 128) == [(0, 300), (128, 428), (256, 556), (384, 684), (512, 700)]
@@ -143,6 +158,17 @@ def test_the_target_is_the_answer_in_windows_that_hold_all_of_it(
         [replace(example, answers=None)], tokenizers["character"], frame(40)
     )
     assert item.target is None
+
+
+def test_a_question_takes_no_more_than_asked_for_or_half_of_the_row(
+    tokenizers: dict[str, Tokenizer],
+) -> None:
+    example = asked("abc", question="a" * 50)
+    for length, allowed, kept in ((43, 10, 10), (43, 64, 20), (80, 64, 38)):
+        items = task_kind(SPAN, Reading(max_question_tokens=allowed)).encode(
+            [example], tokenizers["character"], frame(length)
+        )
+        assert items[0].rows[0].second == kept + 2
 
 
 @pytest.mark.parametrize("context", ["", " \n\u3000", "\u200b"])
@@ -273,3 +299,38 @@ def test_chinese_answers_score_by_longest_common_stretch_of_characters() -> None
     assert of("", "光荣") == (0, 0)
     assert of("") == (1, 1)
     assert not metrics.is_chinese("Kublai Khan (忽必烈) was a grandson")
+
+
+def test_the_threshold_is_the_best_for_answers_as_long_as_the_config_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one token here: a longer span that scores higher is no answer that could be given."""
+    rng = np.random.default_rng(4)
+    config, data = config_of(max_answer_tokens=1), toy_data("span")
+    examples, items, outputs = [], [], []
+    for number in range(60):
+        answers = (Answer("ab", 0),) if number % 2 else ()
+        examples.append(Question(str(number), str(number), "?", "ab cd ef", answers))
+        row = FRAME.two([7], [8, 9, 10])
+        items.append(Item((row,), number, places=((0, 2), (3, 5), (6, 8))))
+        logits = rng.normal(size=(len(row.ids), 2)) * 3
+        logits[row.second] += 3 * (number % 2)
+        outputs.append(logits)
+    model = build(config, data)
+    monkeypatch.setattr(scoring, "_answers", lambda *_: (outputs, 0.0))
+    validation = replace(data, splits={"validation": SplitData(examples, items)})
+    found = scoring.calibrate_and_score(model, validation).metrics["f1"]
+    leads = [
+        each["no_answer_score"]
+        for each in task_kind(SPAN, Reading(max_answer_tokens=1)).decode(
+            Outputs(outputs, items, examples), {}
+        )
+    ]
+    best = 0.0
+    for threshold in (min(leads) - 1, *leads):
+        calibration = {"null_threshold": threshold}
+        said = task_kind(SPAN, Reading(max_answer_tokens=1)).decode(
+            Outputs(outputs, items, examples), calibration
+        )
+        best = max(best, task_kind(SPAN).score(said, examples)["f1"])
+    assert found == pytest.approx(best, abs=1e-9)

@@ -281,8 +281,9 @@ def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
 GUESSED = {
     *("BoolQ (SuperGLUE)", "CB (SuperGLUE)", "RTE (SuperGLUE)", "MNLI (GLUE)", "SNLI, JSON Lines"),
     *("PAWS", "AFQMC (CLUE)", "TNEWS (CLUE)", "IFLYTEK (CLUE)", "CMNLI, OCNLI (CLUE)", "Banking77"),
-    *("IMDB (aclImdb), in its archive", "Label Studio, choices, CSV", "doccano, classes"),
-    "Parquet of Hugging Face, classes",
+    *("IMDB (aclImdb), in its archive", "GoEmotions"),
+    *("Label Studio, choices, CSV", "doccano, classes", "Toxic comments (Jigsaw)"),
+    *("Topics of a document, JSON Lines", "Parquet of Hugging Face, classes"),
     *("CoNLL-2000", "CoNLL-2002", "CoNLL-2003", "CoNLL-U", "JNLPBA (GENIA)"),
     *("MIT restaurants, the tag first", "WNUT-17", "GermEval 2014"),
     *("BMES, Chinese words", "Parquet of Hugging Face, tags"),
@@ -291,7 +292,7 @@ GUESSED = {
 }
 STATED = {
     *("MultiRC (SuperGLUE)", "CLINC150", "SageMaker Ground Truth", "Financial PhraseBank"),
-    "Label Studio, choices, JSON",
+    *("Label Studio, choices, JSON", "Label Studio, several choices"),
     *("LightTag", "doccano, entities", "Label Studio, entities"),
     *("Label Studio, entities, JSON-MIN", "doccano, entities with relations"),
     *("spaCy, texts and entities", "spaCy 2, training data", "TREC questions, fine"),
@@ -376,6 +377,21 @@ def test_a_packed_file_that_is_damaged_is_not_guessed(tmp_path: Path) -> None:
             guess_format(str(tmp_path / f"{name}.tsv.gz"))
 
 
+def test_a_header_that_lacks_the_name_of_the_first_column_is_no_header(tmp_path: Path) -> None:
+    rows = "".join(f"{n}\tit is {word} {n}\t{word}\n" for n, word in enumerate(["good", "bad"] * 9))
+    (tmp_path / "from_r.txt").write_text("review\topinion\n" + rows)
+    guess = guess_format(str(tmp_path / "from_r.txt"))
+    assert (guess.form["columns"], guess.damaged) == ({"text": 1, "label": 2}, 1)
+
+
+def test_a_header_may_have_names_of_several_words(tmp_path: Path) -> None:
+    rows = "".join(f'"it is {word}, and so on",{word}\n' for word in ("good", "bad") * 10)
+    (tmp_path / "reviews.csv").write_text("Text of the review,Opinion\n" + rows)
+    form = guess_format(str(tmp_path / "reviews.csv")).form
+    assert form["columns"] == {"text": "Text of the review", "label": "Opinion"}
+    assert "header" not in form
+
+
 def test_files_beside_the_folders_of_classes_are_left_out_and_counted(tmp_path: Path) -> None:
     for name in ("pos/1.txt", "neg/1.txt", "neg/2.txt", "urls_pos.txt", "README"):
         path = tmp_path / "train" / name
@@ -388,6 +404,15 @@ def test_files_beside_the_folders_of_classes_are_left_out_and_counted(tmp_path: 
     assert guess_format(str(tmp_path / "train")).labels == {"neg": 2, "pos": 1}
     only_pos = list_matching_files([str(tmp_path / "train/pos")], "data.train")
     assert form.select_files(only_pos, counts) == only_pos
+
+
+def test_an_example_without_its_label_does_not_make_one_label_several(tmp_path: Path) -> None:
+    records = [{"text": f"It is {n}", "label": [["a"], ["b"], []][n % 3 if n < 9 else n % 2]}
+               for n in range(30)]  # fmt: skip
+    (tmp_path / "all.jsonl").write_text(lines(*records))
+    guess = guess_format(str(tmp_path / "all.jsonl"))
+    assert guess.form["columns"] == {"text": "text", "label": "label"}
+    assert (guess.form["on_error"], guess.damaged, len(guess.examples)) == ("drop", 3, 27)
 
 
 @pytest.mark.parametrize(
@@ -435,9 +460,23 @@ def test_what_windows_saves_is_read_and_printed(encoding: str, tmp_path: Path) -
     assert block["format"].get("encoding", "utf-8-sig") == encoding
 
 
+def test_control_characters_of_an_example_do_not_break_the_block(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines({"text": "a\x00b\x9d", "label": "x"}))
+    printed = describe_data("a.jsonl", guess_format(str(tmp_path / "a.jsonl")))
+    assert r"text: a\x00b\x9d" in printed
+    assert recipe_block(printed)["format"]["columns"] == {"text": "text", "label": "label"}
+
+
 def test_parquet_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     form = {"kind": "table", "layout": "parquet", "columns": {"text": "text", "label": "label"}}
     whole = parquet({"text": ["a"], "label": ["b"]})
     for content in (whole[:-20], b"text\tlabel\n"):
         with pytest.raises(DataError, match="expected a Parquet or Arrow file, found what"):
             read_content(tmp_path, form, content, "train.parquet")
+
+
+def test_a_number_of_a_class_is_printed_with_its_name(tmp_path: Path) -> None:
+    path, content, _ = LAYOUTS["Parquet of Hugging Face, classes"]
+    (tmp_path / path).write_bytes(content)
+    block = described(path, guess_format(str(tmp_path / path)))
+    assert block["format"]["labels"] == {0: "neg", 1: "pos"}

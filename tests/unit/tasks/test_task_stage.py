@@ -19,12 +19,15 @@ from rungwise.tasks.config import TaskConfig, input_digests
 from rungwise.tasks.data.files import draw_examples, find_overlap, split_examples
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
+    ChoiceExample,
     Example,
     ExampleCounts,
     Question,
+    Tagged,
     TaskInfo,
     TaskSummary,
     Text,
+    join_parts,
     read_examples,
 )
 from rungwise.tasks.kinds.kind import TaskKind
@@ -199,6 +202,13 @@ def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -
     ]
 
 
+def test_an_unseen_tag_is_found_as_well(tmp_path: Path) -> None:
+    conll = {"kind": "conll"}
+    train = "EU I-ORG\nsays O\n\n" * 9
+    with pytest.raises(DataError, match=r"data\.test: test\.tsv:3: the label 'B-LOC' of this test"):
+        made(tmp_path, format=conll, train=train, validation=train, test="EU O\n\nBonn I-LOC\n")
+
+
 def test_a_split_may_have_a_format_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("label,text\nb,one\na,two\n")
     other = {"kind": "table", "columns": {"text": "text", "label": "label"}, "delimiter": ","}
@@ -213,10 +223,19 @@ def test_a_split_may_have_a_format_of_its_own(tmp_path: Path) -> None:
 
 def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) -> None:
     train = "EU B-ORG\nin O\nBonn B-LOC\n\n" * 9
-    keys: dict[str, Any] = {"train": train + "Rio BLOC\n", "test": train, "validation": train}
-    with pytest.raises(DataError, match=r"train\.tsv:37: expected tags .* as B-PER, found 'BLOC'"):
-        made(tmp_path, format={"kind": "conll"}, **keys)
-    summary, _ = made(tmp_path, format={"kind": "conll", "scheme": "as_is"}, **keys)
+    keys: dict[str, Any] = {
+        "format": {"kind": "conll"},
+        "train": train + "Rio BLOC\n",
+        "test": train,
+    }
+    with pytest.raises(DataError) as error:
+        made(tmp_path, validation=train, **keys)
+    assert str(error.value) == (
+        "data.train: train.tsv:37: the sentence that begins here has the tag 'BLOC', which marks "
+        "no span (did you mean 'B-LOC'?), while the others do (B-LOC, B-ORG); mend the file, or "
+        "set data.metric to accuracy to score words"
+    )
+    summary, _ = made(tmp_path, validation=train, metric="accuracy", **keys)
     assert summary.info.metric == "accuracy"
 
 
@@ -277,6 +296,32 @@ def test_a_task_that_cannot_be_trained_on_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         made(tmp_path, **keys)
+
+
+@pytest.mark.parametrize(
+    ("form", "row", "metric"),
+    [
+        (TABLE, "text {n}\t{label}", "accuracy"),
+        (TABLE | {"columns": {"text": 0, "score": 1}}, "text {n}\t3.5", "pearson"),
+        ({"kind": "conll"}, "word{n} I-A\nword O\n", "f1"),
+        ({"kind": "conll"}, "word{n} B-A\nword E-A\n", "f1"),
+        ({"kind": "conll"}, "word{n} B\nword E\nword S\n", "f1"),
+        ({"kind": "conll"}, "word{n} NN\nword IN\n", "accuracy"),
+    ],
+)
+def test_the_metric_is_that_of_the_kind(
+    tmp_path: Path, form: dict[str, Any], row: str, metric: str
+) -> None:
+    content = "\n".join(row.format(n=n, n2=n % 2, label="ab"[n % 2]) for n in range(60))
+    summary, _ = made(tmp_path, format=form, train=content)
+    assert summary.info.metric == metric
+
+
+def test_pairs_are_known_as_pairs(tmp_path: Path) -> None:
+    content = "".join(f"text {n}\tother\t{'ab'[n % 2]}\n" for n in range(60))
+    summary, task = made(tmp_path, format=PAIRS, train=content)
+    assert summary.info.pair is True
+    assert {e.second for e in read_examples(task, "train")} == {"other"}
 
 
 def test_a_task_is_read_from_a_bucket_and_written_to_it() -> None:
@@ -365,3 +410,15 @@ def test_overlap_counts_inputs_and_not_labels() -> None:
     other = [Text("c", "one", "two", "y"), Text("d", "one", None, "x"), Text("e", "two", "one")]
     assert find_overlap(train, other).sum() == 1
     assert find_overlap(train, [Text("f", "three", None, "y")] * 3).all()
+
+
+def test_no_two_inputs_have_the_same_whole_text() -> None:
+    examples = [
+        Text("a", "one two", None),
+        Text("a", "one", "two"),
+        Tagged("a", ("one two",)),
+        Tagged("a", ("one", "two", "x")),
+        ChoiceExample("a", "one", None, ("two", "x")),
+        ChoiceExample("a", "one", "two", ("x", "y")),
+    ]
+    assert len({(type(e), join_parts(e)) for e in examples}) == len(examples)

@@ -9,7 +9,7 @@ import pytest
 from rungwise.commands.predict import check_encoding
 from rungwise.core.errors import DataError
 from rungwise.tasks.data.cutting import Format, read_lines
-from rungwise.tasks.kinds.examples import ChoiceExample, Kind, Question, TaskInfo, Text
+from rungwise.tasks.kinds.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 
 
 def info(kind: Kind, *, pair: bool = False) -> TaskInfo:
@@ -26,10 +26,26 @@ def test_a_line_of_text_is_an_example_and_an_empty_one_too() -> None:
     ]
 
 
+def test_words_are_cut_at_blanks_or_given_as_they_are() -> None:
+    assert list(read_lines(["EU rejects  call\n"], "text", info("tagging"), "x")) == [
+        Tagged("x:1", ("EU", "rejects", "call"))
+    ]
+    line = '{"words": ["New York", "is", "big"]}\n'
+    assert list(read_lines([line], "jsonl", info("tagging"), "x")) == [
+        Tagged("x:1", ("New York", "is", "big"))
+    ]
+
+
 def test_tables_are_read_by_name_and_quotes_are_literal() -> None:
     lines = ["second\ttext\n", 'B "quoted"\tA\n']
     (example,) = read_lines(lines, "tsv", info("classification", pair=True), "p.tsv")
     assert example == Text("p.tsv:2", "A", 'B "quoted"')
+
+
+def test_cells_of_a_csv_may_be_quoted() -> None:
+    lines = ["id,text\n", '1,"good, and ""long"""\n']
+    (example,) = read_lines(lines, "csv", info("classification"), "p.csv")
+    assert example == Text("p.csv:2", 'good, and "long"', None)
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv"])

@@ -32,6 +32,7 @@ from rungwise.tasks.formats.base import (
     quote,
     suggest,
 )
+from rungwise.tasks.formats.tagged import BARE, SPANS
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
     SPLITS,
@@ -57,7 +58,9 @@ Edit = tuple[int, int, str]  # [begin, end) of a text, and its replacement
 
 def add_errors(examples: Sequence[Any], rate: float, seed: int) -> list[Any]:
     """Return the examples with an error in each word with probability `rate`, targets unchanged.
-    Raises DataError if no word is changed: the model would seem robust."""
+
+    Raises DataError if no word is changed: the model would seem robust.
+    """
     copies = [_misspell(example, rate, seed) for example in examples]
     if copies == list(examples):
         raise DataError(
@@ -142,9 +145,11 @@ def _shift(place: int, edits: Sequence[Edit]) -> int:
 
 @dataclass(frozen=True)
 class LoadedTask:
-    """A loaded task: its splits, and what they have in common. `overlap` and `irregular` are as in
-    TaskSummary; `notes` are lines for the user. `whole_train` is the training split before a budget
-    was drawn from it, None without a budget."""
+    """A loaded task: its splits, and what they have in common.
+
+    `overlap` and `irregular` are as in TaskSummary; `notes` are lines for the user. `whole_train`
+    is the training split before a budget was drawn from it, None without a budget.
+    """
 
     info: TaskInfo
     splits: dict[str, list[Any]]
@@ -155,8 +160,10 @@ class LoadedTask:
 
 
 def load(config: FilesTaskConfig) -> LoadedTask:
-    """Load the task of the config. Raises DataError, naming file and line, for data that no model
-    should be trained on."""
+    """Load the task of the config.
+
+    Raises DataError, naming file and line, for data that no model should be trained on.
+    """
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
     names: dict[str, str] = {}
     splits: dict[str, list[Any]] = {
@@ -170,6 +177,9 @@ def load(config: FilesTaskConfig) -> LoadedTask:
     for split, examples in splits.items():
         _check_filled(split, examples, config)
     labels = _order_labels(config, _labels(config, splits, counts))
+    scheme = getattr(config.format, "scheme", "as_is")
+    if scheme == "iob2" and config.metric != "accuracy":
+        _check_tags(labels, splits)
     notes, whole_train = [], None
     if config.train_examples is not None:
         whole_train = splits["train"]
@@ -279,7 +289,9 @@ def _labels(
     config: FilesTaskConfig, splits: dict[str, list[Any]], counts: dict[str, Counter[str]]
 ) -> tuple[str, ...]:
     """Return the names of the labels; reject, drop or keep examples whose label training lacks.
-    Runs on the whole training split, before a budget is drawn from it."""
+
+    Runs on the whole training split, before a budget is drawn from it.
+    """
     if not KINDS[config.format.task_kind].labelled:
         return ()
     known = {label for example in splits["train"] for label in example.labels}
@@ -351,6 +363,27 @@ def _budget(
     return draw_examples(examples, number, config.seed, balanced=balanced)
 
 
+def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
+    """Raise DataError if nearly all tags mark spans but a few do not. These are typing errors, and
+    would silently change the metric to accuracy per word."""
+    spans = {label for label in labels if SPANS.fullmatch(label)} - {"O"}
+    if len(bare := {label for label in labels if label in BARE} - {"O"}) > 2 and not spans:
+        spans = bare  # such as B, M, E and S
+    odd = set(labels) - spans - {"O"}
+    if not odd or len(spans) <= len(odd) or not ("O" in labels or spans == bare):
+        return
+    for split, examples in splits.items():
+        for example in examples:
+            if unknown := odd.intersection(example.labels):
+                tag = min(unknown)
+                raise DataError(
+                    f"data.{split}: {example.where}: the sentence that begins here has the tag "
+                    f"{quote(tag)}, which marks no span{suggest(tag, spans)}, while the others do "
+                    f"({join_names(_sort_labels(spans))}); mend the file, or set data.metric to "
+                    "accuracy to score words"
+                )
+
+
 def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
     kind = task_kind(TaskInfo(config.format.task_kind, labels, False, ""))
     allowed = [name for name in kind.metric_names(()) if kind.metrics[name].selects]
@@ -366,9 +399,11 @@ def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
 def split_examples(
     examples: Sequence[Example], fractions: dict[str, float], seed: int
 ) -> dict[str, list[Example]]:
-    """Split `examples` by the given fractions; the rest is "train". Examples with the same first
-    text, such as questions about one context, stay together, so the fractions hold only
-    approximately."""
+    """Split `examples` by the given fractions; the rest is "train".
+
+    Examples with the same first text, such as questions about one context, stay together, so the
+    fractions hold only approximately.
+    """
     bounds = np.cumsum(list(fractions.values()))
     splits = [*fractions, "train"]
     places = np.searchsorted(bounds, _draws([e.group for e in examples], seed), side="right")

@@ -96,8 +96,11 @@ def in_turns(
 
 
 class LikeWords:
-    """The words of a text that have nearly the same frequency as a given one. Only words in small
-    letters that occur `least` times or more; a script without capitals has only small letters."""
+    """The words of a text that have nearly the same frequency as a given one.
+
+    Only words in small letters that occur `least` times or more; a script without capitals has
+    only small letters.
+    """
 
     def __init__(self, counts: Mapping[str, int], least: int) -> None:
         self._words = sorted(
@@ -171,8 +174,10 @@ def load(config: MadeTaskConfig, corpus: Artifact) -> LoadedTask:
 def pair_paragraphs(
     pool: Paragraphs, whole: Paragraphs, number: int, seed: int
 ) -> Iterator[Example]:
-    """Two paragraphs: half of them neighbours, half with the second of another such pair. Seconds
-    change places with each other, so that no second tells by itself which kind it is of."""
+    """Two paragraphs: half of them neighbours, half with the second of another such pair.
+
+    Seconds change places with each other, so that no second tells by itself which kind it is of.
+    """
     neighbours = [
         (first, second)
         for first, second in pairwise(pool)
@@ -260,8 +265,10 @@ _NEUTRAL = "library"
 
 
 def load_paragraphs(config: ParagraphTaskConfig, corpus: Artifact) -> LoadedTask:
-    """Make a `paragraph_label` task; `where` of an example is the id of its document. Raises
-    DataError if fewer labels than asked have enough paragraphs."""
+    """Make a `paragraph_label` task; `where` of an example is the id of its document.
+
+    Raises DataError if fewer labels than asked have enough paragraphs.
+    """
     pools = _pools(config, corpus)
     needed: dict[str, int] = {split: getattr(config, f"{split}_per_label") for split in SPLITS}
     enough = [

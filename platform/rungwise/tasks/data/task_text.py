@@ -43,8 +43,10 @@ _LABEL = "task"  # the origin of every document; says nothing about its class
 def build_task_text(
     config: TaskTextConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> CorpusSummary:
-    """Write the corpus of the input `task` to `output`. Raises DataError if there is too little
-    text for both a training and a held-out part."""
+    """Write the corpus of the input `task` to `output`.
+
+    Raises DataError if there is too little text for both a training and a held-out part.
+    """
     rules = DocumentRules(
         minimum_characters=1, held_out_fraction=config.held_out_fraction, seed=config.seed
     )
@@ -61,8 +63,10 @@ def build_task_text(
 
 
 def select_examples(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:
-    """Return the examples that the config keeps. Raises ConfigError if it selects by labels or
-    scores that the examples do not have."""
+    """Return the examples that the config keeps.
+
+    Raises ConfigError if it selects by labels or scores that the examples do not have.
+    """
     for key, kind in (("labels", str), ("minimum_score", float)):
         value: Any = getattr(config, key)
         if value is None:
@@ -102,9 +106,11 @@ _PAIRS_PER_FILE = 1 << 16
 def encode_pairs(
     config: TaskTokensConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TokensSummary:
-    """Encode the pairs of the input `task` with the input `tokenizer`. Raises DataError if the task
-    is neither a classification of pairs nor one of generation, if its training pairs have only one
-    label, or if a label is not among those of the task."""
+    """Encode the pairs of the input `task` with the input `tokenizer`.
+
+    Raises DataError if the task is neither a classification of pairs nor one of generation, if its
+    training pairs have only one label, or if a label is not among those of the task.
+    """
     info = TaskSummary.of(inputs["task"]).info
     kind = task_kind(info)
     writes = kind.writes

@@ -51,8 +51,10 @@ class FormatConfig(Config, ABC):
 
     @abstractmethod
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Example]:
-        """Yield the examples of a file in order; `counts` counts those left out, by reason. Raises
-        DataError, naming file and line, for data that cannot be used."""
+        """Yield the examples of a file in order; `counts` counts those left out, by reason.
+
+        Raises DataError, naming file and line, for data that cannot be used.
+        """
 
     def select_files(
         self, files: Sequence[SourceFile], counts: Counter[str]
@@ -146,7 +148,10 @@ def read_bytes(file: SourceFile) -> bytes:
 
 def read_text(file: SourceFile, encoding: str | None = None) -> str:
     """Read a file as text, without a byte order mark; without `encoding`, which is a key of tasks,
-    as UTF-8. Raises DataError if it is not in `encoding`, naming the line, or is a damaged .gz."""
+    as UTF-8.
+
+    Raises DataError if it is not in `encoding`, naming the line, or is a damaged .gz.
+    """
     content = read_bytes(file)
     try:
         return content.decode(encoding or "utf-8").removeprefix("\ufeff")

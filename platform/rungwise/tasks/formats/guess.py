@@ -13,6 +13,7 @@ from typing import Any
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage.archives import find
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
@@ -93,8 +94,10 @@ class Guess:
 
 def guess_format(path: str, stated: Mapping[str, str] | None = None) -> Guess:
     """Guess how to read the files that `path` matches, and which of them are which split; `stated`
-    are the columns `text` and `label` where the user names them. Raises ConfigError if nothing
-    matches, DataError if no block reads the largest files."""
+    are the columns `text` and `label` where the user names them.
+
+    Raises ConfigError if nothing matches, DataError if no block reads the largest files.
+    """
     stated = dict(stated or {})
     files = list_matching_files([path], "FILE")
     groups = group_by_split(files)
@@ -208,6 +211,8 @@ def _read_task(
         if column is not None:
             form["split"] = column
             data |= {split: paths for split in SPLITS[1:] if split in column}
+    if len(groups) == 1 and data.keys().isdisjoint(SPLITS[1:]):
+        notes += _name_neighbours(path, groups[first])
     if isinstance(table := _parse_form(form), TableFormat):
         columns = [*next(_read_records(table, files[0]), {})]
         notes.insert(0, explain_columns(form, columns))
@@ -282,6 +287,17 @@ def _find_splits(
         if result is not None and result[1][DROPPED]:
             form["on_error"] = "drop"
     return splits
+
+
+def _name_neighbours(path: str, files: Sequence[SourceFile]) -> list[str]:
+    """Return a note about files of other splits in the folder of the only file that was given."""
+    folder, _, name = path.rpartition("/")
+    if [file.name.rpartition("/")[2] for file in files] != [name]:
+        return []
+    splits = group_by_split([file for file in find(folder or ".") if "/" not in file.name])
+    own = name_split(name)
+    others = [f.name for split in SPLITS if split != own for f in splits.get(split, ())]
+    return [f"beside it: {join_names(others)}; give the folder to use its splits"] if others else []
 
 
 def group_by_split(

@@ -50,7 +50,11 @@ _DECIMALS, _DECIMAL_COMMAS = re.compile(r"-?\d+\.\d+"), re.compile(r"-?\d+,\d+")
 _ID = re.compile(r"(?:.*[\W_]|.*[a-z](?=I))?(?:[Ii][Dd]|(?i:idx|index|uuid|guid))")
 NO_LABEL = "-1"  # where classes are numbered
 _MOST_NAMES = 8
-_REASONS = {"label": "its values recur", "score": "its values are numbers"}
+_REASONS = {
+    "label": "its values recur",
+    "labels": "its values recur",
+    "score": "its values are numbers",
+}
 _FEW = 10  # fewer values do not tell whether they recur
 _LONGEST_LABEL = 60
 _MOST_TEXTS = 3
@@ -120,7 +124,8 @@ def guess_parquet(content: bytes, stated: Form) -> Iterator[Form]:
     records = rows.take([*_spread(range(len(rows)))]).to_pylist()
     for form in _guess_records(records, {"layout": "parquet"}, stated) if records else ():
         columns = form.get("columns", {})
-        classes = names.get(columns.get("label", columns.get("tags", "")))
+        target = next((columns[key] for key in ("label", "labels", "tags") if key in columns), "")
+        classes = names.get(target) if isinstance(target, str) else None
         if classes:
             unlabelled = {"skip_labels": [NO_LABEL]} if form["kind"] == "table" else {}
             form |= {"labels": dict(enumerate(classes)), **unlabelled}
@@ -217,6 +222,7 @@ def _guess_columns(
     """Yield tables, likeliest first. Without `by_contents`, only a name tells the labels."""
     if any(name not in columns for name in stated.values()):
         return
+    lower = {str(name).lower(): name for name in columns}
     lengths = {
         name: fmean(len(value) if isinstance(value, str) else 0 for value in values)
         for name, values in columns.items()
@@ -224,17 +230,24 @@ def _guess_columns(
     prose = [name for name, values in columns.items() if _is_prose(values)]
     texts = prose or [name for name, values in columns.items() if not _are_ids(name, values)]
     longest = stated.get("text", max(texts or columns, key=lambda name: lengths[name]))
-    named = stated.get("label", _find_target(columns))
+    indicators = [name for name, values in columns.items() if {*map(str, values)} <= {"0", "1"}]
+    named = stated.get("label", _find_target(columns, lower))
     targets = dict.fromkeys([named, _find_classes(columns, but=longest) if by_contents else None])
+    if by_contents and len(indicators) > 2 and not stated:
+        yield {"kind": "table", **layout, "columns": {"text": longest, "labels": indicators}}
     for name in targets:
         if name is None:
             continue
-        target = _target_column(name, columns[name], layout)
+        target, keys = _target_columns(name, columns[name], layout)
+        table = {"kind": "table", **layout, **keys}
+        forms = _find_named_texts(lower, lengths, name)
+        if name == named and longest != name and not _are_ids(longest, columns[longest]):
+            forms.append({"text": longest})
+        forms += _find_texts(columns, prose, lengths, longest, name)
         marks = _no_labels(columns[name]) if "label" in target else []
         skip = {"skip_labels": marks} if marks else {}
-        forms = _find_texts(columns, lengths, longest, name, is_named=name == named)
         for each in [{"text": longest}] if "text" in stated else forms:
-            yield {"kind": "table", **layout, "columns": {**each, **target}, **skip}
+            yield {**table, "columns": {**each, **target}, **skip}
 
 
 def _no_labels(values: Sequence[Any]) -> list[str]:
@@ -269,34 +282,34 @@ def _are_ids(name: Any, values: Sequence[Any]) -> bool:
     return bool(_ID.fullmatch(str(name))) or (different and digits)
 
 
-def _find_target(columns: Columns) -> Any:
+def _find_target(columns: Columns, lower: Mapping[str, Any]) -> Any:
     """Return the column that has the name of labels, else of a score; None if there is none."""
-    lower = {str(name).lower(): name for name in columns}
-    few = {name for name, values in columns.items() if len(values) < _FEW}
     # What rarely recurs are scores, or texts to write.
-    named = [lower[n] for n in _LABELS if n in lower]
-    labels = [name for name in named if name in few or _mostly_recurs(columns[name])]
+    labels = [lower[n] for n in _LABELS if n in lower and _may_be_labels(columns[lower[n]])]
     # The first one that has several values, or too few to tell.
-    label = max(labels, key=lambda name: name in few or _varies(columns[name]), default=None)
+    label = max(labels, key=lambda n: len(columns[n]) < _FEW or _varies(columns[n]), default=None)
     return next((lower[n] for n in _SCORES if n in lower), None) if label is None else label
 
 
+def _find_named_texts(
+    lower: Mapping[str, Any], lengths: Mapping[Any, float], target: Any
+) -> list[Form]:
+    """Return the columns that have the names of a pair, and of a text."""
+    pairs = [names for names in _PAIRS if {*names} <= {*lower}]
+    texts = [lower[n] for n in _TEXTS if n in lower and lengths[lower[n]] and lower[n] != target]
+    forms: list[Form] = [{"text": lower[a], "second": lower[b]} for a, b in pairs[:1]]
+    return [*forms, *({"text": text} for text in texts[:1])]
+
+
 def _find_texts(
-    columns: Columns, lengths: Mapping[Any, float], longest: Any, target: Any, *, is_named: bool
+    columns: Columns, prose: Sequence[Any], lengths: Mapping[Any, float], longest: Any, target: Any
 ) -> Iterator[Form]:
-    """Yield the columns of text: by the names of a pair or a text, then by what they hold."""
-    lower = {str(name).lower(): name for name in columns}
-    for first, second in [names for names in _PAIRS if {*names} <= {*lower}][:1]:
-        yield {"text": lower[first], "second": lower[second]}
-    named = [lower[n] for n in _TEXTS if n in lower and lengths[lower[n]] and lower[n] != target]
-    yield from ({"text": name} for name in named[:1])
-    if is_named and longest != target and not _are_ids(longest, columns[longest]):
-        yield {"text": longest}
+    """Yield the columns of text by what they hold."""
     texts = [
         name
-        for name, values in columns.items()
+        for name in columns
         if name != target
-        and (name == longest or (_is_prose(values) and not _mostly_recurs(values)))
+        and (name == longest or (name in prose and not _mostly_recurs(columns[name])))
     ]
     if not texts or len(texts) > _MOST_TEXTS:  # the options of a question
         return
@@ -315,13 +328,25 @@ def _has_options(columns: Columns) -> bool:
     return len(stems) > len({*stems}) or lower.keys() >= {*"abc"}
 
 
-def _target_column(name: Any, values: Sequence[Any], layout: Form) -> Form:
-    """Return the column of a score or of a label."""
+def _target_columns(name: Any, values: Sequence[Any], layout: Form) -> tuple[Form, Form]:
+    """Return the column of a score, or of one or several labels per example, and the format keys it
+    needs."""
     cells = [str(value).strip() for value in values]
     commas = sum(bool(_DECIMAL_COMMAS.fullmatch(cell)) for cell in cells)
     are_commas = commas > (0 if layout.get("delimiter") == ";" else 0.5 * len(cells))
     is_score = str(name).lower() in _SCORES or are_commas
-    return {"score" if is_score or any(map(_DECIMALS.fullmatch, cells)) else "label": name}
+    if is_score or any(map(_DECIMALS.fullmatch, cells)):
+        return {"score": name}, {}
+    lists = [each for each in values if isinstance(each, list)]
+    # With at most one label in each, an empty list is an example without its label.
+    if any(len(each) > 1 for each in lists) or 2 * lists.count([]) > len(values):
+        return {"labels": name}, {}
+    for separator in ",;|":
+        # Lists of labels take more different values than labels do.
+        parts = {part.strip() for each in values for part in str(each).split(separator)}
+        if len(parts) < len({*map(str, values)}):
+            return {"labels": name}, {} if separator == "," else {"label_separator": separator}
+    return {"label": name}, {}
 
 
 def _find_classes(columns: Columns, but: Any) -> Any:
@@ -336,6 +361,11 @@ def _find_classes(columns: Columns, but: Any) -> Any:
         and max(len(str(value)) for value in values) < _LONGEST_LABEL
     }
     return min(shares, key=lambda name: shares[name], default=None)
+
+
+def _may_be_labels(values: Sequence[Any]) -> bool:
+    are_lists = any(isinstance(value, list) for value in values)
+    return len(values) < _FEW or are_lists or _mostly_recurs(values)
 
 
 def _varies(values: Sequence[Any]) -> bool:

@@ -119,9 +119,11 @@ def require_object(value: Any, where: str) -> dict[str, Any]:
 
 
 def get_nested(record: Mapping[str, Any], column: str, where: str, key: str) -> Any:
-    """Return the value of the field `column`, or of `outer.inner` if no field has the whole name. A
-    number is the index of an array item, from 0; `*` gives a list of all items. Raises a Damage
-    that lists the fields if there is none."""
+    """Return the value of the field `column`, or of `outer.inner` if no field has the whole name.
+    A number is the index of an array item, from 0; `*` gives a list of all items.
+
+    Raises a Damage that lists the fields if there is none.
+    """
     if column in record:
         return record[column]
     try:
@@ -182,7 +184,9 @@ def parse_json(text: str, file: SourceFile, line: int, problem: str, remedy: str
 
 def column_index(column: Column, header: Sequence[str], where: str, key: str) -> int:
     """Return the index of `column`, a name in the header or an index; `key` is its config key.
-    Raises a DataError that lists the columns if the name does not occur exactly once."""
+
+    Raises a DataError that lists the columns if the name does not occur exactly once.
+    """
     if isinstance(column, int):
         return column
     if header.count(column) != 1:

@@ -4,7 +4,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -43,6 +43,8 @@ class ColumnsConfig(Config):
     text: TextColumn = "text"
     second: TextColumn | None = None  # second text of a pair
     label: Column | None = None  # the class, in classification
+    # any number of labels: a list, text with `label_separator`, or columns of 0 and 1
+    labels: TextColumn | None = None
     score: Column | None = None  # the number to predict, in regression
     target: TextColumn | None = None  # the text to write, in generation
 
@@ -62,7 +64,9 @@ class ColumnsConfig(Config):
     @property
     def targets(self) -> list[str]:
         """The target keys that are set."""
-        return [key for key in ("label", "score", "target") if getattr(self, key) is not None]
+        return [
+            key for key in ("label", "labels", "score", "target") if getattr(self, key) is not None
+        ]
 
 
 class TableFormat(RecordsFormat):
@@ -72,17 +76,23 @@ class TableFormat(RecordsFormat):
     columns: ColumnsConfig
     # {value in the file: name}, or a list of the allowed values; null: any value
     labels: Labels | None = None
+    label_separator: str = Field(default=",", min_length=1)  # separates several labels in one text
     # leave out rows with these labels or scores, such as SNLI's "-", or "" for none
     skip_labels: tuple[str, ...] = ()
 
     @property
     def task_kind(self) -> Kind:
+        if self.columns.labels is not None:
+            return "multilabel"
         if self.columns.target is not None:
             return "generation"
         return "classification" if self.columns.score is None else "regression"
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
+        several = self.columns.labels
+        if self.labels is None and isinstance(several, tuple):
+            return tuple(map(str, several))
         return label_names(self.labels)
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
@@ -90,15 +100,15 @@ class TableFormat(RecordsFormat):
         for line, row in self.records(file, split, counts):
             where = f"{file.uri}:{line}"
             with self.skip_damage(counts, row):
-                label = target = None
-                if "columns.label" in row:
-                    label = _label_text(row["columns.label"], where)
-                value = plain(row["columns.score"]) if "columns.score" in row else label
-                if value in self.skip_labels:
+                values = self._values_of_labels(row, where)
+                score = [plain(row["columns.score"])] if "columns.score" in row else []
+                if not {*self.skip_labels}.isdisjoint([*values, *score]):
                     counts["rows_dropped_for_their_label"] += 1
                     continue
-                if label is not None:
-                    target = label_name(label, self.labels, where)
+                names = [label_name(each, self.labels, where) for each in values]
+                target = names[0] if names else None
+                if "columns.labels" in row:
+                    target = tuple(sorted({*names}))
                 elif "columns.score" in row:
                     target = self._score(row["columns.score"], where)
                 elif "columns.target" in row:
@@ -107,6 +117,18 @@ class TableFormat(RecordsFormat):
                 if "columns.second" in row:
                     second = words(row["columns.second"], where, "the second text")
                 yield Text(f"{file.name}:{line}", text, second, target)
+
+    def _values_of_labels(self, row: Mapping[str, Any], where: str) -> list[str]:
+        if "columns.label" in row:
+            return [_label_text(row["columns.label"], where)]
+        value = row.get("columns.labels", [])
+        if isinstance(self.columns.labels, tuple):
+            marked = zip(self.columns.labels, value, strict=True)
+            return [str(column) for column, mark in marked if _is_marked(mark, where)]
+        if isinstance(value, str):
+            return [each.strip() for each in value.split(self.label_separator) if each.strip()]
+        several = value if isinstance(value, list) else [value]
+        return [_label_text(each, where) for each in several]
 
     def _score(self, value: Any, where: str) -> float:
         # A comma before three digits may separate thousands, unless others separate columns.
@@ -124,6 +146,16 @@ class TableFormat(RecordsFormat):
                 "change data.format.columns.score"
             )
         return score
+
+
+def _is_marked(value: Any, where: str) -> bool:
+    mark = str(value).strip().lower()
+    if mark not in ("0", "1", "0.0", "1.0", "false", "true"):
+        raise Damage(
+            f"{where}: expected 0 or 1 in each column of a label, found {quote(value)}; mend the "
+            "line, or change data.format.columns.labels"
+        )
+    return mark in ("1", "1.0", "true")
 
 
 def _label_text(value: Any, where: str) -> str:

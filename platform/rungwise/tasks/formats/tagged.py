@@ -55,7 +55,9 @@ _OTHER_SPELLING = re.compile(r"[BIMESLUW][-_:/].+|.+[-_:/][BIMESLUW]")  # B_PER,
 
 def convert_sentences(sentences: Iterable[Tagged], places: Mapping[str, str]) -> Iterator[Tagged]:
     """Yield the sentences of a file with tags in IOB2; `places` has where each tag first stands.
-    Raises DataError for tags that mark spans in no known scheme."""
+
+    Raises DataError for tags that mark spans in no known scheme.
+    """
     if odd := find_odd_tag(places):
         tag, expected = odd
         raise DataError(
@@ -105,10 +107,8 @@ def find_odd_tag(tags: Collection[str]) -> tuple[str, str] | None:
     expected; None if the scheme is known, or if they mark no spans."""
     marked = sorted({*tags} - {"O"})
     if not are_spans(tags):
-        spans = [tag for tag in marked if SPANS.fullmatch(tag)]
-        odd = [tag for tag in marked if tag not in spans]
-        spelt = odd and (len(odd) < len(spans) or all(map(_OTHER_SPELLING.fullmatch, marked)))
-        return (odd[0], "tags that are written as B-PER") if spelt and "O" in tags else None
+        spelt = "O" in tags and marked and all(map(_OTHER_SPELLING.fullmatch, marked))
+        return (marked[0], "tags that are written as B-PER") if spelt else None
     marks = "".join(dict.fromkeys(tag[0] for tag in marked))
     expected = f"the marks of one scheme (IOB, IOE, IOBES, BMES or BILOU), not all of {marks}"
     if not any(each.issuperset(marks) for each in _SCHEMES):

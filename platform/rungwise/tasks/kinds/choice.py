@@ -72,8 +72,10 @@ class Choice(TaskKind):
     def encode(
         self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame
     ) -> list[Item]:
-        """Encode each example as an item with one row per option. Raises DataError for a target
-        that is not one of the options."""
+        """Encode each example as an item with one row per option.
+
+        Raises DataError for a target that is not one of the options.
+        """
         contexts = token_ids(tokenizer, [example.context for example in examples])
         questions = token_ids(tokenizer, [example.question or "" for example in examples])
         options = iter(token_ids(tokenizer, [option for e in examples for option in e.options]))

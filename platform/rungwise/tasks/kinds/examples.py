@@ -75,24 +75,25 @@ class _Inputs:
 
 @dataclass(frozen=True)
 class Text(_Inputs):
-    """A text or a pair of texts. The target is the label's name (classification), a number
-    (regression), or the text to write."""
+    """A text or a pair of texts. The target is the label's name (classification), all label names
+    in alphabetical order, () for none (multilabel), a number (regression), or the text to write."""
 
     inputs = ("text", "second")
 
     where: str
     text: str
     second: str | None = None
-    target: str | float | None = None
+    target: str | float | tuple[str, ...] | None = None
 
     @property
     def number(self) -> float:
         """The target in regression."""
+        assert not isinstance(self.target, tuple)
         return float(self.target or 0.0)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return (str(self.target),)
+        return self.target if isinstance(self.target, tuple) else (str(self.target),)
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,11 @@ def join_parts(example: Example) -> str:
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Facts common to all splits of a task. `labels` are the names of the classes or tags in a
-    fixed order, () where there are none; `pair`: every text has a second one; `metric` selects a
-    model, higher is better."""
+    """Facts common to all splits of a task.
+
+    `labels` are the names of the classes or tags in a fixed order, () where there are none; `pair`:
+    every text has a second one; `metric` selects a model, higher is better.
+    """
 
     kind: Kind
     labels: tuple[str, ...]
@@ -200,9 +203,11 @@ class ExampleCounts(PerSplit):
 
 
 class TaskSummary(Summary):
-    """Facts of a task that a variant needs, and baselines to compare a score with. `overlap` counts
-    examples of a split whose text also occurs in train, `irregular` counts what was left out or
-    mended, by split and reason, and `baselines` are scores of trivial rules."""
+    """Facts of a task that a variant needs, and baselines to compare a score with.
+
+    `overlap` counts examples of a split whose text also occurs in train, `irregular` counts what
+    was left out or mended, by split and reason, and `baselines` are scores of trivial rules.
+    """
 
     info: TaskInfo
     examples: ExampleCounts

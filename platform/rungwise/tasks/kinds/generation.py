@@ -82,8 +82,10 @@ class Generation(TextKind):
     def read_logits(
         self, logits: Tensor, items: Sequence[Item], compute: Callable[[Sequence[Item]], Tensor]
     ) -> list[NDArray[Any]]:
-        """Write the likeliest ids after each source, up to the end mark (greedy decoding). Each
-        step reads the whole row again; texts are short enough to need no cache."""
+        """Write the likeliest ids after each source, up to the end mark (greedy decoding).
+
+        Each step reads the whole row again; texts are short enough to need no cache.
+        """
         texts: list[list[int]] = [[] for _ in items]
         ends = [item.rows[0].ids[-1] for item in items]
         unended = list(range(len(items)))

@@ -48,25 +48,37 @@ class Cut:
 
 @dataclass(frozen=True)
 class Item:
-    """The rows of one forward pass that give one prediction: one row, one for each option of a
-    choice, or two for a pair that is read in both orders or apart."""
+    """The rows of one forward pass that give one prediction.
+
+    An item has one row, or one for each option of a choice, or two for a pair that is read in both
+    orders or apart.
+    `example` is the index of its example; a long context gives several items. `target` is what the
+    head is trained on, as its kind has it: a number, an index, or a tuple; None if unknown.
+
+    `places` maps the row back to the example. Tagging: the row position of the token that
+    represents each word (`first` is the index of the item's first word). Generation: the positions
+    that predict the target. Span: [start, end) in characters of each context token, from
+    `rows[0].second` on.
+
+    `needs` is the length of the longest row if nothing were cut, infinite if another limit than
+    the row's cuts a text, and `cut` what was cut.
+    """
 
     rows: tuple[Row, ...]
-    example: int  # index of the example; a long context gives several items
-    target: Any = None  # what the head is trained on, as its kind has it; None if unknown
-    # Tagging: the position of the token that stands for each word. Generation: the positions that
-    # predict the target. Span: [start, end) in characters of each context token.
+    example: int
+    target: Any = None
     places: tuple[Any, ...] = ()
-    first: int = 0  # index of the first word, in tagging
-    # length of the longest row if nothing were cut; infinite if another limit cuts a text
+    first: int = 0
     needs: float = field(default=0, compare=False)
     cut: tuple[Cut, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The ids of the three marks, and the longest row, marks included. `reads_ahead`: whether a
-    position sees those after it. If not, the last token represents a word."""
+    """The ids of the three marks, and the longest row, marks included.
+
+    `reads_ahead`: whether a position sees those after it. If not, the last token represents a word.
+    """
 
     start: int
     between: int
@@ -116,9 +128,11 @@ def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
 def longest_first(
     first: Sequence[int], second: Sequence[int], room: int, *, alike: bool = False
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Cut both texts at their ends to at most `room` tokens together. The longer one loses tokens
-    until they fit, the second if they are equally long, as in BERT's released code; `alike`, both
-    lose the odd token, so that the order does not matter."""
+    """Cut both texts at their ends to at most `room` tokens together.
+
+    The longer one loses tokens until they fit, the second if they are equally long, as in BERT's
+    released code; `alike`, both lose the odd token, so that the order does not matter.
+    """
     fair = room // 2
     return (
         first[: max(fair if alike else room - fair, room - len(second))],

@@ -40,9 +40,11 @@ Rules = dict[str, list[Prediction]]  # the predictions of each rule
 
 @dataclass(frozen=True)
 class Reading:
-    """How texts become rows, and outputs become answers. With `windows` a long text gives several
-    items, as the context of a question always does; `stride` is the distance in tokens between
-    them."""
+    """How texts become rows, and outputs become answers.
+
+    With `windows` a long text gives several items, as the context of a question always does;
+    `stride` is the distance in tokens between them.
+    """
 
     pairs: Pairs = "joined"
     windows: bool = False
@@ -65,7 +67,7 @@ class Stand:
 
 
 class Decision(NamedTuple):
-    """A label of an example, or of a word (tagging)."""
+    """A label of an example, of a word (tagging), or whether a label is present (multilabel)."""
 
     gold: str
     prediction: str
@@ -177,8 +179,10 @@ class TaskKind(ABC):
 
     @abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
-        """Encode `examples`, in their order, as one or more items each. Raises DataError, naming
-        the example, for a target that the task does not have."""
+        """Encode `examples`, in their order, as one or more items each.
+
+        Raises DataError, naming the example, for a target that the task does not have.
+        """
 
     # Fine-tuning.
 
@@ -208,6 +212,11 @@ class TaskKind(ABC):
 
         return functional.cross_entropy(logits, targets, weights, reduction="sum"), len(targets)
 
+    @staticmethod
+    def count_classes(targets_N: Tensor, num_classes: int) -> Tensor:
+        """Count the targets of each class, (C,) or more."""
+        return targets_N.bincount(minlength=num_classes)
+
     def read_logits(
         self, logits: Tensor, items: Sequence[Item], compute: Callable[[Sequence[Item]], Tensor]
     ) -> Iterable[NDArray[Any]]:
@@ -232,8 +241,8 @@ class TaskKind(ABC):
         return [None] * len(outputs.examples)
 
     def calibrate(self, outputs: Outputs) -> dict[str, float]:
-        """Fit what `decode` needs on the validation split: the threshold of no answer
-        (`null_threshold`, logits); else {}."""
+        """Fit what `decode` needs on the validation split: the threshold of a label
+        (`label_threshold`, a probability) or of no answer (`null_threshold`, logits); else {}."""
         return {}
 
     @abstractmethod
@@ -257,8 +266,11 @@ class TaskKind(ABC):
         return self.metrics
 
     def score(self, predictions: Predictions, examples: Sequence[Any]) -> dict[str, float]:
-        """Compute every metric of the kind. Raises DataError for an example without a target or
-        with a label that the task does not have."""
+        """Compute every metric of the kind.
+
+        Raises DataError for an example without a target or with a label that the task does not
+        have.
+        """
         self._check(predictions, examples)
         metrics = {name: self.metrics[name] for name in self.metric_names(examples)}
         totals = {
@@ -269,7 +281,9 @@ class TaskKind(ABC):
 
     def sums(self, predictions: Predictions, examples: Sequence[Any]) -> Numbers:
         """Return the sums (N, k) of the examples; `value` of their total is the task's metric.
-        Raises DataError as `score` does."""
+
+        Raises DataError as `score` does.
+        """
         self._check(predictions, examples)
         return self.metrics[self.info.metric].count(predictions, examples, self.info)
 

@@ -44,10 +44,12 @@ _FEW_ROWS, _PASSES = 2000, 30
 
 @dataclass(frozen=True)
 class Rival:
-    """A rival by its name in sentences and its `short` one in tables. `learn` learns features from
-    training examples, and returns theirs and how to read others. `targets` are those of the rows of
-    an example, whose output has a place for each row if it has `many`, and else is that of its one
-    row."""
+    """A rival by its name in sentences and its `short` one in tables.
+
+    `learn` learns features from training examples, and returns theirs and how to read others.
+    `targets` are those of the rows of an example, whose output has a place for each row if it has
+    `many`, and else is that of its one row.
+    """
 
     name: str
     short: str
@@ -118,8 +120,8 @@ def option_rival() -> Rival:
         return own, lambda examples: read(pair(examples))
 
     def fit(features: Matrix, targets: NDArray[Any], strength: float) -> Predict:
-        predict = fit_classes(features, targets, strength, 2)
-        return lambda matrix: -np.subtract(*predict(matrix).T)
+        predict = fit_labels(features, targets[:, None], strength)
+        return lambda matrix: predict(matrix)[:, 0]
 
     return Rival(
         name=f"TF-IDF of {unit}, {LOGISTIC}",
@@ -222,6 +224,16 @@ def fit_classes(features: Matrix, targets: NDArray[Any], strength: float, classe
         else:
             logits[:, present] = model.decision_function(matrix)
         return logits
+
+    return predict
+
+
+def fit_labels(features: Matrix, targets: NDArray[Any], strength: float) -> Predict:
+    """Fit the presence of each label by itself; one that every row has, or none, is certain."""
+    models = [fit_classes(features, present, strength, 2) for present in targets.T]
+
+    def predict(matrix: Matrix) -> Numbers:
+        return np.stack([-np.subtract(*fitted(matrix).T) for fitted in models], axis=1)
 
     return predict
 

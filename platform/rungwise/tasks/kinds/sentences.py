@@ -96,17 +96,19 @@ class SentenceKind(TextKind):
         return SequenceHead(stand.width, max(1, len(self.info.labels)), *pooled, self.reading.pairs)
 
     @abstractmethod
-    def target(self, example: Text) -> int | float:
+    def target(self, example: Text) -> int | float | tuple[int, ...]:
         """Return the target of an item. Raises DataError for one that the task does not have."""
 
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
         """Encode each example as an item of one row, or two for a pair that `pairs` does not join:
-        (A, B) and (B, A) in `both_orders`, (A) and (B) `apart`. A text in a row of its own is cut
-        at its end, a pair longest first; both orders hold the same tokens, whichever text is the
-        first. With `windows` there is an item per window over the longer text; the shorter one
-        stands in each, cut to half of the row. Raises DataError for a single text where a pair is
-        expected, the reverse, or a target of another task; ConfigError for two rows of a single
-        text. Texts apart have no windows."""
+        (A, B) and (B, A) in `both_orders`, (A) and (B) `apart`.
+
+        A text in a row of its own is cut at its end, a pair longest first; both orders hold the
+        same tokens, whichever text is the first. With `windows` there is an item per window over
+        the longer text; the shorter one stands in each, cut to half of the row. Raises DataError
+        for a single text where a pair is expected, the reverse, or a target of another task;
+        ConfigError for two rows of a single text. Texts apart have no windows.
+        """
         pairs, info = self.reading.pairs, self.info
         if pairs != "joined" and not info.pair:
             raise ConfigError(
@@ -319,7 +321,7 @@ class Regression(SentenceKind):
     }
 
     def target(self, example: Text) -> float:
-        if isinstance(example.target, str):
+        if isinstance(example.target, str | tuple):
             raise DataError(
                 f"{example.where}: expected a number as target, found {example.target!r}"
             )

@@ -161,7 +161,9 @@ class Span(TaskKind):
         self, examples: Sequence[Question], tokenizer: Tokenizer, frame: Frame
     ) -> list[Item]:
         """Encode each window as an item; an empty context has one. Questions are cut at their end.
-        The target is the first answer if the window holds all of its tokens, else NO_ANSWER."""
+
+        The target is the first answer if the window holds all of its tokens, else NO_ANSWER.
+        """
         contexts = list(dict.fromkeys(example.context for example in examples))
         located = dict(zip(contexts, locate(tokenizer, contexts), strict=True))
         questions = token_ids(tokenizer, [example.question for example in examples])

@@ -108,10 +108,12 @@ class Tagging(TaskKind):
         return Tagged(record.where, record.texts("words", words))
 
     def encode(self, examples: Sequence[Tagged], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
-        """Encode sentences as items that together hold every word once, in order. A sentence longer
-        than a row is cut between words, as late as possible; a word longer than a row loses its
-        end. A word without tokens, such as one of control characters, becomes the unknown token.
-        Raises DataError for tags that do not fit the words or the task."""
+        """Encode sentences as items that together hold every word once, in order.
+
+        A sentence longer than a row is cut between words, as late as possible; a word longer than a
+        row loses its end. A word without tokens, such as one of control characters, becomes the
+        unknown token. Raises DataError for tags that do not fit the words or the task.
+        """
         pieces = _pieces(tokenizer, dict.fromkeys(word for e in examples for word in e.words))
         room = frame.sequence_length - 2
         items = []
