@@ -53,7 +53,7 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.pipeline.loading import find_built
 from rungwise.serving.export import write_pretrained
-from rungwise.tasks.formats.table import StsFormat
+from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 from rungwise.training.initial import find_tokens
 from rungwise.training.pretrained import find_tokenizer
 
@@ -160,7 +160,9 @@ def judge_sentences(rung: Rung, folder: Path, file: Path = STS) -> Scores:
     """Correlations over pairs with scores, times 100, as mteb computes them for STS tasks."""
     if not is_installed("mteb"):
         return {}
-    suite = SentencesSuite(path=(str(file),), format=StsFormat(layout="csv"))
+    columns = ColumnsConfig(text=0, second=1, score=2)
+    form = TableFormat(columns=columns, delimiter=",", quoting=True, header=False)
+    suite = SentencesSuite(path=(str(file),), format=form)
     rows = suite.measure(rung, "sentences").items
     ours = {each.metric: 100 * estimate_items([each]).mean for each in rows if each.part == OWN}
     theirs = mteb_correlations(folder, file)

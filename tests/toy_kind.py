@@ -35,7 +35,7 @@ class Count(SentenceKind):
 
     name = "count"
     answer = "count"
-    real_targets = numeric = True
+    numeric = True
     words = "how many there are in {input}"
     score_name = "mean absolute error"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {

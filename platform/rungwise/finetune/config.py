@@ -171,8 +171,6 @@ class FinetuneConfig(Config):
     max_answer_tokens: int = Field(default=30, ge=1)
     # score which tag follows which, with a conditional random field
     crf: bool = False
-    # never predict a tag that its scheme (IOB2, IOBES) forbids after the one before
-    legal_tags: bool = False
     # weight of an added next-token loss; 0.5 in Radford et al. 2018, section 3.2
     auxiliary_language_model: float = Field(default=0.0, ge=0)
 
@@ -214,7 +212,6 @@ class FinetuneConfig(Config):
             self.windows,
             self.stride,
             max_answer_tokens=self.max_answer_tokens,
-            legal_tags=self.legal_tags,
             sequence_length=self.sequence_length,
         )
 

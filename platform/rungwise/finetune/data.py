@@ -182,7 +182,6 @@ _PURPOSES = {
     "class_weights": "{kinds}",
     "windows": "{kinds} (questions have windows, and sentences of tags go on)",
     "crf": "{kinds}",
-    "legal_tags": "tags that mark spans (O, B-PER, I-PER)",
 }
 
 

@@ -11,8 +11,8 @@
     choice                       logits (R, 1), the score of a row, which is an option
 
 B is R, or R / 2 with finetune.pairs both_orders or apart, which give an item two consecutive rows.
-The tokenizer beside it frames texts and pairs as in training. Windows over a long text, the mean of
-their logits and legal tag sequences (finetune.windows, finetune.legal_tags) are left to the caller.
+The tokenizer beside it frames texts and pairs as in training. Windows over a long text and the
+mean of their logits (finetune.windows) are left to the caller.
 
 Shapes: R rows, B items, T sequence, E width of a state, C classes.
 """

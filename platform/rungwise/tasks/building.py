@@ -1,7 +1,4 @@
-"""Task stage: labelled examples in three splits, and the test scores of trivial rules.
-
-Writes train.parquet, validation.parquet and test.parquet (examples.py).
-"""
+"""Task stage: labelled examples in three splits, and the test scores of trivial rules."""
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context

@@ -1,8 +1,4 @@
-"""The task block: paragraphs of the corpus, or published files and their digests.
-
-`identity` is the config without its paths; `input_digests` returns the digests that replace them.
-So moving a data set keeps the identity and changing it does not. Both run before anything is built.
-"""
+"""The task block: paragraphs of the corpus, or published files and their digests."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self

@@ -29,7 +29,7 @@ from rungwise.evaluation.suites.sentences import (
     pair_features,
     ppmi_vectors,
 )
-from rungwise.tasks.formats.table import ColumnsConfig, SickFormat, TableFormat
+from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import FIRST_WORD, toy_rung
 
@@ -135,7 +135,8 @@ def test_pairs_with_scores_have_a_test_file_and_pearsons_r(tmp_path: Path) -> No
     paths: dict[str, Any] = {
         split: (str(tmp_path / f"{split}.tsv"),) for split in ("train", "test")
     }
-    suite = SentenceProbeSuite(format=SickFormat(release="semeval"), **paths)
+    columns = ColumnsConfig(text="sentence_A", second="sentence_B", score="relatedness_score")
+    suite = SentenceProbeSuite(format=TableFormat(columns=columns), **paths)
     [items] = suite.measure(rung, "sick").items
     assert (items.metric, len(items.names), items.names[0]) == ("pearson", 31, "test test.tsv:2")
     r = np.corrcoef(*items.numbers.T)[0, 1]

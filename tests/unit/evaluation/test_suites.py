@@ -29,7 +29,7 @@ from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySu
 from rungwise.models.families import kneser_ney, ngram_model
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
-from rungwise.tasks.formats.table import SickFormat, StsFormat
+from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, ByteBpeConfig, SpecialIds, train
 from tests.toy_rungs import FIRST_WORD, toy_rung
 from tests.unit.models.test_word_states import Recorder
@@ -185,7 +185,9 @@ def test_gensim_finds_the_same_correlations(real_data: Path, tmp_path: Path) -> 
         assert 100 * (1 - known.numbers[:, 0].mean()) == pytest.approx(unknown)
 
 
-PAIRS = StsFormat(layout="csv")
+PAIRS = TableFormat(
+    columns=ColumnsConfig(text=0, second=1, score=2), delimiter=",", quoting=True, header=False
+)
 
 
 def test_each_layer_and_the_table_by_hand(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_values_in_force_are_those_that_rows_have_room_for(
     [
         ("regression", "class_weights", "balanced"),
         ("span", "windows", True),
-        ("classification", "legal_tags", True),
+        ("classification", "crf", True),
     ],
 )
 def test_a_swept_value_that_makes_no_sense_for_the_task_is_refused(

@@ -279,7 +279,7 @@ TASK = {
     "train": "a",
     "validation_fraction": 0.1,
     "test_fraction": 0.1,
-    "format": {"kind": "sick"},
+    "format": {"kind": "table", "columns": {"text": "a", "second": "b", "score": "c"}},
 }
 
 

@@ -1,6 +1,5 @@
 """A fine-tuned model of every kind answers from its three files, here and as MLflow serves it."""
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -112,7 +111,7 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
     tmp_path: Path, kind: Kind, objective: str
 ) -> None:
     of_text = "windows" in KINDS[kind].finetune_keys
-    predictor = make_model(tmp_path, kind, objective, windows=of_text, legal_tags=kind == "tagging")
+    predictor = make_model(tmp_path, kind, objective, windows=of_text)
     records = RECORDS[kind]
     examples = [parse_example(record, INFO[kind], str(n)) for n, record in enumerate(records)]
     together = predictor(examples)
@@ -121,7 +120,6 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
         if kind == "tagging":
             tags = prediction["tags"]
             assert len(tags) == len(record["words"]), "no word without a tag"
-            assert ("O", "I-X") not in itertools.pairwise(["O", *tags]), "nothing illegal"
         if kind == "span":
             span = record["context"][prediction["start"] : prediction["end"]]
             assert span == prediction["text"]

@@ -224,16 +224,6 @@ REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in 
             "score from the column note (its values are numbers)",
         ),
         (
-            ("text", "label", "is_test"),
-            [(prose(n), ("x", "y")[n % 2], ("True", "False")[n % 5 > 0]) for n in range(60)],
-            [],
-            {
-                "columns": {"text": "text", "label": "label"},
-                "split": {"column": "is_test", "test": "True", "train": "False"},
-            },
-            "examples: 48 to train on, 12 to test on, 10% of them to validate on; utf-8",
-        ),
-        (
             ("text", "label", "Usage"),
             [
                 (prose(n), ("x", "y")[n % 2], ("Training", "PublicTest")[n % 3 > 1])
@@ -299,7 +289,7 @@ def test_files_of_other_splits_beside_the_only_one_are_named(
         assert said == (path != "below/dev.tsv")
 
 
-@pytest.mark.parametrize("column", ["splitset_label", "fold", "Set", "subset", "partition"])
+@pytest.mark.parametrize("column", ["splitset_label", "fold", "Set", "is_test"])
 def test_a_column_that_may_name_the_split_is_said(
     column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from rungwise.tasks.config import (
 )
 
 FORM = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
+SCORES = FORM | {"columns": {"text": 0, "score": 1}}
 ROWS = "".join(f"sentence {n}\t{'ab'[n % 2]}\n" for n in range(20))
 
 
@@ -56,7 +57,6 @@ def task(**keys: Any) -> FilesTaskConfig:
             "matthews for classification, found 'pearson'",
         ),
         ({"train": "a", "format": FORM | {"columns": {"text": 0}}}, "a task needs a column for"),
-        ({"train": "a", "format": {"kind": "glue", "task": "X"}}, r"task\.format\.task"),
         (
             {"train": "a", "format": FORM | {"split": {"column": 2, "train": "t", "test": "e"}}},
             r"test and task\.format\.split\.test go together",
@@ -71,11 +71,11 @@ def task(**keys: Any) -> FilesTaskConfig:
             r"test and task\.format\.split\.test go together",
         ),
         (
-            {"train": "a", "format": {"kind": "sts"}, "metric": "mean_squared_error"},
+            {"train": "a", "format": SCORES, "metric": "mean_squared_error"},
             "expected one of pearson, spearman for regression",
         ),
         (
-            {"train": "a", "positive": "x", "format": {"kind": "sts"}},
+            {"train": "a", "positive": "x", "format": SCORES},
             "positive: a label of classification, which regression has not",
         ),
     ],

@@ -35,8 +35,6 @@ SLOW = [name for name in REAL if name.startswith(("MSRA", "CoNLL", "IMDB"))]
 
 # What the files hold, by those who published them.
 PUBLISHED = yaml.safe_load(Path(__file__).with_name("task_counts.yaml").read_text("utf-8"))
-# GLUE's and others' tables by kind: lines of a header.
-HEADERS = {"MRPC": 1, "QNLI": 1, "sick": 1}
 
 
 class Block(Config):
@@ -75,16 +73,15 @@ def in_file(config: FilesTaskConfig, split: str) -> tuple[int, Counter[str]]:
             case {"kind": "squad"}:
                 paragraphs = [p for each in json.loads(text)["data"] for p in each["paragraphs"]]
                 number += sum(len(paragraph["qas"]) for paragraph in paragraphs)
-            case {"kind": "dream"}:
+            case {"layout": "json"}:
                 number += sum(len(questions) for _, questions, _ in json.loads(text))
-            case {"quoting": True} | {"layout": "csv"}:
-                header = 0 if form.get("header") else None
+            case {"quoting": True}:
+                header = 0 if form["header"] else None
                 number += len(pd.read_csv(io.StringIO(text), header=header))
             case {"layout": "json_lines"}:
                 number += len([json.loads(line) for line in filled])
             case _:
-                header = form.get("header", HEADERS.get(form.get("task", form["kind"]), 0))
-                number += len(filled) - header
+                number += len(filled) - form.get("header", False)
     return number, words
 
 
@@ -115,8 +112,8 @@ def test_a_block_of_the_reference_reads_the_real_files_whole(
     if name.startswith("CMRC"):
         # 200 answers of 9,657; three questions have no other.
         assert summary.irregular["train"] == {
-            "answers_dropped_for_not_being_in_the_context": 200,
-            "examples_dropped_for_want_of_an_answer": 3,
+            "answers_dropped_as_not_in_the_context": 200,
+            "damaged_examples_dropped": 3,
             "words_dropped_with_damage": 20,  # between blanks, of which Chinese has few
         }
         dropped["train"] = 3

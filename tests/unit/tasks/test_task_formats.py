@@ -81,43 +81,6 @@ def test_a_file_is_read_as_these_examples(tmp_path: Path, title: str) -> None:
     assert counts == case.get("counts", {})
 
 
-GLUE = yaml.safe_load(Path(__file__).with_name("glue_files.yaml").read_text("utf-8"))
-
-
-@pytest.mark.parametrize("task", GLUE)
-def test_each_task_of_glue_is_read_by_its_published_columns(tmp_path: Path, task: str) -> None:
-    (example,) = read_content(tmp_path, {"kind": "glue", "task": task}, GLUE[task]["content"])
-    second = None if task in ("CoLA", "SST-2") else "Two."
-    assert (example.text, example.second) == ("One.", second)
-    assert example.target == GLUE[task]["target"]
-
-
-def test_sick_gives_each_split_its_rows_and_either_target(tmp_path: Path) -> None:
-    header = (
-        "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\t"
-        "entailment_BA\tsentence_A_original\tsentence_B_original\tsentence_A_dataset\t"
-        "sentence_B_dataset\tSemEval_set"
-    )
-    rows = [
-        f"{n}\tOne {n}.\tTwo.\tNEUTRAL\t4.5\tA\tB\to\to\tF\tF\t{part}"
-        for n, part in enumerate(["TRAIN", "TEST", "TRIAL", "TRAIN"])
-    ]
-    content = "\n".join([header, *rows])
-    (validated,) = read_content(tmp_path, {"kind": "sick"}, content, split="validation")
-    assert validated == Text("data.txt:4", "One 2.", "Two.", 4.5)
-    entailment = {"kind": "sick", "target": "entailment"}
-    read = read_content(tmp_path, entailment, content)
-    assert [(e.text, e.target) for e in read] == [("One 0.", "neutral"), ("One 3.", "neutral")]
-    semeval = (
-        "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
-        "6\tOne.\tTwo.\t3.3\tCONTRADICTION\n"
-    )
-    (example,) = read_content(tmp_path, {**entailment, "release": "semeval"}, semeval)
-    assert example.target == "contradiction"
-    (example,) = read_content(tmp_path, {"kind": "sick", "release": "semeval"}, semeval)
-    assert example.target == 3.3
-
-
 def test_to_iob2_leaves_iob2_and_other_tags_alone() -> None:
     assert to_iob2(["O", "B-A", "I-A", "B-A", "O", "B-B", "I-B"]) == [
         *("O", "B-A", "I-A", "B-A", "O", "B-B", "I-B")
@@ -241,7 +204,6 @@ def test_what_cannot_be_used_is_refused_with_its_place(tmp_path: Path, case: str
     ("form", "message"),
     [
         ({"kind": "tsv"}, r"format\.kind: expected one of table, folders, "),
-        ({"kind": "glue", "task": "COLA"}, r"format\.task"),
         (table(columns={"text": "a", "label": "b", "score": "c"}), "label and score are both set"),
         (table(columns={"text": "a", "target": "b", "second": "c"}), "second and target are both"),
         (table(columns={"text": "a", "target": "b", "label": "c"}), "label and target are both"),

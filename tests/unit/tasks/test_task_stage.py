@@ -269,7 +269,7 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
                 "format": {"kind": "conll", "on_error": "drop"},
             },
             r"data\.train: expected most words to be sound, found 10 that are and 11 that are not "
-            r"\(1 examples dropped for a line with other columns, 11 words dropped with damage\)",
+            r"\(1 damaged examples dropped, 11 words dropped with damage\)",
         ),
         (
             {"train": rows(90, "abc"), "train_examples": 2},
@@ -302,16 +302,14 @@ def test_a_task_that_cannot_be_trained_on_is_refused(
     ("form", "row", "metric"),
     [
         (TABLE, "text {n}\t{label}", "accuracy"),
-        ({"kind": "glue", "task": "CoLA"}, "s\t{n2}\t\ttext {n}", "matthews"),
-        ({"kind": "sts", "layout": "csv"}, "text {n},text,3.5", "pearson"),
+        (TABLE | {"columns": {"text": 0, "score": 1}}, "text {n}\t3.5", "pearson"),
         ({"kind": "conll"}, "word{n} I-A\nword O\n", "f1"),
         ({"kind": "conll"}, "word{n} B-A\nword E-A\n", "f1"),
         ({"kind": "conll"}, "word{n} B\nword E\nword S\n", "f1"),
         ({"kind": "conll"}, "word{n} NN\nword IN\n", "accuracy"),
-        ({"kind": "codah"}, "c\tprompt {n}\ta\tb\tc\td\t2", "accuracy"),
     ],
 )
-def test_the_metric_is_the_data_sets_own_or_its_kinds(
+def test_the_metric_is_that_of_the_kind(
     tmp_path: Path, form: dict[str, Any], row: str, metric: str
 ) -> None:
     content = "\n".join(row.format(n=n, n2=n % 2, label="ab"[n % 2]) for n in range(60))

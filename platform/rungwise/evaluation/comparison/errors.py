@@ -144,7 +144,7 @@ def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) 
     ]
     wrong.sort(key=lambda each: -(each.confidence or 0))
     classes = _class_scores(rows, pairs, kind) if kind.labelled else ()
-    common = pairs.most_common() if kind.confuses_labels else ()
+    common = pairs.most_common() if kind.labelled and kind.confuses_labels else ()
     confusion = tuple((*pair, count) for pair, count in common)
     return ErrorAnalysis(variant, classes, confusion, tuple(wrong[:_EXAMPLES]))
 
@@ -153,9 +153,9 @@ def _class_scores(
     rows: Sequence[PredictionRow], pairs: Counter[tuple[str, str]], kind: TaskKind
 ) -> tuple[ClassScores, ...]:
     right, gold, predicted = Counter[str](), Counter[str](), Counter[str]()
-    if kind.has_class_items:
+    if kind.class_items(()) is not None:
         for row in rows:
-            truth, answer = kind.class_items(row["gold"]), kind.class_items(row["prediction"])
+            truth, answer = (kind.class_items(row[key]) or set() for key in ("gold", "prediction"))
             for counts, items in ((right, truth & answer), (gold, truth), (predicted, answer)):
                 counts.update(name for name, *_ in items)
         names = sorted(gold | predicted)

@@ -15,11 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.recent import Recent
@@ -36,7 +36,7 @@ from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import SentenceVectors
 from rungwise.models.trained.encoders import StaticWords
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.table import SickFormat, StsFormat, TableFormat
+from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Text
 
@@ -137,19 +137,16 @@ class _SentenceSuite(Suite):
         return reads_words(rung) or isinstance(rung.model, SentenceVectors)
 
 
-ScoredFormat = TableFormat | SickFormat | StsFormat
-
-
 class SentencesSuite(_SentenceSuite, FileSuite):
     """Pairs of sentences with similarity scores."""
 
     kind: Literal["sentences"] = "sentences"
     # a task format that has scores
-    format: Annotated[ScoredFormat, Field(discriminator="kind")]
+    format: TableFormat
 
     @field_validator("format")
     @classmethod
-    def _has_scores(cls, value: ScoredFormat) -> ScoredFormat:
+    def _has_scores(cls, value: TableFormat) -> TableFormat:
         if not KINDS[value.task_kind].numeric:
             raise ValueError("expected pairs with scores, found a format with labels")
         return value

@@ -1,4 +1,1 @@
-"""Labelled examples as a task uses them: files, splits, budgets, lengths, noise, unlabelled input.
-
-Nothing here knows how a model reads them.
-"""
+"""Labelled examples as a task uses them; nothing here knows how a model reads them."""

@@ -1,21 +1,12 @@
-"""Measure what `sequence_length` cuts off a split, and find a length that cuts little.
+"""Measure what `sequence_length` cuts off a split, and read inputs for prediction.
 
-Encoding records for each item what it left out (`Item.cut`) and how long its rows would have been
-(`Item.needs`). Windows cover the whole text, and a long tagged sentence continues in the next row,
-so only questions, single words and the shorter text of a pair can be cut there. Questions and
-texts to write have limits of their own, which longer rows do not lift.
-
-Read inputs for prediction: lines of text, tables or JSON Lines, as examples without a target.
-
-    task                       text lines   columns of TSV or CSV, keys of JSON Lines
-    single texts, generation   the text     text
-    pairs                      -            text, second
-    tagging                    words        words (JSON: a list), or text, split at blanks
-    span                       -            question, context, optionally id
-    choice                     -            context, question (may be empty), option0, option1, ...
-                                            (JSON: options, a list)
-
-Lines are read one by one, so that an endless stream is answered as it arrives.
+task                       text lines   columns of TSV or CSV, keys of JSON Lines
+single texts, generation   the text     text
+pairs                      -            text, second
+tagging                    words        words (JSON: a list), or text, split at blanks
+span                       -            question, context, optionally id
+choice                     -            context, question (may be empty), option0, option1, ...
+                                        (JSON: options, a list)
 """
 
 import csv

@@ -1,20 +1,10 @@
 """Load a task from files: read, split, sample and check it before anything trains on it.
 
-Typing errors in the inputs of examples, for a score on noisy text (claim K25).
-
-Each word of four letters or more is changed with a given probability, by one error inside it:
-
-    swap     two neighbouring letters change places
-    drop     a letter is missing
-    insert   a neighbouring key is hit as well
-    replace  a neighbouring key is hit instead
-
-As in Belinkov & Bisk 2018 (arXiv:1711.02173) the first and last letter stay. A word is a run of
-letters; for a letter that is not on an American keyboard the next letter of the word is hit. Errors
-depend only on the seed, the example and the position of the word, and the words changed at one rate
-are changed in the same way at each higher rate.
-
-No tagged word is lost, and the words of an answer stay while its offset moves with the text.
+And typing errors in the inputs of examples, for a score on noisy text (claim K25): a word of four
+letters or more has, with a given probability, two letters swapped, one dropped, or a neighbouring
+key inserted or put instead, inside of it (Belinkov & Bisk 2018, arXiv:1711.02173). Errors depend
+only on the seed, the example and the position of the word, and those of one rate stand at each
+higher rate.
 """
 
 import contextlib
@@ -34,7 +24,14 @@ from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.tasks.config import FilesTaskConfig, split_files
-from rungwise.tasks.formats.base import WORDS_DROPPED, count_words, join_names, quote, suggest
+from rungwise.tasks.formats.base import (
+    DROPPED,
+    WORDS_DROPPED,
+    count_words,
+    join_names,
+    quote,
+    suggest,
+)
 from rungwise.tasks.formats.tagged import BARE, SPANS
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
@@ -235,7 +232,7 @@ def _read(
         names[file.uri] = file.name
         with _reading(file, split):
             examples.extend(form.read(file, split, counts))
-    dropped = {"examples": form.count_damaged(counts), "words": counts[WORDS_DROPPED]}
+    dropped = {"examples": counts[DROPPED], "words": counts[WORDS_DROPPED]}
     for what, damaged in dropped.items():
         if not damaged:
             continue
@@ -260,7 +257,7 @@ def check_first_examples(config: FilesTaskConfig) -> None:
         for file in form.select_files(split_files(config, split), counts):
             if not is_remote(file.uri):
                 with _reading(file, split):
-                    form.read_first(file, split, counts)
+                    next(iter(form.read(file, split, counts)), None)
 
 
 @contextlib.contextmanager
@@ -390,7 +387,7 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
 def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
     kind = task_kind(TaskInfo(config.format.task_kind, labels, False, ""))
     allowed = [name for name in kind.metric_names(()) if kind.metrics[name].selects]
-    metric = config.metric or config.format.default_metric or allowed[0]
+    metric = config.metric or allowed[0]
     if metric not in allowed:
         raise DataError(
             f"data.metric: {metric} does not fit the labels of this task ({join_names(labels)}); "

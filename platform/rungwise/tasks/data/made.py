@@ -5,11 +5,8 @@
     capitals          tags     which words begin with a capital, and which end a sentence?
     paragraph_label   a label  which origin (library) of the corpus does the paragraph have?
 
-Test examples come from the held-out text, which no earlier stage has seen. Training and validation
-examples come from stretches of the training text, each in one of the two; for `paragraph_label`,
-from documents. A paragraph whose text occurs again anywhere in the corpus is left out, or for
-`paragraph_label` in another split or with another label; there the name of the library, which would
-reveal the label, is replaced.
+Test examples come from the held-out text. A paragraph whose text occurs again is left out, or for
+`paragraph_label` in another split or with another label; the name of the library is replaced.
 """
 
 import re

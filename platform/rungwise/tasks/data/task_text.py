@@ -1,22 +1,8 @@
-"""The text of a task without its labels, as a corpus for task-adaptive pretraining.
+"""The text of a task without its labels, as a corpus for task-adaptive pretraining (Gururangan et
+al. 2020, arXiv:2004.10964, section 4), and its pairs as tokens, for pretraining on pairs.
 
-See Gururangan et al. 2020 (arXiv:2004.10964, section 4). Documents, from the training split only:
-
-    classification, multilabel, regression, generation   the text, then its second text
-    tagging     the words, with blanks between them where their script has any
-    span        a context once, after all questions about it
-    choice      a context once, then each question about it with all its options
-
-Options keep the order of the data, right and wrong ones alike; any other choice would reveal the
-answer. Targets are never read as text, but they may select examples.
-
-Pretraining that learns from pairs of texts gets them as tokens: pairs with labels, as InferSent
-does (Conneau et al. 2017, arXiv:1705.02364), or texts and those to write for them, as CoVe does
-(McCann et al. 2017, arXiv:1708.00107). Such a pair is a document of two sentences, with the number
-of its label if it has one; each text is encoded by itself, and a pair of which a text has no tokens
-is left out and counted. Test pairs are not read.
-
-A task fits in memory, so this process builds the files without Ray Data.
+A context comes once, beside all that is about it; options keep their order, right and wrong ones
+alike. Only the training split is text. A task fits in memory, so there is no Ray Data here.
 """
 
 from collections.abc import Iterator, Sequence

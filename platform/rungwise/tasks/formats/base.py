@@ -5,7 +5,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, field_validator
 
@@ -18,17 +18,14 @@ from rungwise.corpus.config import DETECT, find_codec
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 from rungwise.tasks.kinds.examples import Example, Kind
 
-WORDS_DROPPED = "words_dropped_with_damage"  # the counter of what damaged examples held
+# Counters of damaged examples, and of the words that they held.
+DROPPED, WORDS_DROPPED = "damaged_examples_dropped", "words_dropped_with_damage"
 _SHOWN = 60
 _NAMES_SHOWN = 20
 
 
 class Damage(DataError):
-    """One example cannot be used; others can. `reason` names the counter if it is left out."""
-
-    def __init__(self, message: str, reason: str = "damage") -> None:
-        super().__init__(message)
-        self.reason = reason
+    """One example cannot be used; others can."""
 
 
 class FormatConfig(Config, ABC):
@@ -59,10 +56,6 @@ class FormatConfig(Config, ABC):
         Raises DataError, naming file and line, for data that cannot be used.
         """
 
-    def read_first(self, file: SourceFile, split: str, counts: Counter[str]) -> Example | None:
-        """Return the first example of a file, before what follows from the others is done to it."""
-        return next(iter(self.read(file, split, counts)), None)
-
     def select_files(
         self, files: Sequence[SourceFile], counts: Counter[str]
     ) -> Sequence[SourceFile]:
@@ -71,28 +64,18 @@ class FormatConfig(Config, ABC):
 
     @contextlib.contextmanager
     def skip_damage(
-        self, counts: Counter[str], content: Any, what: str = "examples"
+        self, counts: Counter[str], content: Any, counter: str = DROPPED
     ) -> Iterator[None]:
-        """Skip the example, or `what`, that raises Damage if `on_error` is drop; count it, and the
-        words of its `content`: a single fault can hide most of a file."""
+        """Skip what raises Damage if `on_error` is drop; count it, and the words of its `content`:
+        a single fault can hide most of a file."""
         try:
             yield
-        except Damage as damage:
+        except Damage:
             if self.on_error == "error":
                 raise
-            counts[f"{what}_dropped_for_{damage.reason}"] += 1
+            counts[counter] += 1
             if words := count_words(content):
                 counts[WORDS_DROPPED] += words
-
-    @staticmethod
-    def count_damaged(counts: Counter[str]) -> int:
-        """Return how many examples `skip_damage` skipped."""
-        return sum(n for reason, n in counts.items() if reason.startswith("examples_dropped_for_"))
-
-    @property
-    def default_metric(self) -> str | None:
-        """The metric of this data set, or None for the default of its kind."""
-        return None
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
@@ -133,8 +116,7 @@ def label_name(value: str, labels: dict[str, str] | tuple[str, ...] | None, wher
         expected = f"one of the labels {join_names(labels)}"
         found = quote(value) + suggest(value, labels)
     raise Damage(
-        f"{where}: expected {expected}, found {found}; mend the line, or change data.format.labels",
-        "their_label",
+        f"{where}: expected {expected}, found {found}; mend the line, or change data.format.labels"
     )
 
 
@@ -196,21 +178,17 @@ def words(value: Any, where: str, what: str) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = " ".join(each for each in value if each.strip())
     if not isinstance(value, str):
-        raise Damage(
-            f"{where}: {what} must be text, found {quote(value)}; mend the line", "what_is_no_text"
-        )
+        raise Damage(f"{where}: {what} must be text, found {quote(value)}; mend the line")
     if not value.strip():
         raise Damage(
-            f"{where}: {what} is empty; mend the line, or check which column data.format names",
-            "an_empty_text",
+            f"{where}: {what} is empty; mend the line, or check which column data.format names"
         )
     try:
         value.encode()
     except UnicodeEncodeError:
         raise Damage(
             f"{where}: {what} holds half of a character (a lone surrogate): {value!r:.80}; mend "
-            "the line",
-            "half_of_a_character",
+            "the line"
         ) from None
     return value
 
@@ -228,31 +206,3 @@ def suggest(name: str, names: Iterable[str]) -> str:
     """Suggest the most similar name; empty if none is similar."""
     matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
-
-
-Units = Literal["code_points", "utf_16"]
-
-
-def code_point(text: str, offset: int, units: Units) -> int | None:
-    """Return the code point at an offset in `units`, or the end of the text; None if the offset is
-    beyond it or inside of a character."""
-    if units == "code_points":
-        return offset if 0 <= offset <= len(text) else None
-    content = text.encode("utf-16-le")
-    try:
-        return (
-            len(content[: 2 * offset].decode("utf-16-le"))
-            if 0 <= 2 * offset <= len(content)
-            else None
-        )
-    except UnicodeDecodeError:
-        return None
-
-
-def suggest_units(text: str, offset: int, stated: str) -> str:
-    """Return advice on the units in which the stated text begins at the offset; "" if none fits."""
-    for units in get_args(Units):
-        start = code_point(text, offset, units)
-        if start is not None and text.startswith(stated, start):
-            return f" (in other units it is there: set data.format.offsets to {units})"
-    return ""

@@ -1,36 +1,27 @@
 """Look at files of labelled data, and guess the task block that reads them.
 
-    content ──> candidate blocks, likeliest first ──> the first that reads nearly all
-    names of files and columns ──> the splits ──> the block of the task
-
-Tables, tagged words, objects of JSON, JSON Lines and Parquet, SQuAD's JSON and a folder a class are
-known; other layouts are stated by hand. A person is expected to check a guess against the examples.
+content ──> candidate blocks, likeliest first ──> the first that reads nearly all
+names of files and columns ──> the splits ──> the block of the task
 """
 
 import os.path
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.archives import Member, find
+from rungwise.core.storage.archives import find
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import list_matching_files
-from rungwise.core.storage.source_files import SourceFile, name_split
+from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
 from rungwise.core.wording import list_first
 from rungwise.corpus.cleaning.characters import describe_lost_characters
-from rungwise.corpus.readers.streams import compression_suffix, detect_encoding
+from rungwise.corpus.readers.streams import detect_encoding
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.base import (
-    WORDS_DROPPED,
-    FormatConfig,
-    count_words,
-    join_names,
-    read_bytes,
-)
+from rungwise.tasks.formats.base import DROPPED, WORDS_DROPPED, count_words, join_names, read_bytes
 from rungwise.tasks.formats.guess_forms import (
     NO_LABEL,
     ROWS,
@@ -39,17 +30,24 @@ from rungwise.tasks.formats.guess_forms import (
     guess_lines,
     guess_parquet,
 )
-from rungwise.tasks.formats.records import RecordsFormat, explain_escapes, is_columnar
-from rungwise.tasks.formats.splits import find_split_column, group_by_split, list_columns
+from rungwise.tasks.formats.records import (
+    RecordsFormat,
+    explain_escapes,
+    is_columnar,
+    plain,
+    read_objects,
+    read_rows,
+)
 from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import SPLITS, Example, join_parts
 
-_SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block
 _MOST_DAMAGED = 0.3
 _FILES_TRIED = 3
 _FEWEST_EXAMPLES = 5  # of a label
 _SHARES = {"validation": 0.1, "test": 0.2}  # of the training part, where there are no files
+_SPLIT_COLUMNS = ("split", "splits", "set", "subset", "partition", "fold", "splitset_label")
+_MOST_VALUES = 12  # of a column that names splits
 _TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet", ".arrow")  # one is no text of a class
 
 
@@ -59,9 +57,8 @@ class _Block(Config):
 
 @dataclass
 class Guess:
-    """A block of a task, and what its training part holds: all examples, and how many examples and
-    words could not be read. `sizes` are the examples of parts with files or rows of their own;
-    `notes` are lines for the user."""
+    """A block of a task, and the examples and counters of its training part. `sizes` are those of
+    parts with files or rows of their own; `notes` are lines for the user."""
 
     data: dict[str, Any]
     examples: list[Example]
@@ -75,12 +72,14 @@ class Guess:
 
     @property
     def damaged(self) -> int:
-        return FormatConfig.count_damaged(self.counts)
+        return self.counts[DROPPED]
 
     @property
     def labels(self) -> Counter[str]:
         """How often each label occurs; tags count once per word."""
-        return _count_labels(self.examples)
+        targets = [getattr(e, "tags", None) or getattr(e, "target", None) for e in self.examples]
+        each = chain.from_iterable(t if isinstance(t, tuple) else [t] for t in targets)
+        return Counter(label for label in each if isinstance(label, str))
 
     @property
     def fractions(self) -> dict[str, float]:
@@ -91,16 +90,6 @@ class Guess:
     def block(self) -> dict[str, Any]:
         """The block of the task."""
         return self.data | {f"{split}_fraction": each for split, each in self.fractions.items()}
-
-
-def _count_labels(examples: Sequence[Example]) -> Counter[str]:
-    targets = [getattr(e, "tags", None) or getattr(e, "target", None) for e in examples]
-    return Counter(
-        label
-        for target in targets
-        for label in (target if isinstance(target, tuple) else [target])
-        if isinstance(label, str)
-    )
 
 
 def guess_format(path: str, stated: Mapping[str, str] | None = None) -> Guess:
@@ -116,14 +105,16 @@ def guess_format(path: str, stated: Mapping[str, str] | None = None) -> Guess:
     # The largest, since a README may be first.
     for file in sorted(first, key=lambda each: -each.size_bytes)[:_FILES_TRIED]:
         for likely in _guess_forms(file, first, stated):
-            form = _choose_form(likely, [file] if likely["kind"] != "folders" else first)
-            if form is None:
-                continue
-            if form["kind"] == "folders":
-                groups = group_by_split(files, classes_in_folders=True)
-            guess = _read_task(path, form, groups)
-            if guess is not None:
-                return guess
+            is_folders = likely["kind"] == "folders"
+            forms = [likely]
+            if likely["kind"] in ("conll", "tokens"):
+                forms.append(likely | {"scheme": "as_is"})
+            sample = first if is_folders else [file]
+            form = next((form for form in forms if _read_examples(form, sample)), None)
+            if form is not None:
+                groups = group_by_split(files, classes_in_folders=is_folders)
+                if guess := _read_task(path, form, groups):
+                    return guess
     _, text = _decode(read_bytes(max(first, key=lambda each: each.size_bytes)))
     columns = "".join(f" with {key} in the column {name!r}" for key, name in stated.items())
     raise DataError(
@@ -167,31 +158,21 @@ def _parse_form(form: dict[str, Any]) -> TaggedFormat:
 def _read_examples(
     form: dict[str, Any], files: Sequence[SourceFile], most: int | None = 2 * ROWS
 ) -> tuple[list[Example], Counter[str]] | None:
-    """Read at most so many examples of each file, of its beginning; with None, all. Returns None if
-    too much is damaged."""
+    """Read at most so many examples of each file; with None, all. Returns None if too much of them
+    is damaged."""
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:
         block = _parse_form(form)
         for file in block.select_files(files, counts):
-            sample = file if most is None else _cut_beginning(file, form)
-            examples += islice(block.read(sample, "train", counts), most)
+            examples += islice(block.read(file, "train", counts), most)
     except (ConfigError, DataError):
         return None
     sound = count_words([each.parts for each in examples]) if counts[WORDS_DROPPED] else 0
-    for damaged, intact in (
-        (FormatConfig.count_damaged(counts), len(examples)),
-        (counts[WORDS_DROPPED], sound),
-    ):
+    for damaged, intact in ((counts[DROPPED], len(examples)), (counts[WORDS_DROPPED], sound)):
         if damaged > _MOST_DAMAGED * (intact + damaged):
             return None
     return (examples, counts) if examples else None
-
-
-def _choose_form(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, Any] | None:
-    """Return the block, or the one that takes tags as they are; None if neither reads the files."""
-    forms = [form, form | {"scheme": "as_is"}] if form["kind"] in ("conll", "tokens") else [form]
-    return next((each for each in forms if _read_examples(each, files) is not None), None)
 
 
 def _read_task(
@@ -215,7 +196,7 @@ def _read_task(
     examples, counts = result
     whole = len(groups) == 1 and len(files) == len(groups[first])
     paths = path if whole else _list_paths(path, form, files)
-    if FormatConfig.count_damaged(counts):
+    if counts[DROPPED]:
         form["on_error"] = "drop"
     data = {"kind": "files", "format": form, "train": paths}
     if len(groups) > 1:
@@ -233,7 +214,7 @@ def _read_task(
     if len(groups) == 1 and data.keys().isdisjoint(SPLITS[1:]):
         notes += _name_neighbours(path, groups[first])
     if isinstance(table := _parse_form(form), TableFormat):
-        columns = list_columns(table, files[0])
+        columns = [*next(_read_records(table, files[0]), {})]
         notes.insert(0, explain_columns(form, columns))
     notes += describe_lost_characters("\n".join(map(join_parts, examples)))
     guess = Guess(data, examples, counts, notes, _count_parts(form, data))
@@ -303,7 +284,7 @@ def _find_splits(
         notes.append("no other file with labels is named as a test; validation is taken")
     for files in splits.values():
         result = _read_examples(form, files, None)
-        if result is not None and FormatConfig.count_damaged(result[1]):
+        if result is not None and result[1][DROPPED]:
             form["on_error"] = "drop"
     return splits
 
@@ -319,18 +300,58 @@ def _name_neighbours(path: str, files: Sequence[SourceFile]) -> list[str]:
     return [f"beside it: {join_names(others)}; give the folder to use its splits"] if others else []
 
 
-def _cut_beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
-    """Return a file of lines cut after the first ones, and another file as a whole."""
-    content = read_bytes(file)
-    lines = form.get("layout", "delimited") in ("delimited", "json_lines")
-    lines = lines and form["kind"] not in ("squad", "folders")
-    # In UTF-16 and UTF-32 a line does not end with a byte.
-    if lines and not form.get("encoding", "").startswith("utf-"):
-        head = content[:_SAMPLE_BYTES]
-        content = content if len(head) == len(content) else head[: head.rfind(b"\n") + 1]
-    name = file.name.removesuffix(compression_suffix(file.name))
-    uri = file.uri.removesuffix(compression_suffix(file.uri))
-    return Member(uri, name, len(content), content=content)
+def group_by_split(
+    files: Sequence[SourceFile], *, classes_in_folders: bool = False
+) -> dict[str, list[SourceFile]]:
+    """Return the files of each split by their names, else by their folders; "" for the others. A
+    folder that is a class names no split."""
+    groups: dict[str, list[SourceFile]] = {}
+    for file in files:
+        parts = file.name.split("/")[: -2 if classes_in_folders else None]
+        groups.setdefault(split_of_path("/".join(parts)), []).append(file)
+    # A single split that is not train is all that there is, whatever its name.
+    return groups if len(groups.keys() - {""}) > 1 or "train" in groups else {"": [*files]}
+
+
+def find_split_column(
+    form: RecordsFormat, files: Sequence[SourceFile]
+) -> tuple[dict[str, Any] | None, str]:
+    """Return the block of the column that names the split of each record, None if there is none;
+    and a note about it."""
+    used = {column for column in form.named_columns().values() if not isinstance(column, tuple)}
+    counts: dict[Any, Counter[str]] = {}
+    for record in chain.from_iterable(_read_records(form, file) for file in files):
+        for column, value in record.items():
+            values = counts.setdefault(column, Counter())
+            if len(values) <= _MOST_VALUES and not isinstance(value, list | dict):
+                values[plain(value)] += 1
+    for column, values in counts.items():
+        if column in used or not 1 < len(values) <= _MOST_VALUES:
+            continue
+        splits: dict[str, list[str]] = {}
+        for value in values:
+            splits.setdefault(name_split(value) or "", []).append(value)
+        listed = ", ".join(f"{value} {number:,}" for value, number in values.most_common())
+        if "train" in splits and len(splits.keys() - {""}) > 1:
+            block = {n: v if len(v) > 1 else v[0] for n, v in splits.items() if n}
+            return {"column": column, **block}, f"the column {column!r} names the split: {listed}"
+        if str(column).lower() in _SPLIT_COLUMNS or name_split(str(column)):
+            return None, (
+                f"the column {column!r} may name the split ({listed}); if so, see the key split in "
+                "docs/reference/tasks.md"
+            )
+    return None, ""
+
+
+def _read_records(form: RecordsFormat, file: SourceFile) -> Iterator[Mapping[Any, Any]]:
+    """Yield the records of a file with all of their fields."""
+    if form.layout != "delimited":
+        yield from (record for _, record in read_objects(form, form.layout, file, Counter()))
+        return
+    rows = (r for _, r in read_rows(file, form.encoding, form.delimiter, quoting=form.quoting))
+    names = [cell.strip() for cell in next(rows, [])] if form.header else None
+    for cells in rows:
+        yield dict(zip(names or range(len(cells)), cells, strict=False))
 
 
 def _decode(content: bytes) -> tuple[str, str]:

@@ -1,9 +1,6 @@
 """Read records: the rows of delimited text, and the objects of JSON, JSON Lines, Parquet and Arrow.
 
 file ──> rows or objects ──> the records inside each (`each`) ──> the fields that are asked for
-
-A quoted field may hold line breaks, so the line that a row begins on, which messages give, is not
-the number of the row.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,10 +52,8 @@ def read_cells(lines: Iterable[str], delimiter: str, *, quoting: bool) -> Reader
 def read_rows(
     file: SourceFile, encoding: str, delimiter: str, *, quoting: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of each row that is not blank.
-
-    `quoting` as in `read_cells`. Raises DataError if quotes do not match.
-    """
+    """Yield (line, cells) of each row that is not blank, with the line that the row begins on.
+    Raises DataError if quotes do not match."""
     text = io.StringIO(read_text(file, encoding), newline="")
     rows = read_cells(text, delimiter, quoting=quoting)
     line = 1
@@ -118,8 +113,7 @@ def require_object(value: Any, where: str) -> dict[str, Any]:
         return {str(place): each for place, each in enumerate(value)}
     if not isinstance(value, dict):
         raise Damage(
-            f"{where}: expected a JSON object, found a {type(value).__name__}; mend the line",
-            "what_is_no_object",
+            f"{where}: expected a JSON object, found a {type(value).__name__}; mend the line"
         )
     return value
 
@@ -175,12 +169,6 @@ def _fields(record: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def read_json(file: SourceFile, encoding: str) -> Any:
-    """Parse a JSON file. Raises Damage with the line if it is not JSON."""
-    remedy = "fetch the file again, or change data.format.kind"
-    return parse_json(read_text(file, encoding), file, 1, "expected JSON, found none", remedy)
-
-
 def parse_json(text: str, file: SourceFile, line: int, problem: str, remedy: str) -> Any:
     """Parse JSON that begins on `line` of a file. Raises Damage if it is not JSON."""
     try:
@@ -188,13 +176,10 @@ def parse_json(text: str, file: SourceFile, line: int, problem: str, remedy: str
     except json.JSONDecodeError as error:
         raise Damage(
             f"{file.uri}:{line + error.lineno - 1}: {problem} ({error.msg} at column "
-            f"{error.colno}); {remedy}",
-            "what_is_no_json",
+            f"{error.colno}); {remedy}"
         ) from None
     except (RecursionError, ValueError) as error:
-        raise Damage(
-            f"{file.uri}:{line}: not JSON that can be read: {error}", "what_is_no_json"
-        ) from None
+        raise Damage(f"{file.uri}:{line}: not JSON that can be read: {error}") from None
 
 
 def column_index(column: Column, header: Sequence[str], where: str, key: str) -> int:
@@ -216,8 +201,7 @@ def missing_column(
     count = "none" if times == 0 else f"{times} of them"
     return Damage(
         f"{where}: expected one column {column!r}, found {count}{suggest(column, known)}; the "
-        f"columns are {join_names(known)}; change {key}",
-        "a_column_that_is_not_there",
+        f"columns are {join_names(known)}; change {key}"
     )
 
 
@@ -240,15 +224,9 @@ class SplitColumn(Config):
     validation: Values | None = None
     test: Values | None = None
 
-    def splits_of(self, value: Any) -> list[str]:
-        """Return the splits that a value of the column names."""
-        return [split for split in SPLITS if plain(value) in (getattr(self, split) or ())]
-
 
 class RecordsFormat(FormatConfig):
     """Records by the names of their fields, or by indexes from 0."""
-
-    optional: ClassVar[frozenset[str]] = frozenset()  # keys whose field a JSON record may lack
 
     # delimited rows, a JSON object per line, one JSON array or object, or Parquet (also Arrow)
     layout: Layout = "delimited"
@@ -261,8 +239,6 @@ class RecordsFormat(FormatConfig):
     extra_columns: bool = False  # rows may be longer than the first one
     # how one file holds all splits; null: each split has its own files
     split: SplitColumn | None = None
-    # read only records with these values, such as {answer: accept}
-    only: dict[Column, Values] = Field(default_factory=dict)
 
     columns: Any  # the block of columns, which every format declares
 
@@ -273,9 +249,7 @@ class RecordsFormat(FormatConfig):
 
     def named_columns(self) -> dict[str, TextColumn]:
         """Return the `fields` that are set, and the column of the split."""
-        split = {"split.column": self.split.column if self.split else None}
-        only = {f"only.{column}": column for column in self.only}
-        columns = {**self.fields, **split, **only}
+        columns = {**self.fields, "split.column": self.split.column if self.split else None}
         return {key: column for key, column in columns.items() if column is not None}
 
     @model_validator(mode="after")
@@ -297,14 +271,12 @@ class RecordsFormat(FormatConfig):
         """Yield the records of a split, with values by key; several columns give a list."""
         source = self._from_cells if self.layout == "delimited" else self._from_json
         for line, record in source(file, counts):
-            if self.split and split not in (own := self.split.splits_of(record["split.column"])):
-                if not own and split == SPLITS[0]:  # once, not for each split
-                    counts["records_left_out_with_another_value_of_the_split"] += 1
-                continue
-            if all(plain(record[f"only.{key}"]) in values for key, values in self.only.items()):
+            value = plain(record.get("split.column"))
+            own = [name for name in SPLITS if value in (getattr(self.split, name, None) or ())]
+            if self.split is None or split in own:
                 yield line, record
-            else:
-                counts["records_left_out_by_only"] += 1
+            elif not own and split == SPLITS[0]:  # once, not for each split
+                counts["records_left_out_with_another_value_of_the_split"] += 1
 
     def _from_cells(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         indexes: dict[str, int | list[int]] = {}
@@ -335,8 +307,7 @@ class RecordsFormat(FormatConfig):
                         f"{where}: expected {width} columns separated by {self.delimiter!r}, found "
                         f"{len(cells)}: {quote(self.delimiter.join(cells))}; mend the row, or "
                         "change data.format.delimiter, quoting or columns, or leave such rows out "
-                        "with data.format.on_error: drop",
-                        "their_number_of_columns",
+                        "with data.format.on_error: drop"
                     )
                 yield (
                     str(line),
@@ -357,20 +328,12 @@ class RecordsFormat(FormatConfig):
                         yield at, self._values(fields, f"{file.uri}:{at}")
 
     def _values(self, record: dict[str, Any], where: str) -> dict[str, Any]:
-        def value(key: str, column: Column) -> Any:
-            try:
-                return get_nested(record, str(column), where, f"data.format.{key}")
-            except Damage:
-                if key in self.optional:
-                    return None
-                raise
-
-        return {
-            key: [value(key, each) for each in column]
-            if isinstance(column, tuple)
-            else value(key, column)
-            for key, column in self.named_columns().items()
-        }
+        values = {}
+        for key, column in self.named_columns().items():
+            names = _columns(column)
+            each = [get_nested(record, str(name), where, f"data.format.{key}") for name in names]
+            values[key] = each if isinstance(column, tuple) else each[0]
+        return values
 
 
 def read_objects(
@@ -390,7 +353,9 @@ def read_objects(
     if layout == "parquet":
         yield from ((f"row {number}", row) for number, row in enumerate(read_parquet(file), 1))
         return
-    data = read_json(file, form.encoding)
+    remedy = "fetch the file again, or change data.format.kind"
+    text = read_text(file, form.encoding)
+    data = parse_json(text, file, 1, "expected JSON, found none", remedy)
     if not isinstance(data, list | dict):
         raise DataError(
             f"{file.uri}: expected a JSON array of objects, found a {type(data).__name__}; change "

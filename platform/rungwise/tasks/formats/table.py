@@ -1,35 +1,39 @@
-"""Texts and pairs in TSV, CSV, JSON or JSON Lines, with a stated mapping of the columns.
+"""Files with an example per row or object: texts and pairs, questions with options, and SQuAD."""
 
-Published tables with their columns filled in: GLUE's tasks, SICK, STS, SWAG, CODAH and DREAM.
-
-presets.yaml has the table of each, by the kind of the format and the values of its keys.
-"""
-
-import functools
 import math
 import re
+import string
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from importlib import resources
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Self
 
-import yaml
 from pydantic import Field, model_validator
 
-from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.config import Config
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import (
     Damage,
     FormatConfig,
     Labels,
+    join_names,
     label_name,
     label_names,
     quote,
+    suggest,
     words,
 )
-from rungwise.tasks.formats.choice import ChoiceFormat
-from rungwise.tasks.formats.records import Column, RecordsFormat, TextColumn, plain
-from rungwise.tasks.kinds.examples import Example, Kind, Text
+from rungwise.tasks.formats.records import (
+    Column,
+    Record,
+    RecordsFormat,
+    TextColumn,
+    list_records,
+    plain,
+    read_objects,
+)
+from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Kind, Question, Text
+
+_DECIMAL_COMMA = re.compile(r"[-+]?\d*,(?:\d{1,2}|\d{4,})")
 
 
 class ColumnsConfig(Config):
@@ -73,11 +77,8 @@ class TableFormat(RecordsFormat):
     # {value in the file: name}, or a list of the allowed values; null: any value
     labels: Labels | None = None
     label_separator: str = Field(default=",", min_length=1)  # separates several labels in one text
-    # cut a label off here, such as at the colon of `coarse:fine`; null: take all of it
-    label_until: str | None = Field(default=None, min_length=1)
     # leave out rows with these labels or scores, such as SNLI's "-", or "" for none
     skip_labels: tuple[str, ...] = ()
-    score_range: tuple[float, float] | None = None  # lowest and highest score allowed; null: any
 
     @property
     def task_kind(self) -> Kind:
@@ -100,8 +101,6 @@ class TableFormat(RecordsFormat):
             where = f"{file.uri}:{line}"
             with self.skip_damage(counts, row):
                 values = self._values_of_labels(row, where)
-                if self.label_until is not None:
-                    values = [value.partition(self.label_until)[0] for value in values]
                 score = [plain(row["columns.score"])] if "columns.score" in row else []
                 if not {*self.skip_labels}.isdisjoint([*values, *score]):
                     counts["rows_dropped_for_their_label"] += 1
@@ -144,15 +143,7 @@ class TableFormat(RecordsFormat):
         if not math.isfinite(score):
             raise Damage(
                 f"{where}: expected a number as the score, found {quote(value)}; mend the line, or "
-                "change data.format.columns.score",
-                "their_score",
-            )
-        lowest, highest = self.score_range or (-math.inf, math.inf)
-        if not lowest <= score <= highest:
-            raise Damage(
-                f"{where}: expected a score from {lowest:g} to {highest:g}, found {score:g}; mend "
-                "the line, or change data.format.score_range",
-                "their_score",
+                "change data.format.columns.score"
             )
         return score
 
@@ -162,8 +153,7 @@ def _is_marked(value: Any, where: str) -> bool:
     if mark not in ("0", "1", "0.0", "1.0", "false", "true"):
         raise Damage(
             f"{where}: expected 0 or 1 in each column of a label, found {quote(value)}; mend the "
-            "line, or change data.format.columns.labels",
-            "their_label",
+            "line, or change data.format.columns.labels"
         )
     return mark in ("1", "1.0", "true")
 
@@ -179,95 +169,183 @@ def _label_text(value: Any, where: str) -> str:
             return str(value).strip()
     raise Damage(
         f"{where}: a label must be text or a whole number, or a list of one, found {quote(value)}; "
-        "mend the line, or change data.format.columns.label",
-        "their_label",
+        "mend the line, or change data.format.columns.label"
     )
 
 
-_DECIMAL_COMMA = re.compile(r"[-+]?\d*,(?:\d{1,2}|\d{4,})")
-_FILE = "presets.yaml"
+class ChoiceColumns(Config):
+    """The columns of a multiple-choice table, named as in a table."""
 
-GlueTask = Literal[
-    "CoLA", "SST-2", "MRPC", "QQP", "STS-B", "MNLI", "SNLI", "QNLI", "RTE", "WNLI", "AX"
-]
+    context: TextColumn | None = None  # text that comes first; set this, `question` or both
+    question: TextColumn | None = None  # the question about it
+    options: TextColumn  # a column per option, or one column with a JSON list
+    names: Column | None = None  # names of the options, a JSON list, if `answer` is one of them
+    begins: Column | None = None  # text that begins every option, as in SWAG
+    answer: Column  # the right answer
 
-
-class _PublishedTable(Config):
-    format: Annotated[TableFormat | ChoiceFormat, Field(discriminator="kind")]
-    metric: str | None = None  # of the benchmark; None: the default of the kind of task
-
-
-@functools.cache
-def _published_tables() -> dict[str, _PublishedTable]:
-    text = (resources.files("rungwise.tasks.formats") / _FILE).read_text("utf-8")
-    entries = yaml.safe_load(text).items()
-    return {name: validate(_PublishedTable, entry, f"{_FILE}: {name}") for name, entry in entries}
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.context is None and self.question is None:
+            raise ValueError("expected context or question, found neither")
+        return self
 
 
-class _Preset(FormatConfig):
-    @property
-    def _published(self) -> _PublishedTable:
-        keys = self.model_dump(exclude={*FormatConfig.model_fields})
-        return _published_tables()[" ".join(keys.values())]
+class ChoiceFormat(RecordsFormat):
+    """Multiple choice, with an example per row or object."""
 
-    @property
-    def table(self) -> TableFormat | ChoiceFormat:
-        """The table with its columns filled in."""
-        return self._published.format
+    fixed_kind = "choice"
 
-    @property
-    def task_kind(self) -> Kind:
-        return self.table.task_kind
+    kind: Literal["choice"] = "choice"
+    columns: ChoiceColumns
+    # what `columns.answer` holds: the option's number, its letter or its text
+    answer: Literal["index", "letter", "text"] = "index"
+    first: int = Field(default=0, ge=0, le=1)  # number of the first option
 
-    @property
-    def stated_labels(self) -> tuple[str, ...]:
-        return self.table.stated_labels
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
+        for line, row in self.records(file, split, counts):
+            with self.skip_damage(counts, row):
+                where = f"{file.uri}:{line}"
+                options = _check_options(row["columns.options"], where)
+                target = self._target(row, options, where)
+                texts = [
+                    words(row[key], where, f"the {key.partition('.')[2]}")
+                    for key in ("columns.context", "columns.question")
+                    if key in row
+                ]
+                begins = str(row.get("columns.begins") or "").strip()
+                yield ChoiceExample(
+                    f"{file.name}:{line}",
+                    texts[0],
+                    texts[1] if len(texts) > 1 else None,
+                    tuple(f"{begins} {option}" if begins else option for option in options),
+                    target,
+                )
 
-    @property
-    def default_metric(self) -> str | None:
-        return self._published.metric
-
-    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Example]:
-        keys = self.model_dump(include={*FormatConfig.model_fields})
-        return self.table.model_copy(update=keys).read(file, split, counts)
-
-
-class GlueFormat(_Preset):
-    """A task of GLUE, or SNLI in the same layout, by the benchmark's name for it."""
-
-    kind: Literal["glue"] = "glue"
-    task: GlueTask
-
-
-class SickFormat(_Preset):
-    """SICK: relatedness from 1 to 5, or entailment, of pairs of sentences."""
-
-    kind: Literal["sick"] = "sick"
-    target: Literal["relatedness", "entailment"] = "relatedness"
-    # SICK.txt, which has all splits, or the three files of SemEval-2014
-    release: Literal["full", "semeval"] = "full"
-
-
-class StsFormat(_Preset):
-    """The STS benchmark: similarity from 0 to 5."""
-
-    kind: Literal["sts"] = "sts"
-    layout: Literal["original", "csv"] = "original"  # with tabs, or with commas
-
-
-class SwagFormat(_Preset):
-    """SWAG: comma-separated with quoting; the columns are found by the header."""
-
-    kind: Literal["swag"] = "swag"
+    def _target(self, row: dict[str, Any], options: Sequence[str], where: str) -> int:
+        value = plain(row["columns.answer"])
+        values = [str(place + self.first) for place in range(len(options))]
+        if "columns.names" in row:
+            names = row["columns.names"]
+            if not isinstance(names, list) or len(names) != len(options):
+                raise Damage(
+                    f"{where}: expected a name for each of the {len(options)} options, found "
+                    f"{quote(names)}; mend the line, or change data.format.columns.names"
+                )
+            values = [plain(name) for name in names]
+        elif self.answer == "letter":
+            values, value = list(string.ascii_uppercase[: len(options)]), value.upper()
+        elif self.answer == "text":
+            values = [option.strip() for option in options]
+        if values.count(value) != 1:
+            raise Damage(
+                f"{where}: expected one of {join_names(values)} as the answer, found {quote(value)}"
+                f"{suggest(value, values)}; mend the line (published test files may have no "
+                "answers), or change data.format.answer or first"
+            )
+        return values.index(value)
 
 
-class CodahFormat(_Preset):
-    """CODAH: tab-separated without a header: category, prompt, four endings, label."""
+def _check_options(options: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(options, list) or len(options) < 2:
+        number = len(options) if isinstance(options, list) else quote(options)
+        raise Damage(
+            f"{where}: expected two options or more, found {number}; mend it, or change "
+            "data.format.columns"
+        )
+    return tuple(words(option, where, f"option {place}") for place, option in enumerate(options))
 
-    kind: Literal["codah"] = "codah"
+
+_FIELDS = ("context", "id", "question", "answers")  # the words of a damaged question
 
 
-class DreamFormat(_Preset):
-    """DREAM and C3, in JSON: a list of [turns, [{question, choice, answer}], id]."""
+class SquadFormat(FormatConfig):
+    """SQuAD JSON, version 1.1 or 2.0 (Rajpurkar et al. 2016, arXiv:1606.05250; 2018,
+    arXiv:1806.03822), and data sets in the same form, such as CMRC 2018. Plausible answers of
+    impossible questions are not read."""
 
-    kind: Literal["dream"] = "dream"
+    fixed_kind = "span"
+
+    kind: Literal["squad"] = "squad"
+    # squad: as published; others: an object per question, with its context and answers: {text:
+    # [...], answer_start: [...]}, as other tools export it
+    layout: Literal["squad", "json_lines", "json", "parquet"] = "squad"
+    # questions without an answer; drop turns version 2.0 into 1.1
+    unanswerable: Literal["keep", "drop"] = "keep"
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
+        for place, entry in self._entries(file, counts):
+            with self.skip_damage(counts, [entry.get(key) for key in _FIELDS]):
+                where = f"{file.uri}:{place}"
+                context = words(_value(entry, "context", where, str), where, "the context")
+                id_ = str(_value(entry, "id", where, str | int))
+                where = f"{file.uri}, question {id_}"
+                question = words(_value(entry, "question", where, str), where, "the question")
+                stated = _value(entry, "answers", where, list | dict)
+                impossible = entry.get("is_impossible", False)
+                if isinstance(stated, dict):
+                    stated = _pair_answers(stated, where)
+                    impossible = impossible or not stated
+                answers = () if impossible else tuple(self._answers(stated, context, where, counts))
+                if impossible and self.unanswerable == "drop":
+                    counts["unanswerable_questions_left_out"] += 1
+                    continue
+                if not impossible and not answers:
+                    raise Damage(
+                        f"{where}: expected an answer, or is_impossible: true, found neither; mend "
+                        "the question, or use a file with answers"
+                    )
+                yield Question(f"{file.name}:{id_}", id_, question, context, answers)
+
+    def _entries(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
+        """Yield each question with the fields of its paragraph."""
+        if self.layout != "squad":
+            yield from read_objects(self, self.layout, file, counts)
+            return
+        for place, record in read_objects(self, "json", file, counts):
+            with self.skip_damage(counts, record):
+                lists = "data.paragraphs.qas"
+                yield from list_records(record, lists, place, file.uri, "data.format.layout")
+
+    def _answers(
+        self, stated: list[Any], context: str, where: str, counts: Counter[str]
+    ) -> Iterator[Answer]:
+        for number, answer in enumerate(stated):
+            place = f"{where}, answers[{number}]"
+            with self.skip_damage(counts, "", "answers_dropped_as_not_in_the_context"):
+                if not isinstance(answer, dict):
+                    raise _type_error(place, "an object", answer)
+                text = words(_value(answer, "text", place, str), place, "the answer")
+                start = _value(answer, "answer_start", place, int)
+                content = context[start : start + len(text)] if start >= 0 else ""
+                if content != text:
+                    raise Damage(
+                        f"{place}: expected {quote(text)} in the context from character {start} "
+                        f"on, found {quote(content)}; mend the answer (places count code points), "
+                        "or leave such answers out with data.format.on_error: drop"
+                    )
+                yield Answer(text, start)
+
+
+def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    texts, starts = (_value(lists, key, where, list) for key in ("text", "answer_start"))
+    if len(texts) != len(starts):
+        raise Damage(
+            f"{where}: expected a start for each answer, found {len(texts)} texts and "
+            f"{len(starts)} starts; mend the line"
+        )
+    pairs = zip(texts, starts, strict=True)
+    return [{"text": text, "answer_start": start} for text, start in pairs]
+
+
+def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
+    value = record.get(key)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise _type_error(where, f"{key!r}, as in SQuAD's JSON,", value)
+    return value
+
+
+def _type_error(where: str, expected: str, value: Any) -> Damage:
+    return Damage(
+        f"{where}: expected {expected} but found {quote(value)}; mend the file, or change "
+        "data.format.kind"
+    )

@@ -1,42 +1,38 @@
-"""Tagged words in JSON or Parquet: lists of words and tags, or a text with marked character ranges.
+"""Tagged words: in columns (CoNLL, CoNLL-U), as lists in JSON, or as marked ranges of a text.
 
-Labelling tools export entities as marks. Their text is split into words here: runs of letters and
-digits, with every other character, and every Chinese one, a word of its own. Words also end at both
-ends of a mark, so that a mark is always whole words.
-
-Schemes of span tags, and their conversion to IOB2.
+Span tags are converted to IOB2 by default, so that a tag means the same in all data sets:
 
     IOB1, IOB2     B- begins a span: only after another of its type, or always
     IOE1, IOE2     E- ends a span: only before another of its type, or always
     IOBES, BILOU   B- and E- (L-) for the ends, S- (U-) for a span of one word; BMES has M- for I-
 
-CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) marks entities in IOB1; later
-files, and the usual scorer, use IOB2. IOE1 and IOE2 are by Tjong Kim Sang and Veenstra 1999
-(arXiv:cs/9907006). BMES marks Chinese words without a type. One rule reads all of them: a span
-begins at B-, S- and U-, after E-, L-, S- and U-, and where the type changes.
+CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) is in IOB1; IOE is by Tjong Kim
+Sang and Veenstra 1999 (arXiv:cs/9907006). One rule reads all of them: a span begins at B-, S- and
+U-, after E-, L-, S- and U-, and where the type changes.
 """
 
 import itertools
 import re
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import (
     Damage,
+    FormatConfig,
     Labels,
-    Units,
-    code_point,
     label_name,
     label_names,
     quote,
-    suggest_units,
+    read_text,
+    split_lines,
     words,
 )
 from rungwise.tasks.formats.records import (
@@ -136,6 +132,151 @@ def _add_type(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
     return tags
 
 
+# Only blank and tab: an ideographic or no-break space is a word where characters are words.
+_BLANKS = re.compile(r"[ \t]+")
+_DOCUMENT = "-DOCSTART-"
+_CONLLU_WIDTH = 10
+_CONLLU_NO_WORD = re.compile(r"\d+[-.]\d+")
+
+
+_Sentence = list[tuple[int, list[str]]]  # the number of each line, and its cells
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the word and its tag are. Without `width` the first line decides the width."""
+
+    word: int
+    tag: int
+    width: int = 0
+    tabs: bool = True
+    comment: str | None = None
+    numbered: bool = False
+    to_iob2: bool = False
+
+    @property
+    def least(self) -> int:
+        """The fewest columns of a line."""
+        return self.width or max(2, *(n + 1 if n >= 0 else -n for n in (self.word, self.tag)))
+
+
+class _Tagging(FormatConfig):
+    fixed_kind = "tagging"
+
+    # the allowed tags, as written in the file; null: any
+    labels: tuple[str, ...] | None = Field(default=None, min_length=1)
+
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        labels = self.labels or ()
+        return iob2_labels(labels) if self.layout.to_iob2 else labels
+
+    @property
+    @abstractmethod
+    def layout(self) -> _Layout:
+        """The columns of words and tags."""
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
+        """Yield the sentences of a file. Raises Damage for a line with the wrong number of columns,
+        DataError for tags of spans in no scheme that is known."""
+        layout, sentences, places = self.layout, list[Tagged](), dict[str, str]()
+        for width, lines in _split_sentences(read_text(file, self.encoding), layout, counts):
+            texts = tuple(c[layout.word] if len(c) == width else c[0] for _, c in lines)
+            with self.skip_damage(counts, texts):
+                tags = []
+                for line, cells in lines:
+                    where = f"{file.uri}:{line}"
+                    _check_cells(cells, width, where, layout)
+                    places.setdefault(cells[layout.tag], where)
+                    tags.append(label_name(cells[layout.tag], self.labels, where))
+                sentences.append(Tagged(f"{file.name}:{lines[0][0]}", texts, tuple(tags)))
+        yield from convert_sentences(sentences, places) if layout.to_iob2 else sentences
+
+
+class ConllFormat(_Tagging):
+    """A word per line, in columns numbered from 0; -1 is the last one."""
+
+    kind: Literal["conll"] = "conll"
+    word: int = 0
+    tag: int = -1
+    # blank: any run of blanks and tabs; tab: a single tab
+    separator: Literal["blank", "tab"] = "blank"
+    # skip lines that begin with this; null: none
+    comment: str | None = Field(default=None, min_length=1)
+    scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
+
+    @property
+    def layout(self) -> _Layout:
+        return _Layout(
+            self.word,
+            self.tag,
+            tabs=self.separator == "tab",
+            comment=self.comment,
+            to_iob2=self.scheme == "iob2",
+        )
+
+
+class ConlluFormat(_Tagging):
+    """CoNLL-U; multiword ranges and empty nodes are skipped."""
+
+    kind: Literal["conllu"] = "conllu"
+    # universal (upos) or language-specific (xpos) parts of speech
+    tags: Literal["upos", "xpos"] = "upos"
+
+    @property
+    def layout(self) -> _Layout:
+        tag = {"upos": 3, "xpos": 4}[self.tags]
+        return _Layout(1, tag, _CONLLU_WIDTH, comment="#", numbered=True)
+
+
+def _split_sentences(
+    text: str, layout: _Layout, counts: Counter[str]
+) -> Iterator[tuple[int, _Sentence]]:
+    """Yield the sentences, each with the number of columns that its lines should have."""
+    width, sentence = layout.width, _Sentence()
+    for number, line in enumerate(split_lines(text), start=1):
+        cells = line.split("\t") if layout.tabs else _BLANKS.split(line.strip(" \t"))
+        # A blank may be a word where characters are words, but not without a tab.
+        if not any(cells) or (len(cells) == 1 and not line.strip(" ")) or cells[0] == _DOCUMENT:
+            if sentence:
+                yield width, sentence
+            sentence = []
+            continue
+        # Inside a sentence, a line of the usual columns is a word, such as # or #now.
+        is_word = bool(sentence) and len(cells) == width
+        if layout.comment and line.startswith(layout.comment) and not is_word:
+            if not layout.numbered:
+                counts["lines_left_out_as_comments"] += 1
+            continue
+        # The first line decides the width; a line with fewer columns lacks its word or its tag.
+        width = width or max(len(cells), layout.least)
+        if not (layout.numbered and _CONLLU_NO_WORD.fullmatch(cells[0])):
+            sentence.append((number, cells))
+    if sentence:
+        yield width, sentence
+
+
+def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) -> None:
+    """Raise Damage if a line has no word and tag."""
+    text = quote(("\t" if layout.tabs else " ").join(cells))
+    if len(cells) != width:
+        raise Damage(
+            f"{where}: expected {width} columns, a word and its tag among them, found "
+            f"{len(cells)}: {text}; words and tags must be as many, so mend the line, or change "
+            "data.format.separator, word or tag"
+        )
+    if layout.numbered and not cells[0].isdecimal():
+        raise Damage(
+            f"{where}: expected a word's number in the first column of CoNLL-U, found "
+            f"{quote(cells[0])}; mend the line, or use data.format.kind: conll"
+        )
+    if not cells[layout.word] or not cells[layout.tag]:
+        raise Damage(
+            f"{where}: expected a word and its tag, found {text}; mend the line, or change "
+            "data.format.word or tag"
+        )
+
+
 _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
 
 
@@ -187,14 +328,12 @@ class TokensFormat(_JsonTags):
                 if not isinstance(given, list) or not isinstance(tags, list) or not given:
                     raise Damage(
                         f"{where}: expected lists of words and tags, found {quote(given)} and "
-                        f"{quote(tags)}; mend the line, or change data.format.columns",
-                        "what_is_no_list",
+                        f"{quote(tags)}; mend the line, or change data.format.columns"
                     )
                 if len(given) != len(tags):
                     raise Damage(
                         f"{where}: expected a tag for each word, found {len(given)} words and "
-                        f"{len(tags)} tags; mend the line",
-                        "a_word_without_a_tag",
+                        f"{len(tags)} tags; mend the line"
                     )
                 rows.append(
                     Tagged(
@@ -224,12 +363,8 @@ class MarkColumns(Config):
 class MarksFormat(_JsonTags):
     """A text and labelled [start, end) in characters."""
 
-    # Prodigy writes no spans beside a text that has none.
-    optional: ClassVar[frozenset[str]] = frozenset({"columns.marks"})
-
     kind: Literal["marks"] = "marks"
     columns: MarkColumns = MarkColumns()
-    offsets: Units = "code_points"  # what `start` and `end` count
 
     @property
     def fields(self) -> dict[str, TextColumn | None]:
@@ -246,9 +381,7 @@ class MarksFormat(_JsonTags):
         return ()  # `labels` names marks, not tags of words
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
-        has_marks = records = 0
         for line, row in self.records(file, split, counts):
-            records, has_marks = records + 1, has_marks + (row["columns.marks"] is not None)
             with self.skip_damage(counts, row["columns.text"]):
                 where = f"{file.uri}:{line}"
                 text = words(row["columns.text"], where, "the text")
@@ -258,50 +391,38 @@ class MarksFormat(_JsonTags):
                         raise Damage(
                             f"{where}: expected marks beside each other, found {quote(label)} from "
                             f"character {start} inside of another that ends at {end}; leave one "
-                            "out",
-                            "marks_that_overlap",
+                            "out"
                         )
                 yield _cut(f"{file.name}:{line}", text, marks)
-        if records and not has_marks:
-            raise DataError(
-                f"{file.uri}: expected marks in the field {self.columns.marks!r}, found no record "
-                "that has it; change data.format.columns.marks"
-            )
 
     def _marks(self, marks: Any, text: str, where: str) -> Iterator[tuple[int, int, str]]:
         if not isinstance(marks, list | None):
             raise Damage(
                 f"{where}: expected a list of marks, as [start, end, label], found {quote(marks)}; "
-                "mend the line, or change data.format.columns.marks",
-                "what_is_no_list",
+                "mend the line, or change data.format.columns.marks"
             )
         for mark in marks or []:
             fields, keys = require_object(mark, where), self.columns
-            offset, end_offset, label = (
+            start, end, label = (
                 get_nested(fields, column, where, f"data.format.columns.{key}")
                 for key, column in (("start", keys.start), ("end", keys.end), ("label", keys.label))
             )
             if isinstance(label, list) and len(label) == 1:
                 label = label[0]
-            start = end = None
-            if isinstance(offset, int) and isinstance(end_offset, int):
-                start, end = (code_point(text, n, self.offsets) for n in (offset, end_offset))
-            if start is None or end is None or start >= end:
+            are_places = isinstance(start, int) and isinstance(end, int)
+            if not are_places or not 0 <= start < end <= len(text):
                 raise Damage(
                     f"{where}: expected a mark within the {len(text)} characters of the text, "
-                    f"found {quote(offset)} to {quote(end_offset)}; mend it, or change "
-                    "data.format.offsets",
-                    "a_mark_outside_of_the_text",
+                    f"found {quote(start)} to {quote(end)}; mend it, or change "
+                    "data.format.columns"
                 )
             stated = fields.get(keys.marked or "")
             # Label Studio writes a backslash and an n for a line break.
             if isinstance(stated, str) and _join_lines(text[start:end]) != _join_lines(stated):
                 raise Damage(
-                    f"{where}: expected the marked text {quote(stated)} at {offset} to "
-                    f"{end_offset}, found {quote(text[start:end])}"
-                    f"{suggest_units(text, offset, stated)}; mend it, or change "
-                    "data.format.offsets or columns.marked",
-                    "a_mark_of_another_text",
+                    f"{where}: expected the marked text {quote(stated)} at {start} to {end}, found "
+                    f"{quote(text[start:end])}; places count code points, not UTF-16 units as in a "
+                    "browser; mend it, or change data.format.columns"
                 )
             yield start, end, label_name(str(label), self.labels, where)
 

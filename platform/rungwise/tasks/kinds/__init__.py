@@ -1,5 +1,1 @@
-"""The seven kinds of task, a file each: encoding, decoding, metrics and baselines.
-
-`kind.py` says what a kind answers; all share `examples.py` and `items.py`. A new kind
-is a new file and a line in `tasks/interface.py`.
-"""
+"""The kinds of task. A new one is a file here and a name in `tasks/interface.py`."""

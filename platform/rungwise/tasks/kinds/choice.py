@@ -2,12 +2,8 @@
 
     start  context question  between  option  end
 
-A row that is too long first loses the front of the context, because an option continues its end,
-then the front of the question, then the end of the option. The longest option decides the cut, so
-that all options of an example are judged by the same context.
-
-Baselines: `majority`, the commonest position of the right option in the training split, `longest`,
-the option with the most characters, and `chance`, the expected accuracy of a random guess.
+A row that is too long first loses the front of the context, then of the question, then the end of
+the option. The longest option decides, so that all options are judged by the same context.
 """
 
 from __future__ import annotations

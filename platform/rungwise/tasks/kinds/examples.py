@@ -1,8 +1,6 @@
-"""The examples of downstream tasks: a dataclass for each form of input, and their files.
-
-`where` says where an example came from, such as `train.tsv:12`, for messages. Targets are names and
-characters, never ids. The target is None where it is unknown, as in data to predict.
-"""
+"""The examples of downstream tasks: a dataclass for each form of input, and their files. `where`
+says where an example came from, such as `train.tsv:12`. Targets are names and characters, never
+ids, and None where unknown."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace

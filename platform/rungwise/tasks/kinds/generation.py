@@ -3,11 +3,8 @@
     start  source  between  target  end
 
 One Transformer reads the source and writes the target (Khandelwal et al. 2019, arXiv:1905.08836):
-each token of the target, and the end after it, is predicted from the state before it, and only
-these have a loss. Each text has its own room in a row, so that a source is cut in the same way
-whether or not its target is known.
-
-Baselines: `copy`, the unchanged source, and `majority`, the commonest target of the training split.
+only the tokens of the target, and the end after it, have a loss. Each text has its own room in a
+row, so that a source is cut in the same way whether or not its target is known.
 """
 
 from __future__ import annotations

@@ -1,25 +1,15 @@
 """The heads that kinds of tasks build: states (R, T, E) of an encoder become logits.
 
-The heads are those of Devlin et al. 2019 (arXiv:1810.04805, section 4): one linear layer after
-dropout. The sequence and choice heads read one vector per row (`FinetuneConfig.pooling`). BERT's
-pooler, a layer and tanh on [CLS], is trained by pretraining with sentence pairs.
-
-An item may have several rows. The vectors of both orders of a pair are added before the linear
-layer (Radford et al. 2018, figure 1), so that the order does not matter. Of texts in rows of their
-own the linear layer reads both vectors, their distance and their product (Conneau et al. 2017,
-arXiv:1705.02364, figure 1). Each option of a choice is a row with its own score.
-
-With `crf` tags are scored by a linear-chain conditional random field (Lafferty et al. 2001; Lample
-et al. 2016, arXiv:1603.01360):
+One linear layer after dropout (Devlin et al. 2019, arXiv:1810.04805, section 4). The vectors of
+both orders of a pair are added before it (Radford et al. 2018, figure 1); of texts in rows of their
+own it reads both, their distance and their product (Conneau et al. 2017, arXiv:1705.02364, figure
+1). With `crf` (Lafferty et al. 2001; Lample et al. 2016, arXiv:1603.01360)
 
     score(y) = first[y_1] + sum of emission[t, y_t] + sum of follow[y_t-1, y_t] + last[y_n]
     loss     = log Z - score(gold)                    Z sums exp(score) over all sequences
     logits   = log P(y_t | row)                       the gradient of log Z by emission[t, y_t]
 
-Training sees emissions, prediction the log-probability of each tag of a word given all other words.
-The likeliest tag of each word is the decoding with the fewest wrong tags to be expected (Merialdo
-1994, "Tagging English Text with a Probabilistic Model"), and `legal_tags` finds the likeliest legal
-sequence of these.
+so that the likeliest tag of each word has the fewest wrong tags to be expected (Merialdo 1994).
 
 Shapes: R rows, B items, T sequence, E width of a state, C classes, W words, O options, N words of
 the longest row.

@@ -1,19 +1,14 @@
-"""Model inputs: an example as rows of ids, framed as the model family reads them; and the places of
-tokens in their text.
+"""Model inputs: an example as rows of ids, and the places of tokens in their text.
 
     one text    start  a a a  end
     two texts   start  a a a  between  b b b  end
 
-In BERT start is [CLS] and the other two are [SEP] (Devlin et al. 2019, arXiv:1810.04805, figure 4).
-In GPT they are three new tokens that fine-tuning learns: start, delimiter and extract (Radford et
-al. 2018, "Improving Language Understanding by Generative Pre-Training", figure 1). Segments are 0
-up to and including `between` and 1 after it; GPT ignores them.
+In BERT start is [CLS] and the other two are [SEP] (Devlin et al. 2019, figure 4); in GPT they are
+three new tokens (Radford et al. 2018, figure 1). Segments are 1 after `between`.
 
-Places are in code points of the original, whatever the tokenizer normalises, so that an answer is a
-slice of it. A token's place excludes blanks at both ends and is empty for a blank token. Tokens
-that share a character, such as bytes, share a place. Accents that a tokenizer drops or composes
-belong to the letter before them. Other characters dropped at the edge of a token, such as a byte
-order mark, belong to none: annotators do not see them either.
+Places are in code points of the original, whatever the tokenizer normalises, without blanks at both
+ends. Tokens that share a character, such as bytes, share a place, and accents that a tokenizer
+drops belong to the letter before them.
 """
 
 import re

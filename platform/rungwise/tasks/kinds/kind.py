@@ -1,12 +1,9 @@
-"""The interface of a kind of task: a class per kind, made for one task.
-
-All that depends on the kind is asked here: reading, the head and its loss, decoding, scores and
-baselines, errors, and words for the page. Packages above know no kind by name.
+"""The interface of a kind of task: a class per kind, made for one task. All that depends on the
+kind is asked here; packages above know no kind by name.
 
 Shapes: N examples, k sums each, C labels. The output of an item is an array of logits:
 
     classification  (C,)
-    multilabel      (C,)
     regression      ()
     tagging         (words, C)   the words of the item
     span            (T, 2)       start and end logits of every token of the row
@@ -46,8 +43,7 @@ class Reading:
     """How texts become rows, and outputs become answers.
 
     With `windows` a long text gives several items, as the context of a question always does;
-    `stride` is the distance in tokens between them. With `legal_tags` no tag follows another that
-    its scheme forbids.
+    `stride` is the distance in tokens between them.
     """
 
     pairs: Pairs = "joined"
@@ -55,7 +51,6 @@ class Reading:
     stride: int = 64
     max_question_tokens: int = 64
     max_answer_tokens: int = 30
-    legal_tags: bool = False
     sequence_length: int = 128
 
 
@@ -144,13 +139,13 @@ class TaskKind(ABC):
     pools: ClassVar[bool] = False  # whether the head reads one vector of each row
     has_windows: ClassVar[bool] = False  # whether a long text can give several items
     target_per_place: ClassVar[bool] = False  # of an item's places, instead of one of the item
-    real_targets: ClassVar[bool] = False  # real numbers, instead of indices
     # Settings of fine-tuning that this kind has and not every other.
     finetune_keys: ClassVar[tuple[str, ...]] = ()
     words: ClassVar[str]  # the task in words, with the places {labels} and {input}
     score_name: ClassVar[str]  # of the score of one example, for the page
+    real_targets: ClassVar[bool] = False  # real numbers, instead of indices
     numeric: ClassVar[bool] = False  # whether an answer is a number, whose score is an error
-    confuses_labels: ClassVar[bool] = False  # whether its decisions are between all labels
+    confuses_labels: ClassVar[bool] = True  # whether a label is taken for another
 
     def __init__(self, info: TaskInfo, reading: Reading | None = None) -> None:
         self.info = info
@@ -317,14 +312,10 @@ class TaskKind(ABC):
         """Return the decisions with a confidence; [] for a kind without probabilities."""
         return []
 
-    @property
-    def has_class_items(self) -> bool:
-        """Whether classes are scored by `class_items`, and not by the decisions."""
-        return False
-
-    def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
-        """Return the labels or spans of an answer, each with its class first."""
-        return set()
+    def class_items(self, answer: Any) -> set[tuple[Any, ...]] | None:
+        """Return the spans of an answer, each with its class first; None where decisions score the
+        classes."""
+        return None
 
     def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
         """Return a gold answer or a prediction of an example as readable text."""

@@ -75,6 +75,7 @@ class Multilabel(SentenceKind):
     name = "multilabel"
     answer = "labels"
     labelled = real_targets = True
+    confuses_labels = False
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "which of {labels} labels {input} has"
     score_name = "share of texts with exactly the right labels"
@@ -116,10 +117,6 @@ class Multilabel(SentenceKind):
             for label, p in zip(self.info.labels, row["probabilities"], strict=True)
             for present in [label in row["prediction"]]
         ]
-
-    @property
-    def has_class_items(self) -> bool:
-        return True
 
     def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
         return set(zip(answer))

@@ -3,13 +3,8 @@
     training examples ──> features ──> a model for each strength ──> outputs ──> the kind's answers
     validation examples ──> the strength with the best score
 
-A kind lists its rivals (`TaskKind.rivals`) and answers from their outputs as from those of a model,
-threshold of a label included: they have the same shapes (kinds/kind.py). Nothing is random but the
-order in which a solver sees its rows, which is always the same.
-
-Pairs: a linear model of two texts side by side cannot tell how they relate. So it also gets how far
-they differ, |a - b|, and what they share, a * b (Conneau et al. 2017, arXiv:1705.02364, section
-3.2.1), whose sum is the cosine.
+A linear model of two texts side by side cannot tell how they relate, so it also gets |a - b| and
+a * b (Conneau et al. 2017, arXiv:1705.02364, section 3.2.1), whose sum is the cosine.
 
 N rows (texts, words of sentences, or options), F features, C labels
 """

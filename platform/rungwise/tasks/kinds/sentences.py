@@ -1,19 +1,21 @@
-"""The base of kinds that predict labels or a number for a text or a pair of texts.
+"""Kinds that predict a label or a number for a text or a pair of texts, and their base.
 
 A text that is too long is cut at its end, or read in windows, each an item with the target of its
-example. The logits of an example are the mean over its windows. Its label probabilities are then
-the normalised geometric mean over the windows, the logarithmic opinion pool (Genest & Zidek 1986,
-"Combining probability distributions", Statistical Science 1), as for a mean of log probabilities.
+example; the logits of an example are their mean, the logarithmic opinion pool (Genest & Zidek
+1986). Macro F1 averages over the classes that occur in the targets or the predictions, as
+scikit-learn does. Spearman's correlation is Pearson's of ranks, computed once on the whole set.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -29,9 +31,34 @@ from rungwise.tasks.kinds.items import (
     token_ids,
     windows,
 )
-from rungwise.tasks.kinds.kind import Outputs, Reading, Record, Stand, TaskKind
+from rungwise.tasks.kinds.kind import (
+    Calibration,
+    Decision,
+    Outputs,
+    Prediction,
+    Reading,
+    Record,
+    Rules,
+    Stand,
+    TaskKind,
+    commonest,
+    decide_best,
+)
+from rungwise.tasks.kinds.rivals import LOGISTIC, Rival, fit_classes, fit_numbers, text_rivals
+from rungwise.tasks.scoring.metrics import (
+    Numbers,
+    Predictions,
+    TaskMetric,
+    f1_scores,
+    mean,
+    means,
+    ratio,
+    thirds,
+)
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rungwise.tasks.kinds.heads import TaskHead
 
 _Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
@@ -158,3 +185,169 @@ def _pair_rows(
             return frame.two(first, second), frame.two(second, first)
         case "apart":
             return frame.one(first), frame.one(second)
+
+
+def _counts(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
+    """For each class: predicted correctly, predicted, is the target. (N, 3C)."""
+    numbers = {label: number for number, label in enumerate(info.labels)}
+    one_hot = np.eye(len(numbers))
+    predicted = one_hot[[numbers[prediction["label"]] for prediction in predictions]]
+    gold = one_hot[[numbers[str(example.target)] for example in examples]]
+    return np.concatenate([predicted * gold, predicted, gold], axis=1)
+
+
+def _accuracy(totals: Numbers) -> Numbers:
+    right, _, gold = thirds(totals)
+    return ratio(right.sum(-1), gold.sum(-1))
+
+
+def _macro_f1(totals: Numbers) -> Numbers:
+    _, predicted, gold = thirds(totals)
+    return ratio(f1_scores(totals).sum(-1), (predicted + gold > 0).sum(-1))
+
+
+def _matthews(totals: Numbers) -> Numbers:
+    """Gorodkin 2004: the correlation of two assignments, for any number of classes."""
+    right, predicted, gold = thirds(totals)
+    number = gold.sum(-1)
+    covariance = right.sum(-1) * number - (predicted * gold).sum(-1)
+    variances = (number**2 - (predicted**2).sum(-1)) * (number**2 - (gold**2).sum(-1))
+    return ratio(covariance, np.sqrt(variances))
+
+
+class Classification(SentenceKind):
+    """Predicts {"label", "probability"}. `f1` is that of the second of two labels."""
+
+    name = "classification"
+    answer = "label"
+    labelled = one_label = True
+    finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
+    words = "one of {labels} labels for {input}"
+    score_name = "accuracy"
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "accuracy": TaskMetric(_counts, _accuracy),
+        "macro_f1": TaskMetric(_counts, _macro_f1),
+        "f1": TaskMetric(_counts, lambda totals: f1_scores(totals)[..., 1]),
+        "matthews": TaskMetric(_counts, _matthews),
+    }
+
+    @property
+    def positive(self) -> str | None:
+        return self.info.labels[1] if len(self.info.labels) == 2 else None
+
+    def metric_names(self, examples: Sequence[Text]) -> list[str]:
+        return [name for name in self.metrics if name != "f1" or len(self.info.labels) == 2]
+
+    def target(self, example: Text) -> int:
+        return self.label_number(example.target, example.where)
+
+    def rivals(self) -> Sequence[Rival]:
+        fit = partial(fit_classes, classes=len(self.info.labels))
+        return text_rivals(self.target, fit, LOGISTIC)
+
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
+        return [
+            {"label": self.info.labels[np.argmax(shares)], "probability": max(shares)}
+            for shares in self.probabilities(outputs)
+        ]
+
+    def probabilities(self, outputs: Outputs) -> list[list[float]]:
+        return [scipy.special.softmax(logits).tolist() for logits in mean_logits(outputs)]
+
+    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+        return decide_best(row)
+
+    def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
+        label = commonest(example.target for example in train)
+        return {"majority": [{"label": label}] * len(test)}
+
+    def baselines(self, train: Sequence[Text], test: Sequence[Text]) -> dict[str, dict[str, float]]:
+        chance = {"accuracy": 1 / len(self.info.labels)}
+        return super().baselines(train, test) | {"chance": chance}
+
+
+_ROUNDING = 1e-12  # a variance below this share of the sum of squares counts as zero
+
+
+def _both(predictions: Predictions, examples: Sequence[Text]) -> tuple[Numbers, Numbers]:
+    predicted = np.array([float(prediction["score"]) for prediction in predictions])
+    return predicted, np.array([example.number for example in examples])
+
+
+def _moments(x: Numbers, y: Numbers) -> Numbers:
+    """(N, 6): 1, x, y, x², y², xy, where x is the prediction and y the target."""
+    # Shifting loses fewer digits when squares are subtracted; constants become exact zeros.
+    x, y = (z - z[:1] for z in (x, y))
+    return np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1)
+
+
+def _count_numbers(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
+    return _moments(*_both(predictions, examples))
+
+
+def _count_ranks(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
+    from scipy.stats import rankdata  # takes a second to import
+
+    x, y = _both(predictions, examples)
+    return _moments(rankdata(x), rankdata(y))
+
+
+def _count_errors(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
+    x, y = _both(predictions, examples)
+    return means((x - y) ** 2)
+
+
+def _correlation(totals: Numbers) -> Numbers:
+    n, x, y, xx, yy, xy = np.moveaxis(totals, -1, 0)
+    variance_x, variance_y = (
+        np.where(n * squares - total**2 > _ROUNDING * n * squares, n * squares - total**2, 0.0)
+        for squares, total in ((xx, x), (yy, y))
+    )
+    return ratio(n * xy - x * y, np.sqrt(variance_x) * np.sqrt(variance_y))
+
+
+class Regression(SentenceKind):
+    """Predicts {"score"}."""
+
+    name = "regression"
+    answer = "score"
+    real_targets = numeric = True
+    words = "a number for {input}"
+    score_name = "mean absolute error"
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "pearson": TaskMetric(_count_numbers, _correlation),
+        "spearman": TaskMetric(_count_ranks, _correlation),
+        "mean_squared_error": TaskMetric(_count_errors, mean, selects=False),
+    }
+
+    def target(self, example: Text) -> float:
+        if isinstance(example.target, str | tuple):
+            raise DataError(
+                f"{example.where}: expected a number as target, found {example.target!r}"
+            )
+        return example.number
+
+    @staticmethod
+    def loss_sums(
+        logits: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, int]:
+        """Return the sum of the squared errors, and their number."""
+        from torch.nn import functional
+
+        return functional.mse_loss(logits[:, 0], targets, reduction="sum"), len(targets)
+
+    def split_logits(self, logits: Tensor, items: Sequence[Item]) -> Tensor:
+        return logits[:, 0]
+
+    def example_score(self, row: Mapping[str, Any]) -> float:
+        return abs(row["prediction"] - row["gold"])
+
+    def rivals(self) -> Sequence[Rival]:
+        return text_rivals(self.target, fit_numbers, "ridge regression")
+
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
+        return [{"score": float(score)} for score in mean_logits(outputs)]
+
+    def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
+        score = float(np.mean([example.number for example in train]))
+        return {"mean": [{"score": score}] * len(test)}

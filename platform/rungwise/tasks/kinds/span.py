@@ -2,19 +2,11 @@
 
     start  question  between  tokens of the context in this window  end
 
-Windows follow the released SQuAD code (google-research/bert, run_squad.py): each begins `stride`
-tokens after the previous one. Two bounds are our own and change nothing at the paper's 384 tokens
-and stride 128: a question takes at most half of the row, and a window begins at most half a window
-after the previous one, so that some window contains each answer of up to half a window.
-
-The score of a span is the sum of its start and end logits; the best over all windows wins (in the
-released code a token begins an answer only in the window with the most context around it, which
-hides answers that are whole in another one). The score of no answer is that of the row's first
-token, the lowest over the windows. It wins if it exceeds the best span by more than a threshold
-chosen on the validation split (Devlin et al. 2019, section 4.3).
-
-Baselines: `no_answer`, `first_sentence` of the context, and `first_words`, as many first words of
-the context as the median answer of the training split has.
+Windows follow google-research/bert, run_squad.py, but a question takes at most half of the row, and
+a window begins at most half a window after the previous one. The score of a span is the sum of its
+start and end logits; the best over all windows wins. No answer, with the score of the row's first
+token, the lowest over the windows, wins by more than a threshold chosen on the validation split
+(Devlin et al. 2019, section 4.3).
 """
 
 from __future__ import annotations

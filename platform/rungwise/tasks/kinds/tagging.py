@@ -1,21 +1,6 @@
-"""Words and their tags, and the token that represents each word.
-
-Each word is tokenised by itself and represented by its first token (Devlin et al. 2019, section
-5.3), or by its last one if the model does not see what follows.
-
-If all tags mark spans, the spans are scored, as seqeval reads them: like conlleval it begins a span
-at an I- that continues none of its type. Baselines: `majority`, the commonest tag of the training
-split, and `word_majority`, the commonest tag there of each word, the overall one for new words.
-
-With `legal_tags` the recursion of Viterbi 1967 ("Error bounds for convolutional codes") finds the
-legal sequence with the highest sum of logits, which differs from its log probability under
-independent words by a constant:
-
-    IOB2     I- continues a B- or I- of its type
-    IOBES    if any label is E- or S-: B- and I- must also be continued, by I- or E- of their type
-
-Shapes: W words, C labels.
-"""
+"""Words and their tags. Each word is tokenised by itself and represented by its first token (Devlin
+et al. 2019, section 5.3), or by its last one if the model does not see what follows. If all tags
+mark spans, the spans are scored, as seqeval reads them."""
 
 from __future__ import annotations
 
@@ -23,15 +8,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
 from rungwise.tasks.kinds.kind import (
@@ -54,58 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rungwise.tasks.kinds.heads import TaskHead
-
-_GOES_ON = ("I", "E")  # marks that continue a span
-
-
-@dataclass(frozen=True)
-class Transitions:
-    """Labels that may begin and end a sentence (C,), and pairs that may follow each other (C, C):
-    0 if allowed, -inf if not."""
-
-    first: NDArray[np.float64]
-    follow: NDArray[np.float64]
-    last: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, labels: Sequence[str]) -> Self:
-        """Return the transitions of labels that mark spans.
-
-        Raises ConfigError for a label that occurs in no legal sequence.
-        """
-        marks = [(label[:1], label[2:]) for label in labels]
-        ends = any(mark in "ES" for mark, _ in marks)
-        goes_on = np.array([mark in _GOES_ON for mark, _ in marks])
-        left_open = np.array([ends and mark in "BI" for mark, _ in marks])
-        inside = np.array(
-            [[a in "BI" and b in _GOES_ON and x == y for b, y in marks] for a, x in marks]
-        )
-        follow = inside | ~(left_open[:, None] | goes_on)
-        others = follow & ~np.eye(len(marks), dtype=bool)
-        dead = (goes_on & ~others.any(axis=0)) | (left_open & ~others.any(axis=1))
-        if dead.any():
-            raise ConfigError(
-                "finetune.legal_tags is true, but no legal sequence has the tag "
-                f"{labels[int(dead.argmax())]!r} of the task's ({', '.join(labels)}); mend the "
-                "tags (data.format.scheme: iob2 does), or leave it out"
-            )
-        return cls(*(np.where(each, 0.0, -np.inf) for each in (~goes_on, follow, ~left_open)))
-
-    def best(self, logits_WC: NDArray[Any]) -> list[int]:
-        """Return the legal sequence of labels with the highest sum of logits."""
-        if not len(logits_WC):
-            return []
-        score_C = self.first + logits_WC[0]
-        came_from = []
-        for logits_C in logits_WC[1:]:
-            score_CC = score_C[:, None] + self.follow
-            came_from.append(score_CC.argmax(axis=0))
-            score_C = score_CC.max(axis=0) + logits_C
-        path = [int((score_C + self.last).argmax())]
-        for before_C in reversed(came_from):
-            path.append(int(before_C[path[-1]]))
-        return path[::-1]
-
 
 _SPAN_TAG = re.compile("O|[BIES]-.+", re.DOTALL)
 _BEGINS_HAN = re.compile(f"[{HAN}]")
@@ -140,13 +72,12 @@ def _count_spans(predictions: Predictions, examples: Sequence[Tagged], info: Tas
 
 
 class Tagging(TaskKind):
-    """Predicts {"tags"}: the likeliest tag of each word, or with `legal_tags` the likeliest
-    sequence that the scheme allows."""
+    """Predicts {"tags"}, the likeliest tag of each word."""
 
     name = "tagging"
     answer = "tags"
-    labelled = target_per_place = confuses_labels = True
-    finetune_keys = ("crf", "legal_tags")
+    labelled = target_per_place = True
+    finetune_keys = ("crf",)
     words = "one of {labels} tags for each word"
     score_name = "accuracy over words"
     columns = ("words",)
@@ -157,15 +88,6 @@ class Tagging(TaskKind):
         "recall": TaskMetric(_count_spans, lambda n: ratio(n[..., 0], n[..., 2])),
         "accuracy": TaskMetric(_count_words, mean),
     }
-
-    def takes(self, key: str) -> bool:
-        labels = self.info.labels
-        known = key != "legal_tags" or not labels or marks_spans(labels)
-        return super().takes(key) and known
-
-    def check_reading(self) -> None:
-        if self.reading.legal_tags and self.info.labels:
-            Transitions.of(self.info.labels)
 
     def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import CrfHead, TokenHead
@@ -214,10 +136,8 @@ class Tagging(TaskKind):
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         labels = self.info.labels
-        legal = Transitions.of(labels) if self.reading.legal_tags else None
         return [
-            {"tags": [labels[tag] for tag in (legal.best(each) if legal else each.argmax(1))]}
-            for each in self._logits(outputs)
+            {"tags": [labels[tag] for tag in logits.argmax(1)]} for logits in self._logits(outputs)
         ]
 
     def probabilities(self, outputs: Outputs) -> list[list[list[float]]]:
@@ -230,12 +150,8 @@ class Tagging(TaskKind):
         words = zip(row["gold"], row["prediction"], row["probabilities"], strict=True)
         return [Decision(gold, tag, p[self.info.labels.index(tag)]) for gold, tag, p in words]
 
-    @property
-    def has_class_items(self) -> bool:
-        return marks_spans(self.info.labels)
-
-    def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
-        return {*find_spans(answer)}
+    def class_items(self, answer: Any) -> set[tuple[Any, ...]] | None:
+        return {*find_spans(answer)} if marks_spans(self.info.labels) else None
 
     def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
         """Return the words with their tags, O left out."""

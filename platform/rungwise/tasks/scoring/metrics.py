@@ -1,28 +1,15 @@
-"""A metric as a function of sums over examples, so that the bootstrap can draw examples.
+"""A metric as a function of sums over examples, so that the bootstrap can draw examples: a resample
+is a sum of rows. N examples, k sums each, C labels. Shares and correlations, never percentages, but
+for the mean squared error; 0/0 is 0.
 
-A resample of the examples is a sum of rows, and thousands of resamples are one matrix product. N
-examples, k sums each, C labels. All metrics are shares or correlations, never percentages, but for
-the mean squared error; 0/0 is 0. Tests compare them with the usual libraries.
+chrF (Popović 2015), as in sacrebleu: for n = 1 to 6, precision and recall of the character n-grams,
+without blanks; the F of their means over n, with recall weighted twice. An n counts only if both
+sides have n-grams, and for each example only if its target has any.
 
-chrF, the character F score (Popović 2015, "chrF: character n-gram F-score for automatic MT
-evaluation"), as sums over examples that the bootstrap can draw.
-
-For n = 1 to 6, precision and recall are shares of the character n-grams, without blanks. The score
-is the F of their means over n, with recall weighted twice (chrF2). As in sacrebleu, an n counts
-only if both sides have n-grams, and for each example only if its target has any.
-
-Score answers by the rules of SQuAD's official script, and of CMRC 2018's for Chinese.
-
-SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250; evaluate-v2.0.py, 2018) ignores case, ASCII
-punctuation, the articles a, an, the and extra white space. Exact match compares the rest, F1 its
-words as bags; the best of several gold answers counts. A question without an answer, or whose gold
-answers are all empty by these rules, is right only if nothing is answered.
-
-CMRC 2018 (Cui et al. 2019, arXiv:1810.07366; cmrc2018_evaluate.py) ignores case and a list of
-signs, each Han character is a word, and F1 uses the longest common substring instead of bags. For
-other scripts the official code uses NLTK's words; here a word is a run between blanks, dashes and
-ASCII punctuation, with points and commas inside, and each such sign is a word. These rules apply to
-a context with more Han characters than words of other scripts.
+Answers are scored as by SQuAD's script (Rajpurkar et al. 2016, arXiv:1606.05250; evaluate-v2.0.py):
+without case, ASCII punctuation and articles; exact match, and F1 of the words as bags. In a context
+with more Han characters than words of other scripts they are scored as by CMRC 2018's (Cui et al.
+2019, arXiv:1810.07366): each Han character is a word, and F1 uses the longest common substring.
 """
 
 import math
@@ -164,10 +151,7 @@ def score_answer(predicted: str, example: Question) -> tuple[float, float]:
     bare = normalise_chinese if chinese else normalise
     prediction, golds = bare(predicted), [bare(answer.text) for answer in example.answers]
     golds = [gold for gold in golds if gold] or [""]
-    f1 = max(
-        _chinese_f1(gold, prediction) if chinese else _word_f1(gold, prediction) for gold in golds
-    )
-    return float(prediction in golds), f1
+    return float(prediction in golds), max(_f1(gold, prediction, chinese) for gold in golds)
 
 
 def normalise(text: str) -> str:
@@ -176,20 +160,9 @@ def normalise(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text).split())
 
 
-def _word_f1(gold: str, predicted: str) -> float:
-    expected, words = gold.split(), predicted.split()
-    shared = sum((Counter(expected) & Counter(words)).values())
-    return _f1(shared, expected, words)
-
-
 def normalise_chinese(text: str) -> str:
     """Normalise as CMRC does: lower case, without blanks at both ends and its list of signs."""
     return text.lower().strip().translate(_WITHOUT_SIGNS)
-
-
-def _chinese_f1(gold: str, predicted: str) -> float:
-    expected, words = _CHINESE_WORD.findall(gold), _CHINESE_WORD.findall(predicted)
-    return _f1(_longest_common_run(expected, words), expected, words)
 
 
 def is_chinese(text: str) -> bool:
@@ -197,10 +170,14 @@ def is_chinese(text: str) -> bool:
     return len(_HAN.findall(text)) > len(_OTHER_WORD.findall(text))
 
 
-def _f1(shared: int, expected: Sequence[str], words: Sequence[str]) -> float:
+def _f1(gold: str, predicted: str, chinese: bool) -> float:
     """Return 2 shared / (all words of both); of no words 1 if the other has none either, else 0."""
+    expected, words = map(_CHINESE_WORD.findall if chinese else str.split, (gold, predicted))
     if not expected or not words:
-        return float(list(expected) == list(words))
+        return float(expected == words)
+    shared = (Counter(expected) & Counter(words)).total()
+    if chinese:
+        shared = _longest_common_run(expected, words)
     return 2 * shared / (len(expected) + len(words))
 
 
