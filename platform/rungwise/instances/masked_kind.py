@@ -137,7 +137,10 @@ class MaskedKind(Kind):
             ("selected made random", counts["to_random"], selected, masking.random_share, 0.01),
         ]
         return [
-            *(ContractShare(f"share of {what}", *rest, tokens_a_draw) for what, *rest in masked),
+            *(
+                ContractShare(f"share of {what}", count, total, share, bound, tokens_a_draw)
+                for what, count, total, share, bound in masked
+            ),
             *(
                 ContractShare(figure, counts[label], counts["instances"], 0.5, 0.01)
                 for label, figure in _LABELS.items()

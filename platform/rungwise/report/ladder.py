@@ -14,9 +14,8 @@ from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TaskMean
 from rungwise.evaluation.suites.base import Suite
-from rungwise.evaluation.suites.items import METRICS
+from rungwise.evaluation.suites.items import METRICS, merge_seeds
 from rungwise.evaluation.suites.measure import MeasureConfig
-from rungwise.evaluation.suites.scores import merge_seeds
 from rungwise.evaluation.suites.section import (
     Cell,
     Column,

@@ -115,8 +115,6 @@ def _describe_mishaps(run: GradientRun) -> list[str]:
         "Steps skipped because their gradient was not finite": run.skipped_steps,
         "Steps with a loss spike above the running median": run.spikes,
     }
-    if run.outlier_steps:
-        kinds["Steps left out as outliers"] = run.outlier_steps
     sentences = []
     for kind, steps in kinds.items():
         names = list_first(map(number, steps), _MOST_STEPS)

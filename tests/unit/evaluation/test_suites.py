@@ -54,11 +54,14 @@ def model_of_words(rows: Any) -> Vectors:
     return Vectors(np.concatenate([np.ones((FIRST_WORD, table.shape[1]), np.float32), table]))
 
 
+PAIRS = TableFormat(
+    columns=ColumnsConfig(text=0, second=1, score=2), delimiter=",", quoting=True, header=False
+)
 SIMILARITY, ANALOGIES, PERPLEXITY, SENTENCES = (
     lambda path: SimilaritySuite(path=path),
     lambda path: AnalogiesSuite(path=path),
     lambda path: PerplexitySuite(path=path),
-    lambda path: SentencesSuite(path=path, format=StsFormat(layout="csv")),
+    lambda path: SentencesSuite(path=path, format=PAIRS),
 )
 
 
@@ -183,11 +186,6 @@ def test_gensim_finds_the_same_correlations(real_data: Path, tmp_path: Path) -> 
         correlation: Any = stats.spearmanr(*ours.numbers.T)
         assert correlation.statistic == pytest.approx(spearman[0], abs=1e-6)
         assert 100 * (1 - known.numbers[:, 0].mean()) == pytest.approx(unknown)
-
-
-PAIRS = TableFormat(
-    columns=ColumnsConfig(text=0, second=1, score=2), delimiter=",", quoting=True, header=False
-)
 
 
 def test_each_layer_and_the_table_by_hand(tmp_path: Path) -> None:
@@ -346,7 +344,9 @@ def test_a_file_that_cannot_be_measured_is_refused(
         (lambda: PerplexitySuite(path=("x",), documents=3), "leave out path or documents"),
         (lambda: SpeedSuite(lengths=(16, 16)), "expected different numbers from 1"),
         (
-            lambda: SentencesSuite(path=("x",), format=SickFormat(target="entailment")),
+            lambda: SentencesSuite(
+                path=("x",), format=TableFormat(columns=ColumnsConfig(label="label"))
+            ),
             "found a format with labels",
         ),
     ],

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.recent import Recent
