@@ -40,10 +40,10 @@ from rungwise.corpus import CorpusConfig, input_digests
 from rungwise.corpus import files as files_module
 from rungwise.corpus.building import range_builder
 from rungwise.corpus.building.held_out import HeldOutSplit
-from rungwise.corpus.building.range_builder import Range
 from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
 from rungwise.corpus.building.stage import choose_partitions, group_ranges
-from rungwise.corpus.deduplication import documents as duplicates
+from rungwise.corpus.cleaning import duplicates
+from rungwise.corpus.files import Range
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 from rungwise.instances.building import list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
@@ -73,7 +73,7 @@ def real_range(folder: Path) -> dict[str, Any]:
     task = RangeTask(config, out, SharedResults(out / "shared"))
     [one] = range_builder.list_ranges(config)
     reading = task.read(one)
-    writing = task.write_training(one, NO_POSITIONS, NO_POSITIONS, HeldOutSplit(2**64 // 100))
+    writing = task.write_training(one, NO_POSITIONS, HeldOutSplit(2**64 // 100))
     return {
         "read": json.dumps(reading.to_plain()),
         "written": json.dumps(writing.to_plain()),

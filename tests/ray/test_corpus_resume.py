@@ -17,9 +17,9 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.results import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.building.range_builder import list_ranges
 from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.stage import build_corpus, write_documents
+from rungwise.corpus.files import list_ranges
 from rungwise.corpus.summary import summarise_reports
 from tests.conftest import made_up_sentences
 from tests.ray.kills import PARTS, start
@@ -32,7 +32,7 @@ def config_of(path: Path) -> dict[str, Any]:
     return {
         "sources": [{"kind": "jsonl", "paths": [str(path)]}],
         "shard_megabytes": path.stat().st_size / RANGES / 1e6,
-        "near_duplicates": {},
+        "near_duplicates": True,
         "held_out_fraction": 0.2,
     }
 

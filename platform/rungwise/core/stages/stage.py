@@ -96,9 +96,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
     first two, says what work it shares with others, so that it waits for one that does less of it.
     `place` is "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must
     talk to the tracking server themselves. `trains_alone` says whether the training of a config
-    takes one worker without a GPU, which the stage's own task can be on a machine alone. `refuse`
-    raises before Ray starts, if it can be known so early, what `run` would raise of a stage's own
-    input.
+    takes one worker without a GPU, which the stage's own task can be on a machine alone.
     """
 
     name: str
@@ -115,7 +113,6 @@ class StageType(Generic[StageConfigT, SummaryT]):
     ) = None
     trunk: Callable[[StageConfigT, Mapping[str, str]], Trunk | None] | None = None
     trains_alone: Callable[[StageConfigT, ComputeConfig], bool] | None = None
-    refuse: Callable[[StageConfigT], None] | None = None
 
     def stage(
         self,

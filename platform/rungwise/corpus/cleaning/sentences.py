@@ -1,12 +1,12 @@
-"""Sentence segmentation by one regular expression: fast, reproducible, no model to download.
+"""Sentence segmentation by one regular expression, and the places of spans in the sentences.
 
     segment('Dr. Smith paid $3.50. "Why?" he asked.') ==
         ["Dr. Smith paid $3.50.", '"Why?" he asked.']
 
 A sentence ends at . ! ? … with its closing quotes and brackets, before white space and a capital, a
 digit or an opening quote. In Chinese and Japanese it ends at 。！？, and at …… after a word, with
-closing marks, unless a comma or semicolon follows; and, as many journals print, at an ASCII stop
-between two such characters. A semicolon ends no sentence. A full stop does not end one
+closing marks, unless a comma or semicolon follows; and at an ASCII stop between two such
+characters. A full stop does not end one
 
   - after a title or a Latin abbreviation (Mr., e.g., vs.), whatever follows;
   - after a counting word or a month (No., Fig., Jan.), if a digit or bracket follows;
@@ -14,19 +14,8 @@ between two such characters. A semicolon ends no sentence. A full stop does not 
     usually opens one;
   - after the number of a list item ("2. Then ...").
 
-In a text with small letters and no capital, a small letter opens a sentence as a capital does, and
-the words above match in lower case. A line break always ends a sentence: readers have joined
-wrapped lines.
-
-Map the spans of a raw text to its sentences, after clean-up and segmentation.
-
-    locate_spans("A  big
-red dog.", [(3, 10)], ["A big red dog."]) == LocatedSpans([[2, 9]], 0)
-
-These steps change only blanks and invisible characters, so a position is the number of visible
-characters before it, counted by cleaning the text between positions alone. A span whose letters are
-not at that count is dropped, never moved to the wrong word.
-"""
+In a text without capitals, a small letter opens a sentence as a capital does, and the words above
+match in lower case. A line break always ends a sentence: readers have joined wrapped lines."""
 
 # ruff: noqa: RUF001, RUF002  (quotes and stops of other scripts are the subject here)
 import bisect
@@ -167,11 +156,9 @@ def segment(text: str) -> list[str]:
 
 
 def _candidates(text: str, has_capitals: bool) -> list[int]:
-    """Return the positions of stops that may end a sentence, and of line breaks.
-
-    Most stops end no sentence, or precede a line break, which ends one anyway. Filtering all of
-    them at once takes a tenth of the time of a search for each.
-    """
+    """Return the positions of stops that may end a sentence, and of line breaks. Most stops end no
+    sentence, or precede a line break, which ends one anyway. Filtering all of them at once takes a
+    tenth of the time of a search for each."""
     if len(text) < _SHORT:
         return [stop.start() for stop in _STOP.finditer(text)]
     if text.isascii():
@@ -210,11 +197,9 @@ class LocatedSpans(NamedTuple):
 def locate_spans(
     text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str]
 ) -> LocatedSpans:
-    """Locate spans of `text`, [start, end) in characters, in its sentences.
-
-    A span is dropped if it is empty, lies outside the text, overlaps an earlier one (by start, then
-    end), crosses the end of a sentence, or is changed by the clean-up.
-    """
+    """Locate spans of `text`, [start, end) in characters, in its sentences. A span is dropped if it
+    is empty, lies outside the text, overlaps an earlier one (by start, then end), crosses the end
+    of a sentence, or is changed by the clean-up."""
     inside = sorted((start, end) for start, end in spans if 0 <= start < end <= len(text))
     if not inside or not sentences:
         return LocatedSpans([], len(spans))

@@ -1,8 +1,7 @@
 """Read raw documents from records: JSON Lines objects, and rows of Parquet and Arrow files.
 
 A line, row group or record batch belongs to the range of its file that holds its first byte. A
-document's id is `{file}:{offset of the line}` or `{file}:{row number}` unless a field holds it.
-"""
+document's id is `{file}:{offset of the line}` or `{file}:{row number}` unless a field holds it."""
 
 import contextlib
 import json
@@ -65,9 +64,10 @@ class RecordFields:
         if not isinstance(text, str):
             detail = f"the field {source.text_field!r} must be text, found {type(text).__name__}"
             return self._skip(at, num_bytes, "no text", detail, "text_field")
+        # A lone surrogate, which JSON can hold, counts three.
         if (
             len(text) * 4 > reader.maximum_bytes
-            and streams.utf8_length(text) > reader.maximum_bytes
+            and len(text.encode("utf-8", "surrogatepass")) > reader.maximum_bytes
         ):
             return reader.skip_too_long(at, num_bytes, self._unit)
         spans = None if source.spans_field is None else record[source.spans_field]
@@ -191,6 +191,8 @@ def _row_documents(
     row, row_bytes = rows.start, max(1, stored // len(rows))
     try:
         for batch in batches:
+            # With damaged offsets, Arrow silently reads past the end of a buffer.
+            batch.validate(full=True)
             for record in _records(batch):
                 if isinstance(record, UnicodeDecodeError):
                     detail = f"not UTF-8: {record.reason}"
@@ -232,17 +234,11 @@ def arrow_documents(reader: FileReader, source: ArrowSource) -> Iterator[RawDocu
                     rows = range(row, row + batch.num_rows)
                     row = rows.stop
                     if rows and reader.contains(at):
-                        valid = _validate(batch.select(fields.names))
                         stored = stream.tell() - at
-                        yield from _row_documents(reader, fields, valid, rows, stored)
+                        selected = [batch.select(fields.names)]
+                        yield from _row_documents(reader, fields, selected, rows, stored)
         except (pa.ArrowException, OSError) as error:
             yield _skip_rest(reader, row, _size(reader), error)
-
-
-def _validate(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    # With damaged offsets, Arrow silently reads past the end of a buffer.
-    batch.validate(full=True)
-    yield batch
 
 
 def _size(reader: FileReader) -> int:

@@ -12,7 +12,7 @@ Test examples that a model has met before: in the training split, or in the text
 pretrained on; and its score without them.
 
 An example stands in the training split if one there has the same input. It stands in a text if all
-its runs of `RUN` words do, whatever the punctuation (corpus/cleaning/decontamination.py); one of
+its runs of `RUN` words do, whatever the punctuation (corpus/cleaning/overlap.py); one of
 fewer words is not searched for, because it may stand in any text.
 
 N test examples
@@ -29,7 +29,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.decontamination import find_texts
+from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.summary import CORPORA, read_split
 from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
 from rungwise.evaluation.comparison.errors import prediction_rows, write_predictions

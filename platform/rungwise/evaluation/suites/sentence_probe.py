@@ -28,7 +28,7 @@ from pydantic import Field, field_validator
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.outside import Paths
-from rungwise.corpus.cleaning.decontamination import find_texts
+from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_texts

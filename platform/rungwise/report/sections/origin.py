@@ -61,10 +61,11 @@ def root_folder(artifact: Artifact) -> str:
 def list_dropped_texts(corpus: Artifact) -> list[dict[str, Any]]:
     """Dropped texts: the reason, how many, and some names."""
     summary = CorpusSummary.of(corpus)
-    return [
-        {"reason": reason, "count": count, "examples": summary.dropped_examples.get(reason, [])}
-        for reason, count in sorted(summary.dropped.items(), key=lambda item: -item[1])
-    ]
+    rows = []
+    for reason, count in sorted(summary.dropped.items(), key=lambda item: -item[1]):
+        examples = [one["id"] for one in summary.dropped_samples.get(reason, [])]
+        rows.append({"reason": reason, "count": count, "examples": examples})
+    return rows
 
 
 def environment(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
