@@ -191,8 +191,6 @@ def _row_documents(
     row, row_bytes = rows.start, max(1, stored // len(rows))
     try:
         for batch in batches:
-            # With damaged offsets, Arrow silently reads past the end of a buffer.
-            batch.validate(full=True)
             for record in _records(batch):
                 if isinstance(record, UnicodeDecodeError):
                     detail = f"not UTF-8: {record.reason}"
@@ -235,10 +233,16 @@ def arrow_documents(reader: FileReader, source: ArrowSource) -> Iterator[RawDocu
                     row = rows.stop
                     if rows and reader.contains(at):
                         stored = stream.tell() - at
-                        selected = [batch.select(fields.names)]
-                        yield from _row_documents(reader, fields, selected, rows, stored)
+                        valid = _validate(batch.select(fields.names))
+                        yield from _row_documents(reader, fields, valid, rows, stored)
         except (pa.ArrowException, OSError) as error:
             yield _skip_rest(reader, row, _size(reader), error)
+
+
+def _validate(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    # With damaged offsets, Arrow silently reads past the end of a buffer.
+    batch.validate(full=True)
+    yield batch
 
 
 def _size(reader: FileReader) -> int:
