@@ -115,7 +115,7 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
         path: texts[path] for path in notes
     }
     assert len(list(tmp_path.glob(".shared/*/text.arrow"))) == RANGES
-    assert set(Folder.at(output).files()) == {*expected, ".summary.json", ".shared.json"}
+    assert set(Folder.at(output).files()) == {*expected, ".shared.json"}
     assert Folder.at(output).subfolders() == []
 
 

@@ -229,7 +229,7 @@ def write_documents(
                 rows = positions[positions[:, 0] == range.number, 1]
                 yield count_buckets(task.keys(range.number), rows, longest, begin, width)
 
-        none = np.zeros(1, np.int64)
+        none = np.zeros((1, 1), np.int64)
         return functools.reduce(np.add, run_tasks(packs, buckets), none).tolist()
 
     split = choose_split(config.held_out_fraction, decisions, count)
