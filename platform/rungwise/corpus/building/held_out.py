@@ -127,30 +127,23 @@ def count_buckets(
     return np.stack(counts, axis=1).astype(np.int64).tolist()
 
 
-class _Choice(NamedTuple):
-    """Which documents, (N,) bool each, are held out whole, are cut because they are long, and are
+def _choose_documents(table: pa.Table, split: HeldOutSplit) -> tuple[np.ndarray, ...]:
+    """Return which documents, (N,) bool each, are held out whole, are long and so are cut, and are
     at the edge."""
-
-    held_out: np.ndarray
-    is_long: np.ndarray
-    is_edge: np.ndarray
-
-
-def _choose_documents(table: pa.Table, split: HeldOutSplit) -> _Choice:
     keys = table["split"].to_numpy()
     held_out = keys <= np.uint64(split.threshold)
     if split.longest is None:
-        return _Choice(held_out, *np.zeros((2, len(keys)), bool))
+        return held_out, *np.zeros((2, len(keys)), bool)
     is_long = table["can_be_cut"].to_numpy() & (table["bytes"].to_numpy() > split.longest)
     is_edge = ~held_out & ~is_long & (keys <= np.uint64(max(split.edge, 0)))
-    return _Choice(held_out, is_long, is_edge)
+    return held_out, is_long, is_edge
 
 
 def digest_split(keys: pa.Table, split: HeldOutSplit) -> str:
     """Return a digest of what a split means for the documents of a range, given by their keys."""
-    choice = _choose_documents(keys, split)
-    content = b"".join(mask.tobytes() for mask in choice)
-    if choice.is_long.any() or choice.is_edge.any():
+    held_out, is_long, is_edge = _choose_documents(keys, split)
+    content = held_out.tobytes() + is_long.tobytes() + is_edge.tobytes()
+    if is_long.any() or is_edge.any():
         content += repr((split.edge_share, split.hold_whole_edge)).encode()
     return hashlib.sha256(content).hexdigest()
 

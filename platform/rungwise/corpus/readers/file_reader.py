@@ -10,15 +10,6 @@ from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.config import DETECT, has_ascii_breaks, source_key
 from rungwise.corpus.document import DocumentDamage, RawDocument
 from rungwise.corpus.readers import streams
-from rungwise.corpus.readers.streams import (
-    CONTROLS,
-    HEAD_BYTES,
-    SHORT_HEAD_BYTES,
-    archive_kind,
-    detect_encoding,
-    guess_encoding,
-    wide_encoding,
-)
 
 TOO_LONG = "too long"
 # A line break does not count towards a document's length.
@@ -114,15 +105,15 @@ class FileReader:
         if self._wide_encoding:
             detected = self._wide_encoding if self.encoding == DETECT else ""
             return plain_breaks(content.decode()), detected
-        if len(content.translate(None, CONTROLS)) < len(content) and self._foreign:
-            at = next(at for at, byte in enumerate(content) if byte in CONTROLS)
+        if len(content.translate(None, streams.CONTROLS)) < len(content) and self._foreign:
+            at = next(at for at, byte in enumerate(content) if byte in streams.CONTROLS)
             raise UnicodeDecodeError(self.encoding, content, at, at + 1, self._foreign)
         if self.encoding != DETECT:
             return plain_breaks(content.decode(self.encoding)), ""
         try:
             return plain_breaks(content.decode()), ""
         except UnicodeDecodeError:
-            encoding = self._file_encoding or guess_encoding(content)
+            encoding = self._file_encoding or streams.guess_encoding(content)
             if encoding is None or self._foreign:
                 raise
             return plain_breaks(content.decode(encoding)), encoding
@@ -176,23 +167,23 @@ class FileReader:
         if not self.encoding:
             return ""
         if self.encoding == DETECT:
-            return wide_encoding(self._head)
+            return streams.wide_encoding(self._head)
         return "" if has_ascii_breaks(self.encoding) else self.encoding
 
     @cached_property
     def _foreign(self) -> str:
         """The kind of file this is instead of text in an encoding of ASCII's line breaks, or ""."""
-        wide = wide_encoding(self._head)
-        return wide.upper() if wide else archive_kind(self._head)
+        wide = streams.wide_encoding(self._head)
+        return wide.upper() if wide else streams.archive_kind(self._head)
 
     @cached_property
     def _file_encoding(self) -> str | None:
-        encoding = detect_encoding(streams.read_head(self.file, HEAD_BYTES))
+        encoding = streams.detect_encoding(streams.read_head(self.file, streams.HEAD_BYTES))
         return None if encoding == "utf-8" else encoding
 
     @cached_property
     def _head(self) -> bytes:
-        return streams.read_head(self.file, SHORT_HEAD_BYTES)
+        return streams.read_head(self.file, streams.SHORT_HEAD_BYTES)
 
 
 def plain_breaks(text: str) -> str:
