@@ -38,12 +38,11 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus import CorpusConfig, input_digests
 from rungwise.corpus import files as files_module
-from rungwise.corpus.building import range_builder
 from rungwise.corpus.building.held_out import HeldOutSplit
-from rungwise.corpus.building.range_builder import Range
 from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
 from rungwise.corpus.building.stage import choose_partitions, group_ranges
-from rungwise.corpus.deduplication import documents as duplicates
+from rungwise.corpus.cleaning import duplicates
+from rungwise.corpus.files import Range
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 from rungwise.instances.building import list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
@@ -71,9 +70,9 @@ def real_range(folder: Path) -> dict[str, Any]:
     config = _config(str(folder / "in.jsonl"), 256.0)
     out = Folder.at(folder / "out")
     task = RangeTask(config, out, SharedResults(out / "shared"))
-    [one] = range_builder.list_ranges(config)
+    [one] = files_module.list_ranges(config)
     reading = task.read(one)
-    writing = task.write_training(one, NO_POSITIONS, NO_POSITIONS, HeldOutSplit(2**64 // 100))
+    writing = task.write_training(one, NO_POSITIONS, HeldOutSplit(2**64 // 100))
     return {
         "read": json.dumps(reading.to_plain()),
         "written": json.dumps(writing.to_plain()),
@@ -97,14 +96,13 @@ def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], 
         for n in range(count)
     ]
     with (
-        mock.patch.object(range_builder, "list_source_files", return_value=files),
         mock.patch.object(files_module, "list_source_files", return_value=files),
         mock.patch.object(tasks.ray, "cluster_resources", return_value={"CPU": CPUS}),
     ):
         with _measured(result, "digest"):
             input_digests(config)
         with _measured(result, "ranges"):
-            cut = range_builder.list_ranges(config)
+            cut = files_module.list_ranges(config)
         with _measured(result, "packing"):
             packs = tasks.pack_items(cut, [one.num_bytes for one in cut])
     sizes = [sum(one.num_bytes for one in pack) for pack in packs]

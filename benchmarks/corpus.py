@@ -40,10 +40,11 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
-from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges, read_range
+from rungwise.corpus.building.range_builder import RangeBuilder, read_range
 from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
 from rungwise.corpus.cleaning.characters import clean_all
 from rungwise.corpus.cleaning.sentences import segment
+from rungwise.corpus.files import list_ranges
 
 DATATROVE = """
 import sys, time
@@ -83,7 +84,7 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
     """Each step by name, and a function that does it and gives the seconds it took."""
     block = {"kind": "jsonl", "paths": [str(source)]}
     config = validate(CorpusConfig, {"sources": [block]})
-    signed = validate(CorpusConfig, {"sources": [block], "near_duplicates": {}})
+    signed = validate(CorpusConfig, {"sources": [block], "near_duplicates": True})
     ranges = list_ranges(config)
     raw = [list(read_range(each, config)) for each in ranges]
     cleaned = [
@@ -104,11 +105,9 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
             for each in ranges:
                 task.read(each)
             for each in ranges:
-                task.write_training(each, NO_POSITIONS, NO_POSITIONS, HeldOutSplit(threshold=0))
+                task.write_training(each, NO_POSITIONS, HeldOutSplit(threshold=0))
             for each in ranges:
-                task.write_held_out(
-                    each, NO_POSITIONS, HeldOutSplit(threshold=0), keep_repeats=False
-                )
+                task.write_held_out(each, NO_POSITIONS, keep_repeats=False)
 
     def timed(work: Callable[[], object]) -> Callable[[], float]:
         def seconds() -> float:

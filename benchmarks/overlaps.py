@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.configuration.config import validate
-from rungwise.corpus.cleaning.decontamination import find_texts
+from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.evaluation.comparison.compare import RUN
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import find_overlap, load

@@ -26,10 +26,10 @@ from benchmarks.common import REPOSITORY
 from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building import in_memory
+from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
-from rungwise.corpus.building.range_builder import RangeBuilder, list_ranges, read_range
-from rungwise.corpus.building.range_task import ShardWriter
+from rungwise.corpus.building.range_builder import RangeBuilder, read_range
+from rungwise.corpus.building.range_task import write_training_shards
 from rungwise.corpus.config import (
     CorpusConfig,
     DocumentRules,
@@ -38,6 +38,7 @@ from rungwise.corpus.config import (
     WikiTextSource,
 )
 from rungwise.corpus.document import RawDocument, read_documents
+from rungwise.corpus.files import list_ranges
 from rungwise.corpus.readers import pydocs
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 
@@ -108,7 +109,7 @@ def write_corpus(documents: Iterable[RawDocument], folder: Path) -> Artifact:
     """A finished corpus artifact in `folder`, both splits, without a cluster."""
     place = Folder(str(folder))
     rules = DocumentRules(held_out_fraction=HELD_OUT, shard_megabytes=SHARD_MEGABYTES)
-    return _finish(place, in_memory.write_corpus([documents], rules, "benchmark", place))
+    return _finish(place, stage.write_corpus([documents], rules, "benchmark", place))
 
 
 def _finish(folder: Folder, summary: CorpusSummary) -> Artifact:
@@ -170,8 +171,9 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
             builder = RangeBuilder(rules, "benchmark")
             tables = builder.tables(changed(base, row.file, copy))
             part = f"part-{len(reports[0]):05}"
-            writer = ShardWriter(rules, HeldOutSplit(threshold=0), target / part)
-            report = writer.write_training("benchmark", tables, no_positions, no_positions).report
+            split, place = HeldOutSplit(threshold=0), target / part
+            shards = write_training_shards("benchmark", tables, no_positions, rules, split, place)
+            report = shards.report
             report.files = [
                 file.model_copy(update={"file": f"{part}/{file.file}"}) for file in report.files
             ]

@@ -13,7 +13,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
-from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import SCHEMA, RawDocument, text_digest
 from rungwise.corpus.summary import SPLITS, CorpusSummary

@@ -203,10 +203,10 @@ def corpus_summary(**fields: Any) -> CorpusSummary:
         ],
         "labels": {"made up": 20},
         "skipped": (),
-        "cut": (),
+        "cut": {},
         "headline": "corpus <done>",
     }
-    known |= {"dropped": {}, "dropped_examples": {}, "dropped_samples": {}}
+    known |= {"dropped": {}, "dropped_samples": {}}
     return CorpusSummary.model_validate(known | fields)
 
 

@@ -46,10 +46,10 @@ def refusal(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
             "corpus",
             b"caf\xe9 " * 50,
             {},
-            "not utf-8: byte 0xe9 at offset 3; change corpus.sources.0.encoding",
+            "offset 3; mend the file, or change corpus.sources.0.encoding",
         ),
         ("corpus", b"Short.", {}, "no document long enough: found 1 too short"),
-        ("corpus", b"One document of some length. " * 9, {}, "the corpus is one document"),
+        ("corpus", b"One document of some length. " * 9, {}, "too few documents: "),
         ("tokenizer", None, {"tokenizer.vocab_size": 30_522}, "tokenizer.vocab_size: 30,522 asked"),
         ("pretrain", None, {"pretrain.global_batch_size": 10**6}, "training instances; lower it"),
         pytest.param(

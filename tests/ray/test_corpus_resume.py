@@ -17,9 +17,9 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.building.range_builder import list_ranges
 from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.stage import build_corpus, write_documents
+from rungwise.corpus.files import list_ranges
 from rungwise.corpus.summary import summarise_reports
 from tests.conftest import made_up_sentences
 from tests.ray.kills import PARTS, start
@@ -32,7 +32,7 @@ def config_of(path: Path) -> dict[str, Any]:
     return {
         "sources": [{"kind": "jsonl", "paths": [str(path)]}],
         "shard_megabytes": path.stat().st_size / RANGES / 1e6,
-        "near_duplicates": {},
+        "near_duplicates": True,
         "held_out_fraction": 0.2,
     }
 
@@ -115,7 +115,7 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
         path: texts[path] for path in notes
     }
     assert len(list(tmp_path.glob(".shared/*/text.arrow"))) == RANGES
-    assert set(Folder.at(output).files()) == {*expected, ".summary.json", ".shared.json"}
+    assert set(Folder.at(output).files()) == {*expected, ".shared.json"}
     assert Folder.at(output).subfolders() == []
 
 

@@ -86,7 +86,7 @@ from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.core.stages.notes import SharedResults
 from rungwise.corpus.building.range_task import RangeTask
-from rungwise.corpus.building.range_builder import list_ranges
+from rungwise.corpus.files import list_ranges
 def megabytes(name):
     # What getrusage says starts with the peak of the process that this one was forked from.
     (line,) = (line for line in open("/proc/self/status") if line.startswith(name))
@@ -94,7 +94,7 @@ def megabytes(name):
 config = validate(CorpusConfig, {
     "sources": [{"paths": [sys.argv[1]], **json.loads(sys.argv[2])}],
     "quality": {"maximum_repeated_share": 1, "maximum_one_sentence_share": 1},
-    "near_duplicates": {},
+    "near_duplicates": True,
 })
 out = Folder.at(sys.argv[1] + ".out")
 task = RangeTask(config, out, SharedResults(out / "shared"))
@@ -104,8 +104,8 @@ for range in list_ranges(config):
     report = task.read(range)
     none = np.empty((0, 3), np.int64)
     split = HeldOutSplit(0)
-    task.write_training(range, none, none, split)
-    task.write_held_out(range, none, split, False)
+    task.write_training(range, none, split)
+    task.write_held_out(range, none, False)
     counts[""] += report.documents
     for reason, count in report.dropped.items():
         counts[reason] = counts.get(reason, 0) + count

@@ -7,14 +7,11 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.exit_codes import plain_console
 from rungwise.core.wording import format_count
-
-if TYPE_CHECKING:
-    from rungwise.core.public_data import PublicSet
 
 
 def add(commands: Commands) -> None:
@@ -34,17 +31,31 @@ def data(options: argparse.Namespace) -> None:
     """List the sets, or download those that are named and not there. Raises UserError for an
     unknown name, or if a licence needs a consent that is not given."""
     from rungwise.core.errors import UserError
+    from rungwise.core.public_data import PublicSet, fetch_set, missing_files, public_sets
 
+    say, folder = plain_console().print, options.folder
     if options.action == "list":
-        list_sets(options.folder)
-    elif options.names:
-        get_sets(options)
-    else:
+        _list_sets(folder)
+        return
+    if not options.names:
         raise UserError("rungwise data get: expected names of sets, found none")
+    missing: dict[str, PublicSet] = {}
+    for name in dict.fromkeys(chain.from_iterable(map(_set_names, options.names))):
+        public = public_sets()[name]
+        if missing_files(public, folder):
+            missing[name] = public
+        else:
+            say(f"{name}: all {format_count(len(public.files), 'file')} are in {folder}")
+    if not options.yes:
+        _ask({name: public.licence for name, public in missing.items() if public.consent})
+    for name, public in missing.items():
+        say(f"{name}: {public.title}; licence: {public.licence}")
+        if public.note:
+            say(f"  {public.note}")
+        fetch_set(public, folder, options.mirror, lambda line: say(f"  {line}"))
 
 
-def list_sets(folder: Path) -> None:
-    """Print a line for each set."""
+def _list_sets(folder: Path) -> None:
     from rich.filesize import decimal
 
     from rungwise.core.public_data import missing_files, public_sets
@@ -59,26 +70,6 @@ def list_sets(folder: Path) -> None:
     )
 
 
-def get_sets(options: argparse.Namespace) -> None:
-    """Download the sets that are not there."""
-    from rungwise.core.public_data import fetch_set, missing_files, public_sets
-
-    say, folder = plain_console().print, options.folder
-    missing: dict[str, PublicSet] = {}
-    for name in dict.fromkeys(chain.from_iterable(map(_set_names, options.names))):
-        public = public_sets()[name]
-        if missing_files(public, folder):
-            missing[name] = public
-        else:
-            say(f"{name}: all {format_count(len(public.files), 'file')} are in {folder}")
-    _ask(missing, options.yes)
-    for name, public in missing.items():
-        say(f"{name}: {public.title}; licence: {public.licence}")
-        if public.note:
-            say(f"  {public.note}")
-        fetch_set(public, folder, options.mirror, lambda line: say(f"  {line}"))
-
-
 def _set_names(name: str) -> list[str]:
     import difflib
 
@@ -91,8 +82,7 @@ def _set_names(name: str) -> list[str]:
     if name.endswith((".yaml", ".yml")):
         from rungwise.pipeline.workflow import load_recipe
 
-        recipe = load_recipe(name)
-        names = [each for path in _texts(recipe.raw) for each in find_sets(path)]
+        names = [each for path in _texts(load_recipe(name).raw) for each in find_sets(path)]
         if not names:
             raise UserError(f"{name} reads no file below data/ that is in `rungwise data list`")
         return names
@@ -109,21 +99,18 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
 
 
-def _ask(sets: dict[str, PublicSet], agreed: bool) -> None:
-    """Ask for consent to the licences that need it. Raises UserError without it."""
+def _ask(licences: dict[str, str]) -> None:
+    """Ask for consent to licences, by name of the set. Raises UserError without it."""
     from rungwise.core.errors import UserError
 
-    limited = {name: public.licence for name, public in sets.items() if public.consent}
-    if not limited or agreed:
+    if not licences:
         return
     say = plain_console().print
     say("The use of these is limited, or their source states no licence:")
-    for name, licence in limited.items():
+    for name, licence in licences.items():
         say(f"  {name}: {licence}")
     if not sys.stdin.isatty():
         raise UserError("no terminal to ask for consent; read the licences above and give --yes")
-    if plain_console().input("Use them within these terms? [y/N] ").strip().lower() not in (
-        "y",
-        "yes",
-    ):
+    answer = plain_console().input("Use them within these terms? [y/N] ")
+    if answer.strip().lower() not in ("y", "yes"):
         raise UserError("nothing was downloaded, because the terms were not agreed to")

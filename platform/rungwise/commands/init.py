@@ -143,7 +143,7 @@ def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:
     from rungwise.core.errors import DataError
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.storage.folder import Folder
-    from rungwise.corpus.building.in_memory import write_corpus
+    from rungwise.corpus.building.stage import write_corpus
     from rungwise.corpus.config import DocumentRules
     from rungwise.pipeline.places import recipe_file
     from rungwise.pipeline.recipe import TaskEntry

@@ -1,25 +1,17 @@
-"""Public data that recipes name: the list of sets (public_sets.yaml), and their download.
-
-A download goes on where it broke off, is checked, and is put in place whole.
-
-data/.downloads/NAME-HASH     what has arrived of a download; a run that stops goes on from there
-data/tasks/...                the file, written beside its place and moved there when complete
-"""
+"""Public data that recipes name: the list of sets (public_sets.yaml), and their download to
+data/.downloads, which goes on where it broke off, is checked, and is put in place whole."""
 
 import fnmatch
 import functools
 import gzip
 import hashlib
 import html
-import http.client
+import http
 import json
 import os
 import re
 import shutil
 import tarfile
-import time
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -33,8 +25,8 @@ from pydantic import Field
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage.bounded_file import BoundedFile
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.storage.hub import BoundedFile, bound_answers
 from rungwise.core.storage.store_errors import explain_store_errors
 
 _FILE = "public_sets.yaml"
@@ -220,11 +212,6 @@ RULES: dict[Rule, Callable[[Sequence[Path]], Iterator[str]]] = {
 
 
 _PARTIAL = ".downloads"
-_ATTEMPTS = 5  # in a row that bring less than a piece
-_PAUSE_SECONDS = 0.5
-_ANSWER_SECONDS = 60
-_PIECE_BYTES = 1 << 18
-
 Say = Callable[[str], None]
 
 
@@ -276,50 +263,34 @@ def download(part: Download, folder: Path, mirror: str, say: Say) -> Path:
 
 def _receive(part: Download, path: Path, mirror: str, say: Say) -> None:
     """Append to `path` until it has the expected bytes; less if the server has no more."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import http_get
+
+    bound_answers()
     url = mirror.rstrip("/") + "/" + part.url.partition("://")[2] if mirror else part.url
-    failures, fault = 0, ""
-    while failures < _ATTEMPTS:
-        start = _size(path)
-        if start >= part.bytes:
+    with BoundedFile(path, "ab", part.bytes, url) as target:
+        if (start := target.tell()) >= part.bytes:
             return
         say(f"downloading {url}" + (f" from byte {start:,} on" if start else ""))
         try:
-            _append(url, path, start, part.bytes)
-            fault = "the connection ended early"
-        except urllib.error.HTTPError as error:
-            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            # As it is: a part of what a server compresses cannot be continued.
+            plain = {"Accept-Encoding": "identity"}
+            http_get(url, target, resume_size=start, headers=plain)
+            return
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return
-            fault = f"the server answers {error.code} {error.reason}"
-            if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR:
-                break
-        except (
-            http.client.HTTPException,
-            urllib.error.URLError,
-            ConnectionError,
-            TimeoutError,
-        ) as e:
-            fault = str(getattr(e, "reason", e)) or type(e).__name__
-        failures = 0 if _size(path) >= start + _PIECE_BYTES else failures + 1
-        time.sleep(failures * _PAUSE_SECONDS)
-    if _size(path) < part.bytes:
+            fault = f"the server answers {status} {error.response.reason_phrase}"
+        except (httpx2.TransportError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            fault = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"{url} cannot be fetched ({fault}); {_size(path):,} of {part.bytes:,} bytes are here, "
-            "and the same command goes on from there; --mirror names a server with a copy"
+            f"{url} cannot be fetched ({fault}); {target.tell():,} of {part.bytes:,} bytes are "
+            "here, and the same command goes on from there; --mirror names a server with a copy"
         )
-
-
-def _append(url: str, path: Path, start: int, size: int) -> None:
-    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
-    with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
-        # A server that knows no ranges sends the whole file.
-        goes_on = start and answer.status == http.HTTPStatus.PARTIAL_CONTENT
-        with BoundedFile(path, "ab" if goes_on else "wb", size, url) as target:
-            while piece := answer.read1(_PIECE_BYTES):  # what has come; `read` waits for all
-                target.write(piece)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def _write(file: PublicFile, parts: list[Path], name: str, target: BinaryIO) -> None:

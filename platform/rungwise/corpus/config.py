@@ -1,22 +1,13 @@
-"""The corpus config: its source blocks, and the rules for documents.
-
-`identity` is the config without paths; `input_digests` (files.py) gives the digests of
-the files instead.
-"""
+"""The corpus config: its source blocks, and the rules for documents."""
 
 import codecs
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from rungwise.core.configuration.config import Config
-from rungwise.corpus.cleaning.decontamination import DecontaminationConfig
-from rungwise.corpus.cleaning.quality import QualityConfig
-from rungwise.corpus.deduplication.near_duplicates import NearDuplicateConfig
-from rungwise.corpus.deduplication.paragraphs import DuplicateParagraphConfig
 from rungwise.corpus.readers import pydocs
 
 # Line layout: hard-wrapped with blank lines between paragraphs, a paragraph or sentence per line.
@@ -25,18 +16,12 @@ LineLayout = Literal["wrapped", "paragraph", "sentence"]
 DETECT = "detect"
 
 
-@dataclass(frozen=True)
-class Codec:
-    """`splittable`: line breaks are the bytes of ASCII, and those bytes mean nothing else."""
-
-    splittable: bool
-
-
 @functools.cache
-def find_codec(encoding: str) -> Codec:
-    """Look up an encoding by name; raises ValueError if Python does not know it."""
+def has_ascii_breaks(encoding: str) -> bool:
+    """Whether line breaks are the bytes of ASCII, and those bytes mean nothing else; raises
+    ValueError if Python does not know the encoding."""
     if encoding == DETECT:
-        return Codec(splittable=True)
+        return True
     try:
         sample = "\r\n =".encode(encoding)
     except LookupError:
@@ -44,8 +29,7 @@ def find_codec(encoding: str) -> Codec:
             f"expected a text encoding that Python knows, such as utf-8, latin-1 or gb18030, or "
             f"{DETECT}"
         ) from None
-    name = codecs.lookup(encoding).name
-    return Codec(splittable=sample.endswith(b"\r\n =") and name != "utf-7")
+    return sample.endswith(b"\r\n =") and codecs.lookup(encoding).name != "utf-7"
 
 
 class _Source(Config):
@@ -69,7 +53,7 @@ class _Encoded(_Files):
     @field_validator("encoding")
     @classmethod
     def _known(cls, encoding: str) -> str:
-        find_codec(encoding)
+        has_ascii_breaks(encoding)
         return encoding
 
 
@@ -162,9 +146,8 @@ class DocumentRules(Config):
     # drop shorter documents; a character of Chinese or Japanese counts as five
     minimum_characters: int = Field(default=50, ge=1)
     deduplicate: bool = True  # drop documents whose text was seen already
-    # drop documents that are nearly the same as another; null: keep them
-    near_duplicates: NearDuplicateConfig | None = None
-    quality: QualityConfig | None = None  # drop documents that break its rules; null: keep them
+    near_duplicates: bool = False  # drop documents that share 80 % of their text with another
+    quality: bool = False  # drop documents that do not look like prose
     held_out_fraction: float = Field(default=0.05, gt=0, lt=1)  # share of the bytes, to validate on
     # sentences of held-out documents that stand in training: leave them out (unless more than half
     # of the held-out text does), or keep them; counted in either case
@@ -176,18 +159,12 @@ class DocumentRules(Config):
 
 
 class CorpusConfig(DocumentRules):
-    """The text to train on, and which documents and paragraphs are left out."""
+    """The text to train on, and which documents are left out."""
 
     sources: tuple[Source, ...] = Field(min_length=1)
-    # remove paragraphs that repeat in the corpus, such as licences and menus; null: keep them
-    duplicate_paragraphs: DuplicateParagraphConfig | None = None
-    # remove paragraphs that share a run of words with test texts; null: keep them
-    decontaminate: DecontaminationConfig | None = None
     # skip larger documents, since a worker must hold a whole one in memory
     maximum_document_megabytes: float = Field(default=32.0, gt=0)
-    # a part of a file that cannot be read: skip and list it, or stop the stage
-    on_error: Literal["skip", "stop"] = "skip"
-    # largest share of the bytes that may be skipped
+    # largest share of the bytes that may be skipped because they cannot be read
     skip_limit: float = Field(default=0.01, ge=0, le=1)
 
     @model_validator(mode="after")
@@ -226,6 +203,4 @@ def identity(config: CorpusConfig) -> dict[str, Any]:
             del source["share"]  # recipes from before it have the same corpus
         if source.get("documents") != "chunk":
             source.pop("chunk_kilobytes", None)  # has no effect
-    if plain["decontaminate"]:
-        del plain["decontaminate"]["paths"]
     return plain

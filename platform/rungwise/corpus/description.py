@@ -29,17 +29,18 @@ import pyarrow.parquet as pq
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
-from rungwise.core.storage.archives import Member
 from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.outside import Member
 from rungwise.core.storage.source_files import SourceFile, data_files, find_files, split_of_path
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.wording import format_count
-from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.building.range_builder import Range, read_range
+from rungwise.corpus.building.range_builder import read_range
+from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning.characters import describe_lost_characters
 from rungwise.corpus.cleaning.quality import count_marked
 from rungwise.corpus.config import CorpusConfig, DocumentRules
 from rungwise.corpus.document import RawDocument
+from rungwise.corpus.files import Range
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.file_reader import plain_breaks
 from rungwise.corpus.readers.records import open_arrow

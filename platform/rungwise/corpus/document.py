@@ -1,10 +1,5 @@
-"""Documents: sentences in order with an id and a label, and the Parquet files that hold them.
-
-A corpus artifact is a set of files (see shards.py), one document per row. Sentences are flat, as
-most of the platform reads them; `paragraph_starts` indexes each paragraph's first sentence. `spans`
-holds named stretches, such as the entities that ERNIE masks as one (Sun et al. 2019,
-arXiv:1904.09223).
-"""
+"""Documents: sentences in order with an id and a label, and the Parquet files that hold them, one
+a row."""
 
 import contextlib
 import hashlib
@@ -37,11 +32,9 @@ _IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0
 
 @dataclass(frozen=True)
 class Document:
-    """One document. `id` tells people its origin; `digest` is a hash of its text.
-
-    `spans` has an entry per sentence, (start 0, end 0, start 1, ...) in its characters, sorted and
-    disjoint; it is empty if the document has no spans.
-    """
+    """One document. `id` tells people its origin; `digest` is a hash of its text. `spans` has an
+    entry per sentence, (start 0, end 0, start 1, ...) in its characters, sorted and disjoint; it is
+    empty if the document has no spans."""
 
     id: str
     label: str
@@ -56,7 +49,7 @@ class Document:
 
     def select(self, stays: Sequence[bool]) -> "Document":
         """Return the document with only the sentences that stay."""
-        before = [0, *itertools.accumulate(stays)]
+        before = [0, *itertools.accumulate(map(int, stays))]
         starts = {before[start] for start in self.paragraph_starts} - {before[-1]}
         sentences = tuple(itertools.compress(self.sentences, stays))
         spans = tuple(itertools.compress(self.spans, stays))
@@ -70,10 +63,8 @@ class Document:
 
 
 class DocumentDamage(SummaryPart):
-    """A skipped part of a file: `bytes` at `place` ("line 3", "row 5", "" for all of it).
-
-    `reason` is the kind of fault, `detail` describes it, `key` is the config key to change.
-    """
+    """A skipped part of a file: `bytes` at `place` ("line 3", "row 5", "" for all of it). `reason`
+    is the kind of fault, `detail` describes it, `key` is the config key to change."""
 
     file: str
     place: str
@@ -89,13 +80,10 @@ class DocumentDamage(SummaryPart):
 
 @dataclass(slots=True)  # not frozen: that takes five times as long to create
 class RawDocument:
-    """A document as a reader yields it, before clean-up and segmentation.
-
-    A line break in a paragraph ends a sentence; with `segmented`, nothing else does. `damage` says
-    why there is no text. `spans` are [start, end) in characters of `text`, the source of the
-    paragraphs; `boilerplate` counts characters removed around it. `encoding` is the text's, if it
-    was detected and is not UTF-8.
-    """
+    """A document as a reader yields it, before clean-up and segmentation. A line break in a
+    paragraph ends a sentence; with `segmented`, nothing else does. `damage` says why there is no
+    text. `spans` are [start, end) in characters of `text`, the source of the paragraphs;
+    `boilerplate` counts characters removed around it. `encoding` was detected, and is not UTF-8."""
 
     id: str
     label: str

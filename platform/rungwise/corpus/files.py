@@ -1,34 +1,44 @@
-"""The files that the sources match, and their digests: the object store's tag, or a hash.
+"""The files that the sources match: their digests, and the ranges in which they are read.
 
-A corpus is identified by `input_digests`, the names and digests of its files, not by their paths: a
-moved corpus keeps its identity, changed bytes make a new one. Files are hashed in blocks, in
-parallel: by threads of this machine, or by tasks of the cluster if there is one and the files are
-large enough.
+A corpus is identified by the digests of its files, not by their paths. A range is consecutive bytes
+of one splittable file, or several whole files, of one source. A record (line, article, row group)
+belongs to the range of its first byte, so each is read once. The cuts depend only on the config and
+the listing, not on the workers.
 """
 
 import hashlib
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.public_data import how_to_get
-from rungwise.core.storage.source_files import (
-    SourceFile,
-    data_files,
-    digest_of_blocks,
-    find_files,
-    from_here,
-)
+from rungwise.core.storage.object_store import is_mappable
+from rungwise.core.storage.outside import match_files
+from rungwise.core.storage.source_files import SourceFile, digest_of_blocks, find_files
 from rungwise.core.storage.store_errors import explain_connection_errors
-from rungwise.corpus.cleaning.decontamination import PATHS_KEY, DecontaminationConfig
-from rungwise.corpus.config import CorpusConfig, FileSource, PydocsSource, source_key
-from rungwise.corpus.readers import pydocs
+from rungwise.corpus.config import (
+    ArrowSource,
+    CorpusConfig,
+    FileSource,
+    JsonLinesSource,
+    ParquetSource,
+    PydocsSource,
+    TextSource,
+    WikiTextSource,
+    has_ascii_breaks,
+    identity,
+    source_key,
+    source_names,
+)
+from rungwise.corpus.readers import pydocs, streams
 
 _THREADS = 16
-_BY_TASKS_BYTES = 2 << 30
+KEY_CHARACTERS = 32
+# Rules that are applied after reading.
+_LATER = ("sources", "shard_megabytes", "deduplicate", "overlap", "skip_limit")
 
 
 def input_digests(config: CorpusConfig) -> dict[str, Any]:
@@ -38,111 +48,165 @@ def input_digests(config: CorpusConfig) -> dict[str, Any]:
         if isinstance(source, PydocsSource):
             digest = pydocs.package_versions(source.packages, source_key(index, "packages"))
         else:
-            digest = _digest(list_source_files(source, index), source_key(index, "paths"))
+            files = list_source_files(source, index)
+            hashes = zip(files, hash_files(files, source_key(index, "paths")), strict=True)
+            lines = "".join(f"{file.name}\0{digest}\n" for file, digest in hashes)
+            digest = {
+                "files": len(files),
+                "bytes": sum(file.size_bytes for file in files),
+                "sha256": hashlib.sha256(lines.encode()).hexdigest(),
+            }
         digests[f"sources.{index}"] = digest
-    if config.decontaminate:
-        digests["decontaminate"] = _digest(list_test_files(config.decontaminate), PATHS_KEY)
     return digests
 
 
-def _digest(files: Sequence[SourceFile], key: str) -> dict[str, Any]:
-    hashes = zip(files, hash_files(files, key), strict=True)
-    lines = "".join(f"{file.name}\0{digest}\n" for file, digest in hashes)
-    return {
-        "files": len(files),
-        "bytes": sum(file.size_bytes for file in files),
-        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
-    }
-
-
-def list_test_files(config: DecontaminationConfig) -> list[SourceFile]:
-    """Return the files of test texts, sorted, without repeats."""
-    return sorted(_match(config.paths, PATHS_KEY).values(), key=lambda file: file.uri)
-
-
 def list_source_files(source: FileSource, index: int) -> list[SourceFile]:
-    """Return the files that source `index` matches, sorted, without repeats."""
+    """Return the files that source `index` matches, sorted, without repeats. Raises DataError if
+    none holds a byte, ConfigError if two have one name."""
     key = source_key(index, "paths")
-    files = _match(source.paths, key, only_arrow=source.kind == "arrow")
-    if not any(file.size_bytes for file in files.values()):
+    files = match_files(source.paths, key, find_files)
+    if source.kind == "arrow":  # a repository of the hub has a README, too
+        files = [file for file in files if file.name.endswith(".arrow")]
+    if not any(file.size_bytes for file in files):
         raise DataError(
             f"{key}: the corpus is empty: {len(files)} files match {', '.join(source.paths)} and "
             "none holds a byte"
         )
     by_name: dict[str, str] = {}
-    for file in files.values():
+    for file in files:
         if (other := by_name.setdefault(file.name, file.uri)) != file.uri:
             raise ConfigError(
                 f"{key}: two files are called {file.name} in this source, {other} and {file.uri}, "
                 "so their documents could not be told apart; name a folder above both, or make "
                 "them two sources"
             )
-    return sorted(files.values(), key=lambda file: file.name)
-
-
-def _match(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[str, SourceFile]:
-    """Return the files that match `paths`, by URI; raises ConfigError if a path matches none."""
-    files: dict[str, SourceFile] = {}
-    for pattern in paths:
-        with explain_connection_errors(pattern, key):
-            matches = data_files(find_files(pattern))
-            if only_arrow:  # a repository of the hub has a README, too
-                matches = [file for file in matches if file.name.endswith(".arrow")]
-        if not matches:
-            raise ConfigError(
-                f"{key}: no file matches {pattern!r}{from_here(pattern)}; expected a file, "
-                f"folder or glob{how_to_get(pattern)}"
-            )
-        for file in matches:
-            try:
-                file.uri.encode()
-            except UnicodeEncodeError:  # Python holds the odd bytes as lone surrogates
-                raise ConfigError(
-                    f"{key}: the name of the file {file.uri!a} is not UTF-8; rename it"
-                ) from None
-            files.setdefault(file.uri, file)
     return files
 
 
 def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
     """Return each file's digest, as `SourceFile.digest` does; store errors name `key`."""
+
+    def hash_block(block: tuple[SourceFile, int]) -> bytes:
+        file, number = block
+        with explain_connection_errors(file.uri, key):
+            return file.block_digest(number)
+
     blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
-    num_bytes = sum(file.size_bytes for file in files if not file.tag)
-    if num_bytes >= _BY_TASKS_BYTES and _has_cluster():
-        hashes = iter(_hash_by_tasks(blocks, key))
-    else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            hashes = iter(list(pool.map(lambda block: _hash_block(block, key), blocks)))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        hashes = iter(list(pool.map(hash_block, blocks)))
     return [
         file.digest() if file.tag else digest_of_blocks(list(islice(hashes, file.num_blocks)))
         for file in files
     ]
 
 
-def _has_cluster() -> bool:
-    import ray  # late import: models use this package without Ray
+@dataclass(frozen=True)
+class Piece:
+    """What a range is read by: a whole file, or the part of one that is its range. `key` is a
+    digest of what the result of reading follows from, so that a corpus that grows reads what is
+    new; `result` is the key of a shared result that holds it, "" if none is known."""
 
-    return ray.is_initialized() or "RAY_ADDRESS" in os.environ
-
-
-def _hash_by_tasks(blocks: Sequence[tuple[SourceFile, int]], key: str) -> list[bytes]:
-    from rungwise.cluster.session import session
-    from rungwise.cluster.tasks import pack_items, run_tasks
-    from rungwise.core.configuration.overrides import ComputeConfig
-
-    items = list(enumerate(blocks))
-    sizes = [min(file.size_bytes, SourceFile.BLOCK_BYTES) for file, _ in blocks]
-    with session(ComputeConfig()):
-        hashes = dict(
-            run_tasks(
-                pack_items(items, sizes),
-                lambda pack: ((at, _hash_block(block, key).hex()) for at, block in pack),
-            )
-        )
-    return [bytes.fromhex(hashes[at]) for at in range(len(blocks))]
+    key: str
+    files: tuple[SourceFile, ...]
+    result: str = ""
 
 
-def _hash_block(block: tuple[SourceFile, int], key: str) -> bytes:
-    file, number = block
-    with explain_connection_errors(file.uri, key):
-        return file.block_digest(number)
+@dataclass(frozen=True)
+class Range:
+    """Bytes [begin, end) of one file, or several whole files if `end` is None. `number` counts the
+    ranges of a corpus; `source` is the index of the source; `pieces` are those of its files, () for
+    one without a name."""
+
+    number: int
+    source: int
+    files: tuple[SourceFile, ...]
+    begin: int = 0
+    end: int | None = None
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        if self.end is not None:
+            return self.end - self.begin
+        return sum(file.size_bytes for file in self.files)
+
+
+def list_ranges(config: CorpusConfig) -> list[Range]:
+    """Cut the sources into ranges of about `shard_megabytes`, by source, name and place. Raises
+    ConfigError or DataError for a source without files or bytes."""
+    step = max(1, int(config.shard_megabytes * 1e6))
+    ranges: list[Range] = []
+    for index, source in enumerate(config.sources):
+        pack: list[SourceFile] = []
+        pack_bytes = 0
+        if isinstance(source, PydocsSource):
+            files = pydocs.list_modules(source.packages, source_key(index, "packages"))
+        else:
+            files = list_source_files(source, index)
+        # None ends the list and closes the last pack.
+        for file in [*files, None]:
+            weight = 0 if file is None else streams.estimate_unpacked_bytes(file)
+            # A remainder of less than half a range joins the last one.
+            cuts = round(weight / step) if file and _is_splittable(file, source) else 1
+            if pack and (file is None or cuts > 1 or pack_bytes + weight > step):
+                ranges.append(Range(len(ranges), index, tuple(pack)))
+                pack, pack_bytes = [], 0
+            if file is not None and cuts > 1:
+                for cut in range(cuts):
+                    end = file.size_bytes if cut == cuts - 1 else (cut + 1) * step
+                    ranges.append(Range(len(ranges), index, (file,), cut * step, end))
+            elif file is not None:
+                pack.append(file)
+                pack_bytes += weight
+    return ranges
+
+
+def _is_splittable(file: SourceFile, source: FileSource | PydocsSource) -> bool:
+    if streams.compression_suffix(file.name):
+        return False
+    match source:
+        case TextSource():
+            whole = source.documents == "file" or source.boilerplate
+            return not whole and has_ascii_breaks(source.encoding)
+        case WikiTextSource() | JsonLinesSource():
+            return has_ascii_breaks(source.encoding)
+        case ParquetSource():
+            return True
+        case ArrowSource():
+            # Batches before a cut are skipped, which is free only in a mapped file.
+            return is_mappable(file.uri)
+        case _:
+            return False
+
+
+def name_pieces(
+    ranges: Sequence[Range], config: CorpusConfig, version: int, results: Mapping[str, str]
+) -> list[Range]:
+    """Return the ranges with their pieces. `version` is that of the stage, `results` maps keys of
+    pieces to those of the results that hold them."""
+    plain = identity(config)
+    rules = {name: value for name, value in plain.items() if name not in _LATER}
+    numbered_ranges: list[Range] = []
+    for index, (source, name) in enumerate(
+        zip(config.sources, source_names(config.sources), strict=True)
+    ):
+        own = [range for range in ranges if range.source == index]
+        files = list(dict.fromkeys(file for range in own for file in range.files))
+        whole = isinstance(source, PydocsSource)
+        if isinstance(source, PydocsSource):
+            versions = pydocs.package_versions(source.packages, source_key(index, "packages"))
+            digests = [fingerprint(versions)] * len(files)
+        else:
+            digests = hash_files(files, source_key(index, "paths"))
+        of_file = dict(zip(files, digests, strict=True))
+        described = [version, rules, index, name, plain["sources"][index]]
+        settings = fingerprint(described, KEY_CHARACTERS)
+        for range in own:
+            pieces = []
+            for part in [range.files] if whole else [(file,) for file in range.files]:
+                content = [[file.name, file.size_bytes, of_file[file]] for file in part]
+                facts = [settings, content, range.begin, range.end]
+                key = fingerprint(facts, KEY_CHARACTERS)
+                pieces.append(Piece(key, part, results.get(key, "")))
+            numbered_ranges.append(replace(range, pieces=tuple(pieces)))
+    return numbered_ranges

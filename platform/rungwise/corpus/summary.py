@@ -1,5 +1,4 @@
-"""The summary of a corpus artifact, and the reports of its ranges, which add up to it; and the
-stage, for planning (building/stage.py builds it)."""
+"""The summary of a corpus artifact, the reports of ranges that add up to it, and the stage."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,24 +43,13 @@ class CorpusFile(SummaryPart):
     spans: int
 
 
-class CutCount(SummaryPart):
-    """Text removed from the documents of a source, and why."""
-
-    source: str
-    reason: str
-    paragraphs: int
-    characters: int
-
-
 class CorpusSummary(Summary):
     """How much text there is, by split and by label, and what was dropped for which reason.
-
-    `dropped_examples` are ids of a few documents, `dropped_samples` adds their text if known.
-    `skipped` lists the first of `skipped_parts` parts (`skipped_bytes` in all), `labels` the most
-    frequent ones. `cut` is text removed from documents that stay, `repeated_bytes` held-out
-    text that stands in training, which was left out unless `repeats_stay`. `encodings` counts
-    documents by the detected encoding, other than UTF-8, in which they were read.
-    """
+    `dropped_samples` are ids of a few documents and the start of their text. `skipped` lists the
+    first of `skipped_parts` parts (`skipped_bytes` in all), `labels` the most frequent ones. `cut`
+    counts characters of boilerplate by source, `repeated_bytes` held-out text that stands in
+    training, which was left out unless `repeats_stay`. `encodings` counts documents by the detected
+    encoding, other than UTF-8, in which they were read."""
 
     files: tuple[CorpusFile, ...]
     documents: PerSplit
@@ -72,12 +60,11 @@ class CorpusSummary(Summary):
     spans: PerSplit
     labels: dict[str, int]
     dropped: dict[str, int]
-    dropped_examples: dict[str, list[str]]
     dropped_samples: dict[str, list[dict[str, str]]]
     skipped: tuple[DocumentDamage, ...]
     skipped_parts: int
     skipped_bytes: int
-    cut: tuple[CutCount, ...]
+    cut: dict[str, int]
     spans_dropped: int
     characters_removed: int
     characters_replaced: int
@@ -101,7 +88,7 @@ def read_split(corpus: Artifact, split: str) -> Iterator[Document]:
 
 @dataclass(slots=True)
 class RangeReport:
-    """Counts of reading or writing one range, of bounded size."""
+    """Counts of reading or writing one range, of bounded size; see `CorpusSummary`."""
 
     source: str
     documents: int = 0
@@ -110,31 +97,32 @@ class RangeReport:
     skipped: list[DocumentDamage] = field(default_factory=list)  # the first ones
     skipped_parts: int = 0
     skipped_bytes: int = 0
-    paragraphs_cut: Counter[str] = field(default_factory=Counter)
-    characters_cut: Counter[str] = field(default_factory=Counter)
+    cut: Counter[str] = field(default_factory=Counter)
     characters_removed: int = 0
     characters_replaced: int = 0
     encodings: Counter[str] = field(default_factory=Counter)
     files: list[CorpusFile] = field(default_factory=list)
     sha256: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, int] = field(default_factory=dict)
+    labels: Counter[str] = field(default_factory=Counter)
     spans_dropped: int = 0
-    repeated_bytes: int = 0  # of held-out text that stands in training
-    repeats_stay: bool = False  # or were left out
+    repeated_bytes: int = 0
+    repeats_stay: bool = False
     results: dict[str, str] = field(default_factory=dict)  # core/stages/notes.py
 
-    def add(self, piece: "RangeReport") -> None:
-        """Add the report of reading the next piece of the range."""
-        self.documents += piece.documents
-        self.skipped_parts += piece.skipped_parts
-        self.skipped_bytes += piece.skipped_bytes
-        self.characters_removed += piece.characters_removed
-        self.characters_replaced += piece.characters_replaced
-        for name in ("dropped", "paragraphs_cut", "characters_cut", "encodings"):
-            getattr(self, name).update(getattr(piece, name))
-        for reason, samples in piece.samples.items():
+    def add(self, other: "RangeReport") -> None:
+        """Add the counts of another report."""
+        for name in (
+            *("documents", "skipped_parts", "skipped_bytes", "characters_removed"),
+            *("characters_replaced", "spans_dropped", "repeated_bytes"),
+        ):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("dropped", "cut", "encodings", "labels", "sha256"):
+            getattr(self, name).update(getattr(other, name))
+        for reason, samples in other.samples.items():
             self.samples[reason] = (self.samples.get(reason, []) + samples)[:_SAMPLES]
-        self.skipped = (self.skipped + piece.skipped)[:_MOST_SKIPPED]
+        self.skipped = (self.skipped + other.skipped)[:_MOST_SKIPPED]
+        self.files += other.files
+        self.repeats_stay |= other.repeats_stay
 
     def drop(self, reason: str, id_: str, sentences: Sequence[str]) -> None:
         """Count a document that is dropped; keep the start of the first ones to show."""
@@ -151,12 +139,6 @@ class RangeReport:
         self.skipped_bytes += damage.bytes
         if len(self.skipped) < _MOST_SKIPPED:
             self.skipped.append(damage)
-
-    def cut(self, reason: str, paragraphs: int, characters: int) -> None:
-        """Count text removed from a document that stays."""
-        if characters:
-            self.paragraphs_cut[reason] += paragraphs
-            self.characters_cut[reason] += characters
 
     def to_plain(self) -> dict[str, Any]:
         return _REPORTS.dump_python(self, mode="json")
@@ -180,9 +162,7 @@ def format_amount(
     parts: Iterable[tuple[int, int]], number: Callable[[int], str] = "{:,}".format
 ) -> str:
     """Sum words of texts with blanks between words, and characters of the others: `2 words`.
-
-    `parts` holds the words, counted by blanks, and the characters of each text.
-    """
+    `parts` holds the words, counted by blanks, and the characters of each text."""
     counts: Counter[str] = Counter()
     for words, characters in parts:
         count, unit = count_units(words, characters)
@@ -202,108 +182,71 @@ def _format_size(files: Iterable[CorpusFile], number: Callable[[int], str]) -> s
     return format_amount([(size["words"], size["characters"]) for size in sizes.values()], number)
 
 
-def repeats_most(reports: Iterable[RangeReport]) -> bool:
-    """Whether more than half of the held-out text was left out."""
-    reports = list(reports)
-    left_out = sum(report.repeated_bytes for report in reports)
-    stays = any(report.repeats_stay for report in reports)
-    return not stays and left_out > sum(file.bytes for one in reports for file in one.files)
-
-
 def summarise_reports(
-    reports: Sequence[RangeReport], held_out_fraction: float | None = None
+    reports: Iterable[RangeReport], held_out_fraction: float | None = None
 ) -> CorpusSummary:
     """Summarise a corpus from the reports of reading its ranges and, after all, of writing them;
     say if another share than `held_out_fraction` was held out."""
-    files = [file for report in reports for file in report.files]
-    files.sort(key=lambda row: SPLITS.index(row.split))
-    totals: dict[str, Any] = {unit: PerSplit.sum_rows(files, unit) for unit in _UNITS}
-    labels: Counter[str] = Counter()
-    dropped: Counter[str] = Counter()
-    encodings: Counter[str] = Counter()
-    samples: dict[str, list[dict[str, str]]] = {}
-    cuts: dict[tuple[str, str], Counter[str]] = {}
+    total = RangeReport("")
     for report in reports:
-        labels.update(report.labels)
-        dropped.update(report.dropped)
-        encodings.update(report.encodings)
-        for reason, examples in report.samples.items():
-            samples[reason] = (samples.get(reason, []) + examples)[:_SAMPLES]
-        for reason, characters in report.characters_cut.items():
-            size = {"paragraphs": report.paragraphs_cut[reason], "characters": characters}
-            cuts.setdefault((report.source, reason), Counter()).update(size)
-    skipped = [part for report in reports for part in report.skipped]
-    skipped_parts = sum(report.skipped_parts for report in reports)
-    skipped_bytes = sum(report.skipped_bytes for report in reports)
-    sizes = [
-        f"{_format_size((file for file in files if file.split == split), _format_count)} {purpose}"
-        for split, purpose in zip(SPLITS, ("to train on", "held out"), strict=True)
-    ]
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common())
-    headline = [
-        format_count(totals["documents"].total, "document"),
-        ", ".join(sizes),
-        f"{dropped.total():,} dropped" + (f" ({reasons})" if reasons else ""),
-    ]
-    repeated = sum(report.repeated_bytes for report in reports)
-    repeats_stay = any(report.repeats_stay for report in reports)
-    left_out = 0 if repeats_stay else repeated
-    held_out = left_out + totals["bytes"].validation
-    share = held_out / max(1, left_out + totals["bytes"].total)
-    if held_out_fraction and abs(share - held_out_fraction) > _SHARE_TOLERANCE * held_out_fraction:
-        headline.append(
-            f"held out {share:.1%} and not {held_out_fraction:.1%}: too little text to cut"
-        )
-    if repeated:
-        share = f"{repeated / held_out:.1%} of the held-out text"
-        if repeats_stay:
-            headline.append(f"{share} stands in training and stays")
-        else:
-            headline.append(f"left out {share}: it stands in training")
-    if skipped:
-        headline.append(f"skipped {skipped_parts:,} unreadable, {skipped_bytes:,} bytes")
-    if cuts:
-        characters = sum(size["characters"] for size in cuts.values())
-        headline.append(f"cut {characters:,} characters")
-    removed = sum(report.characters_removed for report in reports)
-    replaced = sum(report.characters_replaced for report in reports)
-    if encodings:
-        by_encoding = ", ".join(f"{count:,} as {name}" for name, count in encodings.most_common())
-        headline.append(f"read {by_encoding}")
-    if removed:
-        headline.append(f"removed {format_count(removed, 'unreadable character')}")
-    if replaced:
-        headline.append(f"{format_count(replaced, 'character')} lost before (U+FFFD)")
-    samples = dict(sorted(samples.items()))
-    with_text = {
-        reason: [one for one in examples if one["text"]] for reason, examples in samples.items()
-    }
+        total.add(report)
+    total.files.sort(key=lambda row: SPLITS.index(row.split))
+    sizes: dict[str, Any] = {unit: PerSplit.sum_rows(total.files, unit) for unit in _UNITS}
     return CorpusSummary(
-        files=tuple(files),
-        **totals,
-        sha256={file: sha256 for report in reports for file, sha256 in report.sha256.items()},
-        headline="  ".join(headline),
+        files=tuple(total.files),
+        **sizes,
+        sha256=total.sha256,
+        headline="  ".join(_write_headline(total, sizes["bytes"], held_out_fraction)),
         # Ties by name.
-        labels=dict(sorted(labels.items(), key=lambda one: (-one[1], one[0]))[:_MOST_LABELS]),
-        dropped=dict(sorted(dropped.items())),
-        dropped_examples={
-            reason: [one["id"] for one in examples] for reason, examples in samples.items()
-        },
-        dropped_samples={reason: examples for reason, examples in with_text.items() if examples},
-        skipped=tuple(skipped[:_MOST_SKIPPED]),
-        skipped_parts=skipped_parts,
-        skipped_bytes=skipped_bytes,
-        cut=tuple(
-            CutCount(source=source, reason=reason, **size)
-            for (source, reason), size in sorted(cuts.items())
-        ),
-        spans_dropped=sum(report.spans_dropped for report in reports),
-        characters_removed=removed,
-        characters_replaced=replaced,
-        encodings=dict(encodings.most_common()),
-        repeated_bytes=repeated,
-        repeats_stay=repeats_stay,
+        labels=dict(sorted(total.labels.items(), key=lambda one: (-one[1], one[0]))[:_MOST_LABELS]),
+        dropped=dict(sorted(total.dropped.items())),
+        dropped_samples=dict(sorted(total.samples.items())),
+        skipped=tuple(total.skipped),
+        skipped_parts=total.skipped_parts,
+        skipped_bytes=total.skipped_bytes,
+        cut=dict(sorted(total.cut.items())),
+        spans_dropped=total.spans_dropped,
+        characters_removed=total.characters_removed,
+        characters_replaced=total.characters_replaced,
+        encodings=dict(total.encodings.most_common()),
+        repeated_bytes=total.repeated_bytes,
+        repeats_stay=total.repeats_stay,
     )
+
+
+def _write_headline(
+    total: RangeReport, num_bytes: PerSplit, held_out_fraction: float | None
+) -> Iterator[str]:
+    """Yield what a corpus holds, and what was left out of it."""
+    yield format_count(sum(row.documents for row in total.files), "document")
+    yield ", ".join(
+        f"{_format_size((row for row in total.files if row.split == split), _format_count)} {use}"
+        for split, use in zip(SPLITS, ("to train on", "held out"), strict=True)
+    )
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in total.dropped.most_common())
+    yield f"{total.dropped.total():,} dropped" + (f" ({reasons})" if reasons else "")
+    left_out = 0 if total.repeats_stay else total.repeated_bytes
+    held_out = left_out + num_bytes.validation
+    share = held_out / max(1, left_out + num_bytes.total)
+    if held_out_fraction and abs(share - held_out_fraction) > _SHARE_TOLERANCE * held_out_fraction:
+        yield f"held out {share:.1%} and not {held_out_fraction:.1%}: too little text to cut"
+    if total.repeated_bytes:
+        share = f"{total.repeated_bytes / held_out:.1%} of the held-out text"
+        if total.repeats_stay:
+            yield f"{share} stands in training and stays"
+        else:
+            yield f"left out {share}: it stands in training"
+    if total.skipped:
+        yield f"skipped {total.skipped_parts:,} unreadable, {total.skipped_bytes:,} bytes"
+    if total.cut:
+        yield f"cut {total.cut.total():,} characters"
+    if total.encodings:
+        counts = total.encodings.most_common()
+        yield "read " + ", ".join(f"{count:,} as {name}" for name, count in counts)
+    if total.characters_removed:
+        yield f"removed {format_count(total.characters_removed, 'unreadable character')}"
+    if total.characters_replaced:
+        yield f"{format_count(total.characters_replaced, 'character')} lost before (U+FFFD)"
 
 
 def source_blocks(corpus: Artifact) -> list[dict[str, Any]]:
@@ -330,11 +273,10 @@ def describe_sources(corpus: Artifact) -> list[str]:
 
 CORPUS = StageType(
     "corpus",
-    10,
+    11,
     LazyFunction("rungwise.corpus.building.stage:build_corpus"),
     CorpusSummary,
     identity=identity,
     outside=input_digests,
     resumes=True,
-    refuse=LazyFunction("rungwise.corpus.building.stage:refuse_small"),
 )

@@ -17,12 +17,11 @@ from rungwise.cluster.head import Head
 from rungwise.cluster.session import local_head, session
 from rungwise.core.configuration.canonical import fingerprint, flatten
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.lease import register_driver
 from rungwise.core.stages.provenance import provenance
-from rungwise.core.stages.stage import Planned, Stage
+from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import NOTE_TAG
 from rungwise.core.tracking.tracker import Tracker
@@ -83,7 +82,6 @@ def run(
             head = None
             if not is_done:
                 head = stack.enter_context(local_head(compute))
-                _refuse(rows)
                 if head:
                     head.start()
             sender = tracker(driver.id)
@@ -105,16 +103,6 @@ def run(
                 recipe=recipe or {},
             )
             return _build(growth, root, build, began, head)
-
-
-def _refuse(rows: Sequence[Planned]) -> None:
-    """Raise what stages would raise that are not built, where it is known before Ray starts."""
-    for row in rows:
-        if row.artifact is None and row.stage.type.refuse is not None:
-            try:
-                row.stage.type.refuse(row.stage.config)
-            except UserError as error:
-                raise UserError(f"{row.stage.display_name}: {error}") from error
 
 
 def _build(growth: Growth, root: Folder, build: Build, began: float, head: Head | None) -> Outcome:

@@ -18,7 +18,7 @@ from rich.filesize import decimal
 
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.package_data import PACKAGE
-from rungwise.core.storage import archives
+from rungwise.core.storage import outside
 from rungwise.core.storage.folder import local_path
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.wording import list_first
@@ -201,7 +201,7 @@ def check_paths(job: SubmittedJob, sizes: Mapping[str, int]) -> list[str]:
                     f"{path} lies outside of the working folder {job.folder}, which is all that is "
                     "uploaded; give an absolute path that every machine has, or s3://"
                 )
-            for file in archives.on_disk(path):
+            for file in outside.on_disk(path):
                 name = os.path.relpath(file.uri.removeprefix("file://"), job.folder)
                 if Path(name).as_posix() not in sizes:
                     raise ConfigError(

@@ -17,11 +17,11 @@ from rungwise.core.configuration.config import union_members, validate
 from rungwise.core.errors import DataError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building.in_memory import write_corpus
-from rungwise.corpus.building.range_builder import list_ranges, read_range
+from rungwise.corpus.building.range_builder import read_range
+from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.config import CorpusConfig, DocumentRules, FileSource
 from rungwise.corpus.description import FileGroup, describe_files, language
-from rungwise.corpus.files import list_source_files
+from rungwise.corpus.files import list_ranges, list_source_files
 from rungwise.corpus.summary import format_amount
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.ladder import grow_past_gaps, ladder_stages

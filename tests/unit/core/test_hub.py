@@ -288,7 +288,7 @@ def test_a_hub_that_drips_is_left(
 ) -> None:
     server.push("datasets/org/name", {"x.txt": b"text" * 1000})
     [file] = find_files("hf://datasets/org/name") if part == "file" else [None]
-    monkeypatch.setattr("rungwise.core.storage.bounded_file._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("rungwise.core.storage.hub._PATIENCE_SECONDS", 0.2)
     server.pause, begin = 0.05, time.monotonic()
     with pytest.raises(UserError, match=r"[1-9] bytes have come, slower than 10,000 a second"):
         file.open() if file else find_files("hf://datasets/org/name")

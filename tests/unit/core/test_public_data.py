@@ -30,7 +30,7 @@ from rungwise.core.public_data import (
     missing_files,
     public_sets,
 )
-from rungwise.core.storage.bounded_file import BoundedFile
+from rungwise.core.storage.hub import BoundedFile
 from rungwise.core.storage.outside import list_matching_files
 from tests.conftest import REPOSITORY, mounted_disk
 from tests.file_server import FileServer, serving
@@ -48,7 +48,9 @@ def one_file(content: bytes = CONTENT, name: str = NAME, **more: Any) -> PublicS
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setattr(public_data, "_PAUSE_SECONDS", 0.0)
+    # The library pauses for a second before it tries again, and hands over ten megabytes at once.
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)
     contents = {"/example.org/x/train.tsv": CONTENT}
     with serving(FileServer(contents.get)) as running:
         yield running
@@ -105,7 +107,7 @@ def test_a_cut_connection_is_opened_again(server: FileServer, tmp_path: Path, ra
 
 
 def test_a_run_that_gives_up_is_continued_by_the_next(server: FileServer, tmp_path: Path) -> None:
-    server.cuts = [100_000, 0, 0, 0, 0, 0]
+    server.cuts = [100_000, 0, 0, 0, 0, 0, 0]
     with pytest.raises(UserError, match=r"cannot be fetched.* 100,000 of 1,024,000 bytes are here"):
         fetch_set(one_file(), tmp_path, server.url, lambda line: None)
     assert missing_files(one_file(), tmp_path) == [NAME]
@@ -119,10 +121,7 @@ def test_a_run_that_gives_up_is_continued_by_the_next(server: FileServer, tmp_pa
     [CONTENT[:-1] + b"!", CONTENT[:-10], CONTENT + b"more"],
     ids=["other", "less", "more"],
 )
-def test_what_is_not_the_published_file_is_refused(
-    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(public_data, "_PAUSE_SECONDS", 0.0)
+def test_what_is_not_the_published_file_is_refused(tmp_path: Path, content: bytes) -> None:
     refused = pytest.raises(DataError, match=r"expected 1,024,000 bytes.*nothing was kept")
     with serving(FileServer(lambda path: content)) as server, refused:
         fetch_set(one_file(), tmp_path, server.url, lambda line: None)
@@ -130,7 +129,7 @@ def test_what_is_not_the_published_file_is_refused(
 
 
 def test_a_server_that_drips_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rungwise.core.storage.bounded_file._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("rungwise.core.storage.hub._PATIENCE_SECONDS", 0.2)
     begin = time.monotonic()
     with serving(FileServer(lambda path: CONTENT, pause=0.05)) as server:
         with pytest.raises(UserError, match=r"[1-9] bytes have come, slower than 10,000 a second"):
@@ -146,7 +145,7 @@ def test_a_file_for_which_there_is_no_room_is_not_begun(tmp_path: Path) -> None:
 def test_a_file_that_has_moved_and_a_server_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(public_data, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
     moved = pytest.raises(UserError, match=r"answers 404.*--mirror")
     with serving(FileServer(lambda path: None)) as server, moved:
         fetch_set(one_file(), tmp_path, server.url, lambda line: None)
@@ -168,7 +167,7 @@ def test_a_disk_that_fills_while_it_downloads(
     write = BoundedFile.write
 
     def fill(target: BoundedFile, data: bytes) -> int:
-        write(target, data[:1000])
+        write(target, data)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -176,7 +175,7 @@ def test_a_disk_that_fills_while_it_downloads(
         with pytest.raises(UserError, match="no room left on the disk"):
             fetch_set(one_file(), tmp_path, server.url, lambda line: None)
     fetch_set(one_file(), tmp_path, server.url, lambda line: None)
-    assert server.requests[-1][1] == "bytes=1000-"
+    assert server.requests[-1][1] == "bytes=500-"
     assert (tmp_path / NAME).read_bytes() == CONTENT
 
 

@@ -1,24 +1,29 @@
-"""A corpus that grows: what was read is not read again, and the bytes are those of a new build."""
+"""A corpus that grows, or whose stage is killed: what was done is checked, and not done again."""
 
 import random
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
+from rungwise.core.errors import UserError
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.notes import SharedResults, read_note
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import range_task, stage
-from rungwise.corpus.building.range_task import ShardWriter
+from rungwise.corpus.building.held_out import HeldOutSplit
+from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.document import read_documents
+from rungwise.corpus.files import Range, list_ranges
 from rungwise.corpus.summary import SPLITS, CorpusSummary
-from tests.conftest import made_up_sentences
+from tests.conftest import made_up_sentences, mounted_disk
 
 
 def build(texts: Path, place: Path, **keys: Any) -> CorpusSummary:
@@ -54,8 +59,7 @@ KEYS = st.fixed_dictionaries(
     {
         "held_out_fraction": st.sampled_from([0.05, 0.3]),
         "shard_megabytes": st.sampled_from([0.0005, 0.002, 8]),
-        "near_duplicates": st.sampled_from([None, {}]),
-        "duplicate_paragraphs": st.sampled_from([None, {"minimum_characters": 5}]),
+        "near_duplicates": st.booleans(),
         "overlap": st.sampled_from(["leave_out", "keep"]),
     }
 )
@@ -112,14 +116,14 @@ def test_shards_of_ranges_that_nothing_new_touches_are_not_written_again(
         write_texts(tmp_path / "texts", number, made_up_sentences(number, 40))
     keys = {"shard_megabytes": 0.002}
     build(tmp_path / "texts", tmp_path / "corpus" / "a", **keys)
-    write = ShardWriter.write_training
+    write = range_task.write_training_shards
     written: list[str] = []
 
-    def note(self: ShardWriter, *arguments: Any) -> Any:
+    def note(*arguments: Any) -> Any:
         written.append(arguments[0])
-        return write(self, *arguments)
+        return write(*arguments)
 
-    monkeypatch.setattr(ShardWriter, "write_training", note)
+    monkeypatch.setattr(range_task, "write_training_shards", note)
     write_texts(tmp_path / "texts", 30, made_up_sentences(99, 40))
     grown = build(tmp_path / "texts", tmp_path / "corpus" / "b", **keys)
     assert len(written) <= 2
@@ -158,18 +162,6 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_half_written(
     assert shards(tmp_path / "corpus" / "b") == shards(tmp_path / "new" / "corpus" / "b")
 
 
-def test_a_result_that_was_damaged_is_made_again(tmp_path: Path, files_read: list[str]) -> None:
-    for number in range(3):
-        write_texts(tmp_path / "texts", number, made_up_sentences(number, 40))
-    before = build(tmp_path / "texts", tmp_path / "corpus" / "a")
-    for path in sorted((tmp_path / "corpus" / ".shared").glob("*/*")):
-        data = path.read_bytes()
-        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    files_read.clear()
-    assert build(tmp_path / "texts", tmp_path / "corpus" / "b") == before
-    assert len(files_read) == 3
-
-
 def test_results_of_no_artifact_are_found(tmp_path: Path) -> None:
     write_texts(tmp_path / "texts", 0, made_up_sentences(0, 40))
     build(tmp_path / "texts", tmp_path / "corpus" / "a")
@@ -201,7 +193,7 @@ def test_near_duplicates_of_old_text_are_dropped_from_the_new_and_documents_keep
     rng = random.Random(0)
     old = [" ".join(made_up_sentences(number, 12)) for number in range(400)]
     write_texts(tmp_path / "texts", 0, old)
-    keys = {"near_duplicates": {}, "held_out_fraction": 0.2}
+    keys = {"near_duplicates": True, "held_out_fraction": 0.2}
     place = tmp_path / "corpus"
     before = splits(place / "a", build(tmp_path / "texts", place / "a", **keys))
     changed = [f"{line} A few more words." for line in rng.sample(old, 100)]
@@ -212,3 +204,93 @@ def test_near_duplicates_of_old_text_are_dropped_from_the_new_and_documents_keep
     assert grown.dropped == {"near-duplicate": 100}
     assert after.items() > before.items()
     assert len(after) == len(before) + 40
+
+
+NOTHING = np.empty((0, 3), np.int64)
+SPLIT = HeldOutSplit(1 << 63)
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> tuple[RangeTask, Range]:
+    (tmp_path / "a.txt").write_text("\n".join(made_up_sentences(0, 60)))
+    source = {"kind": "text", "paths": [str(tmp_path / "a.txt")], "documents": "line"}
+    config = validate(CorpusConfig, {"sources": [source], "minimum_characters": 1})
+    (range_,) = list_ranges(config)
+    return task_in(config, tmp_path / "out"), range_
+
+
+def task_in(config: CorpusConfig, folder: Path) -> RangeTask:
+    return RangeTask(config, Folder.at(folder), SharedResults(Folder.at(folder / "shared")))
+
+
+def contents(folder: Folder) -> dict[str, bytes]:
+    return {name: folder.read_bytes(name) for name in folder.names()}
+
+
+def run_task(task: RangeTask, range_: Range) -> list[Any]:
+    return [
+        task.read(range_),
+        task.write_training(range_, NOTHING, SPLIT),
+        task.write_held_out(range_, NOTHING, keep_repeats=False),
+    ]
+
+
+STAGED = (
+    "text.arrow keys.arrow held-out.arrow held-out.passages train.passages note.json "
+    "train-00000.parquet train.parquet validation.parquet"
+)
+
+
+@pytest.mark.parametrize("name", STAGED.split())
+def test_what_changed_after_it_was_made_is_made_again(
+    staged: tuple[RangeTask, Range], name: str
+) -> None:
+    task, range_ = staged
+    reports = run_task(task, range_)
+    before = contents(task.output)
+    changed = [file for file in before if file.endswith(f"/{name}") or file == name]
+    assert changed
+    for file in changed:
+        for at in (len(before[file]) // 3, len(before[file]) // 2):
+            damaged = bytearray(before[file])
+            damaged[at] ^= 4
+            task.output.write_bytes(file, bytes(damaged))
+            assert run_task(task, range_) == reports
+            assert contents(task.output) == before
+        task.output.remove(file)
+        assert run_task(task, range_) == reports
+        assert contents(task.output) == before
+
+
+def test_what_is_unchanged_is_not_made_again(
+    staged: tuple[RangeTask, Range], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, range_ = staged
+    reports = run_task(task, range_)
+    Path(range_.files[0].uri).unlink()
+    assert run_task(task, range_) == reports
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"nonsense", b'{"files": {}}', b"[" * 5000])
+def test_a_note_that_is_none_counts_for_nothing(tmp_path: Path, text: bytes) -> None:
+    folder = Folder.at(tmp_path)
+    folder.write_bytes("note.json", text)
+    assert read_note(folder, "note.json") is None
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
+def test_a_disk_that_fills_up_while_a_corpus_is_built_is_named(
+    staged: tuple[RangeTask, Range], tmp_path: Path, part: float
+) -> None:
+    """Whichever file has no room; what is there is no half of one."""
+    task, range_ = staged
+    run_task(task, range_)
+    states = [path.stat() for path in Path(task.output.uri).rglob("*")]
+    files = {state.st_ino: state.st_size for state in states if stat.S_ISREG(state.st_mode)}
+    pages = sum(-(-size // 4096) for size in files.values())
+    with mounted_disk(tmp_path / "disk", f"{4 * int(part * pages)}k") as place:
+        output = Folder.at(place / "out")
+        with pytest.raises(UserError, match=rf"no room left on the disk of {output.uri}.*; free"):
+            run_task(task_in(task.config, place / "out"), range_)
+        sizes = task.output.sizes()
+        assert all(sizes[name] == size for name, size in output.sizes().items())

@@ -1,14 +1,18 @@
-"""The embedded corpus: which modules are read, and that nothing of them is run."""
+"""The embedded corpus: which modules are read, that nothing of them is run, and prose of them."""
 
 import importlib.metadata
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rungwise.core.errors import ConfigError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.readers import pydocs
+from rungwise.corpus.readers.pydocs import prose
 
 KEY = "corpus.sources.0.packages"
 
@@ -109,3 +113,39 @@ def test_another_version_on_a_worker_is_named() -> None:
     gone = SourceFile("json", "gone.py", 1)
     with pytest.raises(ConfigError, match=r"gone\.py of json is not on every machine"):
         list(pydocs.read_modules([gone], KEY))
+
+
+CASES = yaml.safe_load(Path(__file__).with_name("docstrings.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cases(name: str) -> None:
+    assert prose(CASES[name]["docstring"]) == CASES[name]["prose"]
+
+
+LINES = st.sampled_from(
+    """Some words here.
+
+>>> x
+...
+----
+====  ===
+name : int
+    indented text
+::
+.. note::
+.. code::
+```
+* item
+:param x: y
+Args:
+    x (int): y z
++--+--+
+if a:""".splitlines()
+)
+
+
+@given(st.text() | st.lists(LINES).map("\n".join))
+def test_any_docstring_has_prose_without_blank_sentences(docstring: str) -> None:
+    for paragraph in prose(docstring):
+        assert all(sentence.strip() == sentence and sentence for sentence in paragraph.split("\n"))

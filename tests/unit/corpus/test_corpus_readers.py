@@ -19,31 +19,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import find_files
-from rungwise.corpus.building.range_builder import Range, read_range
+from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.config import CorpusConfig, FileSource
 from rungwise.corpus.document import DocumentDamage, RawDocument
-from rungwise.corpus.files import list_source_files
+from rungwise.corpus.files import Range, list_source_files
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.streams import detect_encoding, split_lines
 
 
-def config_of(
-    path: Path, maximum_bytes: int = 32_000_000, on_error: str = "skip", **source: Any
-) -> CorpusConfig:
+def config_of(path: Path, maximum_bytes: int = 32_000_000, **source: Any) -> CorpusConfig:
     return CorpusConfig.model_validate(
         {
             "sources": [{"kind": "text", "paths": [str(path)], "name": "mine", **source}],
             "maximum_document_megabytes": maximum_bytes / 1e6,
-            "on_error": on_error,
         }
     )
 
 
-def read(path: Path, *limit: int, on_error: str = "skip", **source: Any) -> list[RawDocument]:
+def read(path: Path, *limit: int, **source: Any) -> list[RawDocument]:
     """The documents of whole files."""
-    config = config_of(path, *limit, on_error=on_error, **source)
+    config = config_of(path, *limit, **source)
     return list(read_range(Range(0, 0, tuple(find_files(str(path)))), config))
 
 
@@ -65,12 +61,11 @@ def paragraphs_of(drafts: list[RawDocument]) -> list[list[str]]:
     return [list(draft.paragraphs) for draft in drafts]
 
 
-def stopped(path: Path, **source: Any) -> str:
-    """The error that the first damage of a file is if it stops the stage."""
-    with pytest.raises(DataError) as caught:
-        read(path, on_error="stop", **source)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def first_damage(path: Path, **source: Any) -> str:
+    """What is said of the first damage of a file."""
+    damage = str(next(draft.damage for draft in read(path, **source) if draft.damage))
+    assert "\n" not in damage
+    return damage
 
 
 PACKED: dict[str, Callable[[bytes], bytes]] = {
@@ -139,15 +134,6 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
         *(str(path), "byte 5", 13, "not in its encoding", detail, key)
     ]
     assert (first.paragraphs, last.paragraphs) == (["fine"], ["fine too"])
-    assert stopped(path, documents="line") == (
-        f"{path}, line 2: {detail}; mend the file, or change {key}, or set corpus.on_error=skip"
-    )
-    latin = read(path, documents="line", encoding="latin-1")
-    assert paragraphs_of(latin) == [["fine"], ["caf\xe9 au lait"], ["fine too"]]
-    utf16 = written(tmp_path / "c.txt", "words".encode("utf-16"))
-    assert detail_of(read(utf16)[0]).endswith("; the file looks like UTF-16")
-    (cut,) = read(written(tmp_path / "d.txt", "na\u00efve \u4f60".encode()[:-1]))
-    assert detail_of(cut) == "not utf-8: byte 0xe4 at offset 7"
 
 
 GERMAN = (
@@ -228,17 +214,7 @@ def test_utf16_without_a_mark_is_refused_or_detected(
         ("\u308f\u305f\u3057\u306f\u306d\u3053\u3067\u3042\u308b\u3002\n" * 9, ["cp932", "euc_jp"]),
         ("\ubaa8\ub4e0 \uc778\uac04\uc740 \ud0dc\uc5b4\ub0a0 \ub54c\ubd80\ud130.\n" * 9, ["cp949"]),
     ],
-    ids=[
-        "German",
-        "a few signs",
-        "Polish",
-        "Russian",
-        "Big5",
-        "mostly ASCII Big5",
-        "GB",
-        "Japanese",
-        "Korean",
-    ],
+    ids=["German", "signs", "Polish", "Russian", "Big5", "few Big5", "GB", "Japanese", "Korean"],
 )
 def test_detected_text_is_that_which_was_written(
     tmp_path: Path, text: str, encodings: list[str]
@@ -380,13 +356,8 @@ def test_the_place_of_a_bad_byte_is_named_wherever_it_is(
 def test_an_empty_file_says_so(tmp_path: Path, kind: str) -> None:
     (draft,) = read(written(tmp_path / "a.x", b""), kind=kind)
     assert (draft.id, draft.paragraphs, draft.reason) == ("a.x", (), "empty file")
-    assert "change corpus.sources.0.paths" in stopped(tmp_path / "a.x", kind=kind)
-
-
-@pytest.mark.parametrize("content", [b"", b" \r\n\n"])
-def test_a_file_of_blanks_is_empty_too(tmp_path: Path, content: bytes) -> None:
-    path = written(tmp_path / "a.txt.gz", gzip.compress(content))
-    assert reasons_of(read(path, documents="line")) == ["empty file"]
+    blank = written(tmp_path / "b.txt.gz", gzip.compress(b" \r\n\n"))
+    assert reasons_of(read(blank, documents="line")) == ["empty file"]
 
 
 LINES = [f"Line {number} of some random words {number * 7919}." for number in range(4000)]
@@ -414,7 +385,6 @@ def test_of_a_cut_off_file_the_whole_documents_are_kept(
         # All that zlib itself gets out of the bytes, but for the unfinished line.
         sound = zlib.decompressobj(31).decompress(cut).decode()
         assert len(whole) == sound.count("\n" if documents == "line" else "\n\n")
-    assert f"a cut-off .{form}" in stopped(path, documents=documents)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
@@ -479,24 +449,6 @@ def test_members_zeros_and_the_checksum_of_a_gz_are_read(tmp_path: Path) -> None
     last = read(written(path, bytes(garbled)), documents="line")[-1]
     assert last.reason == "unsound file"
     assert "CRC check failed" in detail_of(last)
-
-
-@pytest.mark.parametrize("kind", ["text", "wikitext", "jsonl"])
-def test_a_broken_gz_is_named(tmp_path: Path, kind: str) -> None:
-    whole = gzip.compress(json.dumps({"text": "some words " * 99}).encode())
-    (cut,) = read(written(tmp_path / "cut.gz", whole[:-12]), kind=kind)
-    assert (cut.reason, detail_of(cut)[:13]) == ("cut-off file", "a cut-off .gz")
-    (other,) = read(written(tmp_path / "not.gz", b"words"), kind=kind)
-    assert (other.reason, detail_of(other)[:25]) == ("unsound file", "an unsound .gz (Not a gzi")
-
-
-def test_a_json_line_that_is_cut_is_no_error(tmp_path: Path) -> None:
-    records = "".join(json.dumps({"text": line}) + "\n" for line in LINES)
-    packed = gzip.compress(records.encode())
-    *whole, last = read(written(tmp_path / "a.jsonl.gz", packed[:9000]), kind="jsonl")
-    assert len(whole) > 100
-    assert (last.id[:11], last.reason) == ("a.jsonl.gz:", "cut-off file")
-    assert [draft.paragraphs for draft in whole] == [[line] for line in LINES[: len(whole)]]
 
 
 @pytest.mark.parametrize(
@@ -579,7 +531,6 @@ def test_records(tmp_path: Path, form: str) -> None:
     missing = read(path, kind=kind, text_field="body")[0]
     assert detail_of(missing) == "no field 'body'; the fields are group, name, text"
     assert damage_of(missing).key == "corpus.sources.0.text_field"
-    assert r"change corpus.sources.0.label_field" in stopped(path, kind=kind, label_field="topic")
 
 
 def records_written(path: Path, kind: str, records: list[dict[str, Any]], rows: int = 2) -> None:
@@ -617,20 +568,19 @@ def test_the_arrow_file_format_is_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": "a"', "line 2: not JSON: "),
-        ("[1]", "line 2: expected a JSON object, found list"),
-        ('{"text": 3}', "line 2: the field 'text' must be text, found int"),
-        ('{"text": ' + "[" * 100_000, "line 2: not JSON that can be read"),
-        ('{"text": ' + "9" * 5000 + "}", "line 2: not JSON that can be read"),
+        ('{"text": "a"', "not JSON: "),
+        ("[1]", "expected a JSON object, found list"),
+        ('{"text": 3}', "the field 'text' must be text, found int"),
+        ('{"text": ' + "[" * 100_000, "not JSON that can be read"),
+        ('{"text": ' + "9" * 5000 + "}", "not JSON that can be read"),
     ],
     ids=["cut", "list", "number", "deep", "long"],
 )
 def test_bad_json_lines(tmp_path: Path, line: str, message: str) -> None:
     path = written(tmp_path / "a.jsonl", '{"text": "fine"}\n' + line + '\n{"text": "too"}\n')
-    assert f"{path}, {message}" in stopped(path, kind="jsonl")
     first, damaged, last = read(path, kind="jsonl")
     assert (first.paragraphs, last.paragraphs) == (["fine"], ["too"])
-    assert message.removeprefix("line 2: ") in detail_of(damaged)
+    assert message in detail_of(damaged)
     place, num_bytes = damage_of(damaged).place, damage_of(damaged).bytes
     assert (place, num_bytes, damaged.id) == ("byte 17", len(line) + 1, "a.jsonl:17")
 
@@ -664,7 +614,6 @@ def test_spans_come_with_their_text(tmp_path: Path, kind: str) -> None:
     first, second = read(path, kind=kind, spans_field="where")
     assert (first.text, list(first.spans)) == ("A big dog.", [(2, 5), (6, 9)])
     assert (second.text, list(second.spans)) == ("", [])
-    assert "change corpus.sources.0.spans_field" in stopped(path, kind=kind, spans_field="there")
 
 
 @pytest.mark.parametrize(
@@ -674,8 +623,8 @@ def test_malformed_spans_are_named(tmp_path: Path, spans: str) -> None:
     path = written(
         tmp_path / "a.jsonl", f'{{"text": "fine", "s": []}}\n{{"text": "x", "s": {spans}}}'
     )
-    message = stopped(path, kind="jsonl", spans_field="s")
-    assert message.startswith(f"{path}, line 2: the field 's' must be a list of [start,")
+    message = first_damage(path, kind="jsonl", spans_field="s")
+    assert message.startswith(f"{path}, byte 26: the field 's' must be a list of [start,")
     assert "change corpus.sources.0.spans_field" in message
 
 
@@ -688,14 +637,13 @@ def test_bad_tables(tmp_path: Path, kind: str) -> None:
     # The directory of a Parquet file is at its end: nothing can be read without it.
     assert len(whole) == (0 if kind == "parquet" else 900)
     assert (last.reason, detail_of(last)[:22]) == ("unsound file", "unsound from here on: ")
-    assert f"cut.{kind}" in stopped(cut, kind=kind)
     garbled = bytearray(path.read_bytes())
     garbled[len(garbled) // 2 : len(garbled) // 2 + 400] = b"\xff" * 400
     drafts = read(written(path, bytes(garbled)), kind=kind)
     assert any(draft.damage for draft in drafts)
     assert sum(draft.damage is None for draft in drafts) >= 400
     records_written(path, kind, [{"text": 1}, {"text": 2}])
-    assert "row 0: the field 'text' must be text, found int" in stopped(path, kind=kind)
+    assert "row 0: the field 'text' must be text, found int" in first_damage(path, kind=kind)
 
 
 def test_a_row_that_is_not_utf8_is_skipped_alone(tmp_path: Path) -> None:
@@ -730,7 +678,7 @@ def test_web_archives(tmp_path: Path, form: str) -> None:
     cut = written(tmp_path / f"cut.{form}", pack(data)[:-12] if pack is bytes else pack(data)[:-9])
     assert [draft.reason for draft in read(cut, kind="warc")][-1] == "cut-off file"
     other = written(tmp_path / f"other.{form}", pack(b"<html>no archive</html>\n"))
-    assert "unsound from here on" in stopped(other, kind="warc")
+    assert "unsound from here on" in first_damage(other, kind="warc")
 
 
 @pytest.mark.parametrize("form", ["wet", "wet.gz"])
@@ -831,13 +779,11 @@ def test_lines_are_the_same_in_any_pieces(text: str, piece: int, maximum: int) -
     ]
     cut = (data[at : at + piece] for at in range(0, len(data), piece))
     result: list[tuple[int, bytes | int]] = []
-    for offset, some, too_long in split_lines(cut, 0, maximum):
-        ends = itertools.accumulate(map(len, some), initial=offset)
-        result += zip(ends, some, strict=False) if some else [(offset, too_long)]
+    parts: list[tuple[int, bytes]] = []
+    for offset, part, begins, ends in split_lines(cut, 0, maximum, maximum):
+        parts = [] if begins else parts
+        parts.append((offset, part))
+        if ends:
+            num_bytes = sum(len(one) for _, one in parts)
+            result.append((parts[0][0], part if begins else num_bytes))
     assert result == expected
-
-
-def test_nesting_that_python_cannot_read_is_named(tmp_path: Path) -> None:
-    deep = '{"text": "words", "x": ' + "[" * 300 + "]" * 300 + "}\n"
-    path = written(tmp_path / "a.jsonl", deep + "[" * 99_999 + "\n" + deep)
-    assert reasons_of(read(path, kind="jsonl")) == ["", "not JSON", ""]

@@ -13,10 +13,9 @@ from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
-from rungwise.corpus import CorpusConfig, PydocsSource, identity, input_digests
-from rungwise.corpus.building.range_builder import list_ranges
+from rungwise.corpus import CorpusConfig, identity, input_digests
 from rungwise.corpus.config import FileSource, source_names
-from rungwise.corpus.files import hash_files, list_source_files
+from rungwise.corpus.files import hash_files, list_ranges, list_source_files
 
 
 def corpus(*sources: dict[str, Any], **keys: Any) -> CorpusConfig:
@@ -27,42 +26,20 @@ def text(*paths: Path | str, **keys: Any) -> dict[str, Any]:
     return {"kind": "text", "paths": [str(path) for path in paths], **keys}
 
 
-PYDOCS = {"kind": "pydocs"}
-
-
 @pytest.mark.parametrize(
-    ("sources", "keys", "message"),
+    ("sources", "message"),
     [
-        ([], {}, "sources: "),
-        ([{"kind": "txt", "paths": ["a"]}], {}, "sources.0"),
-        ([text()], {}, "sources.0.paths"),
-        ([text("a", label_field="x")], {}, "unknown key"),
-        (
-            [text("a", encoding="utf-99")],
-            {},
-            "encoding: expected a text encoding that Python knows",
-        ),
+        ([text("a", encoding="utf-99")], "encoding: expected a text encoding that Python knows"),
         (
             [text("a", boilerplate="gutenberg", documents="line")],
-            {},
             r"set documents=file or chunk \(now line\)",
         ),
-        ([PYDOCS | {"packages": ["os.path"]}], {}, "sources.0.packages.0"),
-        ([PYDOCS], {"held_out_fraction": 0}, "held_out_fraction"),
-        ([text("a", name="b")] * 2, {}, "two sources are called 'b'; give each of corpus"),
+        ([text("a", name="b")] * 2, "two sources are called 'b'; give each of corpus"),
     ],
 )
-def test_bad_config_is_refused(
-    sources: list[dict[str, Any]], keys: dict[str, Any], message: str
-) -> None:
+def test_bad_config_is_refused(sources: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        corpus(*sources, **keys)
-
-
-def test_pydocs_is_a_source_by_itself() -> None:
-    config = corpus({"kind": "pydocs"})
-    assert isinstance(config.sources[0], PydocsSource)
-    assert set(input_digests(config)["sources.0"]) == {"python", "packages"}
+        corpus(*sources)
 
 
 def test_a_corpus_that_moves_is_the_same_and_one_that_changes_is_not(tmp_path: Path) -> None:

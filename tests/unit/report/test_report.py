@@ -46,8 +46,8 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     corpus = corpus_summary(
         labels={EVIL: 3, "rows": 1},
         dropped={"too short": 2},
-        dropped_examples={"too short": [EVIL]},
-        cut=[{"source": "s", "reason": "test text", "paragraphs": 7, "characters": 654321}],
+        dropped_samples={"too short": [{"id": EVIL, "text": EVIL}]},
+        cut={"s": 654321},
     )
     return built("mlm_nsp", tmp_path_factory.mktemp("root"), corpus=corpus)
 

@@ -78,7 +78,6 @@ class StageType(Generic[StageConfigT, SummaryT]):
     finds the artifact whose work the stage would continue; `trunk`, given the first two, says what
     work it shares with others. Stages that talk to the tracking server themselves have their
     `place` in the driver. `trains_alone`: the training of a config takes one worker without a GPU.
-    `refuse` raises before Ray starts what `run` would raise of a stage's own input.
     """
 
     name: str
@@ -95,7 +94,6 @@ class StageType(Generic[StageConfigT, SummaryT]):
     ) = None
     trunk: Callable[[StageConfigT, Mapping[str, str]], Trunk | None] | None = None
     trains_alone: Callable[[StageConfigT, ComputeConfig], bool] | None = None
-    refuse: Callable[[StageConfigT], None] | None = None
 
     def stage(
         self,

@@ -1,9 +1,5 @@
-"""Storage: local folders and object stores behind one interface.
-
-A `Folder` is a local directory or a prefix of an object store (`s3://bucket/key`). A file appears
-whole or not at all: locally by a rename, on S3 because one object is one write. No other module
-distinguishes buckets from folders.
-"""
+"""Storage: local folders and prefixes of an object store behind one interface. A file appears whole
+or not at all: locally by a rename, on S3 because one object is one write."""
 
 import contextlib
 import errno

@@ -1,12 +1,10 @@
 """Files of the Hugging Face hub: hf://datasets/ORG/NAME@REVISION/PATH, and hf://ORG/NAME of models.
 
-    hf://datasets/ORG/NAME/x ──pin──> hf://datasets/ORG/NAME@COMMIT/x ──> HF_HOME/hub/rungwise
-
 A branch is replaced by its commit when a recipe is read, so that records name what was read. What
-is read is first copied to the cache on this machine, so that it is hashed as any file and a later
-run needs no network. A copy is checked against the size and the digest in the listing of the
-commit, and nothing that a server sends names a file unless it is hexadecimal. huggingface_hub takes
-the token from the environment (HF_TOKEN, or `hf auth login`).
+is read is first copied to the cache of this machine (HF_HOME/hub/rungwise), so that it is hashed as
+any file and a later run needs no network. A copy is checked against the size and the digest in the
+listing of the commit, and nothing that a server sends names a file unless it is hexadecimal. What a
+server may send is bounded in bytes and time.
 
     listings/COMMIT.json    size and digest of each file
     blobs/DIGEST            content, once
@@ -17,9 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import re
+import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,17 +29,47 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fsspec.archive import AbstractArchiveFileSystem
 
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.storage.bounded_file import BoundedFile
 from rungwise.core.storage.store_errors import DISK_IS_FULL
 
 if TYPE_CHECKING:
+    from httpx2 import Response
     from huggingface_hub import HfUri
 
 SCHEME = "hf://"
 _CHECK = "check HF_ENDPOINT"
+_UNREACHABLE = (
+    "the hub cannot be reached, and the cache of this machine lacks it; check the network, "
+    "HF_ENDPOINT and HF_HUB_OFFLINE"
+)
 _MOST_ENTRIES = 2_000_000  # of a listing
+_MOST_ANSWER_BYTES = 64 << 20  # of an answer that is no file
+_PATIENCE_SECONDS = 600.0
+_SLOWEST_BYTES_PER_SECOND = 10_000
 _COMMIT = re.compile("[0-9a-f]{40}")
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class BoundedFile(io.FileIO):
+    """A local file that takes at most `size` bytes, so that a server that sends without end fills
+    no disk. Raises UserError if there is no room for `size`."""
+
+    def __init__(self, path: Path, mode: str, size: int, source: str) -> None:
+        super().__init__(path, mode)
+        self._size, self._source = size, source
+        free = shutil.disk_usage(path.parent).free
+        if size - self.tell() > free:
+            self.close()
+            raise UserError(
+                f"{source}: no room for its {size:,} bytes in {path.parent}: {free:,} are free"
+            )
+
+    def write(self, data: Any, /) -> int:
+        """Raises DataError beyond the size."""
+        if self.tell() + len(data) > self._size:
+            raise DataError(
+                f"{self._source}: expected {self._size:,} bytes, and more came; nothing was kept"
+            )
+        return super().write(data)
 
 
 class _File(NamedTuple):
@@ -127,14 +158,13 @@ def _fetch(place: HfUri, file: _File, blob: Path) -> None:
         with BoundedFile(aside, "w+b", file.size, url) as target:
             http_get(url, target, headers=build_hf_headers(), expected_size=file.size)
         # SHA-256 for LFS, and Git's own for other files.
-        is_sha256 = len(file.digest) == 64
-        digest = hashlib.sha256() if is_sha256 else hashlib.sha1(b"blob %d\0" % file.size)
+        start = hashlib.sha1(b"blob %d\0" % file.size)
         with aside.open("rb") as stream:
-            while piece := stream.read(1 << 20):
-                digest.update(piece)
-        if digest.hexdigest() != file.digest:
+            kind = hashlib.sha256 if len(file.digest) == 64 else start.copy
+            digest = hashlib.file_digest(stream, kind).hexdigest()
+        if digest != file.digest:
             expected = f"content with the digest {file.digest}"
-            raise DataError.at(url, expected, digest.hexdigest(), f"try again, or {_CHECK}")
+            raise DataError.at(url, expected, digest, f"try again, or {_CHECK}")
 
 
 class HubFiles(AbstractArchiveFileSystem):
@@ -230,11 +260,7 @@ def _parse(uri: str) -> HfUri:
 @contextlib.contextmanager
 def _explain_errors(uri: str) -> Iterator[None]:
     """Turn an error of the hub into a UserError of one line; bound what it sends."""
-    from huggingface_hub import get_session
-
-    from rungwise.core.storage.bounded_answers import bound_answers
-
-    bound_answers(get_session())
+    bound_answers()
     try:
         yield
     except (UserError, DataError):
@@ -245,6 +271,46 @@ def _explain_errors(uri: str) -> Iterator[None]:
         raise
 
 
+def bound_answers() -> None:
+    """Bound the time that each answer to huggingface_hub's client takes, and the bytes of those
+    that are no file."""
+    from huggingface_hub import get_session
+
+    hooks = get_session().event_hooks["response"]
+    if _bound_answer not in hooks:
+        hooks.append(_bound_answer)
+
+
+def _bound_answer(response: Response) -> None:
+    import httpx2
+
+    url, stream = response.request.url, response.stream
+    source, is_file = str(url.copy_with(query=None)), not url.path.startswith("/api/")
+    assert isinstance(stream, httpx2.SyncByteStream), "it has not been read"
+
+    class BoundedStream(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            num_bytes, begin = 0, time.monotonic()
+            for piece in stream:
+                num_bytes += len(piece)
+                seconds = time.monotonic() - begin - _PATIENCE_SECONDS
+                if num_bytes < seconds * _SLOWEST_BYTES_PER_SECOND:
+                    raise UserError(
+                        f"{source}: {num_bytes:,} bytes have come, slower than "
+                        f"{_SLOWEST_BYTES_PER_SECOND:,} a second; try again later"
+                    )
+                if num_bytes > _MOST_ANSWER_BYTES and not is_file:
+                    raise DataError(
+                        f"{source}: the answer is longer than {_MOST_ANSWER_BYTES:,} bytes"
+                    )
+                yield piece
+
+        def close(self) -> None:
+            stream.close()
+
+    response.stream = BoundedStream()
+
+
 def _explain(error: Exception) -> str:
     """The fault and its remedy in words; empty for an error that is not of the hub."""
     import httpx2
@@ -252,26 +318,17 @@ def _explain(error: Exception) -> str:
 
     match error:
         case errors.GatedRepoError():
-            return (
-                "access is given on request; ask for it on the repository's page, then set HF_TOKEN"
-            )
+            return "access is given on request; ask on the repository's page, then set HF_TOKEN"
         case errors.RepositoryNotFoundError():
-            return (
-                "the hub has no such repository, or it is private; check the name, or set HF_TOKEN"
-            )
+            return "there is no such repository, or it is private; check the name, or set HF_TOKEN"
         case errors.RevisionNotFoundError():
             return "the repository has no such revision; change what follows @"
         case errors.RemoteEntryNotFoundError():
             return "the repository has no such file"
-        case (
-            errors.RevisionResolutionError()
-            | errors.OfflineModeIsEnabled()
-            | httpx2.TransportError()
-        ):
-            return (
-                "the hub cannot be reached, and the cache of this machine lacks it; check the "
-                "network, HF_ENDPOINT and HF_HUB_OFFLINE"
-            )
+        case errors.RevisionResolutionError() | errors.OfflineModeIsEnabled():
+            return _UNREACHABLE
+        case httpx2.TransportError():
+            return _UNREACHABLE
         case errors.HfHubHTTPError():
             return f"the hub answers {error.response.status_code}; try again later"
         case OSError(errno=None):  # huggingface_hub's, for a body of another length

@@ -1,9 +1,8 @@
 """Open and download objects of a store: complete, and all bytes from one version.
 
-Failed requests are retried: botocore retries refused, reset and unanswered requests, s3fs a body
-that breaks off, and this module checks the length and ETag of everything read. A store that stays
-unreachable raises one UserError after about two minutes (store_errors.py).
-"""
+botocore retries refused, reset and unanswered requests, s3fs a body that breaks off, and this
+module checks the length and ETag of everything read. A store that stays unreachable raises one
+UserError after about two minutes (store_errors.py)."""
 
 import functools
 import io

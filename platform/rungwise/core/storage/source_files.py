@@ -135,11 +135,6 @@ def from_here(path: str) -> str:
     return "" if is_remote(path) or Path(path).is_absolute() else f" in {Path.cwd()}"
 
 
-def is_glob(pattern: str) -> bool:
-    """Whether the pattern has wildcards; those in the names of existing files do not count."""
-    return bool(_split(pattern)[2])
-
-
 def _split(pattern: str) -> tuple[Any, str, str]:
     """The file system, the literal path, and the glob below it."""
     fs, path = filesystem(pattern)

@@ -10,14 +10,14 @@ within a fifth, as it does with many documents, text that is added moves no docu
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from rungwise.corpus.cleaning.duplicates import DocumentDecision
 from rungwise.corpus.config import DocumentRules
-from rungwise.corpus.deduplication.documents import DocumentDecision
 from rungwise.corpus.document import text_digest, text_length
 
 # The share holds if it is off by less than this part of itself.
@@ -43,15 +43,6 @@ class HeldOutSplit(NamedTuple):
     hold_whole_edge: bool = False
 
 
-class Bucket(NamedTuple):
-    """Documents with split keys in one interval, and those among them that are cut."""
-
-    documents: int
-    bytes: int
-    cut_documents: int
-    cut_bytes: int
-
-
 def can_be_cut(text: str, fraction: float, minimum_characters: int) -> bool:
     """Whether a passage of this fraction and its rest are some sentences long, and twice as long as
     a document must be."""
@@ -67,14 +58,11 @@ def fraction_threshold(fraction: float) -> int:
 def choose_split(
     fraction: float,
     decisions: Sequence[DocumentDecision],
-    count: Callable[[int, int, int], list[Bucket]],
+    count: Callable[[int, int, int], list[list[int]]],
 ) -> HeldOutSplit:
     """Choose how to hold out `fraction` of the bytes of the documents that `decisions` keep.
-
-    `count(longest, begin, width)` counts documents by split key in BUCKETS intervals of `width`
-    from `begin`, with the documents cut that have more bytes than `longest`. At least two documents
-    are held out, or one of fewer than four.
-    """
+    `count(longest, begin, width)` adds up `count_buckets` of all ranges. At least two documents are
+    held out, or one of fewer than four."""
     least = _LEAST if sum(one.documents for one in decisions) >= _FEWEST else 1
     smallest = sorted(key for one in decisions for key in one.smallest)[:least]
     threshold = fraction_threshold(fraction)
@@ -86,24 +74,25 @@ def choose_split(
     longest = int(tolerance)
     begin, width = 0, _KEYS // BUCKETS
     buckets = count(longest, begin, width)
-    room -= fraction * sum(bucket.cut_bytes for bucket in buckets)
-    cut_documents = sum(bucket.cut_documents for bucket in buckets)
+    room -= fraction * sum(cut_bytes for *_, cut_bytes in buckets)
+    cut_documents = sum(cut for _, _, cut, _ in buckets)
     below = 0  # bytes of uncut documents with smaller keys than `begin`
     edge, edge_share = -1, 0.0
     while True:
         for bucket in buckets:
-            if below + bucket.bytes > room:
+            documents, num_bytes = bucket[:2]
+            if below + num_bytes > room:
                 break
-            below += bucket.bytes
+            below += num_bytes
             begin += width
         else:
             threshold = begin - 1  # there is room for all
             break
-        if bucket.documents == 1 or width == 1:
-            more, less = below + bucket.bytes - room, room - below
+        if documents == 1 or width == 1:
+            more, less = below + num_bytes - room, room - below
             threshold = begin + (width if more < less else 0) - 1
             if min(more, less) > tolerance:
-                threshold, edge, edge_share = begin - 1, begin + width - 1, less / bucket.bytes
+                threshold, edge, edge_share = begin - 1, begin + width - 1, less / num_bytes
             break
         width //= BUCKETS
         buckets = count(longest, begin, width)
@@ -115,8 +104,10 @@ def choose_split(
 
 def count_buckets(
     keys: pa.Table, duplicates: np.ndarray, longest: int, begin: int, width: int
-) -> list[Bucket]:
-    """Count the documents of a range, but for the rows `duplicates`, (N,); see `choose_split`."""
+) -> list[list[int]]:
+    """Count the documents of a range, but for the rows `duplicates`, (N,), by split key in BUCKETS
+    intervals of `width` from `begin`: documents, their bytes, and both of those that are cut since
+    they have more bytes than `longest`."""
     stays = np.ones(keys.num_rows, bool)
     stays[duplicates] = False
     split, sizes, can_cut = (
@@ -127,47 +118,32 @@ def count_buckets(
     bucket, sizes = bucket[here].astype(np.int64), sizes[here]
     is_cut = can_cut[here] & (sizes > longest)
 
-    def add(weights: np.ndarray) -> list[int]:
-        # Exact: bytes are far below 2 ** 53.
-        return np.bincount(bucket, weights, BUCKETS).astype(np.int64).tolist()
-
-    counts = [add(weights) for kind in (~is_cut, is_cut) for weights in (kind, kind * sizes)]
-    return [Bucket(*row) for row in zip(*counts, strict=True)]
-
-
-def add_buckets(counts: Iterable[Sequence[Sequence[int]]]) -> list[Bucket]:
-    """Add up the counts of several ranges."""
-    total = sum(
-        (np.array(one, np.int64) for one in counts),
-        np.zeros((BUCKETS, len(Bucket._fields)), np.int64),
-    )
-    return [Bucket(*row) for row in total.tolist()]
+    # Exact: bytes are far below 2 ** 53.
+    counts = [
+        np.bincount(bucket, weights, BUCKETS)
+        for kind in (~is_cut, is_cut)
+        for weights in (kind, kind * sizes)
+    ]
+    return np.stack(counts, axis=1).astype(np.int64).tolist()
 
 
-class _Choice(NamedTuple):
-    """Which documents, (N,) bool each, are held out whole, are cut because they are long, and are
+def _choose_documents(table: pa.Table, split: HeldOutSplit) -> tuple[np.ndarray, ...]:
+    """Return which documents, (N,) bool each, are held out whole, are long and so are cut, and are
     at the edge."""
-
-    held_out: np.ndarray
-    is_long: np.ndarray
-    is_edge: np.ndarray
-
-
-def _choose_documents(table: pa.Table, split: HeldOutSplit) -> _Choice:
     keys = table["split"].to_numpy()
     held_out = keys <= np.uint64(split.threshold)
     if split.longest is None:
-        return _Choice(held_out, *np.zeros((2, len(keys)), bool))
+        return held_out, *np.zeros((2, len(keys)), bool)
     is_long = table["can_be_cut"].to_numpy() & (table["bytes"].to_numpy() > split.longest)
     is_edge = ~held_out & ~is_long & (keys <= np.uint64(max(split.edge, 0)))
-    return _Choice(held_out, is_long, is_edge)
+    return held_out, is_long, is_edge
 
 
 def digest_split(keys: pa.Table, split: HeldOutSplit) -> str:
     """Return a digest of what a split means for the documents of a range, given by their keys."""
-    choice = _choose_documents(keys, split)
-    content = b"".join(mask.tobytes() for mask in choice)
-    if choice.is_long.any() or choice.is_edge.any():
+    held_out, is_long, is_edge = _choose_documents(keys, split)
+    content = held_out.tobytes() + is_long.tobytes() + is_edge.tobytes()
+    if is_long.any() or is_edge.any():
         content += repr((split.edge_share, split.hold_whole_edge)).encode()
     return hashlib.sha256(content).hexdigest()
 
@@ -258,12 +234,8 @@ def _find_passage(
         place = len(text) - passage
     sizes = np.cumsum([0, *(len(sentence) + 1 for sentence in document["sentences"])])
     sizes[-1] = len(text)
-    blanks = (
-        np.flatnonzero(
-            np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32) == ord(" ")
-        )
-        + 1
-    )
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    blanks = np.flatnonzero(codes == ord(" ")) + 1
     # Whole paragraphs if they fit, or else sentences, words or characters.
     for bounds in (
         np.append(sizes[document["paragraph_starts"]], len(text)),

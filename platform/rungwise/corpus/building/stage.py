@@ -4,24 +4,18 @@
                                                                    └──> held-out documents
     held-out documents ── passages ──> what stands in training ── write ──> validation files
 
-Each range (range_builder.py) is read, and later written, by one task; a task takes several ranges.
-Text stays where it was read to. The driver holds a report per range, a filter of bits for passages
-of at most 256 MiB (overlap.py), and nothing else that grows with documents.
-
-The result depends on the ranges, which follow from the config and the files, not on tasks or
-workers. A killed stage resumes with the remaining ranges (range_task.py).
-
-Compare the documents of all ranges on Ray Data: keys are shuffled by value into partitions.
-
-Digests, names, signature bands, digests of paragraphs and hashes of held-out passages are rows of
-at most fifty bytes. One task decides each partition and writes the positions of what it found, for
-the tasks that write shards.
+Each range is read, and later written, by one task (range_task.py); a task takes several. Text stays
+where it was read to. To compare documents, keys (digests, names, signature bands and hashes of
+passages) are shuffled by value into partitions; one task decides each partition and writes the
+positions of what it found for the tasks that write shards. The driver holds a report per range, a
+filter of bits of at most 256 MiB (overlap.py), and nothing else that grows with documents. The
+result depends on the ranges, not on tasks or workers.
 """
 
+import functools
 import json
 import math
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +26,6 @@ from rungwise.cluster.tasks import (
     Packs,
     Rows,
     group_parts,
-    is_small,
     list_rows,
     map_packs,
     pack_items,
@@ -41,25 +34,17 @@ from rungwise.cluster.tasks import (
 )
 from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import SharedResults, note_used, read_note, write_note
+from rungwise.core.stages.notes import SharedResults, note_used
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.object_store import is_remote
-from rungwise.corpus.building.held_out import (
-    Bucket,
-    add_buckets,
-    choose_split,
-    count_buckets,
-    fraction_threshold,
-)
-from rungwise.corpus.building.pieces import name_pieces
-from rungwise.corpus.building.range_builder import Range, list_ranges
+from rungwise.corpus.building.held_out import choose_split, count_buckets, fraction_threshold
 from rungwise.corpus.building.range_task import NO_POSITIONS, STAGING, PositionFiles, RangeTask
-from rungwise.corpus.config import CorpusConfig, source_key, source_names
-from rungwise.corpus.deduplication import documents, near_duplicates, overlap, paragraphs
-from rungwise.corpus.deduplication.documents import DocumentDecision, Position
-from rungwise.corpus.deduplication.near_duplicates import NearDuplicateConfig
+from rungwise.corpus.cleaning import duplicates, overlap
+from rungwise.corpus.cleaning.duplicates import DocumentDecision
+from rungwise.corpus.config import CorpusConfig, DocumentRules, TextSource, source_key, source_names
+from rungwise.corpus.document import RawDocument
+from rungwise.corpus.files import Range, list_ranges, name_pieces
 from rungwise.corpus.readers.streams import estimate_unpacked_bytes
-from rungwise.corpus.summary import CorpusSummary, RangeReport, repeats_most, summarise_reports
+from rungwise.corpus.summary import CORPUS, CorpusSummary, RangeReport, summarise_reports
 
 # A row of near-duplicate bands, without its signature.
 _BAND_ROW_BYTES = 40
@@ -84,70 +69,37 @@ class DocumentComparison:
     def find_duplicates(self, num_documents: int) -> tuple[list[DocumentDecision], PositionFiles]:
         """Return the decisions on all partitions, without positions, and the files of these."""
         config = self.task.config
-        moved_bytes = 2 * num_documents * documents.ROW_BYTES
+        moved_bytes = 2 * num_documents * duplicates.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
         threshold = fraction_threshold(config.held_out_fraction)
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             for number in numbers:
-                yield documents.key_rows(self.task.keys(number), number, num_partitions)
+                yield duplicates.key_rows(self.task.keys(number), number, num_partitions)
 
         def decide(partition: pa.Table) -> tuple[np.ndarray, Any]:
-            decision = documents.decide(partition, config.deduplicate, threshold)
+            decision = duplicates.decide(partition, config.deduplicate, threshold)
             return decision.duplicates, decision[1:]
 
         keys = map_packs(self.packs, rows)
-        if config.near_duplicates is not None:
-            marks = self._marks(config.near_duplicates, num_documents, num_partitions)
-            keys = unite(keys, marks)
+        if config.near_duplicates:
+            keys = unite(keys, self._marks(num_documents, num_partitions))
         answers, files = self._decide("duplicates", keys, moved_bytes, decide)
-        decisions: list[DocumentDecision] = []
-        for count, size, held_out, smallest, same_name in answers:
-            pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
-            decisions.append(DocumentDecision(NO_POSITIONS, count, size, held_out, smallest, pair))
-        return decisions, files
-
-    def find_repeats(self, text_bytes: float, duplicates: PositionFiles) -> PositionFiles:
-        """Return the files of the repeated paragraphs in the documents that stay."""
-        config = self.task.config.duplicate_paragraphs
-        if config is None:
-            return PositionFiles(self.task.output, "repeats", 0, self.group_of)
-        # An upper bound: a paragraph has at least so many bytes, a character of Chinese, which
-        # counts as five, three.
-        moved_bytes = text_bytes / (0.6 * config.minimum_characters) * paragraphs.ROW_BYTES
-        num_partitions = choose_partitions(moved_bytes)
-
-        def rows(numbers: list[int]) -> Iterator[pa.Table]:
-            positions = duplicates.read(int(self.group_of[numbers[0]]))
-            for number in numbers:
-                yield paragraphs.paragraph_rows(
-                    self.task.tables(number),
-                    positions[positions[:, 0] == number, 1],
-                    number,
-                    config.minimum_characters,
-                    num_partitions,
-                )
-
-        def decide(partition: pa.Table) -> tuple[np.ndarray, Any]:
-            return paragraphs.find_repeats(partition, config.maximum_occurrences), None
-
-        return self._decide("repeats", map_packs(self.packs, rows), moved_bytes, decide)[1]
+        return [DocumentDecision(NO_POSITIONS, *answer) for answer in answers], files
 
     def find_overlap(self, numbers: Iterable[int], num_bytes: int) -> PositionFiles:
-        """Return the files of the held-out passages that stand in training.
-
-        `numbers` are those of all ranges; `num_bytes` of text are held out.
-        """
+        """Return the files of the held-out passages that stand in training. `numbers` are those of
+        all ranges; `num_bytes` of text are held out."""
         passages = num_bytes // _BYTES_A_PASSAGE
-        members = overlap.HashFilter.for_hashes(passages)
+        members = overlap.make_filter(passages)
         for number in numbers:
-            members.add(self.task.held_out_passages(number))
-        self.task.output.write_bytes(_FILTER_FILE, members.to_bytes())
+            overlap.add_hashes(members, self.task.held_out_passages(number))
+        self.task.output.write_bytes(_FILTER_FILE, members.tobytes())
         moved_bytes = 2 * passages * overlap.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
-            members = overlap.HashFilter.from_bytes(self.task.output.read_bytes(_FILTER_FILE))
+            members = np.frombuffer(self.task.output.read_bytes(_FILTER_FILE), np.uint8)
             for number in numbers:
                 hashes = overlap.select_common(self.task.training_passages(number), members)
                 yield overlap.passage_rows(hashes, overlap.TRAINING, num_partitions)
@@ -185,24 +137,22 @@ class DocumentComparison:
 
         groups = group_parts(keys, "partition", num_partitions, moved_bytes, write)
         rows = list(list_rows(groups))
-        files.write_empty(set(range(num_partitions)) - {row["partition"] for row in rows})
+        for empty in set(range(num_partitions)) - {row["partition"] for row in rows}:
+            files.write(empty, NO_POSITIONS)
         return [json.loads(row["answer"]) for row in rows], files
 
-    def _marks(
-        self, config: NearDuplicateConfig, num_documents: int, num_key_partitions: int
-    ) -> Rows:
+    def _marks(self, num_documents: int, num_key_partitions: int) -> Rows:
         """Return rows that mark the near-duplicates among all documents."""
-        row_bytes = config.permutations + _BAND_ROW_BYTES
-        moved_bytes = num_documents * near_duplicates.choose_banding(config).bands * row_bytes
+        row_bytes = duplicates.PERMUTATIONS + _BAND_ROW_BYTES
+        moved_bytes = num_documents * duplicates.BANDS * row_bytes
         num_partitions = choose_partitions(moved_bytes)
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             for number in numbers:
-                yield near_duplicates.band_rows(self.task.keys(number), number, num_partitions)
+                yield duplicates.band_rows(self.task.keys(number), number, num_partitions)
 
         def mark(partition: pa.Table) -> pa.Table:
-            marks = near_duplicates.mark_duplicates(partition, config.similarity)
-            return documents.mark_rows(marks, num_key_partitions)
+            return duplicates.mark_rows(duplicates.mark_duplicates(partition), num_key_partitions)
 
         bands = map_packs(self.packs, rows)
         return group_parts(bands, "partition", num_partitions, moved_bytes, mark)
@@ -213,8 +163,6 @@ def choose_partitions(moved_bytes: float) -> int:
     return min(max(1, math.ceil(moved_bytes / _PARTITION_BYTES)), _MOST_PARTITIONS)
 
 
-# The summary of a stage killed between its last file and its record.
-_SUMMARY_FILE = ".summary.json"
 # A task reads, from each file of positions, those of its group and a footer of a few hundred bytes
 # per group: with a group per task, a terabyte of text would have a terabyte of footers.
 _MOST_GROUPS = 64
@@ -225,36 +173,11 @@ _REUSED = 0.05
 def build_corpus(
     config: CorpusConfig, inputs: dict[str, Any], output: Folder, context: Context
 ) -> CorpusSummary:
-    """Build the corpus of `config` in `output`.
-
-    Raises DataError or ConfigError for faults that the user can mend, wherever on the cluster.
-    """
-    stored = read_note(output, _SUMMARY_FILE)
-    if stored is not None:
-        summary = CorpusSummary(**stored["summary"], sha256=stored["sha256"])
-    else:
-        summary = _build(config, output, SharedResults.beside(output), context)
-        stored = {"summary": summary.model_dump(mode="json"), "sha256": summary.sha256}
-        write_note(output, _SUMMARY_FILE, stored, summary.sha256)
-    output.remove(STAGING)
-    return summary
-
-
-def refuse_small(config: CorpusConfig) -> None:
-    """Raise what `build_corpus` would raise of so little text that it takes a moment to build."""
-    if any(is_remote(uri) for source in config.sources for uri in getattr(source, "paths", ())):
-        return
-    if is_small(sum(map(_text_bytes, list_ranges(config)))):
-        with tempfile.TemporaryDirectory(prefix="rungwise-corpus-") as folder:
-            output = Folder.at(folder)
-            _build(config, output / "corpus", SharedResults(output), Context())
-
-
-def _build(
-    config: CorpusConfig, output: Folder, shared: SharedResults, context: Context
-) -> CorpusSummary:
+    """Build the corpus of `config` in `output`. Raises DataError or ConfigError for faults that the
+    user can mend, wherever on the cluster."""
+    shared = SharedResults.beside(output)
     task = RangeTask(config, output, shared)
-    ranges = name_pieces(list_ranges(config), config, task.stage_tests(), shared.find_used())
+    ranges = name_pieces(list_ranges(config), config, CORPUS.version, shared.find_used())
     packs = pack_items(ranges, [_work_bytes(range) for range in ranges])
     by_number: dict[int, RangeReport] = {}
     documents = num_bytes = 0
@@ -277,6 +200,7 @@ def _build(
     summary = summarise_reports(reports, config.held_out_fraction)
     _refuse_too_few(config, summary)
     note_used(output, {part: key for one in reports for part, key in one.results.items()})
+    output.remove(STAGING)
     return summary
 
 
@@ -293,57 +217,71 @@ def write_documents(
     config, ranges = task.config, {range.number: range for pack in packs for range in pack}
     group_of = group_ranges(packs)
     comparison = DocumentComparison(task, packs.map(lambda range: range.number), group_of)
-    decisions, duplicates = comparison.find_duplicates(sum(one.documents for one in reports))
+    decisions, copies = comparison.find_duplicates(sum(one.documents for one in reports))
     for decision in decisions:
         if decision.same_name:
-            _refuse_same_name(task, ranges, *decision.same_name)
-    repeats = comparison.find_repeats(num_bytes, duplicates)
+            _refuse_same_name(task, ranges[decision.same_name[0]], decision.same_name[1])
 
-    def count(longest: int, begin: int, width: int) -> list[Bucket]:
-        def buckets(pack: list[Range]) -> Iterator[list[Bucket]]:
-            positions = duplicates.read(int(group_of[pack[0].number]))
+    def count(longest: int, begin: int, width: int) -> list[list[int]]:
+        def buckets(pack: list[Range]) -> Iterator[list[list[int]]]:
+            positions = copies.read(int(group_of[pack[0].number]))
             for range in pack:
                 rows = positions[positions[:, 0] == range.number, 1]
                 yield count_buckets(task.keys(range.number), rows, longest, begin, width)
 
-        return add_buckets(run_tasks(packs, buckets))
+        none = np.zeros((1, 1), np.int64)
+        return functools.reduce(np.add, run_tasks(packs, buckets), none).tolist()
 
     split = choose_split(config.held_out_fraction, decisions, count)
 
-    def write_training(pack: list[Range]) -> Iterator[RangeReport]:
-        group = int(group_of[pack[0].number])
-        positions = duplicates.read(group), repeats.read(group)
-        return (task.write_training(range, *positions, split) for range in pack)
-
     def write(
-        work: Callable[[list[Range]], Iterator[RangeReport]], done: int
+        files: PositionFiles, work: Callable[[Range, np.ndarray], RangeReport], done: int
     ) -> dict[int, RangeReport]:
+        def write_pack(pack: list[Range]) -> Iterator[RangeReport]:
+            positions = files.read(int(group_of[pack[0].number]))
+            return (work(range, positions) for range in pack)
+
         written: dict[int, RangeReport] = {}
-        for number, report in _run(packs, work):
+        for number, report in _run(packs, write_pack):
             written[number] = report
             progress(done + len(written))
         return written
 
-    training = write(write_training, 0)
-    overlap = comparison.find_overlap(training, int(config.held_out_fraction * num_bytes))
+    training = write(copies, functools.partial(task.write_training, split=split), 0)
+    repeats = comparison.find_overlap(training, int(config.held_out_fraction * num_bytes))
 
     def write_held_out(keep_repeats: bool) -> dict[int, RangeReport]:
-        def reports(pack: list[Range]) -> Iterator[RangeReport]:
-            passages = overlap.read(int(group_of[pack[0].number]))
-            return (task.write_held_out(range, passages, split, keep_repeats) for range in pack)
-
-        return write(reports, len(ranges))
+        work = functools.partial(task.write_held_out, keep_repeats=keep_repeats)
+        return write(repeats, work, len(ranges))
 
     held_out = write_held_out(config.overlap == "keep")
-    if repeats_most(held_out.values()):
-        parts = held_out
+    total = RangeReport("")
+    for report in held_out.values():
+        total.add(report)
+    if not total.repeats_stay and total.repeated_bytes > sum(file.bytes for file in total.files):
         held_out = write_held_out(keep_repeats=True)
         files = {file for report in held_out.values() for file in report.sha256}
-        for report in parts.values():
-            for file in report.sha256.keys() - files:
-                task.output.remove(file)
+        for file in total.sha256.keys() - files:
+            task.output.remove(file)
     written = [one for number in sorted(ranges) for one in (training[number], held_out[number])]
     return [*reports, *written]
+
+
+def write_corpus(
+    ranges: Iterable[Iterable[RawDocument]], rules: DocumentRules, source: str, output: Folder
+) -> CorpusSummary:
+    """Write a corpus of documents at hand, each range, all of one source, to its own files in
+    `output`, in this process. Raises DataError if two documents have the same id."""
+    config = CorpusConfig(sources=(TextSource(name=source, paths=("-",)),), **dict(rules))
+    task = RangeTask(config, output, SharedResults(output / STAGING))
+    reports, pack = [], []
+    for number, documents in enumerate(ranges):
+        pack.append(Range(number, 0, ()))
+        reports.append(task.read(pack[-1], documents))
+    sizes = [sum(task.keys(range.number)["bytes"].to_pylist()) for range in pack]
+    reports = write_documents(task, Packs([pack], small=True), reports, sum(sizes))
+    output.remove(STAGING)
+    return summarise_reports(reports, rules.held_out_fraction)
 
 
 def _run(
@@ -388,38 +326,22 @@ def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[Rang
     total = sum(range.num_bytes for range in ranges)
     if skipped > config.skip_limit * total:
         first = next(part for report in reports for part in report.skipped)
-        where = ", ".join(filter(None, (first.file, first.place)))
         count = sum(report.skipped_parts for report in reports)
         parts = "one part" if count == 1 else f"{count:,} parts"
         raise DataError(
             f"{parts} of the files cannot be read, {skipped / total:.2%} of their bytes, more than "
-            f"the {config.skip_limit:.2%} of corpus.skip_limit; the first is {where}: "
-            f"{first.detail}; change {first.key}, mend the files, or raise the limit"
+            f"the {config.skip_limit:.2%} of corpus.skip_limit; the first is {first}, or raise the "
+            "limit"
         )
 
 
-def _refuse_same_name(
-    task: RangeTask, ranges: Mapping[int, Range], first: Position, second: Position
-) -> None:
-    source = ranges[first.range].source
-    name, id_ = source_names(task.config.sources)[source], task.document_id(*first)
-    id_field = getattr(task.config.sources[source], "id_field", None)
-    if not ranges[first.range].files:
-        raise DataError(f"two documents of {name} have the id {id_!r}; ids must differ")
-    if id_field is None:
-        change = f"give one of its {source_key(source, 'paths')} a source of its own"
-    else:
-        change = f"change {source_key(source, 'id_field')} (now {id_field})"
+def _refuse_same_name(task: RangeTask, range: Range, row: int) -> None:
+    source, id_ = task.config.sources[range.source], task.document_id(range.number, row)
+    key = source_key(range.source, "id_field" if getattr(source, "id_field", None) else "paths")
     raise DataError(
-        f"two documents of the source {name!r} have the id {id_!r}, in "
-        f"{_describe_files(ranges[first.range])} and {_describe_files(ranges[second.range])}; "
-        f"{change}"
+        f"two documents of {source_names(task.config.sources)[range.source]} have the id {id_!r}; "
+        + (f"ids must differ: change {key}" if range.files else "ids must differ")
     )
-
-
-def _describe_files(range: Range) -> str:
-    first, last = range.files[0].uri, range.files[-1].uri
-    return first if first == last else f"one of {first} to {last}"
 
 
 def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
@@ -432,24 +354,10 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
             f"no document long enough: found {reasons or 'nothing'}; lower "
             f"corpus.minimum_characters (now {config.minimum_characters}) or add to corpus.sources"
         )
-    if documents.total == 1:
+    if not documents.train or documents.total == 1:
         raise DataError(
-            "the corpus is one document, too short to hold a part of it out, and it "
-            "takes one to train on and one held out, or two of each for instances of kind "
-            "masked_pairs; add documents, or cut it into several with corpus.sources.N.documents "
-            "(blank_line or line)"
-        )
-    if not documents.train:
-        raise DataError(
-            f"no document fell into train: there are {documents.total} in all and "
-            f"corpus.held_out_fraction is {config.held_out_fraction}; lower it or add "
-            "documents to corpus.sources"
-        )
-    if not documents.validation:
-        # Documents are held out before their repeated paragraphs go.
-        raise DataError(
-            "no document is left in validation: those held out were too short without their "
-            "repeated paragraphs; raise corpus.held_out_fraction (now "
-            f"{config.held_out_fraction}), change corpus.seed, or set corpus.duplicate_paragraphs "
-            "to null"
+            f"too few documents: {documents.train} to train on and {documents.validation} held "
+            "out, and it takes one of each, or two for instances of kind masked_pairs; add some, "
+            "cut them by corpus.sources.N.documents (blank_line or line), or lower "
+            f"corpus.held_out_fraction (now {config.held_out_fraction})"
         )

@@ -2,10 +2,8 @@
 
     clean("na\\u0308ive\\u00a0text\\r\\n") == Cleaned("näive text\\n", removed=0, replaced=0)
 
-Works on UTF-8 bytes, at a nanosecond a byte per step; steps for non-ASCII characters run only if
-the text has some. Line breaks stay: readers and segmentation need them. HTML's, which reviews and
-forums have in plain text, become such.
-"""
+Works on UTF-8 bytes, at a nanosecond a byte per step. Line breaks stay, since readers and
+segmentation need them, and HTML's become such."""
 
 import re
 import unicodedata
@@ -52,19 +50,15 @@ class Cleaned(NamedTuple):
 
 def clean(text: str) -> Cleaned:
     """Return `text` in NFC, with plain line breaks, single spaces and no invisible characters.
-
-    Replacement characters (U+FFFD) stay, since they mark lost text, and are counted.
-    """
+    Replacement characters (U+FFFD) stay, since they mark lost text, and are counted."""
     if text.isascii() and text.isprintable() and "  " not in text and "<" not in text:
         return Cleaned(text.strip(" "), 0, 0)
     return _clean(text, _CONTROLS)
 
 
 def clean_all(documents: Sequence[Sequence[str]]) -> Cleaned:
-    """Clean the paragraphs of many documents at once, in a tenth of the time.
-
-    In the result, a line of `PARAGRAPH` separates paragraphs and a line of `DOCUMENT` documents.
-    """
+    """Clean the paragraphs of many documents at once, in a tenth of the time. In the result, a line
+    of `PARAGRAPH` separates paragraphs and a line of `DOCUMENT` documents."""
     between = f"\n{PARAGRAPH}\n"
     joined = f"\n{DOCUMENT}\n".join(map(between.join, documents))
     num_marks = sum(max(0, len(paragraphs) - 1) for paragraphs in documents)

@@ -1,16 +1,10 @@
-"""Rules that tell prose from tables, lists, blobs and boilerplate in any language.
+"""Rules that tell prose from tables, lists, blobs and boilerplate in any language; and how many
+words change if accents are dropped, as BERT's lower-casing does.
 
 These are the rules of Rae et al. 2021 (arXiv:2112.11446, appendix A1.1) that need no word list,
 with three changes: the share of words with a letter is replaced by the shares of letters and digits
 among characters, as Chinese has no blanks; the mean word length by the longest word; and repeated
-lines by repeated sentences. The first broken rule is reported.
-
-How many words change if accents are dropped, as BERT's lower-casing does.
-
-    count_marked({"año": 2, "casa": 6}) == Marked(words=8, marked=2, example="año")
-
-Little is lost in English, but año (year) becomes another Spanish word, a Hindi word loses its
-vowels, a Vietnamese one its tones, and Hangul falls apart into single letters.
+lines by repeated sentences.
 """
 
 import functools
@@ -22,9 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import Field
-
-from rungwise.core.configuration.config import Config
 
 # Scripts written without blanks: Thai, Lao, Tibetan, Myanmar, Khmer, kana and Han.
 _NO_BLANKS_RANGES = (
@@ -39,43 +30,33 @@ _NO_BLANKS = re.compile("[" + "".join(map("-".join, _NO_BLANKS_RANGES)) + "]")
 _OTHER, _BLANK, _LETTER, _DIGIT, _LOST = range(5)
 
 
-class QualityConfig(Config):
-    """Limits on the characters of a document. An extreme value turns a rule off."""
-
-    # share of visible characters that are letters, of any script, or marks on them
-    minimum_letter_share: float = Field(default=0.6, ge=0, le=1)
-    # share of visible characters that are digits
-    maximum_digit_share: float = Field(default=0.2, ge=0, le=1)
-    # share of visible characters that are replacement characters, U+FFFD
-    maximum_lost_share: float = Field(default=0.01, ge=0, le=1)
-    # characters in a row without a blank, in scripts that use blanks; a longer run is encoded data
-    maximum_unbroken_characters: int = Field(default=500, ge=1)
-    # share of the text in sentences that the document has had before
-    maximum_repeated_share: float = Field(default=0.3, ge=0, le=1)
-    # share of the text in all copies of one repeated sentence
-    maximum_one_sentence_share: float = Field(default=0.2, ge=0, le=1)
+# Shares of the visible characters.
+_LEAST_LETTERS, _MOST_DIGITS, _MOST_LOST = 0.6, 0.2, 0.01
+# Characters in a row without a blank, in scripts that use blanks; a longer run is encoded data.
+_LONGEST_RUN = 500
+# Shares of the text: in sentences that the document has had before, and in all copies of one.
+_MOST_REPEATED, _MOST_OF_ONE = 0.3, 0.2
 
 
-def find_fault(sentences: Sequence[str], config: QualityConfig) -> str:
+def find_fault(sentences: Sequence[str]) -> str:
     """Return the reason to drop a document, such as "quality: few letters", or ""."""
     text = " ".join(sentences)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     counts = np.bincount(_classes()[codes], minlength=5)
     visible = max(1, int(counts.sum() - counts[_BLANK]))
-    longest = config.maximum_unbroken_characters
-    words = (word for word in text.split(" ") if len(word) > longest)
+    words = (word for word in text.split(" ") if len(word) > _LONGEST_RUN)
     repeats = [(len(one), count) for one, count in Counter(sentences).items() if count > 1]
     repeated = sum(length * (count - 1) for length, count in repeats)
     most = max((length * count for length, count in repeats), default=0)
     faults = {
-        "many lost characters": counts[_LOST] > config.maximum_lost_share * visible,
-        "few letters": counts[_LETTER] < config.minimum_letter_share * visible,
-        "many digits": counts[_DIGIT] > config.maximum_digit_share * visible,
+        "many lost characters": counts[_LOST] > _MOST_LOST * visible,
+        "few letters": counts[_LETTER] < _LEAST_LETTERS * visible,
+        "many digits": counts[_DIGIT] > _MOST_DIGITS * visible,
         "long run without a blank": any(
-            len(part) > longest for word in words for part in _NO_BLANKS.split(word)
+            len(part) > _LONGEST_RUN for word in words for part in _NO_BLANKS.split(word)
         ),
-        "repeated sentences": repeated > config.maximum_repeated_share * len(text),
-        "one sentence again and again": most > config.maximum_one_sentence_share * len(text),
+        "repeated sentences": repeated > _MOST_REPEATED * len(text),
+        "one sentence again and again": most > _MOST_OF_ONE * len(text),
     }
     return next((f"quality: {fault}" for fault, is_there in faults.items() if is_there), "")
 

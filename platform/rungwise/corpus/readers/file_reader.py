@@ -1,26 +1,15 @@
 """Read a range of one file: bytes, lines, text, and documents in place of damage."""
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus.config import DETECT, find_codec, source_key
+from rungwise.corpus.config import DETECT, has_ascii_breaks, source_key
 from rungwise.corpus.document import DocumentDamage, RawDocument
 from rungwise.corpus.readers import streams
-from rungwise.corpus.readers.streams import (
-    CONTROLS,
-    HEAD_BYTES,
-    SHORT_HEAD_BYTES,
-    Lines,
-    archive_kind,
-    detect_encoding,
-    guess_encoding,
-    wide_encoding,
-)
 
 TOO_LONG = "too long"
 # A line break does not count towards a document's length.
@@ -30,17 +19,14 @@ BREAK_BYTES = 2
 @dataclass(frozen=True)
 class FileReader:
     """Reads bytes [begin, end) of a file of source number `source`; `end=None` is its end.
-
     `encoding` is the source's, "" if its files are not text; `label` is the default label of its
-    documents. With `stop`, the first damage raises DataError.
-    """
+    documents."""
 
     file: SourceFile
     source: int
     label: str
     encoding: str
     maximum_bytes: int
-    stop: bool
     begin: int = 0
     end: int | None = None
 
@@ -63,65 +49,55 @@ class FileReader:
         return streams.read_pieces(self.file, max(0, self.begin - 1), self.end)
 
     def lines(self, maximum_bytes: int | None = None) -> Iterator[tuple[int, int, bytes | None]]:
-        """Yield the offset of each line of `batches`, its length, and the line with its break;
-        None if it is only counted."""
-        for offset, lines, too_long in self.batches(maximum_bytes):
-            if too_long:
-                yield offset, too_long, None
-            for line in lines:
-                yield offset, len(line), line
-                offset += len(line)
-
-    def batches(self, maximum_bytes: int | None = None) -> Iterator[Lines]:
-        """Yield the lines that begin at `begin` or later, even past `end`, without a BOM.
-
-        Longer lines than `maximum_bytes`, or else than a document may be, are only counted; see
-        `streams.split_lines`.
-        """
-        if self.begin and self._wide_encoding:
-            return  # the range that begins at 0 reads it all
-        start = max(0, self.begin - 1)
-        # A line that begins before this range and ends after it belongs to another.
-        first_ends_by = self.end if self.begin else None
+        """Yield the offset of each line that begins in the range or later, its length, and the line
+        with its break; None if it is longer than `maximum_bytes`, or else than a document may
+        be."""
         limit = (maximum_bytes or self.maximum_bytes) + BREAK_BYTES
-        batches = streams.split_lines(self.pieces(), start, limit, first_ends_by)
-        for offset, lines, too_long in batches:
-            if not lines:
-                if not self.begin:
-                    yield offset, [], too_long
-            else:
-                # If begin > 0, the first line begins before the range and belongs to another.
-                first = b"" if self.begin else lines[0].removeprefix(codecs.BOM_UTF8)
-                if first:
-                    yield offset, [first], 0
-                if lines[1:]:
-                    yield offset + len(lines[0]), lines[1:], 0
-            break
-        yield from batches
+        start = 0
+        for offset, part, begins, ends in self.line_parts(limit, limit):
+            start = offset if begins else start
+            if ends:
+                yield start, offset + len(part) - start, part if begins else None
 
-    def line_parts(self, part_bytes: int) -> Iterator[tuple[int, bytes, bool]]:
-        """Yield the offset of each line that begins in the range or later, its bytes, and whether a
-        line begins there: one of more than twice `part_bytes` comes in parts of about that size."""
+    def line_parts(
+        self, maximum_bytes: int, part_bytes: int
+    ) -> Iterator[tuple[int, bytes, bool, bool]]:
+        """Yield the lines and parts of lines of `streams.split_lines` from the first line that
+        begins in the range on, even past `end`, without a BOM."""
         if self.begin and self._wide_encoding:
             return  # the range that begins at 0 reads it all
-        offset, rest, begins = max(0, self.begin - 1), b"", True
-        is_own = self.begin == 0  # the line at `begin` - 1 belongs to the range before
-        for piece in chain(streams.with_whole_breaks(self.pieces()), [b""]):
-            lines, rest = (rest + piece).splitlines(keepends=True), b""
-            for line in lines:
-                while len(line) > 2 * part_bytes:
-                    part = streams.cut(line, part_bytes)
-                    if is_own:
-                        yield offset, part, begins
-                    offset, line, begins = offset + len(part), line[len(part) :], False
-                if piece and not line.endswith((b"\n", b"\r")):
-                    rest = line
-                elif is_own:
-                    yield offset, line if offset else line.removeprefix(codecs.BOM_UTF8), begins
-                if not rest:
-                    offset, begins, is_own = offset + len(line), True, True
-            if not is_own and self.is_past_end(offset):
-                return
+        start, pieces = max(0, self.begin - 1), streams.with_whole_breaks(self.pieces())
+        if self.begin:
+            # The line at `begin` - 1 belongs to the range before.
+            for piece in pieces:
+                first = piece.splitlines(keepends=True)[0]
+                start += len(first)
+                if first.endswith((b"\n", b"\r")):
+                    pieces = chain([piece[len(first) :]], pieces)
+                    break
+                if self.is_past_end(start):
+                    return
+        parts = streams.split_lines(pieces, start, maximum_bytes, part_bytes)
+        for offset, part, begins, ends in parts:
+            if part := part if offset else part.removeprefix(codecs.BOM_UTF8):
+                yield offset, part, begins, ends
+
+    def document(
+        self,
+        at: int,
+        content: bytes,
+        split: Callable[[str], Sequence[str]],
+        segmented: bool = False,
+        id_: str = "",
+    ) -> RawDocument:
+        """Return the document whose `content` begins at `at`, with the paragraphs that `split`
+        makes of its text; one without text if it cannot be decoded."""
+        try:
+            text, encoding = self.decode(content)
+        except UnicodeDecodeError as error:
+            return self.skip_undecoded(at, content, error)
+        id_ = id_ or self.document_id(at)
+        return RawDocument(id_, self.label, split(text), segmented, encoding=encoding)
 
     def decode(self, content: bytes) -> tuple[str, str]:
         """Return `content` as text with plain line breaks, and its encoding if it was detected and
@@ -129,15 +105,15 @@ class FileReader:
         if self._wide_encoding:
             detected = self._wide_encoding if self.encoding == DETECT else ""
             return plain_breaks(content.decode()), detected
-        if len(content.translate(None, CONTROLS)) < len(content) and self._foreign:
-            at = next(at for at, byte in enumerate(content) if byte in CONTROLS)
+        if len(content.translate(None, streams.CONTROLS)) < len(content) and self._foreign:
+            at = next(at for at, byte in enumerate(content) if byte in streams.CONTROLS)
             raise UnicodeDecodeError(self.encoding, content, at, at + 1, self._foreign)
         if self.encoding != DETECT:
             return plain_breaks(content.decode(self.encoding)), ""
         try:
             return plain_breaks(content.decode()), ""
         except UnicodeDecodeError:
-            encoding = self._file_encoding or guess_encoding(content)
+            encoding = self._file_encoding or streams.guess_encoding(content)
             if encoding is None or self._foreign:
                 raise
             return plain_breaks(content.decode(encoding)), encoding
@@ -151,18 +127,16 @@ class FileReader:
         field: str = "paths",
         unit: str = "byte",
     ) -> RawDocument:
-        """Return a document without text for damage at `at`, a `unit`; raises DataError with
-        `stop`. `field` is the key of the source to change."""
-        place = "" if at is None else f"{unit} {at}"
-        key = "corpus.maximum_document_megabytes" if reason == TOO_LONG else self.key(field)
-        if self.stop and at is not None and unit == "byte" and not self._wide_encoding:
-            place = f"line {streams.line_number(self.file, at)}"
-        file = self.file.uri
+        """Return a document without text for damage at `at`, a `unit`. `field` is the key of the
+        source to change."""
         damage = DocumentDamage(
-            file=file, place=place, bytes=num_bytes, reason=reason, detail=detail, key=key
+            file=self.file.uri,
+            place="" if at is None else f"{unit} {at}",
+            bytes=num_bytes,
+            reason=reason,
+            detail=detail,
+            key="corpus.maximum_document_megabytes" if reason == TOO_LONG else self.key(field),
         )
-        if self.stop:
-            raise DataError(f"{damage}, or set corpus.on_error=skip")
         id_ = self.file.name if at is None else self.document_id(at)
         return RawDocument(id_, self.label, (), damage=damage)
 
@@ -193,23 +167,23 @@ class FileReader:
         if not self.encoding:
             return ""
         if self.encoding == DETECT:
-            return wide_encoding(self._head)
-        return "" if find_codec(self.encoding).splittable else self.encoding
+            return streams.wide_encoding(self._head)
+        return "" if has_ascii_breaks(self.encoding) else self.encoding
 
     @cached_property
     def _foreign(self) -> str:
         """The kind of file this is instead of text in an encoding of ASCII's line breaks, or ""."""
-        wide = wide_encoding(self._head)
-        return wide.upper() if wide else archive_kind(self._head)
+        wide = streams.wide_encoding(self._head)
+        return wide.upper() if wide else streams.archive_kind(self._head)
 
     @cached_property
     def _file_encoding(self) -> str | None:
-        encoding = detect_encoding(streams.read_head(self.file, HEAD_BYTES))
+        encoding = streams.detect_encoding(streams.read_head(self.file, streams.HEAD_BYTES))
         return None if encoding == "utf-8" else encoding
 
     @cached_property
     def _head(self) -> bytes:
-        return streams.read_head(self.file, SHORT_HEAD_BYTES)
+        return streams.read_head(self.file, streams.SHORT_HEAD_BYTES)
 
 
 def plain_breaks(text: str) -> str:

@@ -1,19 +1,14 @@
 r"""The built-in corpus: documentation on every machine that can run rungwise.
 
-Docstrings of the standard library and of packages are read with `ast`, the language reference
-(`pydoc_data.topics`) with `ast.literal_eval`: nothing is imported or executed. A document is a
-module or a topic of the reference, labelled with its library.
-
-Convert a docstring to English prose: paragraphs of sentences, without code, tables and markup.
+Docstrings of the standard library and of packages are read with `ast`, and nothing is executed. A
+document is a module or a topic of the language reference, labelled with its library. Docstrings
+become English prose, without code, tables and markup:
 
     prose("Shift it.\n\nParameters\n----------\naxis : int\n    The `axis`.\n\n>>> shift(x)")
         == ["Shift it.", "axis: The axis."]
 
-Docstrings mix reST, the numpy and Google dialects and Markdown, so this works line by line: it
-skips doctests, directives that hold code, literal and fenced blocks, and tables; turns a parameter
-into "name: description"; strips inline markup; and drops lines that still do not read as words. A
-line break in a paragraph ends a sentence.
-"""
+They mix reST, the numpy and Google dialects and Markdown, so this works line by line, and drops
+lines that do not read as words. A line break in a paragraph ends a sentence."""
 
 import ast
 import functools
@@ -279,10 +274,8 @@ def list_modules(packages: Iterable[str], key: str) -> list[SourceFile]:
 
 
 def read_modules(modules: Iterable[SourceFile], key: str) -> Iterator[RawDocument]:
-    """Yield a document per module (or topic), its paragraphs the docstrings in source order.
-
-    A paragraph that a module repeats (generated methods, shared parameters) is kept once.
-    """
+    """Yield a document per module (or topic), its paragraphs the docstrings in source order. A
+    paragraph that a module repeats (generated methods, shared parameters) is kept once."""
     # A syntax tree holds no garbage, and looking for it doubles the time.
     collecting = gc.isenabled()
     gc.disable()

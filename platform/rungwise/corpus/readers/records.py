@@ -1,8 +1,7 @@
 """Read raw documents from records: JSON Lines objects, and rows of Parquet and Arrow files.
 
 A line, row group or record batch belongs to the range of its file that holds its first byte. A
-document's id is `{file}:{offset of the line}` or `{file}:{row number}` unless a field holds it.
-"""
+document's id is `{file}:{offset of the line}` or `{file}:{row number}` unless a field holds it."""
 
 import contextlib
 import json
@@ -65,9 +64,10 @@ class RecordFields:
         if not isinstance(text, str):
             detail = f"the field {source.text_field!r} must be text, found {type(text).__name__}"
             return self._skip(at, num_bytes, "no text", detail, "text_field")
+        # A lone surrogate, which JSON can hold, counts three.
         if (
             len(text) * 4 > reader.maximum_bytes
-            and streams.utf8_length(text) > reader.maximum_bytes
+            and len(text.encode("utf-8", "surrogatepass")) > reader.maximum_bytes
         ):
             return reader.skip_too_long(at, num_bytes, self._unit)
         spans = None if source.spans_field is None else record[source.spans_field]
@@ -232,8 +232,8 @@ def arrow_documents(reader: FileReader, source: ArrowSource) -> Iterator[RawDocu
                     rows = range(row, row + batch.num_rows)
                     row = rows.stop
                     if rows and reader.contains(at):
-                        valid = _validate(batch.select(fields.names))
                         stored = stream.tell() - at
+                        valid = _validate(batch.select(fields.names))
                         yield from _row_documents(reader, fields, valid, rows, stored)
         except (pa.ArrowException, OSError) as error:
             yield _skip_rest(reader, row, _size(reader), error)

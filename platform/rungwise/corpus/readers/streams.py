@@ -1,9 +1,7 @@
-"""The bytes of a file, decompressed as far as they are intact, and their lines with offsets.
+"""The bytes of a file, decompressed as far as they are intact, their lines with offsets, and the
+encoding of bytes that state none.
 
-Memory holds at most a piece and one line, and a line only up to the limit: 200 MB without a line
-break need no more memory than the longest permitted line.
-
-Recognise the encoding of bytes that state none, for corpora and labelled data alike.
+Memory holds at most a piece and one line, and a line only up to a limit.
 
     byte order mark, or zero bytes in the places of UTF-16 and UTF-32 ──> that
     valid UTF-8                                                      ──> UTF-8
@@ -23,7 +21,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import accumulate
+from itertools import chain
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -52,7 +50,6 @@ _ARCHIVES = {
     b"PK\3\4": "a zip archive: unpack it",
     b"%PDF": "a PDF: extract its text",
 }
-_TAR, _TAR_AT = b"ustar", 257
 # The most frequent characters of each language, which are hardly any text in another encoding.
 _FREQUENT = {
     "gb18030": "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着"
@@ -104,7 +101,7 @@ def detect_encoding(content: bytes) -> str | None:
 
 def archive_kind(head: bytes) -> str:
     """Return what a file that is no text is, and what to do, or ""."""
-    if head[_TAR_AT:].startswith(_TAR):
+    if head[257:].startswith(b"ustar"):
         return "a tar archive: unpack it"
     return next((kind for magic, kind in _ARCHIVES.items() if head.startswith(magic)), "")
 
@@ -165,14 +162,6 @@ _PACKED_FACTOR = 3
 # An .xz file that states a larger dictionary is refused before memory is taken for it.
 _XZ_MEMORY_BYTES = 1 << 30
 
-# (offset, whole lines with their breaks, 0), or (offset, [], length of a line that is too long)
-Lines = tuple[int, list[bytes], int]
-
-
-def _zstandard(stream: BinaryIO) -> Any:
-    # python-zstandard's own stream does not report a truncated file.
-    return pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
-
 
 class _Streams:
     """The content of streams that follow each other in an .xz or .bz2 file, with zeros between them
@@ -184,12 +173,6 @@ class _Streams:
         self._stream: Any = None
         self._begin = 0  # where what is not known to be intact begins
 
-    def __enter__(self) -> "_Streams":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass  # the file is closed by who opened it
-
     def tell(self) -> int:
         return self._begin
 
@@ -197,9 +180,12 @@ class _Streams:
         """Return at most `num_bytes`, none at the end."""
         while True:
             if self._stream is None or self._stream.eof:
-                rest = b"" if self._stream is None else self._stream.unused_data
-                if not (packed := self._skip_zeros(rest)):
-                    return b""
+                packed = b"" if self._stream is None else self._stream.unused_data
+                while not packed.lstrip(b"\0"):
+                    if not (packed := self._packed.read(_UNPACKED_PIECE)):
+                        return b""
+                packed = packed.lstrip(b"\0")
+                self._begin = self._packed.tell() - len(packed)
                 self._stream = self._new()
             else:
                 self._begin = self._packed.tell()
@@ -209,38 +195,25 @@ class _Streams:
             if piece := self._stream.decompress(packed, num_bytes):
                 return piece
 
-    def _skip_zeros(self, rest: bytes) -> bytes:
-        while not (stream := rest.lstrip(b"\0")):
-            if not (rest := self._packed.read(_UNPACKED_PIECE)):
-                return b""
-        self._begin = self._packed.tell() - len(stream)
-        return stream
-
-
-def _xz(packed: BinaryIO) -> _Streams:
-    return _Streams(
-        packed, partial(lzma.LZMADecompressor, format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
-    )
-
-
-def _bzip2(packed: BinaryIO) -> _Streams:
-    return _Streams(packed, bz2.BZ2Decompressor)
-
 
 _OPEN: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": gzip.open,
     ".bgz": gzip.open,
-    ".bz2": _bzip2,
-    ".xz": _xz,
-    ".zst": _zstandard,
+    ".bz2": partial(_Streams, decompressor=bz2.BZ2Decompressor),
+    ".xz": partial(
+        _Streams,
+        decompressor=partial(
+            lzma.LZMADecompressor, format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES
+        ),
+    ),
+    # python-zstandard's own stream does not report a truncated file.
+    ".zst": lambda stream: pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"),
 }
 
 
 class UnsoundError(Exception):
-    """The content of a file is intact for `at` bytes and cannot be read further.
-
-    `lost` counts stored bytes; after a decoding error, those of the unpacked content.
-    """
+    """The content of a file is intact for `at` bytes and cannot be read further. `lost` counts
+    stored bytes; after a decoding error, those of the unpacked content."""
 
     def __init__(self, reason: str, detail: str, at: int, lost: int) -> None:
         super().__init__(detail)
@@ -261,9 +234,7 @@ def estimate_unpacked_bytes(file: SourceFile) -> int:
 
 def read_pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
     """Yield the decompressed content from `begin` on; `end` is roughly where the reader stops.
-
-    Compressed files ignore both. Raises UnsoundError where they are corrupt or truncated.
-    """
+    Compressed files ignore both. Raises UnsoundError where they are corrupt or truncated."""
     with file.open() as stream:
         if suffix := compression_suffix(file.name):
             yield from _unpack(stream, suffix, file.size_bytes)
@@ -277,7 +248,7 @@ def read_pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Ite
 
 
 def read_head(file: SourceFile, num_bytes: int) -> bytes:
-    """Return the first bytes of the content, fewer if it is damaged: its reader reports that."""
+    """Return the first bytes of the content, fewer if it is damaged."""
     return read_start(file, num_bytes)[0]
 
 
@@ -310,35 +281,32 @@ def is_pointer(content: bytes) -> bool:
 
 
 def _unpack(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
-    at = 0
-    with _OPEN[suffix.lower()](stream) as content:
-        # read1 returns what is available, so no intact data before an error are lost.
-        is_zstandard = suffix.lower() == ".zst"
-        read_piece = content.read if is_zstandard else content.read1
-        piece_bytes = _ZSTANDARD_PIECE if is_zstandard else _UNPACKED_PIECE
-        try:
-            while piece := read_piece(piece_bytes):
-                yield piece
-                at += len(piece)
-        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            # pyarrow reports truncation only in its message.
-            is_cut = isinstance(error, EOFError) or "Truncated" in str(error)
-            detail = f"a cut-off {suffix}" if is_cut else f"an unsound {suffix} ({error})"
-            raise UnsoundError(
-                CUT_OFF if is_cut else UNSOUND,
-                f"{detail}, sound for {at:,} bytes of its content",
-                at,
-                max(1, size_bytes - (content if isinstance(content, _Streams) else stream).tell()),
-            ) from None
+    content, at = _OPEN[suffix.lower()](stream), 0
+    # read1 returns what is available, so no intact data before an error are lost.
+    is_zstandard = suffix.lower() == ".zst"
+    read_piece = content.read if is_zstandard else content.read1
+    try:
+        while piece := read_piece(_ZSTANDARD_PIECE if is_zstandard else _UNPACKED_PIECE):
+            yield piece
+            at += len(piece)
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        # pyarrow reports truncation only in its message.
+        is_cut = isinstance(error, EOFError) or "Truncated" in str(error)
+        detail = f"a cut-off {suffix}" if is_cut else f"an unsound {suffix} ({error})"
+        read_bytes = (content if isinstance(content, _Streams) else stream).tell()
+        raise UnsoundError(
+            CUT_OFF if is_cut else UNSOUND,
+            f"{detail}, sound for {at:,} bytes of its content",
+            at,
+            max(1, size_bytes - read_bytes),
+        ) from None
 
 
 def transcode(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Transcode `content` to UTF-8; raises UnsoundError, with an offset in UTF-8, if it cannot.
-
-    For encodings whose line breaks are not those of ASCII; their files are never split.
-    """
+    """Transcode `content` to UTF-8; raises UnsoundError, with an offset in UTF-8, if it cannot. For
+    encodings whose line breaks are not those of ASCII; their files are never split."""
     decoder = codecs.getincrementaldecoder(encoding)()
     pieces = iter(content)
     at = 0
@@ -354,48 +322,33 @@ def transcode(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 
 def split_lines(
-    content: Iterable[bytes], offset: int, maximum_bytes: int, first_ends_by: int | None = None
-) -> Iterator[Lines]:
-    """Yield the lines of `content`, which begins at `offset`; LF, CRLF and CR end a line.
-
-    A line of more than `maximum_bytes` is only counted. Yields nothing if the first line extends
-    past `first_ends_by`.
-    """
-    # The parts of the last line, none if it is too long, and its length.
-    parts: list[bytes] = []
-    line_bytes = 0
-    start = offset
-    for piece in with_whole_breaks(content):
-        lines = piece.splitlines(keepends=True)
-        if line_bytes:
-            part = lines.pop(0)
-            line_bytes += len(part)
-            parts = [*parts, part] if line_bytes <= maximum_bytes else []
-            if offset == start and first_ends_by is not None and line_bytes > first_ends_by - start:
-                return
-            if not part.endswith((b"\n", b"\r")):
-                continue
-            yield (offset, [b"".join(parts)], 0) if parts else (offset, [], line_bytes)
-            offset, parts, line_bytes = offset + line_bytes, [], 0
-        if lines and not lines[-1].endswith((b"\n", b"\r")):
-            parts = [lines.pop()]
-            line_bytes = len(parts[0])
-            parts = parts if line_bytes <= maximum_bytes else []
-        if not lines:
+    content: Iterable[bytes], offset: int, maximum_bytes: int, part_bytes: int
+) -> Iterator[tuple[int, bytes, bool, bool]]:
+    """Yield the lines of `content`, which begins at `offset`, with their breaks (LF, CRLF or CR):
+    the offset, the bytes, and whether a line begins and ends there. One of more than
+    `maximum_bytes` comes in parts of about `part_bytes`."""
+    rest: list[bytes] = []
+    rest_bytes, begins = 0, True
+    for piece in chain(with_whole_breaks(content), [b""]):
+        rest.append(piece)
+        rest_bytes += len(piece)
+        if piece and rest_bytes <= maximum_bytes and b"\n" not in piece and b"\r" not in piece:
             continue
-        groups = [lines] if max(map(len, lines)) <= maximum_bytes else [[line] for line in lines]
-        for group in groups:
-            num_bytes = sum(map(len, group))
-            is_too_long = len(group) == 1 and num_bytes > maximum_bytes
-            yield (offset, [], num_bytes) if is_too_long else (offset, group, 0)
-            offset += num_bytes
-    if line_bytes:
-        yield (offset, [b"".join(parts)], 0) if parts else (offset, [], line_bytes)
+        lines, rest, rest_bytes = b"".join(rest).splitlines(keepends=True), [], 0
+        for line in lines:
+            while len(line) > maximum_bytes:
+                part = cut(line, part_bytes)
+                yield offset, part, begins, False
+                offset, line, begins = offset + len(part), line[len(part) :], False
+            if piece and not line.endswith((b"\n", b"\r")):
+                rest, rest_bytes = [line], len(line)
+            else:
+                yield offset, line, begins, True
+                offset, begins = offset + len(line), True
 
 
 def cut(line: bytes, num_bytes: int) -> bytes:
-    """Return the beginning of a longer line, up to the last blank of its `num_bytes`, or else at
-    the end of a character of UTF-8."""
+    """Return the beginning of a longer line, up to a blank, or else the end of a character."""
     end = max(line.rfind(blank, num_bytes // 2, num_bytes) for blank in (b" ", b"\t")) + 1
     if not end:
         end = num_bytes
@@ -414,19 +367,3 @@ def with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
             yield whole
     if rest:
         yield rest
-
-
-def line_number(file: SourceFile, offset: int) -> int:
-    """Return the line number, from 1, at `offset`, for messages: it reads all before it."""
-    number = 0
-    for at, lines, _ in split_lines(read_pieces(file), 0, _LARGEST_PIECE):
-        begins = list(accumulate(map(len, lines[:-1]), initial=at))
-        number += sum(begin <= offset for begin in begins)
-        if begins[-1] > offset:
-            break
-    return number
-
-
-def utf8_length(text: str) -> int:
-    """Return the UTF-8 length; a lone surrogate, which JSON can hold, counts three."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

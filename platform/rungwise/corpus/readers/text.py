@@ -1,20 +1,17 @@
-"""Read raw documents from text files: plain text and WikiText.
+"""Read raw documents from text files: plain text, WikiText, and plain-text records of web archives.
 
 A document belongs to the range in which it begins, so a file may be split anywhere. Undecodable or
-too long content becomes a document without text, with a reason and its damage, and reading goes on.
-Ids are `{file}` or `{file}:{offset}`, relative to the source, so that they survive a move.
-
-Read the text of web archives: WET records, and plain-text records of a WARC.
-
-Needs warcio (`pip install rungwise[web]`). HTML is skipped: extracting its text is the work of
-tools such as those that made the WET. Ids are `{file}:{offset}`, in the unpacked content.
+too long content becomes a document without text, with its damage, and reading goes on. Ids are
+`{file}` or `{file}:{offset}` in the unpacked content, relative to the source, so that they survive
+a move.
 """
 
 import codecs
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import accumulate, compress, count
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from rungwise.core.errors import UserError
@@ -101,7 +98,14 @@ def text_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocume
         return
     match source.documents:
         case "file":
-            yield from _file_document(reader, source)
+            content = _read_whole(reader)
+            if content is None:
+                yield reader.skip_too_long(None, reader.file.size_bytes)
+                return
+            content = content.removeprefix(codecs.BOM_UTF8)
+            document = _text_document(reader, source, 0, content, reader.file.name)
+            if document.damage or document.paragraphs:
+                yield document
         case "chunk":
             yield from _chunk_documents(reader, source)
         case "blank_line":
@@ -113,60 +117,39 @@ def text_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocume
                 if line is None:
                     yield reader.skip_too_long(offset, length)
                 elif not _BLANK(line):
-                    id_ = reader.document_id(offset)
-                    yield _text_document(reader, source, id_, offset, line)
+                    yield _text_document(reader, source, offset, line)
 
 
 class _OpenDocument:
     """The lines of a document that is being read, up to the limit."""
 
-    def __init__(self, reader: FileReader, begin: int) -> None:
+    def __init__(
+        self, reader: FileReader, begin: int, read: Callable[[int, bytes], RawDocument]
+    ) -> None:
         self._reader = reader
         self._begin = begin
+        self._read = read
         self.num_bytes = 0
         self._lines: list[bytes] = []
 
-    def add(self, lines: Sequence[bytes], num_bytes: int) -> None:
-        """Add lines of `num_bytes`, none if they are too long to be read."""
+    def add(self, line: bytes | None, num_bytes: int) -> None:
+        """Add a line of `num_bytes`, None if it is too long to be read."""
         self.num_bytes += num_bytes
-        if not self._is_too_long:
-            self._lines += lines
+        if line is not None and not self._is_too_long:
+            self._lines.append(line)
 
-    def text(self, source: TextSource) -> RawDocument:
+    def finish(self) -> Iterator[RawDocument]:
+        """Yield the document, or nothing if it has no paragraph."""
         if self._is_too_long:
-            return self._reader.skip_too_long(self._begin, self.num_bytes)
-        id_, content = self._reader.document_id(self._begin), b"".join(self._lines)
-        return _text_document(self._reader, source, id_, self._begin, content)
-
-    def article(self) -> Iterator[RawDocument]:
-        """Yield the article of WikiText, or nothing if it has no paragraph."""
-        reader, content = self._reader, b"".join(self._lines)
-        if self._is_too_long:
-            yield reader.skip_too_long(self._begin, self.num_bytes)
+            yield self._reader.skip_too_long(self._begin, self.num_bytes)
             return
-        try:
-            text, encoding = reader.decode(content)
-        except UnicodeDecodeError as error:
-            yield reader.skip_undecoded(self._begin, content, error)
-        else:
-            if paragraphs := _wikitext_paragraphs(text):
-                id_ = reader.document_id(self._begin)
-                yield RawDocument(id_, reader.label, paragraphs, encoding=encoding)
+        document = self._read(self._begin, b"".join(self._lines))
+        if document.damage or document.paragraphs:
+            yield document
 
     @property
     def _is_too_long(self) -> bool:
         return self.num_bytes > self._reader.maximum_bytes + BREAK_BYTES
-
-
-def _file_document(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
-    content = _read_whole(reader)
-    if content is None:
-        yield reader.skip_too_long(None, reader.file.size_bytes)
-        return
-    content = content.removeprefix(codecs.BOM_UTF8)
-    document = _text_document(reader, source, reader.file.name, 0, content)
-    if document.damage or document.paragraphs:
-        yield document
 
 
 def _read_whole(reader: FileReader) -> bytes | None:
@@ -187,12 +170,10 @@ def _read_whole(reader: FileReader) -> bytes | None:
 
 
 def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
-    """Yield a document per `chunk_kilobytes` of the file, the same wherever it is split.
-
-    A chunk begins with the first line in it; in wrapped text, the first after a blank line. What
-    has no such place is cut when it is twice as large: at a line, else at a blank, else at a
-    character. With `boilerplate`, the file is one range.
-    """
+    """Yield a document per `chunk_kilobytes` of the file, the same wherever it is split. A chunk
+    begins with the first line in it; in wrapped text, the first after a blank line. What has no
+    such place is cut when it is twice as large: at a line, else at a blank, else at a character.
+    With `boilerplate`, the file is one range."""
     first, last, around = 0, None, 0
     if source.boilerplate:
         content = _read_whole(reader)
@@ -209,7 +190,8 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
     next_chunk, chunk = (-1 if is_wrapped and reader.begin else 0), -1
     document: _OpenDocument | None = None
     part_bytes = max(chunk_bytes, _SMALLEST_PART)
-    for offset, part, begins_line in reader.line_parts(part_bytes):
+    read = partial(_text_document, reader, source)
+    for offset, part, begins_line, _ in reader.line_parts(2 * part_bytes, part_bytes):
         if offset < first:
             continue
         if last is not None and offset >= last:
@@ -222,86 +204,78 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
         is_cut = document and (not begins_line or document.num_bytes + len(part) > 2 * part_bytes)
         if begins_chunk or (is_cut and not is_blank):
             if document:
-                yield replace(document.text(source), boilerplate=around)
+                yield from (replace(one, boilerplate=around) for one in document.finish())
                 around = 0
             if begins_chunk and reader.is_past_end(next_chunk * chunk_bytes):
                 return
-            chunk, document = max(chunk, next_chunk), _OpenDocument(reader, offset)
+            chunk, document = max(chunk, next_chunk), _OpenDocument(reader, offset, read)
         if document:
-            document.add([part], len(part))
-        elif reader.is_past_end(offset):
+            document.add(part, len(part))
+        elif begins_line and reader.is_past_end(offset):
             return
     if document:
-        yield replace(document.text(source), boilerplate=around)
+        yield from (replace(one, boilerplate=around) for one in document.finish())
 
 
 def _block_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield the blocks that follow blank lines of a range, even past `end`, or open the file."""
     document: _OpenDocument | None = None
     follows_blank = reader.begin == 0
-    for offset, lines, too_long in reader.batches():
-        offsets = [offset, offset + too_long]
-        if lines:
-            offsets = list(accumulate(map(len, lines), initial=offset))
-        begin, last = 0, len(offsets) - 1
-        # Up to each blank line, then to the end of the batch, where a block may stay open.
-        for number in [*compress(count(), map(_BLANK, lines)), last]:
-            if number > begin and follows_blank:
-                document = document or _OpenDocument(reader, offsets[begin])
-                document.add(lines[begin:number], offsets[number] - offsets[begin])
-            begin = number + 1
-            if number == last:
-                break
+    read = partial(_text_document, reader, source)
+    for offset, length, line in reader.lines():
+        if line is not None and _BLANK(line):
             if document:
-                yield document.text(source)
+                yield from document.finish()
                 document = None
-            if reader.is_past_end(offsets[number]):
-                return
             follows_blank = True
-        if not follows_blank and reader.is_past_end(offset):
+        elif follows_blank:
+            document = document or _OpenDocument(reader, offset, read)
+            document.add(line, length)
+        if document is None and reader.is_past_end(offset):
             return
     if document:
-        yield document.text(source)
+        yield from document.finish()
 
 
 def _text_document(
-    reader: FileReader, source: TextSource, id_: str, offset: int, content: bytes
+    reader: FileReader, source: TextSource, offset: int, content: bytes, id_: str = ""
 ) -> RawDocument:
     if len(content) > reader.maximum_bytes < len(content.rstrip(b"\r\n")):
         return reader.skip_too_long(offset, len(content))
-    try:
-        text, encoding = reader.decode(content)
-    except UnicodeDecodeError as error:
-        return reader.skip_undecoded(offset, content, error)
-    text = text.removesuffix("\n")
-    is_book = source.boilerplate and source.documents == "file"
-    book = gutenberg_text(text) if is_book else text
-    return RawDocument(
-        id_,
-        reader.label,
-        [text] if source.documents == "line" else split_paragraphs(book, source.lines),
-        segmented=source.lines == "sentence",
-        boilerplate=len(text) - len(book),
-        encoding=encoding,
-    )
+    boilerplate = 0
+
+    def paragraphs(text: str) -> list[str]:
+        nonlocal boilerplate
+        text = text.removesuffix("\n")
+        if source.documents == "line":
+            return [text]
+        is_book = source.boilerplate and source.documents == "file"
+        book = gutenberg_text(text) if is_book else text
+        boilerplate = len(text) - len(book)
+        return split_paragraphs(book, source.lines)
+
+    document = reader.document(offset, content, paragraphs, source.lines == "sentence", id_)
+    document.boilerplate = boilerplate
+    return document
 
 
 def wikitext_documents(reader: FileReader) -> Iterator[RawDocument]:
     """Yield the articles whose titles are in the range, and any text before a file's first."""
-    document = None if reader.begin else _OpenDocument(reader, 0)
+    read = partial(reader.document, split=_wikitext_paragraphs)
+    document = None if reader.begin else _OpenDocument(reader, 0, read)
     for offset, length, line in reader.lines():
         if line is not None and b"=" in line and _WIKITEXT_TITLE.match(line):
             if document:
-                yield from document.article()
+                yield from document.finish()
             if reader.is_past_end(offset):
                 return
-            document = _OpenDocument(reader, offset)
+            document = _OpenDocument(reader, offset, read)
         elif document is None and reader.is_past_end(offset):
             return
         if document:
-            document.add([] if line is None else [line], length)
+            document.add(line, length)
     if document:
-        yield from document.article()
+        yield from document.finish()
 
 
 def _wikitext_paragraphs(text: str) -> list[str]:
@@ -361,18 +335,8 @@ def warc_documents(reader: FileReader, source: WarcSource) -> Iterator[RawDocume
                 detail = "a cut-off record, or one without its length"
                 yield reader.skip(offset, num_bytes, streams.CUT_OFF, detail)
                 continue
-            try:
-                text, encoding = reader.decode(content)
-            except UnicodeDecodeError as error:
-                yield reader.skip_undecoded(offset, content, error)
-                continue
-            yield RawDocument(
-                reader.document_id(offset),
-                reader.label,
-                split_paragraphs(text, source.lines),
-                segmented=source.lines == "sentence",
-                encoding=encoding,
-            )
+            split = partial(split_paragraphs, layout=source.lines)
+            yield reader.document(offset, content, split, source.lines == "sentence")
     except ArchiveLoadFailed as error:
         at = records.offset
         yield reader.skip_rest(at, max(1, unpacked.length() - at), error, "byte")

@@ -19,7 +19,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.decontamination import find_texts
+from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.summary import CORPORA, read_split
 from rungwise.evaluation import statistics
 from rungwise.evaluation.comparison.errors import prediction_rows, write_predictions

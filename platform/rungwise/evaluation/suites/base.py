@@ -20,7 +20,7 @@ from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import SpecialIds
-from rungwise.corpus.deduplication.overlap import mark_repeats
+from rungwise.corpus.cleaning.overlap import mark_repeats
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary, read_split
 from rungwise.evaluation.suites.items import Items

@@ -24,7 +24,7 @@ from pydantic import Field, field_validator
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.recent import Recent
 from rungwise.core.storage.outside import Paths, list_matching_files
-from rungwise.corpus.cleaning.decontamination import find_texts
+from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import FileSuite, Rung, Suite, SuiteResult, read_texts

@@ -17,7 +17,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import TokenisedText
 from rungwise.core.wording import format_count
-from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import CorpusSummary

@@ -11,10 +11,10 @@ from pydantic import BeforeValidator, field_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.storage.archives import refuse_bomb
+from rungwise.core.storage.outside import refuse_bomb
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.wording import list_first
-from rungwise.corpus.config import DETECT, find_codec
+from rungwise.corpus.config import DETECT, has_ascii_breaks
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 from rungwise.tasks.kinds.examples import Example, Kind
 
@@ -37,7 +37,7 @@ class FormatConfig(Config, ABC):
     @field_validator("encoding")
     @classmethod
     def _known(cls, encoding: str) -> str:
-        find_codec(encoding)
+        has_ascii_breaks(encoding)
         if encoding == DETECT:
             raise ValueError(f"{DETECT} is for corpora; name the encoding, such as gb18030")
         return encoding

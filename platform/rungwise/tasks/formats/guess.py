@@ -13,9 +13,8 @@ from typing import Any
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.archives import find
 from rungwise.core.storage.object_store import is_remote
-from rungwise.core.storage.outside import list_matching_files
+from rungwise.core.storage.outside import find, list_matching_files
 from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
 from rungwise.core.wording import list_first
 from rungwise.corpus.cleaning.characters import describe_lost_characters

@@ -1,0 +1,258 @@
+"""Find the passages of held-out documents that stand in training documents too, and take them out.
+
+A held-out sentence stands in training if
+
+- a training sentence has all its words, five or more; or
+- it shares a word of a run of 13 words with a training document (Brown et al. 2020,
+  arXiv:2005.14165, appendix C); or
+- it lies in a paragraph of which 70 % stands in training by these two rules: a near-duplicate.
+
+Words are runs of letters and digits in any case, and single characters of scripts without blanks,
+so punctuation and line breaks make no difference.
+
+N passages: runs of words, then sentences
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from rungwise.corpus.cleaning.characters import DOCUMENT, clean
+from rungwise.corpus.cleaning.duplicates import mix
+from rungwise.corpus.cleaning.quality import is_word, is_word_alone
+from rungwise.corpus.document import Document, text_length
+
+STANDS_IN_TRAINING = "stands in training"
+TRAINING = -1  # in the place of a range
+_RUN_WORDS = 13
+_SENTENCE_WORDS = 5
+_PARAGRAPH_SHARE = 0.7
+# Bytes shuffled per passage: a hash and a place.
+ROW_BYTES = 24
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_CHARACTERS_AT_ONCE = 1 << 20
+_NONE = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+class WordRuns(NamedTuple):
+    """The hash of each run, (N,) uint64, and its first and last line, (N,) int64."""
+
+    hashes: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+
+
+class Words(NamedTuple):
+    """The hash of each word, its line and its document, all (words,)."""
+
+    hashes: np.ndarray
+    line: np.ndarray
+    document: np.ndarray
+
+
+def hash_runs(words: Words, size: int) -> WordRuns:
+    """Hash the runs of `size` words, none of which spans two documents."""
+    count = len(words.hashes) - size + 1
+    if count <= 0:
+        return WordRuns(*_NONE)
+    hashes = np.zeros(count, np.uint64)
+    for offset in range(size):
+        hashes *= _FACTOR
+        hashes += words.hashes[offset : offset + count]
+    whole = words.document[:count] == words.document[size - 1 :]
+    return WordRuns(mix(hashes[whole]), words.line[:count][whole], words.line[size - 1 :][whole])
+
+
+def hash_lines(words: Words, least_words: int) -> WordRuns:
+    """Hash each line of at least so many words as a whole."""
+    begins = np.flatnonzero(np.diff(words.line, prepend=-1))
+    if not len(begins):
+        return WordRuns(*_NONE)
+    sizes = np.diff(begins, append=len(words.line))
+    places = (np.arange(len(words.line)) - np.repeat(begins, sizes)).astype(np.uint64)
+    hashes = np.add.reduceat(mix(words.hashes + places * _FACTOR), begins)
+    long = sizes >= least_words
+    # The number of words keeps a line apart from a run of as many words.
+    hashes = mix(hashes + mix(sizes.astype(np.uint64)))[long]
+    line = words.line[begins][long]
+    return WordRuns(hashes, line, line)
+
+
+def batch_sentences(documents: Iterable[Sequence[str]]) -> Iterator[list[str]]:
+    """Join the sentences of documents to batches of a megabyte, with marks between documents."""
+    batch: list[str] = []
+    characters = 0
+    for sentences in documents:
+        batch += [*sentences, DOCUMENT]
+        characters += sum(map(len, sentences))
+        if characters >= _CHARACTERS_AT_ONCE:
+            yield batch
+            batch, characters = [], 0
+    yield batch
+
+
+def hash_words(lines: Sequence[str]) -> Words:
+    """Hash the words of sentences with marks between documents."""
+    text = "\n".join(lines).lower()
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    inside, alone = is_word(codes), is_word_alone(codes)
+    starts = inside.copy()
+    starts[1:] &= ~inside[:-1] | alone[1:] | alone[:-1]
+    begins, places = np.nonzero(starts)[0], np.nonzero(inside)[0]
+    if not len(begins):
+        return Words(*_NONE)
+    # The hash of a word is the sum of its characters' hashes, each with its position.
+    letters = places - begins[np.cumsum(starts)[places] - 1]
+    letters = mix(codes[places].astype(np.uint64) + (letters.astype(np.uint64) << np.uint64(32)))
+    return Words(
+        mix(np.add.reduceat(letters, np.searchsorted(places, begins))),
+        np.cumsum(codes == ord("\n"))[begins],
+        np.cumsum(codes == ord(DOCUMENT))[begins],
+    )
+
+
+def find_texts(texts: Sequence[str], documents: Iterable[Sequence[str]], ngram: int) -> np.ndarray:
+    """Mark the texts (T,) of which every run of `ngram` words stands in one of the documents, given
+    by their sentences. A text of fewer words is not marked."""
+    lines = [line for text in texts for line in (" ".join(clean(text).text.split()), DOCUMENT)]
+    hashes, first, _ = hash_runs(hash_words(lines), ngram)
+    unique, place = np.unique(hashes, return_inverse=True)
+    present = np.zeros(len(unique), dtype=bool)
+    for batch in batch_sentences(documents):
+        present |= np.isin(unique, hash_runs(hash_words(batch), ngram).hashes)
+    runs, hits = (
+        np.bincount(first // 2, weights, len(texts)) for weights in (None, present[place])
+    )
+    return (runs > 0) & (hits == runs)
+
+
+def make_filter(number: int) -> np.ndarray:
+    """Return an empty filter for so many hashes: bits, uint8, ten or more for each. Of others, it
+    takes a tenth for members; above 256 MiB it stays as large, and takes more."""
+    bits = min(max(16, (10 * number).bit_length()), 31)
+    return np.zeros(1 << (bits - 3), np.uint8)
+
+
+def _find_bits(members: np.ndarray, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the byte of each hash in a filter, and its bit there."""
+    place = hashes & np.uint64(8 * len(members) - 1)
+    bit = np.left_shift(np.uint8(1), (place & np.uint64(7)).astype(np.uint8))
+    return (place >> np.uint64(3)).astype(np.int64), bit
+
+
+def add_hashes(members: np.ndarray, hashes: np.ndarray) -> None:
+    """Add hashes to a filter."""
+    byte, bit = _find_bits(members, hashes)
+    np.bitwise_or.at(members, byte, bit)
+
+
+def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
+    """Hash the passages of documents, given by their sentences: (N,) uint64, in order."""
+    hashes = [np.empty(0, np.uint64)]
+    for lines in batch_sentences(documents):
+        words = hash_words(lines)
+        hashes += [hash_runs(words, _RUN_WORDS).hashes, hash_lines(words, _SENTENCE_WORDS).hashes]
+    return np.concatenate(hashes)
+
+
+def select_common(passages: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+    """Return the distinct hashes of training passages that may stand in held-out documents too, of
+    which `held_out` is a filter."""
+    byte, bit = _find_bits(held_out, passages)
+    # Sorted, since np.unique of integers builds a table of hashes, which takes far longer.
+    common = np.sort(passages[held_out[byte] & bit > 0])
+    return common[np.append(True, common[1:] != common[:-1])[: len(common)]]
+
+
+def passage_rows(hashes: np.ndarray, number: int, num_partitions: int) -> pa.Table:
+    """Return a row per passage of the held-out text of range `number`, or of TRAINING."""
+    return pa.table(
+        {
+            "partition": (hashes % np.uint64(num_partitions)).astype(np.int64),
+            "hash": hashes,
+            "range": np.full(len(hashes), number, np.int32),
+            "passage": np.arange(len(hashes), dtype=np.int32),
+        }
+    )
+
+
+def find_passages(rows: pa.Table) -> np.ndarray:
+    """Return the held-out passages of this partition that stand in training, (N, 3): range,
+    passage and 0, sorted."""
+    hashes, range_, passage = (rows[name].to_numpy() for name in ("hash", "range", "passage"))
+    held_out = range_ != TRAINING
+    hit = held_out & np.isin(hashes, hashes[~held_out])
+    places = np.column_stack([range_[hit], passage[hit], np.zeros(hit.sum())]).astype(np.int64)
+    return places[np.lexsort(places.T[::-1])]
+
+
+def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
+    """Mark the sentences (S,) of held-out documents that stand in training. `passages`, (N,), are
+    indices into `hash_passages` of the sentences of `table`."""
+    begin = 0
+    marks = [np.empty(0, bool)]
+    columns = (table[name].to_pylist() for name in ("sentences", "paragraph_starts"))
+    starts_paragraph = [
+        index in starts
+        for sentences, paragraph_starts in zip(*columns, strict=True)
+        for starts in [frozenset(paragraph_starts)]
+        for index in [*range(len(sentences)), 0]  # the mark after a document
+    ]
+    paragraphs = np.cumsum(starts_paragraph)
+    line = 0
+    for lines in batch_sentences(table["sentences"].to_pylist()):
+        words = hash_words(lines)
+        runs, whole = hash_runs(words, _RUN_WORDS), hash_lines(words, _SENTENCE_WORDS)
+        end = begin + len(runs.hashes) + len(whole.hashes)
+        hits = np.isin(np.arange(begin, end), passages)
+        in_run, in_sentence = np.split(hits, [len(runs.hashes)])
+        change = np.zeros(len(lines) + 1, np.int64)
+        np.add.at(change, runs.first[in_run], 1)
+        np.add.at(change, runs.last[in_run] + 1, -1)
+        mark = np.cumsum(change)[:-1] > 0
+        mark[whole.first[in_sentence]] = True
+        marks.append(_add_paragraphs(mark, lines, paragraphs[line : line + len(lines)]))
+        begin, line = end, line + len(lines)
+    return np.concatenate(marks)
+
+
+def mark_repeats(table: pa.Table, training: Iterable[Sequence[str]]) -> np.ndarray:
+    """Mark the sentences (S,) of held-out documents, which `table` holds, that stand in training
+    documents, given by their sentences; in memory."""
+    passages = hash_passages(table["sentences"].to_pylist())
+    repeated = np.isin(passages, hash_passages(training))
+    return mark_sentences(table, np.flatnonzero(repeated))
+
+
+def _add_paragraphs(mark: np.ndarray, lines: Sequence[str], paragraph: np.ndarray) -> np.ndarray:
+    """Mark all lines of a paragraph of which most is marked; leave out marks between documents."""
+    if not len(lines):
+        return mark
+    sizes = np.array([len(text) for text in lines])
+    owner = paragraph - paragraph[0]
+    size, marked = (np.bincount(owner, weights) for weights in (sizes, sizes * mark))
+    mark = mark | (marked >= _PARAGRAPH_SHARE * size)[owner]
+    return mark[np.array([text != DOCUMENT for text in lines])]
+
+
+def keep_sentences(
+    table: pa.Table, sentence_stays: np.ndarray, minimum_characters: int
+) -> tuple[pa.Table, np.ndarray]:
+    """Return a table of `RangeBuilder` with only these sentences (S,), and the paragraphs that have
+    any; and the rows, (N,), whose remaining text is too short for a document."""
+    documents, too_short, begin = table.to_pylist(), [], 0
+    for row, document in enumerate(documents):
+        stays = sentence_stays[begin : begin + len(document["sentences"])].tolist()
+        begin += len(stays)
+        if all(stays):
+            continue
+        fields = ("id", "label", "sentences", "paragraph_starts", "spans")
+        shorter = Document(*(document[name] for name in fields)).select(stays)
+        text = " ".join(shorter.sentences)
+        document |= {name: getattr(shorter, name) for name in (*fields, "digest")}
+        document["bytes"] = len(text.encode())
+        if text_length(text) < minimum_characters:
+            too_short.append(row)
+    return pa.Table.from_pylist(documents, schema=table.schema), np.array(too_short, np.int64)
