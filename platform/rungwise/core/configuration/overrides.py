@@ -189,7 +189,7 @@ class ComputeConfig(Config):
     # trials of a sweep at the same time; fewer if fewer fit
     max_concurrent_trials: int = Field(default=2, ge=1)
     cpus_per_trial: float = Field(default=1.0, gt=0)
-    gpus_per_trial: float = Field(default=0.0, ge=0)  # several divide each batch among them
+    gpus_per_trial: float = Field(default=0.0, ge=0)  # or a share of one; the first is used
     # All give the same ids. auto: the fastest one installed, once proved on the text at hand.
     tokenizer_backend: TokenizerBackend = "auto"
     shard_cache_megabytes: int = Field(default=8192, ge=1)  # cache for remote shards, per machine
