@@ -31,7 +31,6 @@ def plan(options: argparse.Namespace) -> None:
     from rungwise.pipeline import workflow
     from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.reference import write_resolved
-    from rungwise.pipeline.variants import list_replaced_settings
 
     console = plain_console()
     recipe = workflow.load_recipe(options.config, options.overrides)
@@ -53,8 +52,6 @@ def plan(options: argparse.Namespace) -> None:
             ]
         )
         return
-    for line in list_replaced_settings(recipe):
-        console.print(line)
     root = root_folder(recipe.root)
     names = dict.fromkeys(row.stage.name for row in rows)
     folders = (name for stage in names for name in (root / stage).subfolders())

@@ -44,11 +44,9 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """One pretraining of a variant, with its steps. `number` is its index among the upstream values
-    that the variant's sweep tries, None if it tries none; `seed` is that among the seeds of
+    """One pretraining of a variant, with its steps. `seed` is its index among the seeds of
     pretraining, None for the first."""
 
-    number: int | None
     seed: int | None
     steps: list[TrainedStep]
 
@@ -92,7 +90,7 @@ def plan_experiment(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> Ex
         for task, entry in recipe.tasks.items()
         if isinstance(entry.data, FilesTaskConfig)
     }
-    corpus = graph.add(CORPUS.stage(variants[0].pretrainings[0].corpus), Title("corpus"))
+    corpus = graph.add(CORPUS.stage(variants[0].recipe.corpus), Title("corpus"))
     budgets |= {
         task: read_task(graph, recipe, task, corpus) for task in recipe.tasks if task not in budgets
     }
@@ -108,7 +106,6 @@ def plan_experiment(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> Ex
                     Title("measure", variant=label, seed=each.seed),
                 )
                 for each in runs
-                if not each.number
             ]
     evaluated: list[Stage] = []
     for task in recipe.tasks:
@@ -151,26 +148,21 @@ def pretrain_variant(
     task: str | None = None,
     examples: Stage | None = None,
 ) -> list[Pretraining]:
-    """Pretrain a variant, once for each set of upstream values of its sweep, or for each seed.
+    """Pretrain a variant, once for each seed.
 
     Steps on the text of each task differ for each, as do those after them: they are taken with the
     `examples` of a `task`, and their titles contain it.
     """
-    several = len(variant.pretrainings) > 1
-    runs = [
-        (recipe, number if several else None, None)
-        for number, recipe in enumerate(variant.pretrainings)
-    ]
-    runs += [(recipe, None, seed) for seed, recipe in enumerate(variant.other_seeds, start=1)]
     pretrainings = []
-    for recipe, number, seed in runs:
-        title = Title("", variant=label, number=number or None, seed=seed)
+    for number, recipe in enumerate([variant.recipe, *variant.other_seeds]):
+        seed = number or None
+        title = Title("", variant=label, seed=seed)
         trained = train_steps(recipe, examples, common=examples is None and bool(variant.finetune))
         common = list(takewhile(lambda each: not each.step.reads_each_task, trained))
         steps = graph.add_steps(common, title, variant.name)
         own = replace(title, task=task)
         steps += graph.add_steps(trained[len(common) :], own, variant.name)
-        pretrainings.append(Pretraining(number, seed, steps))
+        pretrainings.append(Pretraining(seed, steps))
     return pretrainings
 
 
@@ -192,12 +184,7 @@ def tune_variants(
             label = None if variant is variants[0] else name
             runs = pretrain_variant(graph, variant, label, task, examples)
         if variant.recipe.sweep is not None:
-            inputs = {"task": examples} | {
-                str(Title(of, number=each.number)): each.stages[of]
-                for each in runs
-                if each.seed is None
-                for of in _FINETUNE_INPUTS
-            }
+            inputs = {"task": examples} | {of: runs[0].stages[of] for of in _FINETUNE_INPUTS}
             config = SweepStageConfig(finetune=variant.finetune[task], sweep=variant.recipe.sweep)
             title = Title("sweep", task=task, variant=name)
             sweep = graph.add(SWEEP.stage(config, inputs), title)
@@ -218,7 +205,7 @@ def compare_candidates(
         for each in compared:
             for pretraining in each.pretrainings:
                 for name in _FINETUNE_INPUTS if pretraining.seed is None else ("pretrain",):
-                    key = input_name(name, each.variant.name, pretraining.number, pretraining.seed)
+                    key = input_name(name, each.variant.name, pretraining.seed)
                     inputs[key] = pretraining.stages[name]
             if each.sweep is not None:
                 inputs[input_name("sweep", each.variant.name)] = each.sweep

@@ -5,7 +5,6 @@ curve.py ──> pretrainings at shares of the budgets, if asked ──> curve �
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
@@ -15,12 +14,10 @@ from rungwise.evaluation.curve import CurveStageConfig
 from rungwise.pipeline.curve import plan_curve
 from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import FinishedStages, Graph, Grow, measure_stage, train_steps
-from rungwise.pipeline.variants import change_recipe, resolve_variants
+from rungwise.pipeline.stages import FinishedStages, Graph, Grow
+from rungwise.pipeline.variants import resolve_variants
 from rungwise.report.stage import LADDER, LadderConfig
 from rungwise.tasks.config import FilesTaskConfig
-
-ALL_TRIALS = "all trials"
 
 
 def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -48,15 +45,12 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
         curve = plan_curve(graph, recipe, variants, experiment.measured)
         at = _judge_budgets(curve, graph, counted)
         stages |= {each.display_name: each for each in (curve, *at.values())}
-    after = _judge_fewer_trials(recipe, graph) if recipe.searches else {}
     config = LadderConfig(
         title=recipe.report.title,
         measured=measured,
-        claims_after={part: stage.display_name for part, stage in after.items()},
         claims_at={budget: stage.display_name for budget, stage in at.items()},
         gaps=dict(recipe.gaps),
     )
-    stages |= {stage.display_name: stage for stage in after.values()}
     ladder = LADDER.stage(config, {**stages, **recipe.searches})
     return graph.stages | {ladder.display_name: ladder}
 
@@ -100,27 +94,6 @@ def grow_past_gaps(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow |
         return FinishedStages(remaining, frozenset(each.fingerprint for each in stages) - needed)
 
     return grow
-
-
-def _judge_fewer_trials(recipe: Recipe, graph: Graph) -> dict[str, Stage]:
-    """The claims on what the rungs would be after fewer trials of their searches, and after all, by
-    the suites alone and with one pretraining each, so that nothing differs but the trials."""
-    after: dict[str, Stage] = {}
-    for part, each in (*recipe.after_fewer.items(), (ALL_TRIALS, recipe)):
-        measured: dict[str, Stage] = {}
-        for rung in each.variants:
-            changed, title = change_recipe(each, rung), Title("", variant=rung, part=part)
-            trained = graph.add_steps(train_steps(changed), title, rung)
-            measured[rung] = graph.add(
-                measure_stage(changed, trained), replace(title, stage="measure")
-            )
-        config = ClaimsConfig(
-            measured={rung: (stage.display_name,) for rung, stage in measured.items()},
-            counted=tuple(rung for rung, stage in measured.items() if _is_counted(stage)),
-        )
-        inputs = {stage.display_name: stage for stage in measured.values()}
-        after[part] = graph.add(CLAIMS.stage(config, inputs), Title("claims", part=part))
-    return after
 
 
 def _is_counted(measure: Stage) -> bool:

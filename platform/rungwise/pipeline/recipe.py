@@ -125,7 +125,6 @@ class Recipe(Config):
 
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
     _searches: dict[str, Stage] = PrivateAttr(default_factory=dict)
-    _after_fewer: dict[str, Recipe] = PrivateAttr(default_factory=dict)
     _gaps: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
@@ -139,11 +138,6 @@ class Recipe(Config):
         return self._searches
 
     @property
-    def after_fewer(self) -> Mapping[str, Recipe]:
-        """The recipe after fewer trials of these searches, by how many."""
-        return self._after_fewer
-
-    @property
     def gaps(self) -> Mapping[str, str]:
         """The tasks that the text could not fill, and why."""
         return self._gaps
@@ -155,12 +149,10 @@ class Recipe(Config):
         recipe._gaps = dict(gaps)
         return recipe
 
-    def with_searches(
-        self, searches: Mapping[str, Stage], after_fewer: Mapping[str, Recipe]
-    ) -> Recipe:
+    def with_searches(self, searches: Mapping[str, Stage]) -> Recipe:
         """The same recipe with the records of the searches that it comes from."""
         recipe = self.model_copy()
-        recipe._searches, recipe._after_fewer = dict(searches), dict(after_fewer)
+        recipe._searches = dict(searches)
         return recipe
 
     @model_validator(mode="wrap")

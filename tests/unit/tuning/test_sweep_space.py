@@ -11,8 +11,8 @@ from scipy import stats
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning import SweepConfig, SweepStageConfig, check_space, list_upstream
-from rungwise.tuning.draws import count_grid_epochs, draw_trials, find_upstream, resolve_settings
+from rungwise.tuning import SweepConfig, SweepStageConfig, check_space
+from rungwise.tuning.config import TuningConfig, count_grid_epochs, draw_trials, resolve_settings
 from tests.toy_sweeps import stage_config
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
@@ -88,11 +88,12 @@ def test_every_value_of_a_space_is_tried_on_the_block(
     [
         ({"trials": 1, "space": {"learning_rate": RATES}}, "expected a dotted key"),
         ({"trials": 1, "space": {"compute.num_workers": choice(1)}}, "expected a dotted key"),
-        ({"trials": 1, "space": {"pretrain.optimizer.learning_rate": RATES}}, "list them"),
+        ({"trials": 1, "space": {"pretrain.optimizer.learning_rate": RATES}}, "of `search`"),
         ({"trials": 1, "space": {"finetune": choice({}), "finetune.epochs": choice(1)}}, "dotted"),
         (
-            {"trials": 1, "space": {"a.adaptation": choice({}), "a.adaptation.decay": choice(0.9)}},
-            "sweep.space.a.adaptation.decay lies inside sweep.space.a.adaptation",
+            {"trials": 1}
+            | {"space": {"finetune.top": choice({}), "finetune.top.kind": choice("linear")}},
+            "sweep.space.finetune.top.kind lies inside sweep.space.finetune.top",
         ),
         ({"space": {"finetune.learning_rate": RATES}}, "without trials, their number, all values"),
         ({"trials": 1, "space": {"finetune.epochs": choice(1, 1)}}, "found 1 twice"),
@@ -174,30 +175,12 @@ def test_a_whole_block_can_be_a_value() -> None:
         adaptation: dict[str, Full]
 
     space = {"adaptation.a": choice({"kind": "full"}, {"kind": "slow", "decay": 0.9})}
-    sweep = SweepConfig.model_validate({"trials": 2, "space": space})
+    sweep = TuningConfig.model_validate({"trials": 2, "space": space})
     check_space(Recipe, {"adaptation": {"a": {}}}, sweep.space)
     assert sorted(values["adaptation.a"]["kind"] for values in draw_trials(sweep)) == [
         "full",
         "slow",
     ]
-
-
-def test_only_variants_that_a_trial_needs_are_built() -> None:
-    space = {
-        "finetune.learning_rate": RATES,
-        "model.num_layers": choice(1, 2, 3, 4),
-        "pretrain.steps": choice(10, 20, 30),
-    }
-    sweep = stage_config(space=space, trials=4).sweep
-    upstream = list_upstream(sweep)
-    assert 1 <= len(upstream) <= 4
-    for values in draw_trials(sweep):
-        place = find_upstream(sweep, values)
-        assert place is not None
-        assert upstream[place] == {k: v for k, v in values.items() if not k.startswith("finetune")}
-    assert (
-        list_upstream(stage_config(space={"finetune.learning_rate": RATES}, trials=4).sweep) == []
-    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from rungwise.report.page import Section
 from rungwise.report.palette import Series
 from rungwise.report.sections.variants import Row, VariantSweep, select_stage
 from rungwise.tasks.scoring.metrics import format_metric
-from rungwise.tuning.draws import describe_values
+from rungwise.tuning.config import describe_values
 from rungwise.tuning.record import tabulate
 
 _COLUMNS = 2
