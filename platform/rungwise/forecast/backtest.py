@@ -6,6 +6,7 @@ through the last two points, and, for which rung is better, that the order of sm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
@@ -13,9 +14,8 @@ from statistics import fmean, median
 
 import numpy as np
 
-from rungwise.forecast.intervals import DRAWS, Interval, draw_curves
+from rungwise.forecast.intervals import DRAWS, Interval, Priors, draw_curves, read_priors
 from rungwise.forecast.points import Point, group_by_rung
-from rungwise.forecast.priors import Priors, read_priors
 
 FEWEST = 2  # budgets that a forecast is made from
 
@@ -163,3 +163,21 @@ def share_ordered(cells: Sequence[HiddenBudget], value: Callable[[HiddenBudget],
             product = (value(one) - value(other)) * (one.actual - other.actual)
             right.append(0.5 + 0.5 * np.sign(product))
     return fmean(right) if right else float("nan")
+
+
+def describe_backtest(tested: Backtest) -> str:
+    """How well the larger budgets of this ladder were foretold from its smaller ones."""
+    if not tested.cells:
+        return "Too few budgets to try such forecasts on this ladder; three are needed."
+    text = (
+        f"Tried on this ladder: {len(tested.cells)} larger budgets foretold from smaller ones, "
+        f"median error {tested.error:.3f} bits, {tested.coverage:.0%} inside their 95 % intervals. "
+        f"The last point alone is off by {tested.last_error:.3f}, a line through the last two by "
+        f"{tested.line_error:.3f}."
+    )
+    if not math.isnan(tested.order):
+        text += (
+            f" {tested.order:.0%} of pairs are in the order foretold, {tested.last_order:.0%} in "
+            "that of the smaller runs."
+        )
+    return text

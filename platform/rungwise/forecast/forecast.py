@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rungwise.forecast.intervals import DRAWS, Curves, Interval, draw_curves
+from rungwise.forecast.intervals import DRAWS, Curves, Interval, Priors, draw_curves, read_priors
 from rungwise.forecast.points import Increase, Point, group_by_rung, grow
-from rungwise.forecast.priors import Priors, read_priors
 
 BUDGETS = 3  # two to fit, and the third tells whether the fit foretells anything
 FARTHEST = 100.0  # times the largest budget; beyond, nothing is said

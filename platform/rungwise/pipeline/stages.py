@@ -4,7 +4,7 @@ corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ─�
                            ↑             next step <── ──────┤
                   task, for labelled pairs                   └──> fine-tuning: experiment.py
 
-A recipe is a list of steps (steps.py): each reads its text with the recipe's tokenizer, and begins
+A recipe is a list of steps (recipe.py): each reads its text with the recipe's tokenizer, and begins
 with the weights of the step before.
 
 A list of stages that grows: what is finished decides which stages come next.
@@ -32,8 +32,7 @@ from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.models.family import Family
 from rungwise.models.fitting import RefiningFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
-from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.steps import StepConfig
+from rungwise.pipeline.recipe import Recipe, StepConfig
 from rungwise.report.stage import REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.serving.stage import REGISTER, RegisterConfig, RegistryConfig

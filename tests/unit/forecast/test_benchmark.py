@@ -14,7 +14,7 @@ from benchmarks.forecast import (
     measure_crossing,
 )
 from rungwise.forecast.backtest import HiddenBudget
-from rungwise.forecast.crossings import Crossing
+from rungwise.forecast.comparisons import Crossing
 from rungwise.forecast.intervals import Interval
 from rungwise.forecast.laws import LAWS, PARAMETERS, log_loss
 from rungwise.forecast.points import Point

@@ -7,7 +7,7 @@ from typing import Any
 
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.section import Column, MeasuredRung, Panel, plot_estimate
-from rungwise.forecast.advice import BITS, POINT, Advice, PricedModel, advise
+from rungwise.forecast.comparisons import BITS, POINT, Advice, PricedModel, advise
 from rungwise.report import formats, style
 from rungwise.report.page import Section
 from rungwise.report.palette import Series
