@@ -1,12 +1,6 @@
 """A whole experiment as stages: variants, tasks and label budgets.
 
-    pretrain of each variant ──┬──> measure
-                               ├──> sweep of each variant and task ──┐
-    task, whole and at budgets ┴─────────────────────────────────────┴──> evaluate ──┬──> table
-                                                                                     └──> register
-
-A recipe without tasks ends with the pretraining of every variant. Stages are identified by
-fingerprint, so variants share the artifacts of equal stages. Titles distinguish stages of one name.
+A recipe without tasks ends with the pretraining of every variant. Variants share equal stages.
 """
 
 from __future__ import annotations

@@ -14,14 +14,13 @@ from matplotlib.axes import Axes
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import ClaimResult
 from rungwise.evaluation.curve import read_points
-from rungwise.forecast.backtest import backtest, describe_backtest
 from rungwise.forecast.comparisons import (
     Crossing,
     describe_crossing,
     find_crossings,
     predict_at_seconds,
 )
-from rungwise.forecast.forecast import RungForecast, forecast
+from rungwise.forecast.forecast import RungForecast, backtest, describe_backtest, forecast
 from rungwise.forecast.points import Increase, Point
 from rungwise.report import palette, style
 from rungwise.report.formats import metric_name, small_percent
