@@ -40,7 +40,10 @@ Value = Annotated[
 ]
 
 
-class Listed(Config):
+class OneOf(Config):
+    """One of `values`, all equally likely."""
+
+    kind: Literal["choice"] = "choice"
     values: list[Value] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -58,18 +61,6 @@ class Listed(Config):
 
     def draw(self, rng: np.random.Generator) -> Any:
         return self.values[int(rng.integers(len(self.values)))]
-
-
-class OneOf(Listed):
-    """One of `values`, all equally likely."""
-
-    kind: Literal["choice"] = "choice"
-
-
-class Grid(Listed):
-    """Each of `values`, combined with those of all other grid keys."""
-
-    kind: Literal["grid"] = "grid"
 
 
 class _Range(Config):
@@ -113,34 +104,7 @@ class LogUniform(_Range):
         return self._bound(math.exp(exponent))
 
 
-class Integer(Config):
-    """A whole number: `low`, `low` + `step` and so on up to `high`, which is one of them."""
-
-    kind: Literal["integer"] = "integer"
-    low: int
-    high: int
-    step: int = Field(default=1, ge=1)
-
-    @model_validator(mode="after")
-    def _reached(self) -> Self:
-        if self.low >= self.high or (self.high - self.low) % self.step:
-            raise ValueError(
-                "high must lie a whole number of steps above low, found "
-                f"{self.low} to {self.high} by {self.step}"
-            )
-        return self
-
-    def finite(self) -> list[Any] | None:
-        return list(range(self.low, self.high + 1, self.step))
-
-    def probes(self) -> list[Any]:
-        return [self.low, self.high]
-
-    def draw(self, rng: np.random.Generator) -> int:
-        return self.low + self.step * int(rng.integers((self.high - self.low) // self.step + 1))
-
-
-Space = Annotated[OneOf | Grid | Uniform | LogUniform | Integer, Field(discriminator="kind")]
+Space = Annotated[OneOf | Uniform | LogUniform, Field(discriminator="kind")]
 
 
 def check_space(
@@ -159,7 +123,7 @@ def check_space(
             if not matches(resolved, value):
                 raise ConfigError(
                     f"{block}.space.{key}: {value!r} would become {resolved!r}; give values as the "
-                    "key takes them (whole numbers: kind integer)"
+                    "key takes them (whole numbers: kind choice)"
                 )
 
 
@@ -204,8 +168,7 @@ class TuningConfig(Config):
     """Which settings to try, and which trials to stop early."""
 
     space: dict[str, Space]  # by dotted key of the recipe: the values to try
-    # independent draws, at most as many as there are combinations, each with every combination of
-    # the grid keys; null: every combination of all values
+    # independent draws, at most as many as there are combinations; null: every combination
     trials: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0)  # of the draws, and of every trial of a sweep
     halving: Halving | None = None  # stops trials early; null: every trial runs to its end
@@ -220,7 +183,7 @@ class TuningConfig(Config):
             if self.trials is None and allowed.finite() is None:
                 raise ValueError(
                     f"space.{key}: without trials, their number, all values are tried, so list "
-                    f"them (kind choice, grid or integer), found kind {allowed.kind}"
+                    f"them (kind choice), found kind {allowed.kind}"
                 )
         return self
 
@@ -272,24 +235,18 @@ class _Finetune(Config):
 
 def draw_trials(config: TuningConfig) -> list[Values]:
     """The values of every trial, by number."""
+    keys, possible = sorted(config.space), config.size()
     if config.trials is None:
-        return _combine(config, list(config.space))
-    grid = [key for key, allowed in config.space.items() if isinstance(allowed, Grid)]
-    combinations = _combine(config, grid)
-    possible = config.size()
-    total = len(combinations) * config.trials
+        lists = [config.space[key].finite() or [] for key in keys]
+        return [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]
     trials: list[Values] = []
-    texts: set[str] = set()
-    for number in range(total if possible is None else min(total, possible)):
+    for number in range(config.trials if possible is None else min(config.trials, possible)):
         # Redraw duplicates: the same settings and seed would repeat a trial.
         for attempt in itertools.count():
             rng = np.random.default_rng([config.seed, number, attempt])
-            values = combinations[number % len(combinations)] | {
-                key: config.space[key].draw(rng) for key in sorted(config.space) if key not in grid
-            }
-            if (text := canonical_json(values)) not in texts:
-                texts.add(text)
-                trials.append({key: values[key] for key in sorted(values)})
+            values = {key: config.space[key].draw(rng) for key in keys}
+            if canonical_json(values) not in map(canonical_json, trials):
+                trials.append(values)
                 break
     return trials
 
@@ -332,8 +289,3 @@ def count_grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
     epochs = [config.finetune.epochs] if allowed is None else allowed.finite()
     assert epochs is not None
     return size // (len(epochs) if allowed is not None else 1) * sum(epochs)
-
-
-def _combine(config: TuningConfig, keys: list[str]) -> list[Values]:
-    lists = [config.space[key].finite() or [] for key in sorted(keys)]
-    return [dict(zip(sorted(keys), values, strict=True)) for values in itertools.product(*lists)]
