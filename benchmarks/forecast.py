@@ -25,13 +25,20 @@ import numpy as np
 import yaml
 
 from benchmarks.common import REPOSITORY, RESULTS, add_results, print_rows
-from rungwise.forecast.backtest import Backtest, HiddenBudget, compare, mean_bits
-from rungwise.forecast.crossings import Crossing, find_crossings
-from rungwise.forecast.forecast import BUDGETS, explain_refusals, explain_width, forecast
+from rungwise.forecast.comparisons import Crossing, find_crossings
+from rungwise.forecast.forecast import (
+    BUDGETS,
+    Backtest,
+    HiddenBudget,
+    compare,
+    explain_refusals,
+    explain_width,
+    forecast,
+    mean_bits,
+)
+from rungwise.forecast.intervals import LawPriors, Priors, estimate_noise, fit_level
 from rungwise.forecast.laws import LAWS, Array, Law, Normal, fit_law
 from rungwise.forecast.points import Fitted, Increase, Point, group_by_rung
-from rungwise.forecast.priors import LawPriors, Priors, estimate_noise
-from rungwise.forecast.ties import fit_level
 
 POINTS = RESULTS / "2026-11-28-forecast-points.json"
 PRIORS = REPOSITORY / "platform" / "rungwise" / "forecast" / "priors.yaml"

@@ -26,8 +26,8 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.curve import read_points
 from rungwise.forecast.points import Point
-from rungwise.pipeline.curve import plan_curve
 from rungwise.pipeline.experiment import plan_experiment
+from rungwise.pipeline.ladder import plan_curve
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph
 from rungwise.pipeline.variants import resolve_variants

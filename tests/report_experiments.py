@@ -128,7 +128,6 @@ class Experiment:
             SweepTrial(
                 number=number,
                 values={"finetune.learning_rate": rate},
-                upstream=None,
                 finetune=_settings(variant).model_copy(update={"learning_rate": rate}),
                 seed=0,
                 state="stopped_early" if number else "finished",
@@ -151,7 +150,6 @@ class Experiment:
                 best=trials[0],
                 metric=metric,
                 milestones=(),
-                upstream_values=(),
                 stopped_early=1,
                 failed=1,
                 epochs_run=5,

@@ -18,7 +18,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, SplitData, finetune
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text
 from rungwise.tuning import SweepStageConfig
-from rungwise.tuning.draws import draw_trials, resolve_settings
+from rungwise.tuning.config import draw_trials, resolve_settings
 from rungwise.tuning.record import Epoch, write_record
 from rungwise.tuning.running import summarise
 from rungwise.tuning.trial import SweepJob, Train, new_record
@@ -135,7 +135,7 @@ def swept(
             trial.fail("it broke")
             trial.history = ()
         write_record(trial, output)
-    summary = summarise(SweepJob(config, {}, output, "accuracy", SilentReporter(), toy()), [])
+    summary = summarise(SweepJob(config, {}, output, "accuracy", SilentReporter(), toy()))
     summary = summary.model_copy(update={"seconds": 1.0, "headline": "sweep"})
     return artifact(folder, "sweep", config.model_dump(mode="json"), summary)
 

@@ -20,7 +20,7 @@ from rungwise.core.errors import StageFailed
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import Lease
 from rungwise.core.storage.folder import Folder
-from rungwise.pipeline import schedule
+from rungwise.pipeline import runner
 from rungwise.training.ray.resume_proof import kill_with_children
 from tests.faults.raylets import raylets
 from tests.ray.side_by_side_job import STEPS, Calls, rows, run, stages
@@ -130,7 +130,7 @@ def test_a_driver_waits_for_another_and_takes_over_when_it_is_gone(
     """The other, far away, is not heard of again."""
     monkeypatch.setattr(leases, "EXPIRY_SECONDS", 2.0)
     monkeypatch.setattr(leases, "BEAT_SECONDS", 3600.0)
-    monkeypatch.setattr(schedule, "_RETRY_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "_RETRY_SECONDS", 0.3)
     made = stages(tmp_path, seconds=0.1)
     lease = Lease(Folder.at(tmp_path / "root" / "toy"), made[0].fingerprint)
     assert lease.take()

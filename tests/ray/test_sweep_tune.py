@@ -10,24 +10,13 @@ import pytest
 
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
 from rungwise.tuning.record import SweepSummary
 from rungwise.tuning.running import run_sweep
 from rungwise.tuning.trial import Train
-from tests.toy_sweeps import (
-    BEST_RATE,
-    Events,
-    artifact,
-    inputs,
-    marks,
-    read_layers,
-    real,
-    stage_config,
-    toy,
-)
+from tests.toy_sweeps import BEST_RATE, Events, inputs, marks, real, stage_config, toy
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-1}
 BREAKS = 1e-1  # a learning rate that no trial survives
@@ -163,12 +152,6 @@ def test_a_sweep_whose_trials_all_fail_says_why(ray_session: None, tmp_path: Pat
         sweep(tmp_path, brittle(tmp_path), {"learning_rate": BREAKS}, space=space, trials=2)
 
 
-def at_variants(folder: Path) -> dict[str, Artifact]:
-    made = {f"pretrain@{n}": {"model": {"num_layers": n + 1}, "pretrain": {}} for n in range(2)}
-    named = {k: v for k, v in inputs(folder).items() if k != "pretrain"}
-    return named | {name: artifact(folder, name, config) for name, config in made.items()}
-
-
 @pytest.mark.slow
 def test_a_batch_larger_than_the_training_split_is_caught(
     ray_session: None, tmp_path: Path
@@ -177,15 +160,3 @@ def test_a_batch_larger_than_the_training_split_is_caught(
     message = r"finetune.batch_size was drawn as \d\d, but 24 was in force"
     with pytest.raises(UserError, match=message):
         sweep(tmp_path, real, {"epochs": 1, "sequence_length": 16}, space=space, trials=2)
-
-
-@pytest.mark.slow
-def test_a_trial_reads_the_artifacts_of_its_variant(ray_session: None, tmp_path: Path) -> None:
-    space = {"model.num_layers": {"kind": "choice", "values": [1, 2]}}
-    config = stage_config({"epochs": 1}, space=space)
-    context = Context(ComputeConfig())
-    output = Folder.at(tmp_path / "sweep")
-    summary = run_sweep(config, at_variants(tmp_path), output, context, read_layers)
-    assert [row.upstream for row in summary.trials] == [0, 1]
-    assert [row.score for row in summary.trials] == [0.1, 0.2]
-    assert summary.upstream_values == ({"model.num_layers": 1}, {"model.num_layers": 2})

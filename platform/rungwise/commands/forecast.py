@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from rungwise.forecast.backtest import Backtest
-    from rungwise.forecast.crossings import Crossing
-    from rungwise.forecast.forecast import RungForecast
+    from rungwise.forecast.comparisons import Crossing
+    from rungwise.forecast.forecast import Backtest, RungForecast
     from rungwise.forecast.points import Increase
     from rungwise.pipeline.recipe import Recipe
 
@@ -65,11 +64,11 @@ def _factor(text: str) -> float:
 def forecast(options: argparse.Namespace) -> None:
     """Print each rung now and then, the crossings, and how far such forecasts can be trusted; or
     write the recipe of one rung."""
-    from rungwise.forecast.backtest import backtest
-    from rungwise.forecast.crossings import find_crossings
+    from rungwise.forecast.comparisons import find_crossings
+    from rungwise.forecast.forecast import backtest
     from rungwise.forecast.forecast import forecast as forecast_rungs
     from rungwise.forecast.points import Increase
-    from rungwise.pipeline.curve_points import load_curve
+    from rungwise.pipeline.loading import load_curve
     from rungwise.pipeline.workflow import load_recipe
 
     recipe = load_recipe(options.config, options.overrides)
@@ -160,7 +159,8 @@ def _print_lines(
     passed_over: Mapping[str, str],
     console: Console,
 ) -> None:
-    from rungwise.forecast.wording import describe_backtest, describe_crossing
+    from rungwise.forecast.comparisons import describe_crossing
+    from rungwise.forecast.forecast import describe_backtest
 
     for crossing in crossings[:_MOST_CROSSINGS]:
         console.print(describe_crossing(crossing, names))

@@ -54,7 +54,6 @@ def plan(options: argparse.Namespace) -> None:
     from rungwise.pipeline import workflow
     from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.reference import write_resolved
-    from rungwise.pipeline.variants import list_replaced_settings
 
     console = plain_console()
     recipe = workflow.load_recipe(options.config, options.overrides)
@@ -62,8 +61,6 @@ def plan(options: argparse.Namespace) -> None:
         console.print(write_resolved(recipe), end="")
         return
     rows = workflow.plan(options.workflow, recipe)
-    for line in list_replaced_settings(recipe):
-        console.print(line)
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "fingerprint", "state"):
         table.add_column(heading, no_wrap=True)  # only the reason gives way on a narrow terminal

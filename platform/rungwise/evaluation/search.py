@@ -28,10 +28,8 @@ from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.tasks.scoring.metrics import format_metric
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.summary import PretrainSummary
-from rungwise.tuning.config import TuningConfig
-from rungwise.tuning.draws import describe_values
+from rungwise.tuning.config import Space, TuningConfig, describe_values
 from rungwise.tuning.record import TrialRecord, best_so_far, expected_best, tabulate
-from rungwise.tuning.space import Space
 
 # Keys that change what a loss is of, or its scale.
 _LOSS_KEYS = ("pretrain.objective", "pretrain.mixture", "instances.kind", "instances.masking")
@@ -207,8 +205,7 @@ class SearchConfig(TuningConfig):
     the values of the best. With `halving`, a longer run continues from the checkpoints of the
     shorter one, so it needs a schedule whose first steps do not depend on their number."""
 
-    # by dotted key of tokenizer, instances, model and pretrain: the values to try; if empty, values
-    # around those that the family suggests
+    # by dotted key of tokenizer, instances, model and pretrain: the values to try; if empty, none
     space: dict[str, Space] = Field(default_factory=dict)
     measure: AnyMeasure = ValidationLoss()  # by what the best is chosen
     # the same where vectors of words are learnt, whose loss does not compare; null: `measure`

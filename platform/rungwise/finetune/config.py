@@ -5,7 +5,6 @@ full            all weights learn (Devlin et al. 2019, arXiv:1810.04805)        
 frozen          fixed, without dropout; its last layer is read                  top, head
 discriminative  a layer learns more slowly than the one above, and may wait for all, in the end
                 its turn (Howard & Ruder 2018, arXiv:1801.06146)
-lora            fixed, with low-rank changes (Hu et al. 2021, arXiv:2106.09685) changes, top, head
 features        fixed; layers are mixed (Peters et al. 2018, arXiv:1802.05365)  mix, top, head
                 or read side by side
 """
@@ -44,15 +43,6 @@ class DiscriminativeAdaptation(Config):
     # train the head alone for so many epochs, then every so many one more layer, from the top;
     # null: all layers at once
     unfreeze_every_epochs: int | None = Field(default=None, ge=1)
-
-
-class LoraAdaptation(Config):
-    """The encoder is fixed, and a product of two thin matrices is trained beside each matrix of its
-    linear layers (Hu et al. 2021). A learning rate ten times that of `full` suits it."""
-
-    kind: Literal["lora"] = "lora"
-    rank: int = Field(default=8, ge=1)
-    alpha: float = Field(default=16, gt=0)  # the product is scaled by alpha / rank
 
 
 class FeaturesAdaptation(Config):
@@ -111,11 +101,7 @@ class BilstmTop(Config):
 
 
 Adaptation = Annotated[
-    FullAdaptation
-    | FrozenAdaptation
-    | DiscriminativeAdaptation
-    | LoraAdaptation
-    | FeaturesAdaptation,
+    FullAdaptation | FrozenAdaptation | DiscriminativeAdaptation | FeaturesAdaptation,
     Field(discriminator="kind"),
 ]
 Top = Annotated[LinearTop | BilstmTop, Field(discriminator="kind")]

@@ -1,27 +1,13 @@
 """Fine-tune one model on one task with one seed (Devlin et al. 2019, arXiv:1810.04805, section
-4.1): AdamW, linear warm-up and decay, one process with one or more devices (scoring.py). The same
-seed gives the same bits.
+4.1): AdamW, linear warm-up and decay, one process with one device. The same seed gives the same
+bits.
 
-The loss is that of the kind of task (`loss_sums`); class weights multiply it. The sum is divided by
-the number of items, not by their weights: the mean weight over the training split is 1, and
-dividing by the weights would cancel them in a batch of one class.
-
-How the encoder learns: rates per layer, low-rank adaptation, and settings as measured.
-
-Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685, section 4.1): each weight W (n, m) of the
-encoder's linear layers becomes W + (alpha / r) · B A, with B (n, r) initially zero and A (r, m)
-random. Only A and B learn; after training they are merged into W, so that a plain model remains.
-
-The state of a fine-tuning that can be saved after an epoch, with its best epoch so far.
-
-A state is safetensors with the names of a pretraining checkpoint: `model/NAME`,
+A saved state is safetensors with the names of a pretraining checkpoint: `model/NAME`,
 `optimizer/PARAMETER/KEY`, and `epoch`, the number done; with `best_epoch` also the best weights.
-It has no generator state: the order depends on seed and epoch, dropout on seed and step. It has no
-learning rate: whoever resumes may bring another.
+The order depends on seed and epoch, dropout on seed and step, so it has no generator state.
 """
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,30 +18,21 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
-from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig, LoraAdaptation
+from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig
 from rungwise.finetune.data import TaskData, check
 from rungwise.finetune.model import TaskModel
 from rungwise.finetune.scoring import (
-    Copies,
     ItemBatch,
     calibrate_and_score,
     class_weights,
     collate,
     language_model_loss,
     logits_and_states,
-    model_devices,
 )
-from rungwise.models.device import (
-    keep_freed_memory,
-    list_devices,
-    multiplies_bfloat16,
-    seed_generators,
-)
-from rungwise.tasks.interface import task_kind
+from rungwise.models.device import keep_freed_memory, list_devices, seed_generators
 from rungwise.tasks.kinds.heads import CrfHead
 from rungwise.tasks.kinds.items import Item
 from rungwise.training.optimizer import (
@@ -109,77 +86,6 @@ def measure_rates(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[st
         "learning_rate": max(of_encoder or rates.values()),
         "head_learning_rate": max(rates.values()),
     }
-
-
-def measure_settings(
-    config: FinetuneConfig,
-    data: TaskData,
-    weights: torch.Tensor | None,
-    parts: int,
-    device: torch.device,
-) -> dict[str, float]:
-    """Return the measured effect of these keys where they differ from their default; 0: none.
-
-    `weights` are the class weights, `parts` is the number of parts of the first batch, and `device`
-    is the model's.
-    """
-    kind = task_kind(data.info, config.reading)
-    windows = kind.has_windows and any(
-        len(split.items) > len(split.examples) for split in data.splits.values()
-    )
-    values = {
-        "accumulation": parts,
-        "auxiliary_language_model": config.auxiliary_language_model,
-        "best_epoch": config.epochs > 1,
-        "bfloat16": multiplies_bfloat16(device),
-        "class_weights": weights is not None and bool((weights != 1).any()),
-        "max_answer_tokens": kind.longest_answer,
-        "pooling": kind.pools,
-        "windows": windows,
-        # No window begins more than half a window after the one before.
-        "stride": min(config.stride, (config.sequence_length - kind.marks) // 2) if windows else 0,
-    }
-    usual = FinetuneConfig()
-    return {k: float(v) for k, v in values.items() if getattr(config, k) != getattr(usual, k)}
-
-
-class LowRank(nn.Module):
-    """W plus its low-rank change; a parametrization of the weight of a linear layer."""
-
-    def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
-        super().__init__()
-        self.down = nn.Parameter(weight.new_empty(rank, weight.shape[1]))
-        self.up = nn.Parameter(weight.new_zeros(weight.shape[0], rank))
-        self.share = alpha / rank
-        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight + self.share * (self.up @ self.down)
-
-
-def adapt(encoder: nn.Module, adaptation: LoraAdaptation) -> None:
-    """Freeze `encoder` and add trainable low-rank changes to its linear layers.
-
-    Raises ConfigError if it has no linear layers.
-    """
-    encoder.requires_grad_(False)
-    linear = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
-    if not linear:
-        raise ConfigError(
-            "finetune.adaptation.kind: lora changes linear layers, and this encoder has none; use "
-            "full"
-        )
-    for module in linear:
-        change = LowRank(module.weight, adaptation.rank, adaptation.alpha)
-        parametrize.register_parametrization(module, "weight", change)
-
-
-@torch.no_grad()
-def merge(encoder: nn.Module) -> None:
-    """Add the changes to the weights and remove the parametrizations."""
-    for module in encoder.modules():
-        if parametrize.is_parametrized(module, "weight"):
-            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
 
 
 _EPOCH = "epoch"
@@ -290,8 +196,8 @@ def finetune(
 
     The validation split is scored after the last epoch, and after every epoch for `best_epoch` and
     `on_epoch`. `on_epoch` then gets `loss`, the metrics, and under `effective/KEY` settings as
-    measured: the peak learning rates, the size of the first batch, and `measure_settings`. With
-    `best_epoch` it also gets `kept/epoch`, `kept/score` and `kept/loss` of the best weights so far.
+    measured: the peak learning rates and the size of the first batch. With `best_epoch` it also
+    gets `kept/epoch`, `kept/score` and `kept/loss` of the best weights so far.
     `start` is a state to resume from, with the same result as without the interruption. Raises
     ConfigError for impossible settings, UserError for a loss that is not finite.
     """
@@ -300,7 +206,6 @@ def finetune(
     torch.manual_seed(seed)
     # Draw the weights on the CPU, so that they depend on the seed and not on the device.
     model = build(config, data).to(list_devices()[0])
-    devices = model_devices(model)
     optimizer_config = OptimizerConfig(
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
@@ -323,24 +228,21 @@ def finetune(
         thaw(model, config, epoch)
         for number, indices in enumerate(make_batches(items, config.batch_size, seed, epoch)):
             step = epoch * steps_per_epoch + number
-            passes = min(config.accumulation, len(indices))
-            parts = np.array_split(indices, min(passes * len(devices), len(indices)))
+            parts = np.array_split(indices, min(config.accumulation, len(indices)))
             batches = [
-                collate([items[index] for index in part], model.kind).to(device)
-                for part, device in zip(parts, itertools.cycle(devices), strict=False)
+                collate([items[index] for index in part], model.kind).to(model.device)
+                for part in parts
             ]
             # Make dropout depend on the step, not on earlier draws.
-            seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, devices)
+            seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, [model.device])
             set_learning_rate(optimizer, rates[step])
             if rates[step] == highest:
                 # A training that resumes past the peak never reaches it, so scale what is in force.
                 to_peak = config.learning_rate / highest
                 now = measure_rates(model, optimizer)
                 measured |= {key: to_peak * value for key, value in now.items()}
-            if "batch_size" not in measured:
-                measured |= {"batch_size": len(indices)}
-                measured |= measure_settings(config, data, weights, passes, model.device)
-            loss = add_gradients(model, batches, weights, devices)
+            measured.setdefault("batch_size", len(indices))
+            loss = add_gradients(model, batches, weights)
             if not math.isfinite(loss):
                 raise UserError(
                     f"the loss of step {step + 1} of {total_steps} is {loss}; lower "
@@ -366,45 +268,30 @@ def finetune(
         model.load_state_dict(best.weights)
     if best is not None or first_epoch >= config.epochs:
         calibrate_and_score(model, data)
-    merge(model.encoder)
     return model.eval()
 
 
 def add_gradients(
-    model: TaskModel,
-    parts: Sequence[ItemBatch],
-    weights: Tensor | None = None,
-    devices: Sequence[torch.device] = (),
+    model: TaskModel, parts: Sequence[ItemBatch], weights: Tensor | None = None
 ) -> float:
-    """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss.
-
-    Parts are on `devices` in turn, by default on the model's, and run in parallel. An auxiliary
-    language model adds its mean loss over the rows, times its weight.
-    """
+    """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss. An
+    auxiliary language model adds its mean loss over the rows, times its weight."""
     count = sum(len(part.targets) for part in parts if part.targets is not None)
     rows = sum(len(part.ids) for part in parts)
     share = model.config.auxiliary_language_model
-
-    def compute_loss(model: TaskModel, part: ItemBatch) -> Tensor:
+    mean = 0.0
+    for part in parts:
         assert part.targets is not None, "a training split has targets"
         logits, states_RTE = logits_and_states(model, part)
         if isinstance(model.head, CrfHead):
             total = model.head.loss(logits, part.rows, part.targets)
         else:
-            of_classes = None if weights is None else weights.to(logits.device)
-            total, _ = model.kind.loss_sums(logits, part.targets, of_classes)
-        if not share:
-            return total / count
-        return total / count + share * language_model_loss(model, part, states_RTE) / rows
-
-    mean = 0.0
-    devices = devices or [model.device]
-    for start in range(0, len(parts), len(devices)):
-        copies = Copies(model)
-        placed = zip(devices, parts[start:], strict=False)
-        losses = [copies.call(device, compute_loss, part) for device, part in placed]
-        torch.autograd.backward(losses)
-        mean += sum(loss.item() for loss in losses)
+            total, _ = model.kind.loss_sums(logits, part.targets, weights)
+        loss = total / count
+        if share:
+            loss = loss + share * language_model_loss(model, part, states_RTE) / rows
+        loss.backward()
+        mean += loss.item()
     return mean
 
 
@@ -435,6 +322,4 @@ def build(config: FinetuneConfig, data: TaskData) -> TaskModel:
         model.load_pretrained(data.weights)
     else:
         model.encoder.load_spelling(data.weights)
-    if isinstance(config.adaptation, LoraAdaptation):
-        adapt(model.encoder, config.adaptation)
     return model

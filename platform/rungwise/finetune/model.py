@@ -2,21 +2,14 @@
 
     ids ──> encoder ──> states (R, T, E) ──> top ──> head ──> logits
 
-description, tensors = describe(model), model.state_dict()      JSON and safetensors
-model = restore(description, tensors)
-
-Layers between an encoder and its head: a BiLSTM, a learned mean of the encoder's layers.
-
 The BiLSTM is that of Devlin et al. 2019 (arXiv:1810.04805, table 5 and section 5.3); with token
 vectors of its own it is TagLM's tagger (Peters et al. 2017, arXiv:1705.00108). The mean is that of
 Peters et al. 2018 ("Deep contextualized word representations", arXiv:1802.05365, equation 1):
 
     mixed = gamma · sum over l of softmax(s)_l · layer_l
 
-`s` starts at 0, so the mix starts as the plain mean, and gamma at 1. Weight decay pulls s back to
-that start, as does the L2 term of their section 3.3. The weights show which layers a task reads.
-Layers may be normalised first (their section 3.2), each vector to mean 0 and variance 1 (Ba et al.
-2016, arXiv:1607.06450), so that a weight better shows how much of a layer is read.
+`s` starts at 0, so the mix starts as the plain mean, and gamma at 1; weight decay pulls s back to
+that start, as their L2 term does. Layers may be normalised first (their section 3.2).
 
 Shapes: B batch, T sequence, E width of a state, H hidden size of one direction, K layers.
 """

@@ -1,32 +1,21 @@
-"""The outputs of a model, its loss, and the metrics of its task.
-
-Shapes: B items, T sequence, C classes, W words, O options.
-
-Items as tensors, padded to the longest row of their batch; and one model on several devices:
-
-    weights on cuda:0 ──┬────────────────────> part 0 of a batch ──> loss 0 ──┐
-                        └──> copy on cuda:1 ──> part 1 of a batch ──> loss 1 ──┴──> backward
-
-Autograd records the copying, so the gradients of all copies add up in the weights on the first
-device, and the optimizer sees only these.
+"""Items as batches, the outputs of a model, its loss, and the metrics of its task.
 
 Shapes: R rows, B items, T sequence, W words.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
 from rungwise.finetune.data import TaskData
 from rungwise.finetune.model import TaskModel
-from rungwise.models.device import list_devices, multiplies_bfloat16
+from rungwise.models.device import multiplies_bfloat16
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
 from rungwise.tasks.kinds.heads import Rows
 from rungwise.tasks.kinds.items import Item
@@ -89,42 +78,6 @@ def _integers(values: Iterable[int]) -> Tensor:
     return torch.tensor(list(values), dtype=torch.int64)
 
 
-def model_devices(model: TaskModel) -> list[torch.device]:
-    """Return the devices of this process if `model` is on the first of them, else its own."""
-    devices = list_devices()
-    return devices if devices[0] == model.device else [model.device]
-
-
-class Copies:
-    """The current weights of `model`, copied to a device at its first call."""
-
-    def __init__(self, model: TaskModel) -> None:
-        self._model = model
-        self._weights: dict[torch.device, dict[str, Tensor]] = {}
-
-    def call(self, device: torch.device, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call `function(model, *arguments)` with weights on `device`, where the arguments are."""
-        model = self._model
-        if device == model.device:
-            return function(model, *arguments)
-        if device not in self._weights:
-            own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-            self._weights[device] = {f"model.{n}": t.to(device) for n, t in own.items()}
-        return functional_call(_Called(model), self._weights[device], (function, *arguments))
-
-
-class _Called(nn.Module):
-    """A module that runs any function of a model as its forward pass, for `functional_call`."""
-
-    def __init__(self, model: TaskModel) -> None:
-        super().__init__()
-        self.model = model
-        self.training = model.training
-
-    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(self.model, *arguments)
-
-
 _ROWS_AT_A_TIME = 64
 Output = NDArray[Any]
 
@@ -174,27 +127,19 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
     def compute(items: Sequence[Item]) -> Tensor:
         return compute_logits(model, collate(items, kind).to(model.device))
 
-    devices = model_devices(model)
-    copies = Copies(model)
-    by_length = list(_by_length(items))
-    for start in range(0, len(by_length), len(devices)):
-        together = by_length[start : start + len(devices)]
-        chunks = [[items[place] for place in places] for places in together]
-        batches = [
-            collate(chunk, kind).to(device) for chunk, device in zip(chunks, devices, strict=False)
-        ]
-        # Start the work of all devices before waiting for the first.
-        placed = zip(devices, batches, strict=False)
-        answers = [copies.call(device, compute_logits, batch) for device, batch in placed]
-        for places, chunk, batch, logits in zip(together, chunks, batches, answers, strict=True):
-            of_items = kind.read_logits(logits.cpu(), chunk, compute)
-            for place, output in zip(places, of_items, strict=True):
-                outputs[place] = output
-            if batch.targets is None:
-                total = math.nan
-            else:
-                batch_total, batch_count = kind.loss_sums(logits, batch.targets)
-                total, count = total + batch_total.item(), count + batch_count
+    for places in _by_length(items):
+        chunk = [items[place] for place in places]
+        batch = collate(chunk, kind).to(model.device)
+        logits = compute_logits(model, batch)
+        for place, output in zip(
+            places, kind.read_logits(logits.cpu(), chunk, compute), strict=True
+        ):
+            outputs[place] = output
+        if batch.targets is None:
+            total = math.nan
+        else:
+            batch_total, batch_count = kind.loss_sums(logits, batch.targets)
+            total, count = total + batch_total.item(), count + batch_count
     return [output for output in outputs if output is not None], total / max(count, 1)
 
 

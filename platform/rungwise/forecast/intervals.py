@@ -5,24 +5,113 @@ its parameters, fitted to points moved by the noise of seeds and documents and t
 likewise; and a misfit that grows with every doubling beyond the last point. These are widened by
 the factor of earlier backtests. To them come the luck of the run that is foretold and that of the
 held-out documents, which are drawn once for all rungs.
+
+priors.yaml is written by `python -m benchmarks.forecast --write` from every corpus with a curve:
+priors of parameters, noise and misfit, by family or by how a family is fitted.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any
 
 import numpy as np
+import yaml
 
-from rungwise.forecast.laws import LAWS, Array, draw_fits, fit_law, log_loss
-from rungwise.forecast.points import Point, group_by_rung
-from rungwise.forecast.priors import LawPriors, Noise, Priors, estimate_noise
-from rungwise.forecast.ties import tie_levels
+from rungwise.forecast.laws import LAWS, Array, Law, Normal, draw_fits, fit_law, log_loss
+from rungwise.forecast.points import Fitted, Point, group_by_rung
 
 DRAWS = 500
 TAIL = 4.0  # degrees of freedom of the error by which laws are weighed
+FREEDOM = 4.0  # the prior of the noise counts as so many pairs of seeds
+LEVEL_LAW = "onset"  # whose level is compared
+
+LawPriors = Mapping[str, Mapping[str, Normal]]
+
+
+@dataclass(frozen=True)
+class Priors:
+    """Knowledge from other corpora.
+
+    `noise`   standard deviation of log L between seeds
+    `misfit`  standard deviation of log L from the best law, for each doubling beyond the last point
+    `factor`  by which intervals are widened so that they cover what they say
+    `gaps`    between the level of a family and that of its ladder
+    """
+
+    noise: float
+    misfit: float
+    factor: float
+    parameters: Mapping[Fitted, LawPriors]
+    families: Mapping[str, LawPriors] = field(default_factory=dict)
+    gaps: Mapping[str, Normal] = field(default_factory=dict)
+
+    def choose(self, point: Point, law: Law) -> dict[str, Normal]:
+        """Return the priors of a law's parameters for the rung of a point."""
+        family = self.families.get(point.family, {})
+        return dict(family.get(law.name) or self.parameters[point.fitted][law.name])
+
+
+def read_priors() -> Priors:
+    text = (resources.files("rungwise.forecast") / "priors.yaml").read_text("utf-8")
+    return Priors(**yaml.safe_load(text))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The standard deviation of log L between seeds, and its degrees of freedom."""
+
+    size: float
+    freedom: float
+
+
+def estimate_noise(points: Sequence[Point], priors: Priors) -> Noise:
+    """Pool the seeds of all rungs and budgets of a ladder, and the prior."""
+    squares, freedom = FREEDOM * priors.noise**2, FREEDOM
+    for _, rows in sorted(group_by_rung(points).items()):
+        runs: dict[tuple[float, float], list[float]] = {}
+        for row in rows:
+            runs.setdefault((row.budget, row.distinct), []).append(np.log(row.bits))
+        for logs in runs.values():
+            squares += float(np.var(logs)) * len(logs)
+            freedom += len(logs) - 1
+    return Noise((squares / freedom) ** 0.5, freedom)
+
+
+def tie_levels(
+    rungs: Mapping[str, Sequence[Point]], noise: Noise, priors: Priors
+) -> dict[str, Normal]:
+    """Return a prior of the level of each rung of a known family, from the other rungs.
+
+    The loss of a family after a million tokens lies at much the same distance from that of others
+    on any text. Counts are known well from little, and tell a network's level before it has learnt
+    much.
+    """
+    levels: dict[str, Normal] = {}  # of the ladder, as each rung has it: mean and variance
+    for rung, rows in rungs.items():
+        if rows[-1].family in priors.gaps and rows[-1].measure == "bits_per_byte":
+            gap, sd = priors.gaps[rows[-1].family]
+            level, variance = fit_level(rows, noise.size, priors)
+            levels[rung] = (level - gap, variance + sd**2)
+    ties: dict[str, Normal] = {}
+    for rung in sorted(levels):
+        others = [levels[other] for other in sorted(levels) if other != rung]
+        if others:
+            weights = [1 / variance for _, variance in others]
+            mean = sum(w * level for w, (level, _) in zip(weights, others, strict=True))
+            gap, sd = priors.gaps[rungs[rung][-1].family]
+            ties[rung] = (mean / sum(weights) + gap, (1 / sum(weights) + sd**2) ** 0.5)
+    return ties
+
+
+def fit_level(rows: Sequence[Point], noise: float, priors: Priors) -> Normal:
+    """Return the level of a rung by its own points, and its variance."""
+    (law,) = [law for law in LAWS[rows[-1].fitted] if law.name == LEVEL_LAW]
+    fit = fit_law(law, rows, priors.choose(rows[-1], law), noise)
+    return float(fit.best[0]), float(fit.covariance[0, 0])
 
 
 @dataclass(frozen=True)

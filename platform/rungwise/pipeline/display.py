@@ -19,8 +19,6 @@ from rungwise.core.configuration.secrecy import redact
 
 _PLAIN_EVERY_SECONDS = 10.0
 _NARROW = 100  # columns; the bar is shorter on narrower terminals
-_BARS = "▁▂▃▄▅▆▇█"
-_MOST_POINTS = 256
 _STYLES = {
     "waiting": "dim",
     "running": "bold cyan",
@@ -40,7 +38,6 @@ class _Line:
     position: float = 0.0  # in units of `total`
     total: float = 0.0
     values: dict[str, float | str] = field(default_factory=dict)  # beside the position: loss, ...
-    losses: list[tuple[float, float]] = field(default_factory=list)  # (position, loss)
     text: str = ""
     # Where this attempt began, so that a resumed stage estimates its remaining time correctly.
     first_position: float | None = None
@@ -57,7 +54,6 @@ class Display:
         self._notes: list[str] = []
         self._doing = ""  # what the run does before its first stage starts
         self._ended = False
-        self._curves = not console.options.ascii_only
         self._live = (
             Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=False)
             if console.is_terminal
@@ -109,10 +105,6 @@ class Display:
             line.first_position, line.first_time = position, now  # earlier time was start-up
         line.position, line.total, line.text = position, total, ""
         line.values = values or line.values
-        if isinstance(loss := values.get("loss"), float) and math.isfinite(loss):
-            line.losses.append((position, loss))
-            if len(line.losses) > _MOST_POINTS:
-                del line.losses[1::2]
         if self._live is None and now - line.last_plain >= _PLAIN_EVERY_SECONDS:
             self._plain(line)
 
@@ -146,7 +138,7 @@ class Display:
                 else ""
             )
             seconds = self._seconds(line)
-            detail = Text(_detail(line, self._curves), no_wrap=True, overflow="ellipsis")
+            detail = Text(_detail(line), no_wrap=True, overflow="ellipsis")
             if self._ended:
                 detail.no_wrap, detail.overflow = False, "fold"
             table.add_row(
@@ -161,37 +153,17 @@ class Display:
         return Group(table, *doing, *notes)
 
 
-def _detail(line: _Line, curves: bool = False) -> str:
+def _detail(line: _Line) -> str:
     """Progress of a running stage, with the remaining time before anything that may be cut off."""
     if line.state != "running" or not line.total:
         return line.text
     parts = [f"{key} {_number(value)}" for key, value in line.values.items()]
-    if parts and curves and len(line.losses) > 1:
-        parts[0] += f" {sparkline(line.losses)}"
     progress = line.position - (line.first_position or 0.0)
     if progress > 0:
         remainder = max(0.0, line.total - line.position)  # a last step may pass a budget of tokens
         seconds = (time.monotonic() - line.first_time) / progress * remainder
         parts.insert(1, f"{_clock(seconds)} left")
     return "  ".join([f"{line.position:,.0f}/{line.total:,.0f}", *parts])
-
-
-def sparkline(points: Sequence[tuple[float, float]], width: int = 8) -> str:
-    """Draw `points`, (x, y) sorted by x, in at most `width` characters: the means of equal
-    intervals of x; an empty interval repeats the one before. Full height is at least a fiftieth of
-    the highest value, so that small variations look small."""
-    width = min(width, len(points))
-    first, last = points[0][0], points[-1][0]
-    stretches: list[list[float]] = [[] for _ in range(width)]
-    for x, y in points:
-        place = int((x - first) / (last - first) * width) if last > first else 0
-        stretches[min(place, width - 1)].append(y)
-    means: list[float] = []
-    for values in stretches:
-        means.append(sum(values) / len(values) if values else means[-1])
-    low, high = min(means), max(means)
-    span = max(high - low, abs(high) / 50) or 1.0
-    return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1))] for mean in means)
 
 
 def _number(value: float | str) -> str:

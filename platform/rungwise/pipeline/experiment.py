@@ -1,12 +1,6 @@
 """A whole experiment as stages: variants, tasks and label budgets.
 
-    pretrain of each variant ──┬──> measure
-                               ├──> sweep of each variant and task ──┐
-    task, whole and at budgets ┴─────────────────────────────────────┴──> evaluate ──┬──> table
-                                                                                     └──> register
-
-A recipe without tasks ends with the pretraining of every variant. Stages are identified by
-fingerprint, so variants share the artifacts of equal stages. Titles distinguish stages of one name.
+A recipe without tasks ends with the pretraining of every variant. Variants share equal stages.
 """
 
 from __future__ import annotations
@@ -42,27 +36,12 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Pretraining:
-    """One pretraining of a variant, with its steps. `number` is its index among the upstream values
-    that the variant's sweep tries, None if it tries none; `seed` is that among the seeds of
-    pretraining, None for the first."""
-
-    number: int | None
-    seed: int | None
-    steps: list[TrainedStep]
-
-    @property
-    def stages(self) -> dict[str, Stage]:
-        """The stages of the last step by name."""
-        return self.steps[-1].stages
-
-
-@dataclass(frozen=True)
 class Candidate:
-    """A variant that is compared on a task: its pretrainings up to that task, and its sweep."""
+    """A variant that is compared on a task: the steps of its pretrainings up to that task, one for
+    each seed, and its sweep."""
 
     variant: ExperimentVariant
-    pretrainings: list[Pretraining]
+    pretrainings: list[list[TrainedStep]]
     sweep: Stage | None
 
 
@@ -91,11 +70,11 @@ def plan_experiment(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> Ex
         for task, entry in recipe.tasks.items()
         if isinstance(entry.data, FilesTaskConfig)
     }
-    corpus = graph.add(CORPUS.stage(variants[0].pretrainings[0].corpus), Title("corpus"))
+    corpus = graph.add(CORPUS.stage(variants[0].recipe.corpus), Title("corpus"))
     budgets |= {
         task: read_task(graph, recipe, task, corpus) for task in recipe.tasks if task not in budgets
     }
-    pretrainings: dict[str, list[Pretraining]] = {}
+    pretrainings: dict[str, list[list[TrainedStep]]] = {}
     measured: dict[str, list[Stage]] = {}
     for variant in variants:
         label = None if variant is variants[0] else variant.name
@@ -103,11 +82,10 @@ def plan_experiment(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> Ex
         if recipe.measure:
             measured[variant.name] = [
                 graph.add(
-                    measure_stage(recipe, each.steps),
-                    Title("measure", variant=label, seed=each.seed),
+                    measure_stage(recipe, steps),
+                    Title("measure", variant=label, seed=number or None),
                 )
-                for each in runs
-                if not each.number
+                for number, steps in enumerate(runs)
             ]
     evaluated: list[Stage] = []
     for task in recipe.tasks:
@@ -149,27 +127,21 @@ def pretrain_variant(
     label: str | None,
     task: str | None = None,
     examples: Stage | None = None,
-) -> list[Pretraining]:
-    """Pretrain a variant, once for each set of upstream values of its sweep, or for each seed.
+) -> list[list[TrainedStep]]:
+    """Pretrain a variant, once for each seed.
 
     Steps on the text of each task differ for each, as do those after them: they are taken with the
     `examples` of a `task`, and their titles contain it.
     """
-    several = len(variant.pretrainings) > 1
-    runs = [
-        (recipe, number if several else None, None)
-        for number, recipe in enumerate(variant.pretrainings)
-    ]
-    runs += [(recipe, None, seed) for seed, recipe in enumerate(variant.other_seeds, start=1)]
     pretrainings = []
-    for recipe, number, seed in runs:
-        title = Title("", variant=label, number=number or None, seed=seed)
+    for number, recipe in enumerate([variant.recipe, *variant.other_seeds]):
+        title = Title("", variant=label, seed=number or None)
         trained = train_steps(recipe, examples, common=examples is None and bool(variant.finetune))
         common = list(takewhile(lambda each: not each.step.reads_each_task, trained))
         steps = graph.add_steps(common, title, variant.name)
         own = replace(title, task=task)
         steps += graph.add_steps(trained[len(common) :], own, variant.name)
-        pretrainings.append(Pretraining(number, seed, steps))
+        pretrainings.append(steps)
     return pretrainings
 
 
@@ -178,7 +150,7 @@ def tune_variants(
     recipe: Recipe,
     variants: Sequence[ExperimentVariant],
     task: str,
-    pretrainings: Mapping[str, list[Pretraining]],
+    pretrainings: Mapping[str, list[list[TrainedStep]]],
     examples: Stage,
 ) -> list[Candidate]:
     """Take the steps of the variants that read the text of a task, then sweep the settings of each
@@ -191,12 +163,7 @@ def tune_variants(
             label = None if variant is variants[0] else name
             runs = pretrain_variant(graph, variant, label, task, examples)
         if variant.recipe.sweep is not None:
-            inputs = {"task": examples} | {
-                str(Title(of, number=each.number)): each.stages[of]
-                for each in runs
-                if each.seed is None
-                for of in _FINETUNE_INPUTS
-            }
+            inputs = {"task": examples} | {of: runs[0][-1].stages[of] for of in _FINETUNE_INPUTS}
             config = SweepStageConfig(finetune=variant.finetune[task], sweep=variant.recipe.sweep)
             title = Title("sweep", task=task, variant=name)
             sweep = graph.add(SWEEP.stage(config, inputs), title)
@@ -215,10 +182,10 @@ def compare_candidates(
         compared = [each for each in candidates if names is None or each.variant.name in names]
         inputs = {"task": examples}
         for each in compared:
-            for pretraining in each.pretrainings:
-                for name in _FINETUNE_INPUTS if pretraining.seed is None else ("pretrain",):
-                    key = input_name(name, each.variant.name, pretraining.number, pretraining.seed)
-                    inputs[key] = pretraining.stages[name]
+            for seed, steps in enumerate(each.pretrainings):
+                for name in ("pretrain",) if seed else _FINETUNE_INPUTS:
+                    key = input_name(name, each.variant.name, seed or None)
+                    inputs[key] = steps[-1].stages[name]
             if each.sweep is not None:
                 inputs[input_name("sweep", each.variant.name)] = each.sweep
         settings = {each.variant.name: each.variant.finetune[task] for each in compared}
@@ -244,7 +211,7 @@ def register_candidate(
     assert recipe.evaluate
     keep = recipe.evaluate.keep or candidates[0].variant.name
     (candidate,) = (each for each in candidates if each.variant.name == keep)
-    inputs = {**candidate.pretrainings[0].stages, **inputs}
+    inputs = {**candidate.pretrainings[0][-1].stages, **inputs}
     if keep in measured:
         inputs["measure"] = measured[keep][0]
     graph.add(register_stage(recipe.registry, task, inputs), Title("register", task=task))

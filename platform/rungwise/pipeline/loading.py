@@ -1,4 +1,4 @@
-"""Find and load built models by recipe, folder or registered name."""
+"""Find and load built models by recipe, folder or registered name, and the curve of a ladder."""
 
 import os
 import shlex
@@ -16,13 +16,17 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import default_uri, store_client
+from rungwise.corpus.summary import CorpusSummary
+from rungwise.evaluation.curve import CurveSummary, read_points
 from rungwise.finetune import DESCRIPTION
+from rungwise.forecast.points import Point
+from rungwise.models.config import name_models
+from rungwise.pipeline import workflow
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches
-from rungwise.pipeline.stages import chain_stages
-from rungwise.pipeline.variants import change_recipe
-from rungwise.pipeline.workflow import load_recipe
+from rungwise.pipeline.stages import chain_stages, pretrain_config
+from rungwise.pipeline.variants import change_recipe, resolve_variants
 from rungwise.serving.predictor import Predictor, load_predictor, require_artifact
 from rungwise.training.pretrained import find_tokenizer, load_model
 
@@ -144,11 +148,11 @@ def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None
     below a folder; None for others."""
     file, _, variant = model.rpartition(_ALIAS) if _ALIAS in model else (model, "", "")
     if file.endswith(_RECIPES):
-        recipe = apply_searches(load_recipe(file, overrides))
-        workflow = "pretrain"
+        recipe = apply_searches(workflow.load_recipe(file, overrides))
+        verb = "pretrain"
         if variant:
-            recipe, workflow = change_recipe(recipe, variant), "ladder"
-        command = shlex.join(["rungwise", "run", workflow, file, *overrides])
+            recipe, verb = change_recipe(recipe, variant), "ladder"
+        command = shlex.join(["rungwise", "run", verb, file, *overrides])
         return _built(recipe, command)
     refuse_overrides(model, overrides)
     return None if model.startswith(REGISTERED) else artifacts.at_or_below(Folder.at(model))
@@ -181,3 +185,43 @@ def download_served(model: str, root: str) -> Folder:
         folder = Folder.at(Path(mlflow.artifacts.download_artifacts(model)) / "artifacts")
     require_artifact(folder)
     return folder
+
+
+@dataclass(frozen=True)
+class LoadedCurve:
+    """The finished curve of a ladder: its points, the names of rungs as people write them, why
+    other rungs have no points, and the words of the training text."""
+
+    points: list[Point]
+    names: dict[str, str]
+    passed_over: dict[str, str]
+    words: float
+
+
+def load_curve(recipe: Recipe, file: str) -> LoadedCurve:
+    """Read the curve of a ladder that was run. Raises ConfigError if the recipe has none, UserError
+    if it is not built below the root."""
+    if recipe.curve is None:
+        raise ConfigError(
+            f"{file} has no block curve, so each rung was trained at one budget; add it and run "
+            "the ladder again",
+            {"curve": {"budgets": [0.25, 0.5, 1]}},
+        )
+    rows = {row.stage.display_name: row.artifact for row in workflow.plan("ladder", recipe)}
+    corpus, curve = rows.get("corpus"), rows.get("curve")
+    if corpus is None or curve is None:
+        raise UserError(
+            f"the curve of {recipe.name} is not below {recipe.root}; run it first: "
+            f"rungwise run ladder {file}"
+        )
+    models = {
+        variant.name: (config.model, config.objective)
+        for variant in resolve_variants(recipe)
+        for config in [pretrain_config(variant.recipe)]
+    }
+    return LoadedCurve(
+        points=read_points(curve),
+        names=name_models(models),
+        passed_over=CurveSummary.of(curve).passed_over,
+        words=CorpusSummary.of(corpus).words.train,
+    )

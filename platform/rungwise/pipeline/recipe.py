@@ -1,11 +1,8 @@
-"""A recipe: the blocks of one YAML file, resolved once.
+"""A recipe: the blocks of one YAML file, resolved once; among them the steps of its training.
 
-    YAML, key.path=value ──> raw data ──┬──> Recipe: frozen, every default and objective filled in
-                                        └──> with changes ──> the Recipe of a variant
-
-A recipe keeps the raw data that it was resolved from. Whatever differs from it (a variant, a swept
+A recipe keeps the raw data that it was resolved from. Whatever differs from it (a variant, a tried
 value, matched steps) is resolved from that data with a few keys changed, in the same one pass, so
-that what the file leaves out follows the changed keys. stages.py turns a recipe into stages.
+that what the file leaves out follows the changed keys.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -40,11 +37,11 @@ from rungwise.evaluation.suites.measure import SuiteConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.summary import InstancesConfig
 from rungwise.models.config import DEFAULT_KIND, ModelConfig
-from rungwise.pipeline.steps import Name, StepConfig
 from rungwise.report.stage import ReportConfig
 from rungwise.serving.hugging_face import load_config, weights_folder
 from rungwise.serving.stage import RegistryConfig
-from rungwise.tasks.config import TaskConfig
+from rungwise.tasks.config import FilesTaskConfig, TaskConfig
+from rungwise.tasks.stage import TaskTextConfig
 from rungwise.tokenizer import TokenizerConfig
 from rungwise.training.fit_config import PretrainConfig, refuse_other_kind, with_objective
 from rungwise.training.initial import NOT_OF_WEIGHTS
@@ -53,10 +50,6 @@ from rungwise.tuning import SweepConfig
 # A model of the hub without hf://, as transformers takes it.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
-# Keys of earlier recipes that are steps now.
-_FORMER = {
-    *("continue_with", "continued_pretraining", "mixed_tasks", "pretraining_task", "word_vectors")
-}
 # What to add where a workflow needs a block.
 _SMALLEST: dict[str, dict[str, Any]] = {
     "instances": {"kind": "masked_blocks"},
@@ -67,6 +60,73 @@ _SMALLEST: dict[str, dict[str, Any]] = {
     "finetune": {},
     "evaluate": {},
 }
+
+
+# Letters of any script; used in the names of folders, runs and metrics.
+Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
+
+
+class StepConfig(Config):
+    """One step of training. It begins with the weights of the step before, the first with random
+    ones or those of `pretrain.initial`. What it leaves out is the recipe's."""
+
+    name: Name | None = None  # in the titles of its stages; null: as those of a recipe of one step
+    corpus: CorpusConfig | None = None  # text to read; null: the recipe's
+    # task whose labelled pairs are read, or its text by `task_text`
+    task: FilesTaskConfig | None = None
+    # read the text of `task`, or without one of each task of the recipe, instead of a corpus
+    task_text: TaskTextConfig | None = None
+    # by name of an objective of a mixture: the task of its rows, if not `task`
+    mixed_tasks: dict[str, FilesTaskConfig] = Field(default_factory=dict)
+    instances: InstancesConfig | None = None
+    model: ModelConfig | None = None  # with a `pretrain` of its own
+    pretrain: PretrainConfig | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.corpus is not None and self.task_text is not None:
+            raise ValueError("a step reads either corpus or task_text, found both; give one")
+        if self.model is not None and self.pretrain is None:
+            raise ValueError("a step with a model has a block pretrain of its own; add it")
+        if self.pretrain is not None and self.pretrain.imported:
+            raise ValueError(
+                "a step begins with the weights of the step before it; leave out "
+                "pretrain.initial, or set it in the recipe's own block for the first step"
+            )
+        return self
+
+    @property
+    def reads_each_task(self) -> bool:
+        """Whether it reads the text of each task of the recipe, so that it differs among them."""
+        return self.task_text is not None and self.task is None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether its rows are pairs of a task."""
+        reads_rows = self.pretrain is None or not self.pretrain.reads_tokens
+        return reads_rows and self.instances is not None and self.instances.labelled
+
+    def explain_pairs(self) -> str:
+        """Why its rows and its tasks do not fit together; "" if they do."""
+        mixture = {} if self.pretrain is None else self.pretrain.mixed_rows
+        of_task = {name for name, rows in mixture.items() if rows.labelled}
+        if unread := sorted(self.mixed_tasks.keys() - of_task):
+            return (
+                f"mixed_tasks names {', '.join(unread)}, but in pretrain.mixture the rows of a "
+                f"task are those of {', '.join(sorted(of_task)) or 'none'}"
+            )
+        reads_pairs = self.labelled or bool(of_task - self.mixed_tasks.keys())
+        if reads_pairs and (self.task is None or self.task_text is not None):
+            return (
+                "instances of kind labelled_pairs or aligned_lines are those of a task; write a "
+                "step with a task and without task_text, steps: [{task: {...}}]"
+            )
+        if self.task is not None and self.task_text is None and not reads_pairs:
+            return (
+                "a step with a task reads its labelled pairs or its text; set instances.kind to "
+                "labelled_pairs or aligned_lines, or give task_text: {}"
+            )
+        return ""
 
 
 class TaskEntry(Config):
@@ -125,7 +185,6 @@ class Recipe(Config):
 
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
     _searches: dict[str, Stage] = PrivateAttr(default_factory=dict)
-    _after_fewer: dict[str, Recipe] = PrivateAttr(default_factory=dict)
     _gaps: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
@@ -139,11 +198,6 @@ class Recipe(Config):
         return self._searches
 
     @property
-    def after_fewer(self) -> Mapping[str, Recipe]:
-        """The recipe after fewer trials of these searches, by how many."""
-        return self._after_fewer
-
-    @property
     def gaps(self) -> Mapping[str, str]:
         """The tasks that the text could not fill, and why."""
         return self._gaps
@@ -155,12 +209,10 @@ class Recipe(Config):
         recipe._gaps = dict(gaps)
         return recipe
 
-    def with_searches(
-        self, searches: Mapping[str, Stage], after_fewer: Mapping[str, Recipe]
-    ) -> Recipe:
+    def with_searches(self, searches: Mapping[str, Stage]) -> Recipe:
         """The same recipe with the records of the searches that it comes from."""
         recipe = self.model_copy()
-        recipe._searches, recipe._after_fewer = dict(searches), dict(after_fewer)
+        recipe._searches = dict(searches)
         return recipe
 
     @model_validator(mode="wrap")
@@ -169,8 +221,6 @@ class Recipe(Config):
         if not isinstance(data, dict):
             return handler(data)
         _refuse_credentials(to_jsonable_python(data))
-        if former := sorted(data.keys() & _FORMER):
-            raise ConfigError(f"{former[0]} is no key; write it as a step, in the block steps")
         data = _with_initial(pin_all(data))
         if data.get("tasks"):
             data = {"finetune": {}, "evaluate": {}} | data

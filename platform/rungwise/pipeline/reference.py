@@ -1,4 +1,4 @@
-"""Describe every key of a recipe: in comments on a resolved recipe, and in docs/reference.
+"""Describe every key of a recipe in docs/reference.
 
 Types and defaults come from the pydantic models, descriptions from the comments above or beside the
 fields in the source.
@@ -11,7 +11,6 @@ import textwrap
 import tokenize
 import types
 import typing
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import annotated_types
@@ -40,8 +39,8 @@ _BOUNDS = {
 
 
 def write_resolved(recipe: Recipe) -> str:
-    """Write a recipe as YAML with every key, defaults included, and comments."""
-    return "\n".join(_lines(recipe)) + "\n"
+    """Write a recipe as YAML with every key, defaults included."""
+    return yaml.safe_dump(plain(recipe), allow_unicode=True, sort_keys=False)
 
 
 def reference() -> str:
@@ -77,30 +76,8 @@ def read_comments(block: type[Config]) -> dict[str, str]:
     return comments
 
 
-def _lines(block: Config) -> Iterator[str]:
-    comments = read_comments(type(block))
-    for name in _fields(type(block)):
-        value, comment = getattr(block, name), comments[name] and f"  # {comments[name]}"
-        items = list(value.values()) if isinstance(value, dict) else value
-        if isinstance(value, Config):
-            yield f"{name}:{comment}"
-            yield from _indent(_lines(value))
-        elif isinstance(items, tuple | list) and items and isinstance(items[0], Config):
-            yield f"{name}:{comment}"
-            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-                first, *rest = _lines(item)
-                head = [f"{key}:", f"  {first}"] if isinstance(value, dict) else [f"- {first}"]
-                yield from _indent([*head, *_indent(rest)])
-        else:
-            yield f"{name}: {_yaml(value)}{comment}"
-
-
 def _fields(block: type[Config]) -> list[str]:
     return sorted(block.model_fields, key=lambda name: name != "kind")
-
-
-def _indent(lines: typing.Iterable[str]) -> Iterator[str]:
-    return (f"  {line}" for line in lines)
 
 
 def _yaml(value: Any) -> str:

@@ -1,21 +1,12 @@
 """Searches over pretraining: which trials to build next, and what the recipe becomes at their end.
 
-    space ──> values ──> recipe with changes ──> its stages up to pretrain ──> score
-                                                                                 │
-    recipe with the best values  <── best, with other seeds  <── all scores  <───┘
-
 A search is a function of finished stages (stages.py): whoever has the same scores takes the same
 next step. So it is resumed by looking at the records again, and every trial is an ordinary chain of
 stages: cached, leased and built side by side with others as any stage is.
-
-The space and measure of a search over pretraining where its block leaves them open, and
-refusals of what would not compare.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any
 
 from rungwise.core.configuration.canonical import canonical_json
@@ -28,11 +19,9 @@ from rungwise.evaluation.search import (
     SearchStageConfig,
     Titles,
     TrialPlan,
-    count_cost,
     score_run,
 )
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.models.family import Size
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
@@ -48,55 +37,22 @@ from rungwise.pipeline.stages import (
 )
 from rungwise.pipeline.variants import change_recipe
 from rungwise.tuning import check_space
-from rungwise.tuning.config import Halving
-from rungwise.tuning.draws import Values, draw_trials
+from rungwise.tuning.config import Halving, Values, draw_trials
 from rungwise.tuning.record import rank_trials
-from rungwise.tuning.space import LogUniform, OneOf, Space
 
 _LENGTHS = ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens")
-_AROUND = 5.0  # how far from a suggested number it is searched, as a factor
-_TOKENS, _SECONDS = 2_000_000, 60.0  # of a trial, where there is no budget to say it
-_VOCABULARY = 10_000  # where only the tokenizer knows
+_SUITE = "list"  # the name of the suite of the measure
+_MOST_STEPS = 10_000_000  # where a budget ends the run
+ONLY = {"pretrained": {}}  # the variants of a recipe that names none
 
 
-def complete_search(recipe: Recipe) -> SearchConfig:
-    """The search of a recipe with the measure of its kind of model, and with what the family
-    suggests where the block has no space."""
-    config = recipe.search
-    assert config
-    if isinstance(recipe.model, VectorFamily) and config.measure_of_vectors is not None:
-        config = config.model_copy(update={"measure": config.measure_of_vectors})
-    if config.space:
-        return config
-    space = {
-        key: allowed
-        for key, allowed in suggest_space(recipe).items()
-        if not config.measure.explain_key(key, recipe.model)
-    }
-    return config.model_copy(update={"space": space})
-
-
-def suggest_space(recipe: Recipe) -> dict[str, Space]:
-    """The space around what the family of a recipe suggests for the time of one trial; {} if it
-    suggests nothing besides how long to train."""
-    assert recipe.model
+def choose_measure(recipe: Recipe) -> SearchConfig:
+    """The search of a recipe with the measure of its kind of model."""
     assert recipe.search
-    trials = recipe.search.trials or 1
-    size = Size(
-        tokens=(recipe.search.tokens or trials * _TOKENS) // trials,
-        vocabulary=getattr(recipe.tokenizer, "vocab_size", _VOCABULARY),
-        seconds=(recipe.search.seconds or trials * _SECONDS) / trials,
-        workers=recipe.compute.num_workers,
-    )
-    space: dict[str, Space] = {}
-    for key, value in recipe.model.suggest(size).items():
-        if key in _LENGTHS or isinstance(value, bool):
-            continue
-        if isinstance(value, float):
-            space[key] = LogUniform(low=value / _AROUND, high=value * _AROUND)
-        elif isinstance(value, int):
-            space[key] = OneOf(values=[*sorted({max(1, value // 2), value, 2 * value})])
-    return space
+    own = recipe.search.measure_of_vectors
+    if isinstance(recipe.model, VectorFamily) and own is not None:
+        return recipe.search.model_copy(update={"measure": own})
+    return recipe.search
 
 
 def check_search(config: SearchConfig, recipe: Recipe, variant: str) -> None:
@@ -118,13 +74,6 @@ def check_search(config: SearchConfig, recipe: Recipe, variant: str) -> None:
             "warmup_stable_decay, warmup_steps: 100}, without a budget or early stop, or leave "
             "halving out"
         )
-
-
-ONLY = {"pretrained": {}}  # the variants of a recipe that names none
-FEWER = {"one trial": 0.0, "half of the trials": 0.5}  # after which a verdict is looked at too
-_SUITE = "list"  # the name of the suite of the measure
-_MOST_STEPS = 10_000_000  # where a budget ends the run
-_MOST_COUNTING = 10  # one epoch takes at least so small a part of a run of one epoch
 
 
 @dataclass(frozen=True)
@@ -150,7 +99,6 @@ class _Trial:
     number: int
     values: Values
     runs: list[TrialRun] = field(default_factory=list)
-    pilot: TrialRun | None = None
 
 
 class _Waits(Exception):
@@ -167,12 +115,10 @@ class Search:
         self.stage: Stage | None = None  # its record, once all trials have ended
         self.missing = ""  # why there is no best, if all of them failed
         self._recipe, self._label, self._graph = recipe, label, graph
-        self._config = complete_search(recipe)
+        self._config = choose_measure(recipe)
         check_space(Recipe, recipe.raw, self._config.space, "search")
         self._runs: dict[str, TrialRun] = {}
         self._best: Values = {}
-        self._ranked: list[_Trial] = []
-        self._count = 0
         self._finished: Mapping[str, Artifact] = {}
         self._failed: Mapping[str, str] = {}
         check_search(self._config, recipe, variant)
@@ -194,26 +140,16 @@ class Search:
                 return None
             best = ranked[0].runs[-1]
             self.stage = self._record(trials, ranked[0].number, self._repeat(best))
-            self._ranked, self._count, self._best = ranked, len(trials), best.changes
+            self._best = best.changes
             return self._best
         except _Waits:
             return None
-
-    def select_best(self, part: float) -> Values:
-        """The changes of the best of the first trials, so large a part of all and at least one; if
-        all of these failed, those of the next one that did not."""
-        count = max(1, math.floor(part * self._count))
-        first = min(self._ranked, key=lambda trial: trial.number)
-        best, *_ = [trial for trial in self._ranked if trial.number < count] or [first]
-        return best.runs[-1].changes
 
     def _end_trials(self) -> list[_Trial]:
         """Every trial with its runs, all of which have ended."""
         trials = [_Trial(*each) for each in enumerate(draw_trials(self._config))]
         if self._config.halving:
             self._halve(trials, self._config.halving)
-        elif self._config.budget is not None and self._length_key != "steps":
-            trials = self._spend(trials)  # epochs are whole, so lengths depend on trials before
         else:
             length = self._share(len(trials))
             for trial in trials:
@@ -248,59 +184,16 @@ class Search:
         return self._config.tokens / whole / a_step
 
     def _share(self, count: int) -> Values:
-        """The keys that end a training by gradient when its share of the budget is spent."""
-        budget = self._config.budget
-        if budget is None:
+        """The keys that end a training by gradient when its share of the budget is spent; others
+        are as long as their settings say."""
+        budget, pretrain = self._config.budget, self._recipe.pretrain
+        assert self._recipe.model
+        assert pretrain
+        if budget is None or pretrain.length_key(self._recipe.model) != "steps":
             return {}
         total = getattr(self._config, budget)
         share = total / count if budget == "seconds" else max(1, total // count)
         return {f"pretrain.max_{budget}": share, "pretrain.steps": _MOST_STEPS}
-
-    def _spend(self, trials: list[_Trial]) -> list[_Trial]:
-        """Give trials as many epochs, one after the other, as their share of what is left allows;
-        those for which nothing is left are not begun. What cannot be prolonged runs as it is."""
-        assert self._config.budget
-        remainder = float(getattr(self._config, self._config.budget))
-        if self._length_key == "epochs":
-            for trial in trials:
-                trial.pilot = self._run(trial, {"pretrain.epochs": 1}, "pilot")
-            self._await([trial.pilot for trial in trials if trial.pilot])
-            remainder -= sum(self._cost(trial.pilot) for trial in trials)
-        started: list[_Trial] = []
-        overheads: list[float] = []  # what trials took besides their epochs, as to count the text
-        for place, trial in enumerate(trials):
-            length, least = {}, self._cost(trials[0].runs[0]) if started else 0.0
-            if trial.pilot:
-                least, once = self._cost(trial.pilot), fmean(overheads or [0.0])
-                each = max(least - once, least / _MOST_COUNTING) or 1.0
-                share = remainder / (len(trials) - place)
-                length = {"pretrain.epochs": max(1, round((share - once) / each))}
-            if started and remainder < least / 2:
-                break
-            trial.runs.append(self._run(trial, length))
-            self._await(trial.runs)
-            started.append(trial)
-            cost = self._cost(trial.runs[0])
-            if trial.runs[0] is not trial.pilot:
-                remainder -= cost
-                epochs = length.get("pretrain.epochs", 1)
-                if epochs > 1 and cost:
-                    overheads.append(max(0.0, least - (cost - least) / (epochs - 1)))
-        return started
-
-    @property
-    def _length_key(self) -> str | None:
-        assert self._recipe.model
-        assert self._recipe.pretrain
-        return self._recipe.pretrain.length_key(self._recipe.model)
-
-    def _cost(self, run: TrialRun | None) -> float:
-        """The part of the budget that a run took; 0 if it failed."""
-        artifact = run and self._finished.get(run.stages["pretrain"].fingerprint)
-        if not artifact:
-            return 0.0
-        seconds, tokens = count_cost(artifact)
-        return seconds if self._config.budget == "seconds" else float(tokens)
 
     def _change_recipe(self, changes: Values) -> Any:
         return self._recipe.with_changes(changes, f"search of {self.variant}")
@@ -364,14 +257,13 @@ class Search:
                     number=trial.number,
                     values=trial.values,
                     runs=tuple(run.titles for run in trial.runs),
-                    pilot=trial.pilot.titles if trial.pilot else None,
                     error=self._error(trial.runs[-1]),
                 )
                 for trial in trials
             ),
             seeds=tuple(run.titles for run in seeds),
         )
-        runs = [run for trial in trials for run in (*trial.runs, trial.pilot) if run]
+        runs = [run for trial in trials for run in trial.runs]
         inputs = {
             stage.display_name: stage
             for run in (*runs, *seeds)
@@ -422,7 +314,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
     searches = [
         Search(each, name, None if alone else name, graph)
         for name, each in recipes.items()
-        if each.search is not None and complete_search(each).space
+        if each.search is not None and each.search.space
     ]
     if not searches:
         return None
@@ -437,14 +329,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
         if len(best) == len(searches):
             if not workflow:
                 records = {each.stage.display_name: each.stage for each in searches if each.stage}
-                fewer = {
-                    name: _with_best(
-                        recipe, {s.variant: s.select_best(part) for s in searches}, alone
-                    )
-                    for name, part in FEWER.items()
-                }
-                tuned = _with_best(recipe, best, alone).with_searches(records, fewer)
-                workflow.extend(make(tuned))
+                workflow.extend(make(_with_best(recipe, best, alone).with_searches(records)))
             for stage in workflow:
                 same = union.setdefault(stage.display_name, stage)
                 assert same.fingerprint == stage.fingerprint, f"two stages called {stage.title}"

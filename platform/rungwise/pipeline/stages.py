@@ -1,18 +1,10 @@
 """The stages that a recipe becomes; workflows (workflows/*.py) combine them in plain Python.
 
-corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ──┬──> ... ──> report
-                           ↑             next step <── ──────┤
-                  task, for labelled pairs                   └──> fine-tuning: experiment.py
+corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ──> next step, fine-tuning or report
 
-A recipe is a list of steps (steps.py): each reads its text with the recipe's tokenizer, and begins
-with the weights of the step before.
-
-A list of stages that grows: what is finished decides which stages come next.
-
-    known stages ──> finished or failed ──> more known stages ──> ... ──> all known
-
-All state is in the records of finished stages, so a run that was killed grows again to where it
-was, and drivers that work on the same recipe grow alike.
+Where searches decide about later stages, the list grows with what is finished. All state is in the
+records of finished stages, so a run that was killed grows again to where it was, and drivers that
+work on the same recipe grow alike.
 """
 
 from __future__ import annotations
@@ -32,8 +24,7 @@ from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.models.family import Family
 from rungwise.models.fitting import RefiningFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
-from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.steps import StepConfig
+from rungwise.pipeline.recipe import Recipe, StepConfig
 from rungwise.report.stage import REPORT
 from rungwise.serving.hugging_face.reading import INITIAL_WEIGHTS
 from rungwise.serving.stage import REGISTER, RegisterConfig, RegistryConfig

@@ -13,7 +13,7 @@ from rungwise.pipeline.stages import pretrain_config
 from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.training.estimate import Measures, training_cost
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
-from rungwise.tuning import SweepStageConfig, check_space, check_values, list_upstream
+from rungwise.tuning import SweepStageConfig, check_values
 
 # Blocks that a variant may change; the rest is common to all variants.
 _BLOCKS = (
@@ -37,15 +37,12 @@ _FINETUNE = "finetune."
 class ExperimentVariant:
     """A recipe that an experiment compares under one name.
 
-    `pretrainings` holds the recipe once for each set of upstream values that the sweep tries, the
-    recipe alone if it tries none; `other_seeds` the recipe with each further seed of pretraining.
-    `finetune` holds the settings for each task that the variant is
-    fine-tuned on.
+    `other_seeds` holds the recipe with each further seed of pretraining, `finetune` the settings
+    for each task that the variant is fine-tuned on.
     """
 
     name: str
     recipe: Recipe
-    pretrainings: list[Recipe]
     other_seeds: list[Recipe]
     finetune: dict[str, FinetuneConfig]
 
@@ -98,11 +95,7 @@ def resolve_variants(recipe: Recipe) -> list[ExperimentVariant]:
         recipes = _match_flops(recipes)
     return [
         ExperimentVariant(
-            name=name,
-            recipe=each,
-            pretrainings=_upstream_recipes(each, name) if recipe.tasks else [each],
-            other_seeds=_reseed(each, name),
-            finetune=settings,
+            name=name, recipe=each, other_seeds=_reseed(each, name), finetune=settings
         )
         for (name, each), settings in zip(recipes.items(), finetune.values(), strict=True)
     ]
@@ -148,19 +141,6 @@ def change_recipe(recipe: Recipe, name: str) -> Recipe:
             )
     with name_variant(recipe, name):
         return recipe.with_changes(changes, f"variants.{name}") if changes else recipe
-
-
-def list_replaced_settings(recipe: Recipe) -> list[str]:
-    """Say which keys of `finetune` a variant leaves at their defaults by giving the whole block."""
-    lines = []
-    for name, changes in recipe.variants.items():
-        block, common = changes.get("finetune"), recipe.raw.get("finetune") or {}
-        if isinstance(block, Mapping) and (keys := sorted(common.keys() - block.keys())):
-            lines.append(
-                f"variants.{name}.finetune replaces the whole block, so {', '.join(keys)} of "
-                f"finetune have their defaults there; write finetune.KEY to change single keys"
-            )
-    return lines
 
 
 @contextmanager
@@ -241,27 +221,3 @@ def _match_flops(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
         )
         for name, recipe in recipes.items()
     }
-
-
-def _upstream_recipes(recipe: Recipe, name: str) -> list[Recipe]:
-    """The recipe for each combination of swept values of blocks before fine-tuning."""
-    if recipe.sweep is None:
-        return [recipe]
-    upstream = {
-        key: space for key, space in recipe.sweep.space.items() if not key.startswith(_FINETUNE)
-    }
-    for key in upstream:
-        if key.partition(".")[0] not in _BLOCKS:
-            raise ConfigError(
-                f"sweep.space.{key}: a sweep may vary keys of {', '.join(_BLOCKS[:-1])}; "
-                "numbers of labelled examples are evaluate.label_budgets"
-            )
-    if upstream and _count_pretrainings(recipe) > 1:
-        raise ConfigError(
-            f"sweep.space.{next(iter(upstream))}: expected keys of finetune alone, since variant "
-            f"{name} has pretraining_seeds {recipe.pretraining_seeds} and every value would be "
-            "pretrained with each; sweep with one seed, then set the best value"
-        )
-    check_space(Recipe, recipe.raw, upstream)
-    values = list_upstream(recipe.sweep)
-    return [recipe.with_changes(each, f"sweep of {name}") for each in values] or [recipe]

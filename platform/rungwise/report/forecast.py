@@ -9,11 +9,14 @@ from matplotlib.axes import Axes
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import ClaimResult
 from rungwise.evaluation.curve import read_points
-from rungwise.forecast.backtest import backtest
-from rungwise.forecast.crossings import Crossing, find_crossings, predict_at_seconds
-from rungwise.forecast.forecast import RungForecast, forecast
+from rungwise.forecast.comparisons import (
+    Crossing,
+    describe_crossing,
+    find_crossings,
+    predict_at_seconds,
+)
+from rungwise.forecast.forecast import RungForecast, backtest, describe_backtest, forecast
 from rungwise.forecast.points import Increase, Point
-from rungwise.forecast.wording import describe_backtest, describe_crossing
 from rungwise.report import style
 from rungwise.report.formats import INK, Series, metric_name, small_percent
 from rungwise.report.page import Row, Section

@@ -19,7 +19,7 @@ from rungwise.report.formats import Series, scale, series
 from rungwise.report.page import Section
 from rungwise.report.variants import input_artifact, select_stage
 from rungwise.tasks.scoring.metrics import format_metric
-from rungwise.tuning.draws import describe_values
+from rungwise.tuning.config import describe_values
 from rungwise.tuning.record import SweepSummary
 
 _COLUMNS = 2

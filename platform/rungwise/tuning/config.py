@@ -1,30 +1,138 @@
-"""The block of settings to try, shared by `sweep` (fine-tuning) and `search` (pretraining)."""
+"""The settings to try: what a key may be, the block shared by `sweep` (fine-tuning) and `search`
+(pretraining), and the values of each trial.
 
+Draws are a pure function of the block, so that a restarted sweep or search draws the same. A draw
+depends only on the seed and the trial's number: adding trials does not change the earlier ones.
+"""
+
+import itertools
 import math
-from collections.abc import Sequence
-from typing import Self, TypeVar
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
 
-from rungwise.core.configuration.config import Config
-from rungwise.finetune import FinetuneConfig
-from rungwise.tuning.space import Grid, OneOf, Space, check_space
+from rungwise.core.configuration.canonical import canonical_json
+from rungwise.core.configuration.config import Config, ConfigT
+from rungwise.core.configuration.overrides import find_value, resolve
+from rungwise.core.errors import ConfigError
+from rungwise.finetune import FinetuneConfig, check_task
+from rungwise.tasks.kinds.examples import TaskInfo
 
 T = TypeVar("T")
+Values = dict[str, Any]  # of one trial, by dotted key
 FINETUNE = "finetune"
 EPOCHS = f"{FINETUNE}.epochs"
-# Blocks that affect neither the data nor the training of a trial.
-_OUTSIDE = (
-    "sweep",
-    "search",
-    "evaluate",
-    "registry",
-    "report",
-    "compute",
-    "tracking",
-    "name",
-    "root",
-)
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+# Position inside a range to test as well: 9.7 in 8 to 12 reveals that a key takes only integers.
+_INSIDE = 0.4142
+
+
+def _number(value: Any) -> Any:
+    # PyYAML follows YAML 1.1 and reads 5e-5, without a decimal point, as a string.
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
+Value = Annotated[
+    bool | int | float | str | list[Any] | dict[str, Any] | None, BeforeValidator(_number)
+]
+
+
+class OneOf(Config):
+    """One of `values`, all equally likely."""
+
+    kind: Literal["choice"] = "choice"
+    values: list[Value] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        for place, value in enumerate(self.values):
+            if value in self.values[:place]:
+                raise ValueError(f"expected values that differ, found {value!r} twice")
+        return self
+
+    def finite(self) -> list[Any] | None:
+        return list(self.values)
+
+    def probes(self) -> list[Any]:
+        return list(self.values)
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        return self.values[int(rng.integers(len(self.values)))]
+
+
+class _Range(Config):
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low must be below high, found {self.low:g} and {self.high:g}")
+        return self
+
+    def finite(self) -> list[Any] | None:
+        return None
+
+    def probes(self) -> list[Any]:
+        return [self.low, self.low + _INSIDE * (self.high - self.low), self.high]
+
+    def _bound(self, value: float) -> float:
+        return min(max(value, self.low), self.high)
+
+
+class Uniform(_Range):
+    """A number drawn uniformly from `low` to `high`."""
+
+    kind: Literal["uniform"] = "uniform"
+
+    def draw(self, rng: np.random.Generator) -> float:
+        return self._bound(float(rng.uniform(self.low, self.high)))
+
+
+class LogUniform(_Range):
+    """A number drawn uniformly from `low` to `high` on a logarithmic scale."""
+
+    kind: Literal["loguniform"] = "loguniform"
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+
+    def draw(self, rng: np.random.Generator) -> float:
+        exponent = float(rng.uniform(math.log(self.low), math.log(self.high)))
+        return self._bound(math.exp(exponent))
+
+
+Space = Annotated[OneOf | Uniform | LogUniform, Field(discriminator="kind")]
+
+
+def check_space(
+    model: type[ConfigT], data: Mapping[str, Any], space: Mapping[str, Space], block: str = "sweep"
+) -> None:
+    """Test every listed value, and each range's bounds and one inner point, in `data`.
+
+    `data` is a valid `model` as plain data. Raises ConfigError with `<block>.space.<key>`, the
+    value and, for an unknown key, the nearest one.
+    """
+    for key, allowed in space.items():
+        for value in allowed.probes():
+            where = f"{block}.space.{key}: {value!r} does not fit"
+            config = resolve(model, data, {key: value}, where)
+            resolved = find_value(config.model_dump(mode="json"), key)
+            if not matches(resolved, value):
+                raise ConfigError(
+                    f"{block}.space.{key}: {value!r} would become {resolved!r}; give values as the "
+                    "key takes them (whole numbers: kind choice)"
+                )
+
+
+def matches(resolved: Any, value: Any) -> bool:
+    """True if `resolved` equals `value`; dicts may have more keys than `value`."""
+    if isinstance(value, dict) and isinstance(resolved, dict):
+        return all(name in resolved and matches(resolved[name], one) for name, one in value.items())
+    # 1 == True in Python, and no key takes both.
+    return resolved == value and isinstance(resolved, bool) == isinstance(value, bool)
 
 
 class Halving(Config):
@@ -60,8 +168,7 @@ class TuningConfig(Config):
     """Which settings to try, and which trials to stop early."""
 
     space: dict[str, Space]  # by dotted key of the recipe: the values to try
-    # independent draws, at most as many as there are combinations, each with every combination of
-    # the grid keys; null: every combination of all values
+    # independent draws, at most as many as there are combinations; null: every combination
     trials: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0)  # of the draws, and of every trial of a sweep
     halving: Halving | None = None  # stops trials early; null: every trial runs to its end
@@ -76,12 +183,12 @@ class TuningConfig(Config):
             if self.trials is None and allowed.finite() is None:
                 raise ValueError(
                     f"space.{key}: without trials, their number, all values are tried, so list "
-                    f"them (kind choice, grid or integer), found kind {allowed.kind}"
+                    f"them (kind choice), found kind {allowed.kind}"
                 )
         return self
 
     def check_key(self, key: str, allowed: Space) -> None:
-        """Raise ValueError for a key that is not one to try, or not with such values."""
+        """Raise ValueError for a key that is not one to try."""
 
     def size(self) -> int | None:
         """The number of combinations of values; None if a key has a range."""
@@ -90,38 +197,28 @@ class TuningConfig(Config):
 
 
 class SweepConfig(TuningConfig):
-    """Which settings to try. Keys of `finetune` are cheap to vary.
-
-    For each value of a key of an earlier block, everything before fine-tuning is built again, so
-    such a key takes a list of values.
-    """
+    """Which settings of fine-tuning to try."""
 
     space: dict[str, Space] = Field(min_length=1)  # by dotted key of the recipe: the values to try
 
     def check_key(self, key: str, allowed: Space) -> None:
-        block, _, rest = key.partition(".")
-        if not rest or block in _OUTSIDE:
+        if not key.startswith(f"{FINETUNE}."):
             raise ValueError(
-                f"space.{key}: expected a dotted key of finetune or of a block before it, "
-                "such as finetune.learning_rate"
-            )
-        if block != FINETUNE and not isinstance(allowed, OneOf | Grid):
-            raise ValueError(
-                f"space.{key}: every value of an earlier block is built before the sweep, so "
-                f"list them (kind choice or grid), found kind {allowed.kind}"
+                f"space.{key}: expected a dotted key of finetune, such as finetune.learning_rate; "
+                "settings of what comes before are those of `search`, or variants"
             )
 
 
 class SweepStageConfig(Config):
-    """The two blocks of a recipe that this stage reads. Keys of other blocks: `check_space`."""
+    """The two blocks of a recipe that this stage reads."""
 
     finetune: FinetuneConfig
     sweep: SweepConfig
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        own = {k: v for k, v in self.sweep.space.items() if k.startswith(f"{FINETUNE}.")}
-        check_space(_Finetune, {FINETUNE: self.finetune.model_dump(mode="json")}, own)
+        data = {FINETUNE: self.finetune.model_dump(mode="json")}
+        check_space(_Finetune, data, self.sweep.space)
         return self
 
     @property
@@ -134,3 +231,61 @@ class SweepStageConfig(Config):
 
 class _Finetune(Config):
     finetune: FinetuneConfig
+
+
+def draw_trials(config: TuningConfig) -> list[Values]:
+    """The values of every trial, by number."""
+    keys, possible = sorted(config.space), config.size()
+    if config.trials is None:
+        lists = [config.space[key].finite() or [] for key in keys]
+        return [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]
+    trials: list[Values] = []
+    for number in range(config.trials if possible is None else min(config.trials, possible)):
+        # Redraw duplicates: the same settings and seed would repeat a trial.
+        for attempt in itertools.count():
+            rng = np.random.default_rng([config.seed, number, attempt])
+            values = {key: config.space[key].draw(rng) for key in keys}
+            if canonical_json(values) not in map(canonical_json, trials):
+                trials.append(values)
+                break
+    return trials
+
+
+def describe_values(values: Values) -> str:
+    """The values of a trial by the last words of their keys."""
+    return ", ".join(
+        f"{key.rpartition('.')[2]} {f'{value:.3g}' if isinstance(value, float) else value}"
+        for key, value in values.items()
+    )
+
+
+def resolve_settings(config: SweepStageConfig, values: Values) -> FinetuneConfig:
+    """The `finetune` block of a trial. Raises ConfigError unless it holds each value exactly."""
+    own = {key.removeprefix(f"{FINETUNE}."): value for key, value in values.items()}
+    data = config.finetune.model_dump(mode="json")
+    settings = resolve(FinetuneConfig, data, own, f"sweep.space: {own} together")
+    data = settings.model_dump(mode="json")
+    for key, value in own.items():
+        if not matches(resolved := find_value(data, key), value):
+            raise ConfigError(
+                f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {resolved}"
+            )
+    return settings
+
+
+def check_values(config: SweepStageConfig, info: TaskInfo) -> None:
+    """Raise ConfigError, naming the key, for a value that does not fit the task."""
+    for key, allowed in config.sweep.space.items():
+        for value in allowed.probes():
+            check_task(resolve_settings(config, {key: value}), info)
+
+
+def count_grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
+    """Total epochs of the full grid without stopping; `epochs_asked` if a key has a range."""
+    size = config.sweep.size()
+    if size is None:
+        return epochs_asked
+    allowed = config.sweep.space.get(EPOCHS)
+    epochs = [config.finetune.epochs] if allowed is None else allowed.finite()
+    assert epochs is not None
+    return size // (len(epochs) if allowed is not None else 1) * sum(epochs)

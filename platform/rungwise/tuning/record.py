@@ -1,10 +1,9 @@
-"""Records of trials: a small JSON file each, `trials/trial-003.json`, and the summary of all.
+"""Records of trials, the best of them, and the expected best by their number.
 
-A trial of a sweep writes it after every epoch, before reporting the epoch to Ray Tune; the driver
-adds what only it knows (stopped early, failed) when the trial ends. Writes are atomic. After the
-driver is killed, the records alone tell which trials have ended; Tune's snapshots lag.
-
-The best of trials, and the expected best by their number.
+A trial of a sweep writes a small JSON file, `trials/trial-003.json`, after every epoch, before it
+reports the epoch to Ray Tune; the driver adds what only it knows (stopped early, failed) when the
+trial ends. After the driver is killed, the records alone tell which trials have ended; Tune's
+snapshots lag.
 
 Dodge et al. 2019, "Show your work: improved reporting of experimental results", EMNLP,
 arXiv:1909.03004: a result means little without the number of trials it is the best of. Here trials
@@ -112,7 +111,6 @@ class SweepTrial(TrialRecord, frozen=False):
     that of the state to resume from.
     """
 
-    upstream: int | None
     finetune: FinetuneConfig
     seed: int
     state: State = "running"
@@ -145,9 +143,8 @@ class SweepTrial(TrialRecord, frozen=False):
         return f"{STATES}/{self.name}-{epoch:04d}"
 
     def parameters(self) -> dict[str, Any]:
-        """Parameters for tracking: the whole `finetune` block and other drawn keys."""
-        others = {k: v for k, v in self.values.items() if not k.startswith("finetune.")}
-        return flatten(self.finetune.model_dump(mode="json"), "finetune") | flatten(others)
+        """Parameters for tracking: the whole `finetune` block."""
+        return flatten(self.finetune.model_dump(mode="json"), "finetune")
 
     def columns(self) -> dict[str, Any]:
         return {
@@ -159,14 +156,12 @@ class SweepTrial(TrialRecord, frozen=False):
 
 
 class SweepSummary(Summary):
-    """All trials and the winner. `upstream_values` are values of keys before `finetune`, by number;
-    `grid_epochs` is the cost of the full grid without stopping."""
+    """All trials and the winner; `grid_epochs` is the cost of the full grid without stopping."""
 
     trials: tuple[SweepTrial, ...]
     best: SweepTrial
     metric: str
     milestones: tuple[int, ...]  # epochs after which trials are compared
-    upstream_values: tuple[dict[str, Any], ...]
     stopped_early: int
     failed: int
     epochs_run: int
@@ -181,7 +176,7 @@ class SweepSummary(Summary):
 
 
 SWEEP = StageType(
-    "sweep", 11, LazyFunction("rungwise.tuning.running:run_sweep"), SweepSummary, resumes=True
+    "sweep", 12, LazyFunction("rungwise.tuning.running:run_sweep"), SweepSummary, resumes=True
 )
 
 

@@ -1,29 +1,18 @@
 """Sweep stage: try settings of one variant on Ray Tune, scored on the validation split only.
 
 Resuming relies on the trial records, not on Tune: its experiment snapshot lags by many seconds,
-may be unreadable for a later Ray, and holds settings only as pickles. Records are written before
-Tune sees an epoch, so a finished trial never runs again: it is withheld from Tune. Settings are
-drawn from the seed, so the remaining trials are unchanged. An interrupted trial restarts, or
-resumes from its last saved state if trials are halved.
+may be unreadable for a later Ray, and holds settings only as pickles. A finished trial is withheld
+from Tune; an interrupted one restarts, or resumes from its last saved state if trials are halved.
+
+Each run of a trial to the end of a round is one trial of Ray Tune. Successive halving is decided
+once all trials have reached a milestone, so the survivors do not depend on which trial ends first
+(the asynchronous variant, Li et al. 2020, stops trials in order of arrival). Decisions are saved
+before any trial continues. Tune's own schedulers do not fit: HyperBand fills brackets in order of
+arrival and cannot be given the decisions of an earlier attempt, and with a scheduler that pauses
+trials Tune starts all at once, ignoring max_concurrent_trials.
 
 The winner's score is a maximum over trials and so too high; evaluation/comparison/compare.py gives
 an unbiased one, with new seeds on the test split.
-
-The trials of a sweep in rounds, each run of one a trial of Ray Tune: one round, or one to each
-milestone of synchronous successive halving, which is decided once all its trials have reached it.
-
-    every trial ──> grace_period ──> the best 1 in reduction_factor ──> the next milestone ──> ...
-
-A decision depends on scores alone, so the survivors do not depend on which trial ends first; the
-asynchronous variant (Li et al. 2020) stops trials in order of arrival.
-
-A run to a milestone ends by saving the training state. Waiting trials therefore hold no resources,
-Tune's limit on concurrent trials applies, and one CPU is enough. Tune's own schedulers do not fit:
-HyperBand fills brackets in order of arrival and cannot be given the decisions of an earlier
-attempt, and with a scheduler that pauses trials Tune starts all at once, ignoring
-max_concurrent_trials.
-
-Decisions are saved before any trial continues, and a restarted sweep keeps to them.
 """
 
 import functools
@@ -47,14 +36,15 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes, format_count
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.scoring.metrics import format_metric
-from rungwise.tuning.config import EPOCHS, Halving, SweepStageConfig
-from rungwise.tuning.draws import (
+from rungwise.tuning.config import (
+    EPOCHS,
+    Halving,
+    SweepStageConfig,
     Values,
     check_values,
     count_grid_epochs,
     describe_values,
     draw_trials,
-    list_upstream,
     resolve_settings,
 )
 from rungwise.tuning.record import (
@@ -193,12 +183,10 @@ def run_sweep(
 ) -> SweepSummary:
     """Run the trials; the winner has the best validation score of those that ran to their end.
 
-    `inputs` are task, tokenizer and pretrain, the last two once per set of upstream values, if any
-    (`trial.select_inputs`). Restarted with the same `output`, it runs only unfinished
-    trials. Raises UserError if every trial failed, if a trial needs more than any node has, or if
-    a value was not in force; ConfigError for a value that does not fit the task.
+    `inputs` are task, tokenizer and pretrain. Restarted with the same `output`, it runs only
+    unfinished trials. Raises UserError if every trial failed, if a trial needs more than any node
+    has, or if a value was not in force; ConfigError for a value that does not fit the task.
     """
-    upstream = list_upstream(config.sweep)
     info = TaskSummary.of(inputs["task"]).info
     check_values(config, info)
     job = SweepJob(config, inputs, output, info.metric, context.report, train)
@@ -208,12 +196,12 @@ def run_sweep(
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         run_trials(job, context.compute, nodes, scratch)
     (output / STATES).remove()
-    summary = summarise(job, upstream)
+    summary = summarise(job)
     output.remove(DECISIONS)
     return summary
 
 
-def summarise(job: SweepJob, upstream: list[dict[str, Any]]) -> SweepSummary:
+def summarise(job: SweepJob) -> SweepSummary:
     trials = read_records(job.output)
     # Stopped trials were not trained as their settings say, so one wins only if all were stopped.
     whole = [trial for trial in trials if not trial.stopped_early]
@@ -232,7 +220,6 @@ def summarise(job: SweepJob, upstream: list[dict[str, Any]]) -> SweepSummary:
         best=best,
         metric=job.metric,
         milestones=tuple(job.config.rounds[:-1]),
-        upstream_values=tuple(upstream),
         stopped_early=stopped,
         failed=failed,
         epochs_run=sum(trial.epochs_run for trial in trials),

@@ -1,10 +1,8 @@
 """One trial, in its own process. It reads finished artifacts by index, without Ray Data, and holds
 only its own CPUs and GPUs, so trials cannot deadlock waiting for each other.
 
-Check that each drawn value took effect: a sweep over a key that nothing reads looks normal.
-
-Two checks: the resolved `finetune` block holds each value (`draws.resolve_settings`); what training
-measured on the objects it built equals what was drawn (`check_applied`).
+A sweep over a key that nothing reads looks normal, so two checks: the resolved `finetune` block
+holds each value (`resolve_settings`), and what training measured equals it (`check_applied`).
 """
 
 import math
@@ -17,12 +15,10 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.stages.notes import read_note, write_note
-from rungwise.core.stages.stage import Title
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.models.device import use_threads
-from rungwise.tuning.config import FINETUNE, SweepStageConfig
-from rungwise.tuning.draws import Values, find_upstream, resolve_settings
+from rungwise.tuning.config import FINETUNE, SweepStageConfig, Values, resolve_settings
 from rungwise.tuning.record import Epoch, SweepTrial, read_record, write_record
 
 _PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
@@ -38,23 +34,17 @@ def split_metrics(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[
 def check_applied(trial: str, values: Mapping[str, Any], measured: Mapping[str, float]) -> None:
     """Raise UserError if a drawn value was not in force; unmeasured keys are not checked."""
     for key, value in values.items():
-        block, _, name = key.partition(".")
-        if block != FINETUNE or name not in measured or value is None:
+        name = key.removeprefix(f"{FINETUNE}.")
+        if name not in measured or value is None:
             continue  # null defers to another key
-        expected = 1.0 if isinstance(value, str) else value  # a string is measured as 1 if in force
-        if not isinstance(expected, int | float) or not math.isclose(
-            expected, measured[name], rel_tol=_PRECISION
-        ):
+        if not math.isclose(value, measured[name], rel_tol=_PRECISION):
             raise UserError(
                 f"{trial}: {key} was drawn as {value!r}, but {measured[name]:g} was in force, so "
                 "its score is not that of its settings; take the key out of sweep.space, or mend "
-                "what it does not reach (a batch larger than the training split is cut to it; "
-                "windows need texts longer than a row, class weights classes of unlike size; a "
-                "stride is at most half a window)"
+                "what it does not reach (a batch larger than the training split is cut to it)"
             )
 
 
-_INPUTS = ("pretrain", "task", "tokenizer")  # of a trial
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
 
 
@@ -160,7 +150,7 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float) -> None:
             raise _AtMilestone
 
     try:
-        job.train(settings, select_inputs(job.inputs, trial.upstream), trial.seed, on_epoch, start)
+        job.train(settings, dict(job.inputs), trial.seed, on_epoch, start)
         if not trial.history:
             raise UserError(f"{trial.name}: its training ended without an epoch")
         trial.state = "finished"
@@ -179,17 +169,11 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float) -> None:
         job.report.flush()
 
 
-def select_inputs(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
-    """The inputs of a trial; those built once per set of upstream values, by its number."""
-    return {name: inputs.get(str(Title(name, number=upstream))) or inputs[name] for name in _INPUTS}
-
-
 def new_record(config: SweepStageConfig, number: int, values: Values) -> SweepTrial:
     """The record of a trial that has not begun."""
     return SweepTrial(
         number=number,
         values=values,
-        upstream=find_upstream(config.sweep, values),
         finetune=resolve_settings(config, values),
         seed=config.sweep.seed,
     )

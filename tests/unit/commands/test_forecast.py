@@ -10,8 +10,8 @@ import yaml
 
 from rungwise.__main__ import main
 from rungwise.forecast.points import Point
-from rungwise.pipeline import curve_points
-from rungwise.pipeline.curve_points import LoadedCurve
+from rungwise.pipeline import loading
+from rungwise.pipeline.loading import LoadedCurve
 from rungwise.pipeline.workflow import load_recipe
 from tests.conftest import small_recipe, write_corpus, write_recipe
 
@@ -62,7 +62,7 @@ def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     names = {"ngram3": "3-gram", "gpt": "GPT"}
     made = LoadedCurve(points, names, {"lsa": "its loss is none of tokens"}, words=5e5)
     made.names["lsa"] = "LSA"
-    monkeypatch.setattr(curve_points, "load_curve", lambda *_: made)
+    monkeypatch.setattr(loading, "load_curve", lambda *_: made)
     return write_recipe(tmp_path / "ladder.yaml", recipe)
 
 
@@ -146,14 +146,14 @@ def test_the_chances_of_masked_models_choose_no_rung_by_bits_per_byte(
     ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alone in its measure, a masked model is the best of it for sure."""
-    made = curve_points.load_curve(load_recipe(ladder), "ladder")
+    made = loading.load_curve(load_recipe(ladder), "ladder")
     masked = [
         replace(point, rung="bert", measure="bits_per_masked_token")
         for point in made.points
         if point.rung == "gpt"
     ]
     both = replace(made, points=[*masked, *made.points], names=made.names | {"bert": "BERT"})
-    monkeypatch.setattr(curve_points, "load_curve", lambda *_: both)
+    monkeypatch.setattr(loading, "load_curve", lambda *_: both)
     file = tmp_path / "gpt.yaml"
     assert main(["forecast", str(ladder), "--compute", "10x", "--plan", str(file)]) == 0
     assert load_recipe(file).name.endswith("-gpt")

@@ -20,23 +20,19 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import (
-    FinetuneConfig,
     OnEpoch,
     PretrainedBody,
     TaskData,
-    TaskModel,
     build_frame,
     check,
     describe,
     evaluate,
     finetune,
     load_data,
-    loop,
     outputs,
     restore,
 )
-from rungwise.finetune.config import FullAdaptation
-from rungwise.finetune.loop import build, learning_rate_shares, make_batches, merge
+from rungwise.finetune.loop import build, learning_rate_shares, make_batches
 from rungwise.finetune.scoring import collate
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
@@ -291,7 +287,7 @@ def _level(name: str) -> str:
 # States.
 
 
-@pytest.mark.parametrize("use", ["full", "features", "discriminative", "lora"])
+@pytest.mark.parametrize("use", ["full", "features", "discriminative"])
 def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
     data = toy_data("classification")
     block = {"kind": use} | ({"unfreeze_every_epochs": 1} if use == "discriminative" else {})
@@ -529,53 +525,6 @@ def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) ->
         load_data(task, words, smaller.replace_summary(pretrain), config_of(pooling="last"))
 
 
-# Low-rank changes.
-
-
-def test_a_low_rank_change_is_its_formula_and_merged_gives_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    data = toy_data("classification")
-    config = config_of(
-        adaptation={"kind": "lora", "rank": 2, "alpha": 6}, learning_rate=0.05, dropout=0
-    )
-    before = build(config.model_copy(update={"adaptation": FullAdaptation()}), data).state_dict()
-    kept: dict[str, Any] = {}
-
-    def first(encoder: torch.nn.Module) -> None:
-        """Note the encoder as it is before its changes are merged."""
-        states = {name: value.clone() for name, value in encoder.state_dict().items()}
-        kept.update(states=states, logits=outputs(kept["model"], data.splits["test"].items))
-        merge(encoder)
-
-    def seen(config: FinetuneConfig, data: TaskData) -> TaskModel:
-        kept["model"] = build(config, data)
-        return kept["model"]
-
-    monkeypatch.setattr(loop, "merge", first)
-    monkeypatch.setattr(loop, "build", seen)
-    model = loop.finetune(config, data, 0, lambda *_: None)
-    for one, other in zip(kept["logits"], outputs(model, data.splits["test"].items), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
-    after = model.state_dict()
-    changed = 0
-    for name, tensor in after.items():
-        if not name.startswith("encoder."):
-            continue
-        stem = name.removeprefix("encoder.").removesuffix("weight") + "parametrizations.weight"
-        if f"{stem}.0.up" not in kept["states"]:
-            assert torch.equal(tensor, before[name]), name
-            continue
-        up, down = (kept["states"][f"{stem}.0.{part}"] for part in ("up", "down"))
-        torch.testing.assert_close(tensor, before[name] + 3 * up @ down)
-        assert int(torch.linalg.matrix_rank(tensor - before[name], tol=1e-5)) == 2
-        changed += 1
-    assert changed
-    # What is kept is a plain model.
-    again = restore(describe(model), after)
-    assert again.state_dict().keys() == before.keys()
-
-
 # Every legal cell.
 
 USES = (
@@ -583,7 +532,6 @@ USES = (
     {"kind": "frozen"},
     {"kind": "discriminative"},
     {"kind": "discriminative", "unfreeze_every_epochs": 1},
-    {"kind": "lora", "rank": 2},
     {"kind": "features"},
 )
 TOPS = ({"kind": "linear"}, {"kind": "bilstm", "hidden_size": 3})
@@ -605,9 +553,7 @@ def test_every_way_of_use_serves_every_kind_of_task(objective: str) -> None:
         total, count = KINDS[kind].loss_sums(logits, batch.targets)
         (total / count).backward()
         for name, parameter in model.named_parameters():
-            fixed = use["kind"] in ("frozen", "features") or (
-                use["kind"] == "lora" and not name.endswith((".up", ".down"))
-            )
+            fixed = use["kind"] in ("frozen", "features")
             if fixed and name.startswith("encoder."):
                 assert parameter.grad is None, (config, name)
             else:

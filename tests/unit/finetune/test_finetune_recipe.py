@@ -1,8 +1,5 @@
-"""Keys of the recipe of fine-tuning: the best epoch, class weights, parts of a batch; and whether
-they do anything."""
+"""Keys of the recipe of fine-tuning: the best epoch, class weights, parts of a batch."""
 
-from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +9,13 @@ from safetensors.torch import load
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
-from rungwise.core.errors import ConfigError, UserError
-from rungwise.finetune import FinetuneConfig, Scores, SplitData, TaskData, finetune, loop
-from rungwise.finetune.loop import add_gradients, build, measure_settings
+from rungwise.core.errors import ConfigError
+from rungwise.finetune import FinetuneConfig, Scores, finetune, loop
+from rungwise.finetune.loop import add_gradients, build
 from rungwise.finetune.scoring import class_weights, collate
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind
-from rungwise.tuning.draws import check_values
-from rungwise.tuning.trial import check_applied, split_metrics
+from rungwise.tuning.config import check_values
 from tests.toy_sweeps import stage_config
 from tests.toy_tasks import INFO, config_of, stand_in, toy_data
 
@@ -34,9 +30,8 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 # The best epoch.
 
 
-@pytest.mark.parametrize("adaptation", ["full", "lora"])
 def test_the_weights_of_the_best_epoch_are_kept_over_breaks(
-    adaptation: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # By score, then by loss, then the earlier: the second of the epochs.
     scripted = [(0.5, 0.1), (0.9, 0.4), (0.9, 0.6), (0.9, 0.4)]
@@ -56,7 +51,7 @@ def test_the_weights_of_the_best_epoch_are_kept_over_breaks(
             states.append(state())
 
         monkeypatch.setattr(loop, "calibrate_and_score", scores)
-        config = config_of(epochs=4, best_epoch=best, adaptation={"kind": adaptation})
+        config = config_of(epochs=4, best_epoch=best)
         model = finetune(config, toy_data("classification"), 3, on_epoch, start)
         return model.state_dict(), told, states
 
@@ -115,11 +110,6 @@ def test_of_several_labels_each_is_weighed_as_two_classes() -> None:
     assert total.item() / count == pytest.approx(np.mean(expected), rel=1e-6)
 
 
-def with_train(data: TaskData, items: list[Any]) -> TaskData:
-    train = SplitData([item.target for item in items], items)
-    return replace(data, splits={**data.splits, "train": train})
-
-
 # Parts of a batch.
 
 
@@ -171,65 +161,6 @@ def test_an_auxiliary_language_model_adds_its_share_row_by_row(kind: Kind) -> No
         ]
     mean = torch.stack(by_hand).mean().item()
     assert losses[1][0] - losses[0][0] == pytest.approx(0.3 * mean, rel=1e-9)
-
-
-# In force.
-
-
-@pytest.mark.parametrize(
-    ("keys", "wrong"),
-    [
-        ({"best_epoch": True, "epochs": 2}, None),
-        ({"best_epoch": True}, "finetune.best_epoch was drawn as True, but 0 was in force"),
-        ({"class_weights": "balanced"}, "finetune.class_weights was drawn as 'balanced', but 0"),
-        ({"windows": True}, "finetune.windows was drawn as True, but 0 was in force"),
-        ({"stride": 4}, "finetune.stride was drawn as 4, but 0 was in force"),
-        ({"accumulation": 6}, "finetune.accumulation was drawn as 6, but 4 was in force"),
-        ({"pooling": "mean"}, None),
-        ({"max_answer_tokens": 9}, "finetune.max_answer_tokens was drawn as 9, but 0 was in force"),
-    ],
-)
-def test_a_swept_value_that_does_nothing_fails_the_sweep(
-    keys: dict[str, Any], wrong: str | None
-) -> None:
-    data = toy_data("classification")
-    zeros, ones = ([i for i in data.splits["train"].items if i.target == t] for t in (0, 1))
-    told: list[dict[str, float]] = []
-    finetune(
-        config_of(**keys),
-        with_train(data, [*zeros[:2], *ones[:2]]),
-        0,
-        lambda epoch, metrics, state=None: told.append(metrics),
-    )
-    _, measured = split_metrics(told[-1])
-    drawn = {f"finetune.{key}": value for key, value in keys.items() if key != "epochs"}
-    expected = pytest.raises(UserError, match=f"^trial-000: {wrong}") if wrong else nullcontext()
-    with expected:
-        check_applied("trial-000", drawn, measured)
-
-
-@pytest.mark.parametrize(
-    ("kind", "drawn", "longest"),
-    [
-        ("span", {"stride": 6}, 6),
-        ("span", {"stride": 7}, 6),  # half of the 13 places beside three marks
-        ("regression", {"stride": 7}, 6),
-        ("multilabel", {"stride": 7}, 7),
-        ("span", {"max_answer_tokens": 9}, 9),
-        ("generation", {"max_answer_tokens": 6}, 6),
-        ("generation", {"max_answer_tokens": 9}, 6),  # a target takes at most half of a row
-        ("tagging", {"pooling": "mean"}, 0),
-        ("generation", {"pooling": "last"}, 0),
-        ("choice", {"pooling": "mean"}, 1),
-    ],
-)
-def test_values_in_force_are_those_that_rows_have_room_for(
-    kind: Kind, drawn: dict[str, Any], longest: int
-) -> None:
-    data = toy_data(kind)
-    data.splits["test"].items.append(data.splits["test"].items[0])  # a second window
-    found = measure_settings(config_of(**drawn), data, None, 1, torch.device("cpu"))
-    assert found == dict.fromkeys(drawn, longest)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from benchmarks.forecast import (
     leave_out,
     measure_crossing,
 )
-from rungwise.forecast.backtest import HiddenBudget
-from rungwise.forecast.crossings import Crossing
+from rungwise.forecast.comparisons import Crossing
+from rungwise.forecast.forecast import HiddenBudget
 from rungwise.forecast.intervals import Interval
 from rungwise.forecast.laws import LAWS, PARAMETERS, log_loss
 from rungwise.forecast.points import Point

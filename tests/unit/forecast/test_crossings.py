@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from rungwise.forecast.advice import PricedModel, advise
-from rungwise.forecast.backtest import backtest
-from rungwise.forecast.crossings import find_crossings, interpolate
-from rungwise.forecast.forecast import forecast
+from rungwise.forecast.comparisons import PricedModel, advise, find_crossings, interpolate
+from rungwise.forecast.forecast import backtest, forecast
 from rungwise.forecast.points import Increase
 from tests.unit.forecast.curves import LARGEST, list_points, vague_priors
 

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 
 from rungwise.forecast.forecast import count_wins, forecast
-from rungwise.forecast.intervals import Interval, draw_curves, weigh_laws
+from rungwise.forecast.intervals import (
+    Interval,
+    Noise,
+    draw_curves,
+    estimate_noise,
+    read_priors,
+    weigh_laws,
+)
 from rungwise.forecast.points import Increase, Point, grow
-from rungwise.forecast.priors import Noise, estimate_noise, read_priors
 from tests.unit.forecast.curves import list_points, vague_priors
 from tests.unit.forecast.test_laws import line_law, passes_law, power_law
 

@@ -309,8 +309,3 @@ def test_steps_that_do_not_follow_each_other_are_refused(recipe: Recipe) -> None
     initial = recipe.with_changes({"pretrain.initial": "x", "steps": [{}, {"name": "b"}]}, "test")
     with pytest.raises(ConfigError, match=r"steps\.1: pretrain\.initial are the weights"):
         check_steps(initial)
-
-
-def test_former_keys_are_steps_now(recipe: Recipe) -> None:
-    with pytest.raises(ConfigError, match="word_vectors is no key; write it as a step"):
-        recipe.with_changes({"word_vectors": {"model": {"kind": "lsa"}}}, "test")

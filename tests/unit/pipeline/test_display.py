@@ -1,15 +1,12 @@
 """The live lines of a run, on terminals of two widths, and what is said where none is."""
 
 import io
-import math
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
-from rungwise.pipeline.display import Display, sparkline
+from rungwise.pipeline.display import Display
 from rungwise.training.summary import GradientRun, PretrainSummary
 from tests.training_runs import config
 
@@ -57,18 +54,7 @@ def test_names_and_states_stay_whole_and_reasons_are_cut_until_the_end(width: in
     assert "…" not in words[1]
     assert "".join(ended).replace(" ", "").count("andstillmore") == 3
     if width == 110:
-        assert "1,980/3,000  loss 4.05 █▇▆▅▄▃▂▁" in running[1]
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_is_shown_and_stands_in_no_curve(loss: float) -> None:
-    display, out = screen(110)
-    with display:
-        display.start(NAMES[0], "first run")
-        for step, each in enumerate([2.0, loss, 1.0]):
-            display.progress(NAMES[0], step, 10, {"loss": each})
-        display.progress(NAMES[0], 3, 10, {"loss": loss})
-    assert f"loss {loss} █▁" in out.getvalue()
+        assert "1,980/3,000  loss 4.05" in running[1]
 
 
 def test_where_there_is_no_terminal_each_event_is_a_whole_line() -> None:
@@ -80,21 +66,6 @@ def test_where_there_is_no_terminal_each_event_is_a_whole_line() -> None:
     assert first.startswith(NAMES[2])
     assert first.endswith(REASON)
     assert second.endswith(REASON)
-
-
-def test_a_falling_loss_is_a_falling_curve() -> None:
-    assert sparkline([(step, 8.0 - step) for step in range(8)]) == "█▇▆▅▄▃▂▁"
-    assert sparkline([(0, 2.0), (1, 1.0)]) == "█▁"
-    assert sparkline([(0, 6.001), (1, 6.0), (2, 6.002)]) == "▁▁▁"
-    # The last stretch without a point is as the one before it.
-    assert sparkline([(0, 1.0), (1, 1.0), (2, 1.0), (90, 0.0)], width=4) == "███▁"
-
-
-@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)), min_size=1), st.integers(1, 20))
-def test_a_curve_has_a_character_a_stretch(points: list, width: int) -> None:
-    curve = sparkline(sorted(points), width)
-    assert len(curve) == min(width, len(points))
-    assert set(curve) <= set("▁▂▃▄▅▆▇█")
 
 
 @pytest.mark.parametrize(

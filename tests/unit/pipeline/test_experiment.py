@@ -15,7 +15,7 @@ from rungwise.evaluation.comparison.summary import CompareConfig
 from rungwise.pipeline.experiment import Experiment, plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage
-from rungwise.pipeline.variants import list_replaced_settings, resolve_variants
+from rungwise.pipeline.variants import resolve_variants
 from rungwise.report.origin import recipe_text
 from tests.conftest import small_recipe, write_corpus
 
@@ -97,19 +97,6 @@ def test_what_a_variant_of_another_kind_does_not_give_follows_that_kind(
         assert _fingerprints(kept) == _fingerprints(first)
 
 
-def test_a_swept_kind_has_its_own_objective_and_defaults(plain: dict[str, Any]) -> None:
-    kinds = {"kind": "choice", "values": ["bert", "modern_bert"]}
-    sweep = {"trials": 2, "space": {"model.kind": kinds}}
-    first = recipe(plain, sweep=sweep)
-    stages = plan(first).stages
-    made = [stages[title].config for title in titles(stages, "pretrain")]
-    assert {(each.model.norm, each.pretrain.objective) for each in made} == {  # pyright: ignore[reportAttributeAccessIssue]
-        ("post", "mlm_nsp"),
-        ("pre", "mlm"),
-    }
-    assert _fingerprints(validate(Recipe, first.to_record(first.root))) == _fingerprints(first)
-
-
 def test_every_input_comes_before_what_reads_it_and_has_its_own_title(
     plain: dict[str, Any],
 ) -> None:
@@ -156,16 +143,6 @@ def test_what_a_system_says_of_fine_tuning_stands_over_what_a_task_says(
         assert [one.top.kind for one in variants] == ["linear", "bilstm"]
 
 
-def test_what_a_whole_block_of_a_variant_leaves_out_is_named(plain: dict[str, Any]) -> None:
-    variants = {
-        "whole": {"finetune": {"sequence_length": 16}},
-        "key": {"finetune.sequence_length": 16},
-        "all": {"finetune": {"sequence_length": 16, "pooling": "cls"}},
-    }
-    [line] = list_replaced_settings(recipe(plain, variants=variants))
-    assert line.startswith("variants.whole.finetune replaces the whole block, so pooling of fine")
-
-
 def test_budgets_are_tasks_of_their_own_with_the_same_variants(plain: dict[str, Any]) -> None:
     stages = built(plain, **{"evaluate.label_budgets": [10, 20]})
     # Files are read before anything is trained, paragraphs come from the corpus.
@@ -210,22 +187,6 @@ def test_matched_pretraining_costs_every_system_the_same(plain: dict[str, Any]) 
     assert 1 < steps[1] < 40
     same = built(plain, variants=variants)
     assert same["pretrain/ltr"].config.pretrain.steps == 40  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_a_sweep_over_what_is_before_builds_each_variant_once(plain: dict[str, Any]) -> None:
-    sweep = {
-        "trials": 4,
-        "space": {
-            "pretrain.steps": {"kind": "choice", "values": [30, 40]},
-            "finetune.learning_rate": {"kind": "loguniform", "low": 1e-4, "high": 1e-2},
-        },
-    }
-    stages = built(plain, sweep=sweep)
-    assert len(titles(stages, "pretrain")) == 2
-    assert titles(stages, "tokenizer") == ["tokenizer"]
-    swept = stages["sweep/files/pretrained"]
-    assert {"pretrain@0", "pretrain@1", "tokenizer@0", "tokenizer@1", "task"} == swept.inputs.keys()
-    assert "pretrain/pretrained@1" in stages["evaluate/files"].inputs
 
 
 def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -> None:
@@ -276,10 +237,6 @@ def test_a_model_is_registered_with_its_task_and_not_with_that_of_a_step(
         ({"finetune": None}, "has no block finetune"),
         ({"tasks.files.data.train": "/no/where.tsv"}, r"tasks.files: data.train: no file matches"),
         ({"tasks.files.finetune": {"epoch": 2}}, "finetune of pretrained: epoch: unknown key"),
-        (
-            {"sweep": {"trials": 1, "space": {"task.seed": {"kind": "choice", "values": [1]}}}},
-            r"sweep.space.task.seed: .*label_budgets",
-        ),
         (
             {
                 "evaluate.first_seed": 3,
@@ -366,11 +323,6 @@ def test_every_seed_of_pretraining_is_measured_and_fine_tuned(plain: dict[str, A
     assert [name for name in evaluate.inputs if name.startswith("tokenizer")] == [
         *("tokenizer/a", "tokenizer/once", "tokenizer/more")
     ]
-    widths = {"model.hidden_size": {"kind": "choice", "values": [16, 32]}}
-    with pytest.raises(
-        ConfigError, match=r"sweep\.space\.model\.hidden_size: expected keys of fin"
-    ):
-        built(plain, pretraining_seeds=2, sweep={"trials": 2, "space": widths})
 
 
 def test_the_recipe_that_is_kept_builds_the_same_fingerprints(

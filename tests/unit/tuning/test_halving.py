@@ -9,7 +9,7 @@ import pytest
 
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.tuning.draws import draw_trials, resolve_settings
+from rungwise.tuning.config import draw_trials, resolve_settings
 from rungwise.tuning.record import Epoch, read_record, read_records, trial_name, write_record
 from rungwise.tuning.running import RoundSearcher
 from rungwise.tuning.trial import SweepJob, new_record, train

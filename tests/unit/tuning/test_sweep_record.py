@@ -27,15 +27,11 @@ from rungwise.tuning.record import (
     write_record,
 )
 from rungwise.tuning.running import count_concurrent, summarise
-from rungwise.tuning.trial import SweepJob, check_applied, run_trial, select_inputs, split_metrics
-from tests.toy_sweeps import artifact, inputs, stage_config, toy
+from rungwise.tuning.trial import SweepJob, check_applied, run_trial, split_metrics
+from tests.toy_sweeps import inputs, stage_config, toy
 
 RECORD = SweepTrial(
-    number=3,
-    values={"finetune.batch_size": 8, "model.num_layers": 2},
-    upstream=1,
-    finetune=FinetuneConfig(batch_size=8),
-    seed=0,
+    number=3, values={"finetune.batch_size": 8}, finetune=FinetuneConfig(batch_size=8), seed=0
 )
 SOUND = nullcontext()
 ROW = Epoch(epoch=1, score=0.7, loss=None, seconds=0.5, metrics={"accuracy": 0.7})
@@ -109,7 +105,7 @@ def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Pa
     for number in (999, 1000):
         one = change(number=number, history=(ROW,), score=0.7)
         write_record(one.model_copy(update={"state": "finished"}), output)
-    assert summarise(job, []).best.name == "trial-999"
+    assert summarise(job).best.name == "trial-999"
 
 
 def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
@@ -134,7 +130,6 @@ def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
 def test_a_trials_parameters_are_its_whole_block_and_the_other_keys_it_drew() -> None:
     parameters = RECORD.parameters()
     assert parameters["finetune.batch_size"] == 8
-    assert parameters["model.num_layers"] == 2
     assert "finetune.epochs" in parameters
 
 
@@ -153,9 +148,6 @@ def test_measured_settings_are_no_metrics() -> None:
         ({"learning_rate": 1.01e-4}, True),
         ({"batch_size": 7.0}, True),
         ({"head_learning_rate": 1e-4}, False),  # null: that of learning_rate
-        ({"windows": 1.0, "class_weights": 1.0}, False),
-        ({"windows": 0.0}, True),  # no text is long
-        ({"class_weights": 0.0}, True),  # all classes are of one size
     ],
 )
 def test_a_drawn_value_that_was_not_in_force_is_found(
@@ -165,22 +157,9 @@ def test_a_drawn_value_that_was_not_in_force_is_found(
         "finetune.learning_rate": 1e-4,
         "finetune.batch_size": 8,
         "finetune.head_learning_rate": None,
-        "finetune.windows": True,
-        "finetune.class_weights": "balanced",
-        "model.num_layers": 2,
     }
     with pytest.raises(UserError, match=r"trial-000: finetune\..* in force") if wrong else SOUND:
         check_applied("trial-000", values, measured)
-
-
-def test_a_trial_reads_the_artifacts_of_its_upstream_values(tmp_path: Path) -> None:
-    names = ("task", "tokenizer@0", "tokenizer@1", "pretrain@0", "pretrain@1")
-    inputs = {name: artifact(tmp_path, name, {}) for name in names}
-    assert select_inputs(inputs, 1) == {
-        "task": inputs["task"],
-        "tokenizer": inputs["tokenizer@1"],
-        "pretrain": inputs["pretrain@1"],
-    }
 
 
 @pytest.mark.parametrize(

@@ -11,26 +11,22 @@ from scipy import stats
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning import SweepConfig, SweepStageConfig, check_space, list_upstream
-from rungwise.tuning.draws import count_grid_epochs, draw_trials, find_upstream, resolve_settings
+from rungwise.tuning import SweepConfig, SweepStageConfig, check_space
+from rungwise.tuning.config import TuningConfig, count_grid_epochs, draw_trials, resolve_settings
 from tests.toy_sweeps import stage_config
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
 # Devlin et al. 2019, appendix A.3, as a recipe holds it.
 PAPER_GRID = """
 space:
-  finetune.learning_rate: {kind: grid, values: [5e-5, 3e-5, 2e-5]}
-  finetune.batch_size: {kind: grid, values: [16, 32]}
-  finetune.epochs: {kind: grid, values: [2, 3, 4]}
+  finetune.learning_rate: {kind: choice, values: [5e-5, 3e-5, 2e-5]}
+  finetune.batch_size: {kind: choice, values: [16, 32]}
+  finetune.epochs: {kind: choice, values: [2, 3, 4]}
 """
 
 
 def choice(*values: Any) -> dict[str, Any]:
     return {"kind": "choice", "values": list(values)}
-
-
-def grid(*values: Any) -> dict[str, Any]:
-    return {"kind": "grid", "values": list(values)}
 
 
 def refusal(**sweep: Any) -> str:
@@ -64,7 +60,6 @@ def test_the_papers_grid_has_its_18_draw_trials() -> None:
         ("finetune.dropout", {"kind": "uniform", "low": 0.1, "high": 1.0}, "1.0 does not fit"),
         ("finetune.batch_size", choice(8, 16, "many"), "'many' does not fit"),
         ("finetune.batch_size", {"kind": "uniform", "low": 8, "high": 12}, "9.6568 does not fit"),
-        ("finetune.epochs", {"kind": "integer", "low": 0, "high": 3}, "0 does not fit"),
         ("finetune.pooling", choice("cls", "avg"), "'avg' does not fit"),
         ("finetune.weight_decay", choice(0.1, True), "True would become 1.0"),
         ("finetune.batch_size", choice(8, 16.0), None),
@@ -88,22 +83,18 @@ def test_every_value_of_a_space_is_tried_on_the_block(
     [
         ({"trials": 1, "space": {"learning_rate": RATES}}, "expected a dotted key"),
         ({"trials": 1, "space": {"compute.num_workers": choice(1)}}, "expected a dotted key"),
-        ({"trials": 1, "space": {"pretrain.optimizer.learning_rate": RATES}}, "list them"),
+        ({"trials": 1, "space": {"pretrain.optimizer.learning_rate": RATES}}, "of `search`"),
         ({"trials": 1, "space": {"finetune": choice({}), "finetune.epochs": choice(1)}}, "dotted"),
         (
-            {"trials": 1, "space": {"a.adaptation": choice({}), "a.adaptation.decay": choice(0.9)}},
-            "sweep.space.a.adaptation.decay lies inside sweep.space.a.adaptation",
+            {"trials": 1}
+            | {"space": {"finetune.top": choice({}), "finetune.top.kind": choice("linear")}},
+            "sweep.space.finetune.top.kind lies inside sweep.space.finetune.top",
         ),
         ({"space": {"finetune.learning_rate": RATES}}, "without trials, their number, all values"),
         ({"trials": 1, "space": {"finetune.epochs": choice(1, 1)}}, "found 1 twice"),
         (
             {"trials": 1, "space": {"finetune.epochs": choice(1)}, "halving": {"grace_period": 1}},
             "less than 1",
-        ),
-        (
-            {"trials": 1}
-            | {"space": {"finetune.epochs": {"kind": "integer", "low": 1, "high": 4, "step": 2}}},
-            "a whole number of steps",
         ),
     ],
 )
@@ -128,19 +119,6 @@ def test_no_settings_are_drawn_twice() -> None:
         assert len({tuple(values.values()) for values in drawn}) == len(drawn) == 6
 
 
-def test_every_draw_goes_with_every_combination_of_the_grid() -> None:
-    space = {
-        "finetune.learning_rate": RATES,
-        "finetune.epochs": grid(1, 2, 3),
-        "finetune.batch_size": grid(8, 16),
-    }
-    drawn = draw_trials(stage_config(space=space, trials=2).sweep)
-    assert len(drawn) == 12
-    combinations = {(v["finetune.epochs"], v["finetune.batch_size"]) for v in drawn}
-    assert len(combinations) == 6
-    assert len({v["finetune.learning_rate"] for v in drawn}) == 12
-
-
 @pytest.mark.parametrize(
     ("allowed", "distribution"),
     [
@@ -157,14 +135,6 @@ def test_ranges_are_drawn_as_their_kind_says(allowed: dict[str, Any], distributi
     assert max(drawn) <= allowed["high"]
 
 
-def test_integers_are_drawn_on_their_steps_up_to_the_upper_bound() -> None:
-    allowed = {"kind": "integer", "low": 8, "high": 32, "step": 8}
-    (one,) = stage_config(space={"finetune.batch_size": allowed}, trials=1).sweep.space.values()
-    drawn = [one.draw(np.random.default_rng(seed)) for seed in range(200)]
-    assert set(drawn) == {8, 16, 24, 32}
-    assert all(type(value) is int for value in drawn)
-
-
 def test_a_whole_block_can_be_a_value() -> None:
     class Full(Config):
         kind: str = "full"
@@ -174,30 +144,12 @@ def test_a_whole_block_can_be_a_value() -> None:
         adaptation: dict[str, Full]
 
     space = {"adaptation.a": choice({"kind": "full"}, {"kind": "slow", "decay": 0.9})}
-    sweep = SweepConfig.model_validate({"trials": 2, "space": space})
+    sweep = TuningConfig.model_validate({"trials": 2, "space": space})
     check_space(Recipe, {"adaptation": {"a": {}}}, sweep.space)
     assert sorted(values["adaptation.a"]["kind"] for values in draw_trials(sweep)) == [
         "full",
         "slow",
     ]
-
-
-def test_only_variants_that_a_trial_needs_are_built() -> None:
-    space = {
-        "finetune.learning_rate": RATES,
-        "model.num_layers": choice(1, 2, 3, 4),
-        "pretrain.steps": choice(10, 20, 30),
-    }
-    sweep = stage_config(space=space, trials=4).sweep
-    upstream = list_upstream(sweep)
-    assert 1 <= len(upstream) <= 4
-    for values in draw_trials(sweep):
-        place = find_upstream(sweep, values)
-        assert place is not None
-        assert upstream[place] == {k: v for k, v in values.items() if not k.startswith("finetune")}
-    assert (
-        list_upstream(stage_config(space={"finetune.learning_rate": RATES}, trials=4).sweep) == []
-    )
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ class ComputeConfig(Config):
     # trials of a sweep at the same time; fewer if fewer fit
     max_concurrent_trials: int = Field(default=2, ge=1)
     cpus_per_trial: float = Field(default=1.0, gt=0)
-    gpus_per_trial: float = Field(default=0.0, ge=0)  # several divide each batch among them
+    gpus_per_trial: float = Field(default=0.0, ge=0)  # or a share of one; the first is used
     shard_cache_megabytes: int = Field(default=8192, ge=1)  # cache for remote shards, per machine
     # object store of a Ray that rungwise starts
     object_store_megabytes: int = Field(default=512, ge=80)

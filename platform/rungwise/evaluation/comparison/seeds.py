@@ -58,27 +58,22 @@ class VariantInputs:
         return f"{self.name}-{seed}-{fingerprint(facts)}"
 
 
-def input_name(stage: str, variant: str, number: int | None = None, seed: int | None = None) -> str:
-    """The name of the input from `stage`; `number` indexes upstream values, `seed` the pretrainings
-    after the first."""
-    return str(Title(stage, variant=variant, number=number, seed=seed))
+def input_name(stage: str, variant: str, seed: int | None = None) -> str:
+    """The name of the input from `stage` for a variant; `seed` indexes the pretrainings after the
+    first."""
+    return str(Title(stage, variant=variant, seed=seed))
 
 
 def resolve_variant(
     name: str, finetune: FinetuneConfig, inputs: Mapping[str, Artifact]
 ) -> VariantInputs:
-    """The variant with its artifacts; a sweep's winner replaces `finetune`, and its artifacts those
-    of other values."""
+    """The variant with its artifacts; a sweep's winner replaces `finetune`."""
     sweep = inputs.get(input_name("sweep", name))
+    tokenizer, pretrain = (inputs[input_name(s, name)] for s in ("tokenizer", "pretrain"))
     if sweep is None:
-        tokenizer, pretrain = (inputs[input_name(s, name)] for s in ("tokenizer", "pretrain"))
         return VariantInputs(name, finetune, tokenizer, _all_seeds(name, pretrain, inputs), None)
     summary = SweepSummary.of(sweep)
     best = summary.best
-    tokenizer, pretrain = (
-        inputs.get(input_name(stage, name)) or inputs[input_name(stage, name, best.upstream)]
-        for stage in ("tokenizer", "pretrain")
-    )
     selection = Selection(score=summary.best_score, trial=best.name, seed=best.seed)
     pretrains = _all_seeds(name, pretrain, inputs)
     return VariantInputs(name, best.finetune, tokenizer, pretrains, selection)
