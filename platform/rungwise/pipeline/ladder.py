@@ -3,8 +3,9 @@
 experiment.py ──> measure of each rung, evaluate of each task ──> claims ──┬──> ladder
 pretrainings of each rung at shares of its budget, if asked ──> curve ─────┘
 
-Runs that differ in their steps alone have a trunk in common (training/fit_config.py), so the schedule
-builds them in the order of their length, and each goes on from the plateau of the one before.
+Runs that differ in their steps alone have a trunk in common (training/fit_config.py), so the
+schedule builds them in the order of their length, and each goes on from the plateau of the one
+before.
 """
 
 from collections.abc import Mapping, Sequence
