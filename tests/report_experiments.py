@@ -149,7 +149,6 @@ class Experiment:
                 trials=(*trials, SweepTrial.model_validate(fields | broken)),
                 best=trials[0],
                 metric=metric,
-                milestones=(),
                 stopped_early=1,
                 failed=1,
                 epochs_run=5,

@@ -37,7 +37,6 @@ class Count(SentenceKind):
     answer = "count"
     numeric = True
     words = "how many there are in {input}"
-    score_name = "mean absolute error"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "exact_match": TaskMetric(_exact, mean),
         "within_one": TaskMetric(_near, mean),

@@ -249,13 +249,11 @@ Titles = tuple[str, ...]
 
 
 class TrialPlan(Config):
-    """A trial: the values of its keys and its pretrainings, the last with its score; `pilot` is one
-    that only told how long an epoch takes."""
+    """A trial: the values of its keys and its pretrainings, the last with its score."""
 
     number: int
     values: dict[str, Any]
     runs: tuple[Titles, ...]
-    pilot: Titles | None = None
     error: str = ""
 
 
@@ -281,7 +279,7 @@ class SearchRun(SummaryPart):
 
 
 class SearchTrial(TrialRecord):
-    """A trial with its pretrainings; costs are with those of its pilot."""
+    """A trial with its pretrainings."""
 
     runs: tuple[SearchRun, ...]
     tokens: int
@@ -413,9 +411,6 @@ def _read_trial(
             break
         runs.append(run)
         before = inputs[run.pretrain]
-    pilot = (0.0, 0)
-    if plan.pilot and plan.pilot not in plan.runs and plan.pilot[0] in inputs:
-        pilot = count_cost(inputs[plan.pilot[0]])
     failed = bool(plan.error) or not runs
     return SearchTrial(
         number=plan.number,
@@ -423,8 +418,8 @@ def _read_trial(
         state="failed" if failed else "finished" if len(runs) == rounds else "stopped_early",
         runs=tuple(runs),
         score=None if failed else runs[-1].score,
-        seconds=round(sum(run.seconds for run in runs) + pilot[0], 3),
-        tokens=sum(run.tokens for run in runs) + pilot[1],
+        seconds=round(sum(run.seconds for run in runs), 3),
+        tokens=sum(run.tokens for run in runs),
         error=plan.error or ("" if runs else "it has no score"),
     )
 

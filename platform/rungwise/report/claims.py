@@ -23,13 +23,12 @@ _WIDER = 1.15  # half a bar, relative to the farthest end of an interval
 
 def write_claims(
     judged: ClaimsSummary,
-    after: Mapping[str, Mapping[str, str]],
     untuned: Mapping[str, Sequence[str]],
     verdicts_at: Mapping[str, Mapping[str, str]],
     chances: Mapping[str, float],
 ) -> Section:
-    """The section. By claim: its verdicts `after` so many trials and at shares of the budget, the
-    rungs in it that were not tuned, and the chance that it holds with more time."""
+    """The section. By claim: its verdicts at shares of the budget, the rungs in it that were not
+    tuned, and the chance that it holds with more time."""
     tested = select_tested(judged.claims)
     once = any(claim.pretrainings == 1 for claim in judged.claims)
     fields = {
@@ -40,7 +39,6 @@ def write_claims(
         "chance": _describe_chance,
         "comparison": describe_comparison,
         "luck": describe_luck(judged.seeds) if judged.seeds and once else "",
-        "verdicts_after": after,
         "untuned_in": untuned,
         "verdicts_at": verdicts_at,
         "chances": chances,

@@ -66,13 +66,10 @@ def write_ladder(
     evaluations = [task.evaluation for task in tasks]
     columns = _gather_columns(answered, judged.averages, evaluations, chosen)
     questions = gather_questions(rungs, columns, comparison)
-    after = claims.gather_verdicts(inputs, config.claims_after)
-    after = {claim: each for claim, each in after.items() if len({*each.values()}) > 1}
     more = gather_forecast(inputs, names)
     tested = claims.select_tested(judged.claims)
     claims_section = claims.write_claims(
         judged,
-        after,
         tuning.list_untuned(searches, judged),
         claims.gather_verdicts(inputs, config.claims_at),
         more.chances(judged.claims) if more else {},
@@ -95,7 +92,7 @@ def write_ladder(
             write_forecast(more, looks) if more else None,
             claims_section if tested else None,
             _write_history(rungs, columns, looks, ladder_table is not None),
-            tuning.write_tuning(searches, names=(r.name for r in rungs), verdicts_after=after),
+            tuning.write_tuning(searches, names=(r.name for r in rungs)),
             *_write_suites(answered, looks),
             ladder_table,
             write_budgets(comparison),

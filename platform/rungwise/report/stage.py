@@ -20,12 +20,11 @@ class ReportConfig(Config):
 
 class LadderConfig(Config):
     """The title of the page, and each rung with the titles of its measure stages, one per seed;
-    `claims_after` are titles of claims after so many trials, `claims_at` those at shares of the
-    budget, `gaps` the tasks that the text could not fill, and why."""
+    `claims_at` are titles of claims at shares of the budget, `gaps` the tasks that the text could
+    not fill, and why."""
 
     title: str | None  # the label of the run if unset
     measured: dict[str, tuple[str, ...]]
-    claims_after: dict[str, str] = Field(default_factory=dict)
     claims_at: dict[str, str] = Field(default_factory=dict)
     gaps: dict[str, str] = Field(default_factory=dict)
 

@@ -95,7 +95,6 @@ def write_tuning(
     sweeps: Sequence[VariantSweep] = (),
     *,
     names: Iterable[str],
-    verdicts_after: Mapping[str, Mapping[str, str]] | None = None,
     lost: Sequence[float] = (),
 ) -> Section | None:
     """The section; None if nothing was tuned. `names` are all rungs or variants, `lost` what the
@@ -108,7 +107,6 @@ def write_tuning(
         "describe_values": describe_values,
         "sweeps": sweeps,
         "untuned": list_first([name for name in names if name not in tuned], _NAMED),
-        "verdicts_after": verdicts_after or {},
         "lost": fmean(lost) if lost else None,
     }
     plots = {"expected_best": _draw_expected(searches) if searches else None}

@@ -161,7 +161,6 @@ class SweepSummary(Summary):
     trials: tuple[SweepTrial, ...]
     best: SweepTrial
     metric: str
-    milestones: tuple[int, ...]  # epochs after which trials are compared
     stopped_early: int
     failed: int
     epochs_run: int

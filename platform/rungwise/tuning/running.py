@@ -219,7 +219,6 @@ def summarise(job: SweepJob) -> SweepSummary:
         trials=tuple(trials),
         best=best,
         metric=job.metric,
-        milestones=tuple(job.config.rounds[:-1]),
         stopped_early=stopped,
         failed=failed,
         epochs_run=sum(trial.epochs_run for trial in trials),

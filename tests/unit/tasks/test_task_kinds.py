@@ -81,7 +81,6 @@ def test_a_kind_answers_every_question(kind: type[TaskKind]) -> None:
     stand = Stand(8, num_tokens=20, pooling="mean", pooler=False, dropout=0.1)
     assert made.build_head(stand).linear.in_features == 8
     assert made.goal
-    assert made.score_name
     assert made.columns
     assert made.metrics
     assert set(made.metric_names(())) <= set(made.metrics)

@@ -27,16 +27,15 @@ from rungwise.core.storage.folder import Folder
 @dataclass(frozen=True)
 class Title:
     """A stage and what it is for, such as `pretrain/gpt/seed-2` and `evaluate/sst-2/100`. `step`
-    is a named step of training, `budget` a number of labelled examples, `number` an index into the
-    values that a sweep tries, `seed` one into the pretrainings of a variant, `trial` the number of
-    a trial of a search and `part` which of its pretrainings."""
+    is a named step of training, `budget` a number of labelled examples, `seed` an index into
+    the pretrainings of a variant, `trial` the number of a trial of a search and `part` which of its
+    pretrainings."""
 
     stage: str
     step: str | None = None
     task: str | None = None
     variant: str | None = None
     budget: int | None = None
-    number: int | None = None
     seed: int | None = None
     trial: int | None = None
     part: str | None = None
@@ -46,8 +45,7 @@ class Title:
         trial = None if self.trial is None else f"trial-{self.trial:03d}"
         place = (self.stage, self.step, self.task, self.variant)
         parts = (*place, self.budget, trial, self.part, seed)
-        text = "/".join(str(part) for part in parts if part is not None)
-        return text if self.number is None else f"{text}@{self.number}"
+        return "/".join(str(part) for part in parts if part is not None)
 
 
 _MOST_CHANGES = 5

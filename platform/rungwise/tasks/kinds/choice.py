@@ -57,7 +57,6 @@ class Choice(TaskKind):
     answer = "option"
     pools = True
     words = "which of several options continues a text"
-    score_name = "accuracy"
     columns = ("context", "options")
     metrics: ClassVar[Mapping[str, TaskMetric]] = {"accuracy": TaskMetric(_count_right, mean)}
 

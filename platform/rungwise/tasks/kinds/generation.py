@@ -56,7 +56,6 @@ class Generation(TextKind):
     answer = "text"
     writes = target_per_place = True
     words = "a text to write for another text"
-    score_name = "share of texts equal to the reference"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "chrf": TaskMetric(_count_runs, chrf.value),
         "exact_match": TaskMetric(_count_exact, mean),

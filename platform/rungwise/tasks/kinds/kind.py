@@ -142,7 +142,6 @@ class TaskKind(ABC):
     # Settings of fine-tuning that this kind has and not every other.
     finetune_keys: ClassVar[tuple[str, ...]] = ()
     words: ClassVar[str]  # the task in words, with the places {labels} and {input}
-    score_name: ClassVar[str]  # of the score of one example, for the page
     real_targets: ClassVar[bool] = False  # real numbers, instead of indices
     numeric: ClassVar[bool] = False  # whether an answer is a number, whose score is an error
     confuses_labels: ClassVar[bool] = True  # whether a label is taken for another

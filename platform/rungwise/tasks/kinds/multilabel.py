@@ -78,7 +78,6 @@ class Multilabel(SentenceKind):
     confuses_labels = False
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "which of {labels} labels {input} has"
-    score_name = "share of texts with exactly the right labels"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "micro_f1": TaskMetric(_count, _micro_f1),
         "macro_f1": TaskMetric(_count, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),

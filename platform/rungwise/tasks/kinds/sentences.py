@@ -223,7 +223,6 @@ class Classification(SentenceKind):
     labelled = one_label = True
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "one of {labels} labels for {input}"
-    score_name = "accuracy"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "accuracy": TaskMetric(_counts, _accuracy),
         "macro_f1": TaskMetric(_counts, _macro_f1),
@@ -313,7 +312,6 @@ class Regression(SentenceKind):
     answer = "score"
     real_targets = numeric = True
     words = "a number for {input}"
-    score_name = "mean absolute error"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "pearson": TaskMetric(_count_numbers, _correlation),
         "spearman": TaskMetric(_count_ranks, _correlation),

@@ -100,7 +100,6 @@ class Span(TaskKind):
     answer = "text"
     has_windows = True
     words = "the place of the answer to a question in a context"
-    score_name = "mean F1"
     columns = ("question", "context")
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "f1": TaskMetric(_count, lambda n: ratio(n[..., 1], n[..., 4])),

@@ -79,7 +79,6 @@ class Tagging(TaskKind):
     labelled = target_per_place = True
     finetune_keys = ("crf",)
     words = "one of {labels} tags for each word"
-    score_name = "accuracy over words"
     columns = ("words",)
     is_one_text = True
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
