@@ -12,6 +12,7 @@ Everything is written with the platform's own corpus functions: Parquet shards w
 that a stage can read them; and as plain text, a sentence a line, for the peers.
 """
 
+import io
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -172,7 +173,9 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
             tables = builder.tables(changed(base, row.file, copy))
             part = f"part-{len(reports[0]):05}"
             split, place = HeldOutSplit(threshold=0), target / part
-            shards = write_training_shards("benchmark", tables, no_positions, rules, split, place)
+            shards = write_training_shards(
+                "benchmark", tables, no_positions, rules, split, place, io.BytesIO()
+            )
             report = shards.report
             report.files = [
                 file.model_copy(update={"file": f"{part}/{file.file}"}) for file in report.files

@@ -93,7 +93,6 @@ def megabytes(name):
     return int(line.split()[1]) // 1024
 config = validate(CorpusConfig, {
     "sources": [{"paths": [sys.argv[1]], **json.loads(sys.argv[2])}],
-    "quality": {"maximum_repeated_share": 1, "maximum_one_sentence_share": 1},
     "near_duplicates": True,
 })
 out = Folder.at(sys.argv[1] + ".out")

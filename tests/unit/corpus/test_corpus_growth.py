@@ -109,12 +109,15 @@ def test_a_file_that_is_added_is_the_only_one_read(tmp_path: Path, files_read: l
     assert len(files_read) == 5
 
 
+@pytest.mark.parametrize("number", [0, 15, 59, 60])
+@pytest.mark.parametrize("megabytes", [0.002, 0.01])
 def test_shards_of_ranges_that_nothing_new_touches_are_not_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, megabytes: float
 ) -> None:
-    for number in range(30):
-        write_texts(tmp_path / "texts", number, made_up_sentences(number, 40))
-    keys = {"shard_megabytes": 0.002}
+    """A range holds one file, or some of 60: also where a file is added in the middle."""
+    for other in {*range(60)} - {number}:
+        write_texts(tmp_path / "texts", other, made_up_sentences(other, 40))
+    keys = {"shard_megabytes": megabytes}
     build(tmp_path / "texts", tmp_path / "corpus" / "a", **keys)
     write = range_task.write_training_shards
     written: list[str] = []
@@ -124,10 +127,10 @@ def test_shards_of_ranges_that_nothing_new_touches_are_not_written_again(
         return write(*arguments)
 
     monkeypatch.setattr(range_task, "write_training_shards", note)
-    write_texts(tmp_path / "texts", 30, made_up_sentences(99, 40))
+    write_texts(tmp_path / "texts", number, made_up_sentences(99, 40))
     grown = build(tmp_path / "texts", tmp_path / "corpus" / "b", **keys)
-    assert len(written) <= 2
-    assert len(grown.file_names("train")) > 20
+    assert len(written) <= 3
+    assert len(grown.file_names("train")) > 10
 
 
 @pytest.mark.parametrize("stop", range(0, 9, 2))

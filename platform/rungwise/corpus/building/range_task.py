@@ -19,7 +19,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -60,15 +60,14 @@ _READ_FILE, _TRAIN_FILE = STAGING + "/{:05d}.read.json", STAGING + "/{:05d}.trai
 _TEXT_FILE, _KEYS_FILE = "text.arrow", "keys.arrow"
 _HELD_OUT_FILE, _HELD_OUT_PASSAGES = "held-out.arrow", "held-out.passages"
 _TRAIN_PASSAGES = "train.passages"
+_BYTES_AT_ONCE = 8 << 20  # of hashes of a range, which may have more of them than bytes of text
 
 
 class TrainingShards(NamedTuple):
-    """The report of writing training files, the held-out documents, and the hashes, (N,) uint64, of
-    the passages of the others."""
+    """The report of writing training files, and the held-out documents."""
 
     report: RangeReport
     held_out: pa.Table
-    passages: np.ndarray
 
 
 def write_training_shards(
@@ -78,12 +77,13 @@ def write_training_shards(
     rules: DocumentRules,
     split: HeldOutSplit,
     output: Folder,
+    passages: BinaryIO,
 ) -> TrainingShards:
-    """Write the training files of a range, none if it has no such documents. `tables` come from
-    `RangeBuilder`; `duplicates`, (N, 2), holds row and index of the reason, sorted; `split` says
-    which documents are held out."""
+    """Write the training files of a range, none if it has no such documents, and the hashes of
+    their passages, uint64, to `passages`. `tables` come from `RangeBuilder`; `duplicates`, (N, 2),
+    holds row and index of the reason, sorted; `split` says which documents are held out."""
     files = _SplitFiles(TRAIN, source, rules, output)
-    parts, passages = [TEXT_SCHEMA.empty_table()], [np.empty(0, np.uint64)]
+    parts = [TEXT_SCHEMA.empty_table()]
     begin = 0
     for table in tables:
         here = duplicates[np.searchsorted(duplicates[:, 0], begin) :]
@@ -97,9 +97,9 @@ def write_training_shards(
         table, held_out = split_documents(table.filter(pa.array(stays)), split, rules)
         training = table.filter(pa.array(~held_out))
         files.add(training)
-        passages.append(hash_passages(training["sentences"].to_pylist()))
+        passages.write(hash_passages(training["sentences"].to_pylist()).tobytes())
         parts.append(table.filter(pa.array(held_out)))
-    return TrainingShards(files.close(), pa.concat_tables(parts), np.concatenate(passages))
+    return TrainingShards(files.close(), pa.concat_tables(parts))
 
 
 def write_held_out_shards(
@@ -247,7 +247,7 @@ def write_tables(
 
 
 def open_tables(output: Folder, name: str) -> Any:
-    source = output.open(name) if output.remote else pa.memory_map(str(output.local(name)))
+    source = output.open(name) if output.remote else pa.OSFile(str(output.local(name)))
     return pa.ipc.open_file(source)
 
 
@@ -370,18 +370,22 @@ class RangeTask:
         if (report := self.shared.read(result)) is None:
             folder = self.shared[result]
             tables = self.tables(range.number)
-            shards = write_training_shards(
-                self._source(range), tables, duplicates, self.config, split, folder
-            )
+            with folder.staged(_TRAIN_PASSAGES) as path:
+                with path.open("wb") as passages:
+                    shards = write_training_shards(
+                        self._source(range),
+                        tables,
+                        duplicates,
+                        self.config,
+                        split,
+                        folder,
+                        passages,
+                    )
+                files = {**shards.report.sha256, _TRAIN_PASSAGES: file_digest(path)}
             held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [shards.held_out])
-            files = {**shards.report.sha256, _HELD_OUT_FILE: held_out}
             hashes = hash_passages(shards.held_out["sentences"].to_pylist())
-            for name, passages in (
-                (_HELD_OUT_PASSAGES, hashes),
-                (_TRAIN_PASSAGES, shards.passages),
-            ):
-                folder.write_bytes(name, passages.tobytes())
-                files[name] = _digest(passages)
+            folder.write_bytes(_HELD_OUT_PASSAGES, hashes.tobytes())
+            files |= {_HELD_OUT_FILE: held_out, _HELD_OUT_PASSAGES: _digest(hashes)}
             report = shards.report.to_plain()
             self.shared.write(result, report, files)
         self.output.write_bytes(_TRAIN_FILE.format(range.number), result.encode())
@@ -405,9 +409,12 @@ class RangeTask:
         """Return the hashes of the passages of a range's held-out documents, (N,) uint64."""
         return np.frombuffer(self._training(number).read_bytes(_HELD_OUT_PASSAGES), np.uint64)
 
-    def training_passages(self, number: int) -> np.ndarray:
-        """Return the hashes of the passages of a range's training documents, (N,) uint64."""
-        return np.frombuffer(self._training(number).read_bytes(_TRAIN_PASSAGES), np.uint64)
+    def training_passages(self, number: int) -> Iterator[np.ndarray]:
+        """Yield the hashes of the passages of a range's training documents, (N,) uint64, in
+        parts."""
+        with self._training(number).open(_TRAIN_PASSAGES) as file:
+            while part := file.read(_BYTES_AT_ONCE):
+                yield np.frombuffer(part, np.uint64)
 
     def write_held_out(self, range: Range, passages: np.ndarray, keep_repeats: bool) -> RangeReport:
         """Write the validation files of a range; return the report. `passages` are positions

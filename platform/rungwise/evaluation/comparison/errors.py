@@ -64,13 +64,6 @@ def read_predictions(folder: Folder, columns: Sequence[str] | None = None) -> li
     return pq.read_table(folder.local(FILE), columns=columns and list(columns)).to_pylist()
 
 
-def select_predictions(evaluation: Artifact) -> list[PredictionRow]:
-    """The rows of the kept model, one per test example."""
-    best = EvaluateSummary.of(evaluation).chosen
-    rows = read_predictions(evaluation.folder)
-    return [row for row in rows if (row["variant"], row["seed"]) == (best.variant, best.seed)]
-
-
 def run_sums(evaluation: Artifact, task: Artifact) -> dict[tuple[str, int], NDArray[np.float64]]:
     """The sums (N, k) of the judged metric per test example, of each run by variant and seed."""
     answers: dict[tuple[str, int], list[Any]] = {}
