@@ -278,12 +278,12 @@ class MaskedOutput(MaskedHead):
     def blanks(self) -> nn.Module:
         return self
 
-    def heads(self, hidden_BMD: Tensor) -> PretrainingLogits:
+    def heads(self, states_BMD: Tensor) -> PretrainingLogits:
         body: Any = self.body
         if self.nsp is None:
-            return super().heads(hidden_BMD)
-        mlm_BMV = self.mlm(hidden_BMD[:, 1:], body.token_embedding.weight)
-        return PretrainingLogits(mlm_BMV, self.nsp(body.pool(hidden_BMD)))
+            return super().heads(states_BMD)
+        mlm_BMV = self.mlm(states_BMD[:, 1:], body.token_embedding.weight)
+        return PretrainingLogits(mlm_BMV, self.nsp(body.pool(states_BMD)))
 
 
 class BertForPretraining(MaskedOutput):

@@ -61,7 +61,8 @@ def export_model(
         )
     names = [roles[role] for role in ("cls_token", "sep_token", "sep_token") if role in roles]
     if counterpart.framed and tokenizer.post_processor is None and len(names) == 3:
-        add_frame(tokenizer, *((name, tokenizer.token_to_id(name)) for name in names))
+        marks: Any = [(name, tokenizer.token_to_id(name)) for name in names]
+        add_frame(tokenizer, *marks)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / TOKENIZER))
     if counterpart.modules is not None:
