@@ -25,8 +25,9 @@ from rungwise.evaluation.suites.minimal_pairs import (
     read_published,
     sample_pairs,
 )
-from rungwise.models.families import kneser_ney, ngram_model
-from rungwise.models.families import ngram_model as ngram_tables
+from rungwise.models import ngram_model
+from rungwise.models import ngram_model as ngram_tables
+from rungwise.models.families import kneser_ney
 from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, UNK_ID, WordConfig
 from rungwise.tokenizer.training import from_counts
 from tests.toy_rungs import FIRST_WORD, toy_rung
