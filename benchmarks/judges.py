@@ -44,7 +44,7 @@ from rungwise.evaluation.suites.minimal_pairs import (
 from rungwise.evaluation.suites.sentences import OWN, SentencesSuite
 from rungwise.evaluation.suites.word_vectors import SimilaritySuite
 from rungwise.models.families.ngram import FILE as ARPA
-from rungwise.models.families.ngram_model import NgramLanguageModel
+from rungwise.models.ngram_model import NgramLanguageModel
 from rungwise.models.trained.capabilities import (
     HidesWords,
     LanguageModel,

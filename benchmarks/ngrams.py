@@ -30,8 +30,8 @@ import numpy as np
 from benchmarks import texts
 from benchmarks.common import add_results, print_rows
 from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
-from rungwise.models.families.ngram_model import Ids, count_ngrams, split_table
 from rungwise.models.fitting import Tasks
+from rungwise.models.ngram_model import Ids, count_ngrams, split_table
 from rungwise.training.tensor_files import create_arrays, map_arrays
 
 WORDS, CHANGED, ORDER = 29_990, 0.1, 5

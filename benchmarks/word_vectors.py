@@ -34,8 +34,8 @@ from scipy import stats
 from benchmarks import texts
 from benchmarks.common import add_results, interval, median_ratio, run_alone, take_turns
 from rungwise.corpus.document import read_documents
-from rungwise.models.families.ngram_model import SparseSums, merge_sums
 from rungwise.models.fitting import Stretch, Weights
+from rungwise.models.ngram_model import SparseSums, merge_sums
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.models.word_vectors.vector_family import mean

@@ -378,7 +378,7 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     }
     assert parent.data.tags["mlflow.source.name"]
     note = parent.data.tags[NOTE_TAG]
-    assert note.startswith("**libraries: TF-IDF (chars) ")  # that leads a model of few steps
+    assert note.startswith("**As good without pretraining")  # as TF-IDF, to a model of few steps
     assert "; libraries: pretrained " in note
     experiment_page = f"#/experiments/{experiment.experiment_id}/runs/{parent.info.run_id}"
     link = f"[report.html]({experiment_page}/artifacts/report.html?"

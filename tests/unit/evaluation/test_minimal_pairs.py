@@ -18,8 +18,9 @@ from rungwise.evaluation.suites.minimal_pairs import (
     read_pairs,
     sample_pairs,
 )
-from rungwise.models.families import kneser_ney, ngram_model
-from rungwise.models.families import ngram_model as ngram_tables
+from rungwise.models import ngram_model
+from rungwise.models import ngram_model as ngram_tables
+from rungwise.models.families import kneser_ney
 from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.toy_rungs import FIRST_WORD, toy_rung
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.cleaning.decontamination import find_texts
 from scipy import stats
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning import decontamination
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument

@@ -26,7 +26,8 @@ from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
 from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite, read_pairs
-from rungwise.models.families import kneser_ney, ngram_model
+from rungwise.models import ngram_model
+from rungwise.models.families import kneser_ney
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rungwise.core.errors import DataError
-from rungwise.models.families import kneser_ney, ngram, ngram_model
+from rungwise.models import ngram_model
+from rungwise.models.families import kneser_ney, ngram
 
 START, END, UNKNOWN = 0, 1, 2
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from rungwise.core.errors import DataError
-from rungwise.models.families import kneser_ney, ngram_model
-from rungwise.models.families import ngram_model as ngram_tables
+from rungwise.models import ngram_model
+from rungwise.models import ngram_model as ngram_tables
+from rungwise.models.families import kneser_ney
 
 START, END = 0, 1
 HALVES = kneser_ney.Smoothing((0.5, 1.0, 1.5))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rungwise.core.configuration.config import validate
-from rungwise.models.families.ngram_model import merge_sums, split_sums
 from rungwise.models.fitting import Solution
+from rungwise.models.ngram_model import merge_sums, split_sums
 from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.tokenizer.token_text import TokenisedText
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from rungwise.models.families.ngram_model import merge_sums, split_sums
+from rungwise.models.ngram_model import merge_sums, split_sums
 from rungwise.models.trained.encoders import count_marks
 from rungwise.models.word_vectors import kernels
 from rungwise.models.word_vectors.glove import GloveConfig

@@ -23,7 +23,8 @@ from rungwise.evaluation.suites.minimal_pairs import (
     alter_sentences,
     held_out_sentences,
 )
-from rungwise.models.families import kneser_ney, ngram_model
+from rungwise.models import ngram_model
+from rungwise.models.families import kneser_ney
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import (
     CapitalsConfig,

@@ -4,17 +4,22 @@ Nothing here enters a fingerprint. A stage never writes to the terminal or to ML
 a single process writes to each of them.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.lazy import import_function
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import Summary
-from rungwise.core.storage.folder import Folder
+
+# A training step reports, and runs where only PyTorch is.
+if TYPE_CHECKING:
+    from rungwise.core.stages.artifact import Artifact
+    from rungwise.core.stages.summary import Summary
+    from rungwise.core.storage.folder import Folder
 
 
 class Reporter(Protocol):

@@ -26,9 +26,8 @@ from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.families import ngram_model
+from rungwise.models import ngram_model
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
-from rungwise.models.families.ngram_model import NgramLanguageModel, Table
 from rungwise.models.family import Family
 from rungwise.models.fitting import (
     Create,
@@ -41,6 +40,7 @@ from rungwise.models.fitting import (
 )
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.losses.word_trees import cluster_words
+from rungwise.models.ngram_model import NgramLanguageModel, Table
 
 _PREFIXES = (4, 6, 10, 20)  # bits
 _SMOOTHING = Smoothing((0.5, 1.0, 1.5))  # as kenlm, where the counts of few classes give none

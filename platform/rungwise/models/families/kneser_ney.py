@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.models.families.ngram_model import (
+from rungwise.models.fitting import HERE, Create, Parts, Tasks, Weights, create_arrays
+from rungwise.models.ngram_model import (
     Floats,
     Ids,
     NgramLanguageModel,
@@ -39,7 +40,6 @@ from rungwise.models.families.ngram_model import (
     sort_rows,
     sum_runs,
 )
-from rungwise.models.fitting import HERE, Create, Parts, Tasks, Weights, create_arrays
 
 _SAMPLES = 16  # tables from which the ranges of columns are chosen
 Integers = NDArray[np.int64]

@@ -23,12 +23,12 @@ from pydantic import Field, field_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.families import ngram_model as ngram_tables
+from rungwise.models import ngram_model as ngram_tables
 from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
-from rungwise.models.families.ngram_model import NgramLanguageModel, Table
 from rungwise.models.family import Family, Size
 from rungwise.models.fitting import Create, Parts, Tasks, TextFile, Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.ngram_model import NgramLanguageModel, Table
 
 FILE = "model.arpa"
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"

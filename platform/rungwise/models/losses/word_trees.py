@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.models.families.ngram_model import SparseSums, merge_sums
+from rungwise.models.ngram_model import SparseSums, merge_sums
 
 Text = Callable[[], Iterable[NDArray[np.integer]]]  # the ids of the training text, in parts
 Counts = NDArray[np.int64]

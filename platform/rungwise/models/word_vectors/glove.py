@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.families.ngram_model import SparseSums, count_neighbours
 from rungwise.models.family import Size, suggest_passes
 from rungwise.models.fitting import Weights
+from rungwise.models.ngram_model import SparseSums, count_neighbours
 from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
     WordVectorModel,

@@ -27,10 +27,10 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.families.ngram_model import SparseSums, count_neighbours, merge_sums
 from rungwise.models.family import Size
 from rungwise.models.fitting import Solution
 from rungwise.models.losses.objectives import Objective
+from rungwise.models.ngram_model import SparseSums, count_neighbours, merge_sums
 from rungwise.models.word_vectors.vector_family import (
     TABLE,
     TableModel,

@@ -18,10 +18,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.core.tokens import SpecialIds
-from rungwise.models.families.ngram_model import merge_sums, split_sums
 from rungwise.models.family import LayeredFamily
 from rungwise.models.fitting import Weights
 from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Part
+from rungwise.models.ngram_model import merge_sums, split_sums
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body
 

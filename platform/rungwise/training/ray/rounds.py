@@ -24,7 +24,6 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.families.ngram_model import SparseSums, merge_sums, split_sums
 from rungwise.models.fitting import (
     CooccurrenceFamily,
     Losses,
@@ -38,6 +37,7 @@ from rungwise.models.fitting import (
     Weights,
     merge_parts,
 )
+from rungwise.models.ngram_model import SparseSums, merge_sums, split_sums
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import AsynchronousConfig, CooccurrenceConfig, FitConfig
 from rungwise.training.initial import INITIAL
