@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from rungwise.corpus.cleaning.decontamination import find_texts
 from scipy import stats
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.stage import write_corpus
-from rungwise.corpus.cleaning import decontamination
+from rungwise.corpus.cleaning import overlap
+from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.evaluation.comparison import compare
@@ -370,7 +370,7 @@ def test_a_text_is_found_if_all_its_runs_are_in_documents(
 
 
 def test_large_texts_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decontamination, "_CHARACTERS_AT_ONCE", 10)
+    monkeypatch.setattr(overlap, "_CHARACTERS_AT_ONCE", 10)
     documents = [[f"this is text number {n}", "and its second sentence"] for n in range(50)]
     assert find_texts(
         ["Is text number 49 and", "is text number 50 and"], documents, 5
