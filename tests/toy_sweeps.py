@@ -84,14 +84,6 @@ def toy(starts: Path | None = None, seconds: float = 0.0, ignores: str = "") -> 
     return train
 
 
-def read_layers(
-    settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any
-) -> None:
-    """Scores by the layers of the model that it was given."""
-    layers = inputs["pretrain"].record["config"]["model"]["num_layers"]
-    on_epoch(1, {"accuracy": layers / 10, "loss": 1.0})
-
-
 def real(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: OnEpoch, start: Any) -> None:
     """Real fine-tuning of a tiny model on the 24 examples of a toy task."""
     from tests.toy_tasks import toy_data

@@ -19,7 +19,6 @@ from rungwise.tasks.kinds.examples import TaskSummary
 
 _CLASSES = 30  # at most, in the table of classes
 _CONFUSIONS = 12  # at most, pairs of labels
-_CALIBRATED = "right as often as confident"
 
 
 @dataclass(frozen=True)
