@@ -38,6 +38,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.package_data import data_parent
 from rungwise.core.storage.folder import Folder, local_path
 from rungwise.core.storage.object_store import is_remote
+from rungwise.core.tracking.sender import default_uri
 
 HOME_VARIABLE = "RUNGWISE_HOME"
 MARK = "RUNGWISE_LOCAL_CLUSTER"
@@ -285,13 +286,15 @@ def _boards_folder() -> Path:
 
 def describe_cluster(cluster: LocalCluster) -> str:
     """All addresses and what to do next, in lines."""
+    root = Folder.at(cluster.root) / "artifacts"
     boards = f"{cluster.prometheus_uri}/{PAGE}" if cluster.prometheus_uri else "need Prometheus"
     rows = [
         ("job address", f"{cluster.job_address}  (also Ray's dashboard, which asks for the token)"),
         ("Prometheus", cluster.prometheus_uri or "not installed"),
         ("boards", boards),
         ("token", cluster.token_path),
-        ("artifacts", f"a recipe's `root: artifacts` is {Path(cluster.root) / 'artifacts'}"),
+        ("artifacts", f"a recipe's `root: artifacts` is {root.uri}"),
+        ("runs", f"mlflow ui --backend-store-uri {default_uri(root, None)}"),
         ("logs", f"{cluster_folder().absolute() / 'logs'}; of the nodes: {cluster.scratch}"),
         ("next", "rungwise submit pretrain quickstart"),
         ("", "rungwise down"),
