@@ -5,10 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
-
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import INTERRUPTED, plain_console
@@ -124,7 +120,10 @@ def status(options: argparse.Namespace) -> None:
 
     uri = default_places()[1]
     stages = query_mlflow(uri, options.experiment, options.run)
-    Console().print(*_describe(stages), f"[dim]MLflow at {hide_credentials(uri)}[/]", sep="\n")
+    say = plain_console().print
+    for line in _describe(stages):
+        say(line)
+    say(f"MLflow at {hide_credentials(uri)}")
 
 
 def query_mlflow(uri: str, experiment: str, run: str | None) -> dict[tuple[str, str], StageStatus]:
@@ -138,12 +137,16 @@ def query_mlflow(uri: str, experiment: str, run: str | None) -> dict[tuple[str, 
                 f"MLflow at {hide_credentials(uri)} has no experiment {experiment}; start a run, "
                 "or give another --experiment or MLFLOW_TRACKING_URI"
             )
-        runs = client.search_runs([record.experiment_id], max_results=_MOST_RUNS)
-    names = {each.info.run_id: each.info.run_name or "" for each in runs}
+        # Trials and seeds are runs, too.
+        whole, runs = (
+            client.search_runs([record.experiment_id], f"tags.`{tag}` LIKE '%'", 1, _MOST_RUNS)
+            for tag in ("rungwise.label", "rungwise.stage")
+        )
+    names = {each.info.run_id: each.info.run_name or "" for each in whole}
     stages: dict[tuple[str, str], StageStatus] = {}
     for each in runs:
         parent = names.get(each.data.tags.get(PARENT_TAG, ""), "")
-        if "rungwise.stage" not in each.data.tags or run not in (None, parent):
+        if run not in (None, parent):
             continue
         key = parent, each.info.run_name or ""
         stage = stages.setdefault(key, StageStatus(each.info.status.lower()))
@@ -153,15 +156,14 @@ def query_mlflow(uri: str, experiment: str, run: str | None) -> dict[tuple[str, 
     return dict(reversed(stages.items()))
 
 
-def _describe(stages: dict[tuple[str, str], StageStatus]) -> list[Text | Padding]:
-    """A line for each stage, and its figures below it."""
-    lines: list[Text | Padding] = []
+def _describe(stages: dict[tuple[str, str], StageStatus]) -> list[str]:
+    """A line for each stage, with its figures."""
+    lines = []
     for (run, name), stage in stages.items():
-        lines.append(Text(f"{run}  {name}  {stage.state}"))
-        figures = [
+        figures = (
             f"{heading} {write(stage.values[heading])}"
             for heading, (_, write) in FIGURES.items()
             if heading in stage.values
-        ]
-        lines.append(Padding(", ".join(figures), (0, 0, 0, 2)))
-    return lines or [Text("no run")]
+        )
+        lines.append("  ".join((run, name, stage.state, *figures)))
+    return lines or ["no run"]
