@@ -71,7 +71,7 @@ def test_init_prints_a_command_that_runs(folder: Path, run: Run) -> None:
     planned = run("plan", *arguments)
     assert planned.returncode == 0, planned.stderr
     assert "stages to build below" in planned.stdout
-    small = ["pretrain.steps=4", "pretrain.validation_every_steps=2", "compute.num_workers=1"]
+    small = ["pretrain.steps=60", "pretrain.validation_every_steps=30", "compute.num_workers=1"]
     trained = run(verb, *arguments, *small)
     assert trained.returncode == 0, trained.stderr
     assert "stages built" in trained.stdout
@@ -103,8 +103,8 @@ def test_the_ladder_of_the_package_runs_on_the_text_of_the_environment(
         if name not in names
     ]
     small = [
-        *("variants.gpt.pretrain.steps=4", "variants.gpt.pretrain.validation_every_steps=2"),
-        *("measure.perplexity.documents=2", "evaluate.num_seeds=2"),
+        *("variants.gpt.pretrain.steps=60", "variants.gpt.pretrain.validation_every_steps=30"),
+        *("measure.perplexity.documents=2", "evaluate.num_seeds=2", "curve=null"),
         *("evaluate.label_budgets=null", "tasks.next_paragraph.finetune.epochs=1"),
         *(f"tasks.next_paragraph.data.{split}_examples=8" for split in SPLITS),
         "corpus.sources=[{kind: pydocs, packages: [stdlib, numpy]}]",
