@@ -569,7 +569,7 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(tmp_
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    saved = "pretrain/*/checkpoints/step-*[1-9]*0/checkpoint.json"
+    saved = "pretrain/*/checkpoints/step-*[1-9]0-*/checkpoint.json"
     wait_until(saved, lambda: any(root.glob(saved)), code=process.poll)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
