@@ -1,4 +1,4 @@
-"""What every process sets before it imports Ray or MLflow."""
+"""The variables that every process sets before it imports Ray or MLflow."""
 
 import atexit
 import gc

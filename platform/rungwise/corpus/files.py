@@ -103,7 +103,7 @@ def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Piece:
-    """What a range is read by: a whole file, or the part of one that is its range. `key` is a
+    """A unit of reading a range: a whole file, or the part of one that is its range. `key` is a
     digest of what the result of reading follows from, so that a corpus that grows reads what is
     new; `result` is the key of a shared result that holds it, "" if none is known."""
 

@@ -68,8 +68,8 @@ def gather_questions(
     scores = [_ask_column(each, seconds) for each in columns if each.metric != "perplexity"]
     scores = sorted((each for each in scores if each.scores), key=lambda each: -len(each.scores))
     text = [each for each in scores if each.metric == _BITS][:1]
-    asked = [each for each in (*text, *by_task) if len(each.scores) > 1]
-    return asked or [*text, *scores][:1]
+    questions = [each for each in (*text, *by_task) if len(each.scores) > 1]
+    return questions or [*text, *scores][:1]
 
 
 def _ask_column(column: Column, seconds: dict[str, float]) -> LadderQuestion:

@@ -51,11 +51,11 @@ def write_ladder(
         replace(rung, name=names[rung.name], also=tuple(names[each] for each in rung.also))
         for rung in rungs
     ]
-    shown = [rung.name for rung in rungs]
+    all_names = [rung.name for rung in rungs]
     if comparison:
         comparison = rename_variants(comparison, names)
-        shown += [*comparison.variants, *comparison.rivals]
-    looks = {name: series(place) for place, name in enumerate(dict.fromkeys(shown))}
+        all_names += [*comparison.variants, *comparison.rivals]
+    looks = {name: series(place) for place, name in enumerate(dict.fromkeys(all_names))}
     if comparison:
         comparison = replace(comparison, looks=looks)
     judged = rename_variants(ClaimsSummary.of(inputs["claims"]), names)
@@ -192,14 +192,14 @@ def _write_picture(
     text = [column for column in exact if column.metric == "bits_per_byte"][:1]
     others = [column for column in exact if column.metric not in ("bits_per_byte", "perplexity")]
     others.sort(key=lambda column: (column.name != TASKS_MEAN, -len(column.cells)))
-    shown = text + others[:1]
-    if not shown:
+    scores = text + others[:1]
+    if not scores:
         return None
     plots = {
-        name: draw_ladder(rungs, shown, looks, narrow="narrow" in name)
+        name: draw_ladder(rungs, scores, looks, narrow="narrow" in name)
         for name in ("ladder", "ladder-narrow")
     }
-    return Section("picture", "The ladder", {"learnt": shown}, plots)
+    return Section("picture", "The ladder", {"learnt": scores}, plots)
 
 
 def draw_ladder(

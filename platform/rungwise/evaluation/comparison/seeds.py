@@ -227,7 +227,7 @@ def load_predictions(scratch: Folder, result: SeedResult) -> list[dict[str, Any]
 
 
 def _cut_notes(variants: Mapping[str, VariantInputs], results: Sequence[SeedResult]) -> list[str]:
-    """What variants cut, without their names where all cut alike."""
+    """Notes on what variants cut, without their names where all cut alike."""
     names: dict[str, list[str]] = {}
     for each in results:
         length = variants[each.variant].finetune.sequence_length

@@ -260,8 +260,8 @@ class EvaluateSummary(Summary):
 
     @property
     def caution(self) -> str:
-        """What the kept model is not shown to be above: the best trivial baseline and rival, and
-        random weights."""
+        """A warning that names the baseline, the rival or the random weights that the kept model is
+        not shown to be above; "" if none."""
         name = self.chosen.variant
         own = self.variants[name].estimates[self.metric]
         low = own.mean if own.count == 1 else own.low

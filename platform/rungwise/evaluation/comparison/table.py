@@ -203,12 +203,12 @@ def build_table(
 ) -> TableSummary:
     """Write `table.csv`, `differences.csv` and `budgets.csv`."""
     if config.published is not None:
-        known = TABLES[config.published.table].columns
+        columns = TABLES[config.published.table].columns
         for task, column in config.columns.items():
-            if column is not None and column not in known:
+            if column is not None and column not in columns:
                 raise ConfigError(
                     f"tasks.{task}.published is {column!r}, which {config.published.table} lacks; "
-                    f"it has: {', '.join(known)}"
+                    f"it has: {', '.join(columns)}"
                 )
     evaluations = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
     whole = [each for each in evaluations if each.budget is None]

@@ -362,7 +362,7 @@ class SentencePropertiesSuite(_ProbeOfVectors):
 
 
 def _read_sentences(rung: Rung) -> tuple[str, list[list[str]]]:
-    """What joins words, nothing in writing without blanks, and the held-out sentences as words."""
+    """The joiner of words, "" in writing without blanks, and held-out sentences as words."""
     sentences = [sentence for _, document in rung.held_out for sentence in document.sentences]
     words = [each.split() for each in sentences]
     _, unit = count_units(sum(map(len, words)), sum(map(len, sentences)))
