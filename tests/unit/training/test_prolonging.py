@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rungwise.commands.gc import gc
+from rungwise.commands.run import gc
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
