@@ -1,9 +1,8 @@
-"""The `preStop` of a spot pod on Kubernetes: tell Ray that this node goes away in so many seconds.
+"""Tell Ray that this node goes away in so many seconds: the `preStop` of a spot pod on Kubernetes.
 
     python -m rungwise.cluster.drain 100
 
-Ray Train then gives its workers notice, and they save a checkpoint (training/ray/gradient.py).
-This waits, because Kubernetes ends the pod when `preStop` returns.
+It waits, because Kubernetes ends the pod when `preStop` returns.
 """
 
 import os
@@ -20,8 +19,7 @@ _POLL_SECONDS = 1.0
 
 
 def drain(head: str, address: str, seconds: float) -> None:
-    """Drain the nodes at `address` and wait until they have ended, or for so many seconds. Raises
-    RuntimeError if Ray refuses."""
+    """Drain the nodes at `address` and wait for their end. Raises RuntimeError if Ray refuses."""
     # Ray 2.60 does not resolve every name that the machine resolves.
     host, _, port = head.rpartition(":")
     client = GcsClient(address=f"{socket.gethostbyname(host)}:{port}")

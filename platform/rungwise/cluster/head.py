@@ -1,7 +1,6 @@
 """Ray on this machine, in a process of its own, which ends with the one that started it.
 
-It imports Ray while the driver looks for faults, and starts it, while the driver imports MLflow,
-without what a run does not use and `ray.init` waits for. The kernel closes the driver's end of a
+It imports and starts Ray beside the imports of the driver. The kernel closes the driver's end of a
 pipe however the driver ends, and this process then ends all that Ray has started.
 """
 

@@ -41,8 +41,7 @@ def choose_interface() -> None:
 
 
 def find_interface(address: str) -> str | None:
-    """The network interface with this address, or None. The loopback interface owns all of
-    127.0.0.0/8 but lists only one address."""
+    """The network interface with this address; loopback owns 127.0.0.0/8 but lists one address."""
     by_address = {
         entry.address.partition("%")[0]: name
         for name, entries in psutil.net_if_addrs().items()

@@ -1,14 +1,8 @@
 """`rungwise up` and `down`: a Ray cluster of several nodes on this machine.
 
-Its folder, ~/.rungwise/clusters/local (RUNGWISE_HOME replaces ~/.rungwise), holds
-
-    cluster.json  where it is, written before anything is started
-    token         readable by its owner alone; in no argument and no variable
-    logs/         the output of each process
-    prometheus/   configuration and measurements, kept for the next cluster
-
-Each process inherits a mark in its environment, the cluster's scratch folder, by which it is found,
-also after its parents have ended.
+Its folder, ~/.rungwise/clusters/local (RUNGWISE_HOME replaces ~/.rungwise), holds cluster.json, its
+token, the logs of its processes, and Prometheus' data. Each process inherits a mark in its
+environment, the cluster's scratch folder, by which it is found, also after its parents have ended.
 """
 
 import contextlib
@@ -38,7 +32,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.package_data import data_parent
 from rungwise.core.storage.folder import Folder, local_path
 from rungwise.core.storage.object_store import is_remote
-from rungwise.core.tracking.sender import default_uri
+from rungwise.core.tracking.store import default_uri
 
 HOME_VARIABLE = "RUNGWISE_HOME"
 MARK = "RUNGWISE_LOCAL_CLUSTER"
@@ -83,8 +77,7 @@ def cluster_folder() -> Path:
 
 
 def find_cluster() -> LocalCluster | None:
-    """The cluster that was started here, whose processes may have ended since; None if there is
-    none."""
+    """The cluster that was started here, whose processes may have ended since, or None."""
     record = cluster_folder() / "cluster.json"
     if not record.exists():
         return None
@@ -116,116 +109,103 @@ def start_cluster(nodes: int, root: str, console: Console) -> LocalCluster:
         console.print("the last cluster had ended by itself; its record is gone")
     if not 1 <= nodes <= MAX_NODES:
         raise UserError(f"--nodes is {nodes}; expected 1 to {MAX_NODES}")
+    folder = cluster_folder().absolute()
     # The default temporary folder may have a path too long for a socket below it.
     short = "/tmp" if os.access("/tmp", os.W_OK) else None
+    has_prometheus = shutil.which("prometheus") is not None
     cluster = LocalCluster(
         job_address=f"http://127.0.0.1:{find_port(DASHBOARD_PORT)}",
         ray_address=f"{node_address(0)}:{find_port(_GCS_PORT)}",
-        token_path=str(cluster_folder().absolute() / "token"),
-        prometheus_uri=None,
+        token_path=str(folder / "token"),
+        prometheus_uri=f"http://127.0.0.1:{find_port(_PROMETHEUS_PORT)}" * has_prometheus or None,
         root=str(_make_root(root).parent),
         scratch=tempfile.mkdtemp(prefix="rungwise-", dir=short),
     )
     # Saved before anything is started, so that `down` finds whatever was started.
     save_cluster(cluster)
     try:
-        shutil.rmtree(cluster_folder() / "logs", ignore_errors=True)
-        (cluster_folder() / "logs").mkdir(mode=0o700)
+        shutil.rmtree(folder / "logs", ignore_errors=True)
+        (folder / "logs").mkdir(mode=0o700)
         write_token(Path(cluster.token_path))
         with console.status("starting"):
-            return _Starter(cluster).run(divide_cores(nodes, count_cores()))
+            _start_processes(cluster, divide_cores(nodes, count_cores()), folder / "logs")
     except BaseException:
-        end_cluster(find_cluster() or cluster)
+        end_cluster(cluster)
         raise
+    cluster = dataclasses.replace(cluster, ready=True)
+    save_cluster(cluster)
+    return cluster
 
 
-class _Starter:
-    """Starts the processes of a cluster."""
+def _start_processes(cluster: LocalCluster, cpus: list[int], logs: Path) -> None:
+    """Start nodes and Prometheus, and wait until they answer. Raises UserError if one does not."""
+    api, token = cluster.job_address, Path(cluster.token_path)
+    ports = (port for port in random.sample(_QUIET_PORTS, 1000) if can_bind(port))
+    environment = node_environment(
+        token,
+        **{ROOT_VARIABLE: cluster.root, MARK: cluster.scratch},
+        # By default these are the same for every cluster on the machine.
+        AUTOSCALER_METRIC_PORT=str(next(ports)),
+        DASHBOARD_METRIC_PORT=str(next(ports)),
+    )
+    started: dict[str, psutil.Popen] = {}
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
-        self._started: dict[str, psutil.Popen] = {}
-        self._ports = (port for port in random.sample(_QUIET_PORTS, 1000) if can_bind(port))
-        self._environment = node_environment(
-            Path(cluster.token_path),
-            **{ROOT_VARIABLE: cluster.root, MARK: cluster.scratch},
-            # By default these are the same for every cluster on the machine.
-            AUTOSCALER_METRIC_PORT=str(next(self._ports)),
-            DASHBOARD_METRIC_PORT=str(next(self._ports)),
-        )
-
-    def run(self, cpus: list[int]) -> LocalCluster:
-        """Start everything and wait for it. Raises UserError if a process ends or stays silent."""
-        api, token = self._cluster.job_address, Path(self._cluster.token_path)
-        names = {node_address(0): "head"}
-        names |= {node_address(number): f"node-{number + 1}" for number in range(1, len(cpus))}
-        for (address, name), count in zip(names.items(), cpus, strict=True):
-            self._start(name, self._node_command(name, address, count))
-            if name == "head":
-                self._wait(name, lambda: node_address(0) in list_nodes(api, token))
-        if binary := shutil.which("prometheus"):
-            uri = f"http://127.0.0.1:{find_port(_PROMETHEUS_PORT)}"
-            self._cluster = dataclasses.replace(self._cluster, prometheus_uri=uri)
-            self._start("prometheus", prometheus_command(binary, api, token, uri))
-            self._wait("prometheus", lambda: request(f"{uri}/-/ready"))
-        for address, name in names.items():
-            self._wait(name, lambda address=address: address in list_nodes(api, token))
-        self._wait("head", lambda: request(f"{api}/api/jobs/", token))
-        self._cluster = dataclasses.replace(self._cluster, ready=True)
-        save_cluster(self._cluster)
-        return self._cluster
-
-    def _node_command(self, name: str, address: str, cpus: int) -> list[str]:
-        options: dict[str, object] = {
-            "num-cpus": cpus,
-            "object-store-memory": _OBJECT_STORE_BYTES,
-            "metrics-export-port": next(self._ports),
-            # Ports that Ray would choose equal on every node; it picks free ones for all others.
-            "dashboard-agent-listen-port": next(self._ports),
-            "min-worker-port": 0,
-            "max-worker-port": 0,
-        }
-        head = None
-        if name == "head":
-            options["port"] = self._cluster.ray_address.rpartition(":")[2]
-            options["dashboard-port"] = self._cluster.job_address.rpartition(":")[2]
-            options["ray-client-server-port"] = next(self._ports)
-        else:
-            head = self._cluster.ray_address
-            options["num-gpus"] = 0  # the head has the machine's: each node would count them all
-        return start_command(address, Path(self._cluster.scratch, name), head, options)
-
-    def _start(self, what: str, command: Sequence[str]) -> None:
+    def start(name: str, command: Sequence[str]) -> None:
         # In a session of its own, which the signals of this terminal do not reach.
-        with self._log(what).open("w") as stream:
-            self._started[what] = psutil.Popen(
+        with (logs / f"{name}.log").open("w") as stream:
+            started[name] = psutil.Popen(
                 command,
-                env=self._environment,
+                env=environment,
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
             )
 
-    def _log(self, what: str) -> Path:
-        return cluster_folder().absolute() / "logs" / f"{what}.log"
-
-    def _wait(self, what: str, query: Callable[[], object]) -> None:
+    def wait(name: str, query: Callable[[], object]) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while not is_answering(query):
-            for name, process in self._started.items():
+            for each, process in started.items():
                 if process.poll() is not None:
-                    raise UserError(f"{name} has ended; see {self._log(name)}")
+                    raise UserError(f"{each} has ended; see {logs / each}.log")
             if time.monotonic() > deadline:
-                raise UserError(f"{what} does not answer; see {self._log(what)}")
+                raise UserError(f"{name} does not answer; see {logs / name}.log")
             time.sleep(_POLL_SECONDS)
+
+    for number, count in enumerate(cpus):
+        name = f"node-{number + 1}" if number else "head"
+        options: dict[str, object] = {
+            "num-cpus": count,
+            "object-store-memory": _OBJECT_STORE_BYTES,
+            "metrics-export-port": next(ports),
+            # Ports that Ray would choose equal on every node; it picks free ones for all others.
+            "dashboard-agent-listen-port": next(ports),
+            "min-worker-port": 0,
+            "max-worker-port": 0,
+        }
+        if number:
+            options["num-gpus"] = 0  # the head has the machine's: each node would count them all
+        else:
+            options["port"] = cluster.ray_address.rpartition(":")[2]
+            options["dashboard-port"] = api.rpartition(":")[2]
+            options["ray-client-server-port"] = next(ports)
+        head = cluster.ray_address if number else None
+        scratch = Path(cluster.scratch, name)
+        start(name, start_command(node_address(number), scratch, head, options))
+        if not number:
+            wait(name, lambda: node_address(0) in list_nodes(api, token))
+    if cluster.prometheus_uri:
+        start("prometheus", prometheus_command(api, token, cluster.prometheus_uri))
+        wait("prometheus", lambda: request(f"{cluster.prometheus_uri}/-/ready"))
+    for number, name in enumerate(name for name in started if name != "prometheus"):
+        wait(name, lambda number=number: node_address(number) in list_nodes(api, token))
+    wait("head", lambda: request(f"{api}/api/jobs/", token))
 
 
 def start_command(
     address: str, temp_dir: Path, head: str | None, options: Mapping[str, object]
 ) -> list[str]:
-    """`ray start` for a node at `address` that joins `head`, or for the head itself if that is
-    None, whose dashboard listens on loopback only. It blocks. `options` are others of it."""
+    """`ray start` for a node that joins `head`, or for the head, which listens on loopback."""
     role = ["--address", head] if head else ["--head", "--dashboard-host", "127.0.0.1"]
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block"]
     command += ["--disable-usage-stats", "--node-ip-address", address, "--temp-dir", str(temp_dir)]
@@ -233,8 +213,7 @@ def start_command(
 
 
 def node_environment(token_path: Path, **more: str) -> dict[str, str]:
-    """The environment of `ray start` and its processes: our settings unless the user has set them,
-    token auth, `more`."""
+    """The environment of nodes: our settings unless the user has set them, token auth, `more`."""
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -254,25 +233,22 @@ def configure_prometheus(dashboard: str, token_file: Path, interval: str) -> dic
         "refresh_interval": interval,
         "authorization": {"type": "Bearer", "credentials_file": str(token_file)},
     }
+    intervals = {"scrape_interval": interval, "evaluation_interval": interval}
     return {
-        "global": {
-            "scrape_interval": interval,
-            "scrape_timeout": "5s",
-            "evaluation_interval": interval,
-        },
+        "global": intervals | {"scrape_timeout": "5s"},
         "rule_files": [str(_boards_folder() / "rules" / "*.yml")],
         "scrape_configs": [{"job_name": "ray", "http_sd_configs": [discovery]}],
     }
 
 
-def prometheus_command(binary: str, dashboard: str, token: Path, uri: str) -> list[str]:
+def prometheus_command(dashboard: str, token: Path, uri: str) -> list[str]:
     """Write the configuration of a Prometheus that listens at `uri`, and return its command."""
     folder = cluster_folder() / "prometheus"
     folder.mkdir(mode=0o700, exist_ok=True)
     settings = configure_prometheus(dashboard, token, "10s")
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), "utf-8")
     return [
-        binary,
+        "prometheus",
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={uri.removeprefix('http://')}",

@@ -27,10 +27,8 @@ def session(
     """Connect to Ray for the duration of the block.
 
     Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise it starts
-    Ray here (or takes `head`, of `local_head`) with this machine's cores, or `num_cpus`, until the
-    block ends; other clusters on the machine are neither joined nor touched.
-    Ray 2.60 on Linux opens its ports on every interface whatever address it is given; the token of
-    a local cluster keeps others out.
+    Ray here (or takes `head`, of `local_head`) with this machine's cores, or `num_cpus`. Ray 2.60
+    opens its ports on every interface; the token of a local cluster keeps others out.
     """
     import ray
 
@@ -71,8 +69,7 @@ def local_head(compute: ComputeConfig) -> Iterator[Head | None]:
 
 
 def _start_local(head: Head, stack: contextlib.ExitStack) -> str:
-    """The address of a local Ray that ends with `stack`; starts it once more if it times out after
-    its 30 s, as on a busy machine."""
+    """The address of a local Ray that ends with `stack`; it is started again if it times out."""
     for is_last in (False, True):
         stack.callback(head.stop)
         head.start()
@@ -112,9 +109,7 @@ def _make_head(compute: ComputeConfig, num_cpus: int | None = None) -> Head:
 
 
 def _source_path() -> dict[str, str]:
-    """The PYTHONPATH of workers if this package came with a job's working directory. The path is
-    relative, since Ray unpacks that directory to a different place on every node and starts workers
-    in it."""
+    """The PYTHONPATH of workers, relative, if this package came with a job's working directory."""
     source_root = Path(__file__).resolve().parents[2]
     if not source_root.is_relative_to(Path.cwd().resolve()):
         return {}
@@ -135,9 +130,7 @@ def quiet_ray_data() -> None:
 
 @contextlib.contextmanager
 def shared_scratch(output: Folder, name: str) -> Iterator[str]:
-    """A folder for internal files of Ray Train and Tune, removed at the end of the block. It is
-    below the artifact, which every node can reach, and its name starts with a dot because it is not
-    part of the artifact."""
+    """A folder, removed at the end, for internal files of Ray: hidden, below the artifact."""
     folder = output / f".{name}"
     try:
         yield folder.uri

@@ -1,8 +1,6 @@
 """Process many items on the cluster, several per task, and build files that a killed job may reuse.
 
-Tasks take some seconds, so that starting them costs little, and get smaller towards the end, so
-that all CPUs finish together. Ray Data submits them all and Ray queues them: Ray Data's own budget
-is meant for data in transit, whereas these are only orders and reports.
+Ray Data submits all tasks and Ray queues them: Ray Data's own budget is meant for data in transit.
 """
 
 from __future__ import annotations
@@ -74,8 +72,7 @@ def pack_items(items: Sequence[ItemT], num_bytes: Sequence[float]) -> Packs[Item
 
 
 def run_tasks(packs: Packs[ItemT], work: Callable[[list[ItemT]], Iterable[Any]]) -> Iterator[Any]:
-    """Run `work` on each pack as a task and yield its results, converted to JSON and back. Raises
-    the UserError that a task raised."""
+    """Yield the results of `work` on each pack as JSON data. Raises the UserError of a task."""
     if packs.small:
         for pack in packs:
             yield from (json.loads(json.dumps(each)) for each in work(pack))

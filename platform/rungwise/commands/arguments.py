@@ -14,8 +14,7 @@ Command: TypeAlias = Callable[[argparse.Namespace], int | None]
 def add_verb(
     commands: Commands, command: Command, description: str, name: str = ""
 ) -> argparse.ArgumentParser:
-    """Add a verb that calls `command` with its parsed options, by default under its own name.
-    `command` returns an exit status, None for success."""
+    """Add a verb that calls `command`, which returns an exit status, None for success."""
     name = name or command.__name__.replace("_", "-")
     parser = commands.add_parser(name, help=description, description=description)
     parser.set_defaults(command=command)

@@ -28,8 +28,7 @@ def add(commands: Commands) -> None:
 
 
 def data(options: argparse.Namespace) -> None:
-    """List the sets, or download those that are named and not there. Raises UserError for an
-    unknown name, or if a licence needs a consent that is not given."""
+    """List sets, or download them. Raises UserError for an unknown name or without consent."""
     from rungwise.core.errors import UserError
     from rungwise.core.public_data import PublicSet, fetch_set, missing_files, public_sets
 

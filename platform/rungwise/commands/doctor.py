@@ -158,7 +158,7 @@ def _check_disk(root: Folder) -> Finding:
 def _check_tracking(uri: str) -> Finding:
     import requests
 
-    from rungwise.core.tracking.sender import find_database, hide_credentials, open_store
+    from rungwise.core.tracking.store import find_database, hide_credentials, open_store
 
     server, database = hide_credentials(uri), find_database(uri)
     if database is not None and not database.exists():

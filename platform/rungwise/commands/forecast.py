@@ -62,8 +62,7 @@ def _factor(text: str) -> float:
 
 
 def forecast(options: argparse.Namespace) -> None:
-    """Print each rung now and then, the crossings, and how far such forecasts can be trusted; or
-    write the recipe of one rung."""
+    """Print each rung now and then, and the crossings; or write the recipe of one rung."""
     from rungwise.forecast.comparisons import find_crossings
     from rungwise.forecast.forecast import backtest
     from rungwise.forecast.forecast import forecast as forecast_rungs

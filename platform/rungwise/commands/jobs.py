@@ -115,7 +115,7 @@ class StageStatus:
 
 def status(options: argparse.Namespace) -> None:
     """Print each stage's figures. Raises UserError if MLflow has no such experiment."""
-    from rungwise.core.tracking.sender import hide_credentials
+    from rungwise.core.tracking.store import hide_credentials
     from rungwise.pipeline.places import default_places
 
     uri = default_places()[1]
@@ -128,7 +128,8 @@ def status(options: argparse.Namespace) -> None:
 
 def query_mlflow(uri: str, experiment: str, run: str | None) -> dict[tuple[str, str], StageStatus]:
     """The latest figures of the newest stages in MLflow, by run and stage."""
-    from rungwise.core.tracking.sender import PARENT_TAG, hide_credentials, store_client
+    from rungwise.core.tracking.sender import PARENT_TAG
+    from rungwise.core.tracking.store import hide_credentials, store_client
 
     with store_client(uri) as client:
         record = client.get_experiment_by_name(experiment)

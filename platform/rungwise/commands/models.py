@@ -80,8 +80,7 @@ def why(options: argparse.Namespace) -> None:
 
 
 def _print_origin(options: argparse.Namespace) -> None:
-    """Print the registered version, then each artifact from the model back to the corpus with its
-    date, commit and external inputs."""
+    """Print the registered version, then each artifact from the model back to the corpus."""
     from rungwise.core.configuration.canonical import flatten
     from rungwise.core.stages.provenance import PACKAGES
     from rungwise.pipeline import loading
@@ -115,8 +114,7 @@ def _print_origin(options: argparse.Namespace) -> None:
 
 
 def _print_readers(root_uri: str, text: str, locate: Callable[[Artifact, str], str]) -> None:
-    """Print each corpus where `locate` finds the text, and the models built from that corpus.
-    Raises UserError if there is none."""
+    """Print each corpus where `locate` finds the text, and the models built from it."""
     from rungwise.core.stages import artifact as artifacts
     from rungwise.corpus.summary import CORPORA
     from rungwise.pipeline.places import root_folder
@@ -165,8 +163,7 @@ def _locate_document(corpus: Artifact, document: str) -> str:
 
 
 def verify(options: argparse.Namespace) -> None:
-    """Print a line per artifact, inputs first, one for the registry's copy, and one that says what
-    this proves. Raises DataError that names each changed file."""
+    """Print a line per artifact, inputs first. Raises DataError that names each changed file."""
     from rungwise.pipeline import loading
     from rungwise.serving import registry
 
@@ -203,7 +200,7 @@ def rebuild(options: argparse.Namespace) -> None:
     """Print each artifact and its files that differ. Raises DataError if any file differs."""
     from rungwise.core.configuration.config import validate
     from rungwise.core.configuration.overrides import ComputeConfig
-    from rungwise.core.tracking.sender import default_uri
+    from rungwise.core.tracking.store import default_uri
     from rungwise.core.tracking.tracker import Tracker
     from rungwise.pipeline import rebuilding, runner
     from rungwise.pipeline.places import root_folder, spool_folder
@@ -269,9 +266,8 @@ def export(options: argparse.Namespace) -> None:
 
 
 def promote(options: argparse.Namespace) -> None:
-    """Print the comparison and which version has the alias. Raises UserError that lists the failed
-    checks; then nothing has changed."""
-    from rungwise.core.tracking.sender import store_client
+    """Give an alias. Raises UserError that lists the failed checks; then nothing has changed."""
+    from rungwise.core.tracking.store import store_client
     from rungwise.pipeline import loading
     from rungwise.serving import registry
     from rungwise.serving.card import serve_command

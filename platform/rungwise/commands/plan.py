@@ -203,8 +203,7 @@ def _duration(seconds: float) -> str:
 
 
 def prove_resume(options: argparse.Namespace) -> int:
-    """Build the missing inputs, run the proof, print its certificate and save it below ROOT/proof/;
-    return 0 if the runs agree, else 1."""
+    """Prove it, print the certificate and save it in ROOT/proof/; return 1 if the runs differ."""
     from rungwise.core.configuration.canonical import fingerprint
     from rungwise.pipeline import workflow
     from rungwise.pipeline.places import root_folder

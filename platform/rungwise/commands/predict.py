@@ -1,7 +1,6 @@
 """`rungwise predict|try|inspect`: answers of a model to a file or to a person, and its instances.
 
-Predictions are written batch by batch, one JSON object per line, so the input may be an endless
-pipe; to a file in .npy, the vectors of all texts as one array.
+Predictions are written batch by batch, so the input may be an endless pipe.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ def predict_lines(predictor: Model, examples: Iterable[Example], batch_size: int
 def write_vectors(
     predictor: Model, examples: Iterable[Example], batch_size: int, output: IO[bytes]
 ) -> None:
-    """Write the vectors (N, E) of N texts, in their order, as numpy loads them. Raises UserError if
-    the model has none."""
+    """Write the vectors (N, E) of N texts for numpy. Raises UserError if the model has none."""
     import numpy as np
 
     rows: list[Any] = []
@@ -179,8 +177,7 @@ def _open_output(to: str, binary: bool = False) -> Iterator[IO[Any]]:
 
 
 def try_model(options: argparse.Namespace) -> None:
-    """Answer the texts of the command line, or ask for texts. Raises UserError for a wrong number
-    of texts."""
+    """Answer the texts of the command line, or ask for texts."""
     from rungwise.pipeline.loading import find_served
     from rungwise.serving.predictor import load_predictor, make_trial, try_nearest
 

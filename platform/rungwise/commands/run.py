@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
 def _print_outcome(
     outcome: Outcome, uri: str, recipe: str, clean_up: str, root: str, console: Console
 ) -> None:
-    from rungwise.core.tracking.sender import hide_credentials
+    from rungwise.core.tracking.store import hide_credentials
     from rungwise.core.wording import format_count
     from rungwise.report.stage import LADDER, REPORT, ReportSummary
     from rungwise.serving.stage import REGISTER, RegisterSummary
@@ -139,8 +139,7 @@ def _say(console: Console, what: str, text: str, to_paste: bool = True) -> None:
 
 
 def gc(options: argparse.Namespace) -> None:
-    """List, or delete, what the recipe no longer needs, and send the events that MLflow missed.
-    Raises UserError if the server does not accept them."""
+    """Send the events that MLflow missed, and list, or delete, what the recipe no longer needs."""
     from rungwise.pipeline.places import root_folder, spool_folder, tracking_uri
     from rungwise.pipeline.workflow import load_recipe
 
@@ -151,7 +150,7 @@ def gc(options: argparse.Namespace) -> None:
 
 
 def _send_events(uri: str, spool: Path, instead_of: str | None) -> None:
-    from rungwise.core.tracking.sender import hide_credentials
+    from rungwise.core.tracking.store import hide_credentials
     from rungwise.core.tracking.tracker import sync
     from rungwise.core.wording import format_count
 

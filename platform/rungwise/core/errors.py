@@ -25,15 +25,13 @@ class UserError(RungwiseError):
 
     @classmethod
     def at(cls, place: str, expected: str, found: str, change: str = "") -> Self:
-        """The error of one value: `PLACE: expected EXPECTED, found FOUND; CHANGE`. The place is a
-        key, a file with its line, or an address; the change says what to do about it."""
+        """The error of one value: `PLACE: expected EXPECTED, found FOUND; CHANGE`."""
         remedy = f"; {change}" if change else ""
         return cls(f"{place}: expected {expected}, found {found}{remedy}")
 
 
 class ConfigError(UserError):
-    """A key or value of the configuration is wrong. `changes`, by dotted key, mend it; the message
-    ends with them as overrides to paste."""
+    """A key or value of the configuration is wrong. The message ends with the changes to paste."""
 
     def __init__(self, message: str, changes: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -83,9 +81,7 @@ def from_text(text: str) -> UserError:
 
 
 def find_user_error(error: BaseException) -> UserError | None:
-    """Find the UserError inside `error`; None if there is none. Ray wraps what a task raises
-    (RayTaskError, UserCodeException, ControllerError) and stores the original in a different
-    attribute each time, so this follows all of them."""
+    """Find the UserError inside `error`, which Ray wraps in several ways; None if there is none."""
     visited: set[int] = set()
     pending: list[BaseException] = [error]
     while pending:

@@ -1,7 +1,4 @@
-"""How every command ends: an exit status, and one line for an error that the user can fix.
-
-Separate from the commands, so that small commands need not import the large ones.
-"""
+"""How every command ends: an exit status, and one line for an error that the user can fix."""
 
 import contextlib
 import logging
@@ -24,8 +21,7 @@ OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
 def run_command(command: Callable[[], int | None]) -> int:
-    """Run `command`; None means success. A UserError prints one line and gives status 2. Secrets
-    are cut from every error: an address that cannot be read may hold one."""
+    """Run `command`; a UserError prints one line and gives status 2. Secrets are cut."""
     sys.excepthook = _print_bug
     if logging.lastResort is not None:  # prints the warnings of libraries
         logging.lastResort.setFormatter(_Redacting())

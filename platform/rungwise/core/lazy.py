@@ -10,9 +10,7 @@ from typing import Any
 class LazyFunction:
     """Calls the function at `place`, "package.module:function", imported by the process that calls.
 
-    A plan needs of a stage its name, version, config and summary; what builds it (Ray Data,
-    matplotlib, the training loop) takes seconds to import, in the driver and in every worker that
-    reads a pickled stage.
+    What builds a stage takes seconds to import, which a plan does not need.
     """
 
     place: str

@@ -33,8 +33,7 @@ def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _as_text(value: Any) -> Any:
-    """The value, a string with an apostrophe where a spreadsheet would run it as a formula: names
-    of labels and words of a corpus come from anywhere."""
+    """The value, a string with an apostrophe where a spreadsheet would run it as a formula."""
     if not isinstance(value, str):
         return value
     value = value.replace("\r", " ")  # which the writer leaves without quotes, and ends a row

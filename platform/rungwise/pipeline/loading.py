@@ -15,7 +15,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.sender import default_uri, store_client
+from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.curve import CurveSummary, read_points
 from rungwise.finetune import DESCRIPTION

@@ -19,7 +19,7 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.package_data import data_parent
 from rungwise.core.storage.folder import Folder, local_path
 from rungwise.core.storage.object_store import is_remote
-from rungwise.core.tracking.sender import default_uri
+from rungwise.core.tracking.store import default_uri
 
 if TYPE_CHECKING:
     from rungwise.pipeline.recipe import Recipe

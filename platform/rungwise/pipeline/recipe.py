@@ -28,7 +28,7 @@ from rungwise.core.configuration.secrecy import find_credential
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.hub import SCHEME, is_hub, pin, pin_all
-from rungwise.core.tracking.sender import TrackingConfig
+from rungwise.core.tracking.store import TrackingConfig
 from rungwise.corpus.config import CorpusConfig
 from rungwise.evaluation.comparison.summary import EvaluateConfig
 from rungwise.evaluation.curve import CurveConfig

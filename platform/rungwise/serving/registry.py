@@ -26,7 +26,8 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact, chain, find_input
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.sender import PARENT_TAG, quieten_mlflow
+from rungwise.core.tracking.sender import PARENT_TAG
+from rungwise.core.tracking.store import quieten_mlflow
 from rungwise.corpus.summary import read_split
 from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import EvaluateSummary

@@ -50,8 +50,7 @@ _KEY = re.compile(
 
 
 def check_upload(folder: Path) -> dict[str, int]:
-    """List the files of `folder` to upload, as `list_files`. Raises UserError if they are too large
-    for a cluster, or one looks like a secret or holds a private key."""
+    """List the files to upload. Raises UserError if they are too large, or one holds a secret."""
     sizes = list_files(folder)
     if (total := sum(sizes.values())) >= MOST_BYTES:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_NAMES]
@@ -162,8 +161,7 @@ class SubmittedJob:
 
 
 def load_job(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> SubmittedJob:
-    """Read the job and its recipe. Raises UserError if a file is missing or outside `folder`, or if
-    the recipe or an override is wrong."""
+    """Read the job and its recipe. Raises UserError for what is missing, outside or wrong."""
     top = local_path(folder).resolve()
     if not top.is_dir():
         raise UserError(f"--working-dir: expected a folder, found {folder}")
@@ -231,8 +229,7 @@ def _is_elsewhere(path: str) -> bool:
 
 
 def _relative_file(folder: Path, name: str, place: str, suffix: str, what: str) -> str:
-    """The file `name`, here or in the working folder, relative to the working folder. The short
-    name of a file that only the installed package has stays a name."""
+    """The file, relative to the working folder, or the name of one of the installed package."""
     short = not Path(name).suffix
     file = Path(place, f"{name}{suffix}") if short else Path(name)
     path = next((path for path in (file, folder / file) if path.is_file()), None)

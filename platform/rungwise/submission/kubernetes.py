@@ -24,8 +24,7 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def submit_rayjob(job: SubmittedJob, overlay: Path, *, apply: bool) -> None:
-    """Print the job's manifest, or give it to `kubectl create`. Raises UserError without kubectl,
-    without a RayCluster in the overlay, or if kubectl fails."""
+    """Print the job's manifest, or give it to `kubectl create`. Raises UserError if that fails."""
     manifest = yaml.safe_dump(make_rayjob(job, render_cluster(overlay)), sort_keys=False)
     if apply:
         _run_kubectl(["create", "--filename", "-"], manifest)
@@ -57,8 +56,7 @@ def make_rayjob(job: SubmittedJob, cluster: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_overrides(job: SubmittedJob, spec: dict[str, Any]) -> list[str]:
-    """The overrides, with a relative root below the pods' RUNGWISE_ROOT, which a run itself reads
-    only in an uploaded folder. Raises UserError without that variable."""
+    """The overrides, with a relative root below the pods' RUNGWISE_ROOT, or UserError."""
     root = job.recipe.root
     if is_remote(root) or Path(root).is_absolute():
         return [*job.overrides]

@@ -56,8 +56,7 @@ class Server:
 
 
 def find_server(address: str | None) -> Server:
-    """The server at `address`, in the environment, or of the cluster started here. Raises UserError
-    if nothing names one, or its token cannot be read."""
+    """The server at `address`, in the environment, or of the cluster here, or UserError."""
     of_driver = os.environ.get("RAY_ADDRESS", "")  # which is no job server's if it is no URL
     of_driver = of_driver if of_driver.startswith("http") else ""
     if address := address or os.environ.get(ADDRESS_VARIABLE) or of_driver:
@@ -73,8 +72,7 @@ def find_server(address: str | None) -> Server:
 
 
 def connect(server: Server) -> JobSubmissionClient:
-    """Ray's client of the server. Raises UserError if nothing answers, what answers is no job
-    server, or it refuses the token."""
+    """Ray's client of the server. Raises UserError if none answers, or it refuses the token."""
     headers = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
     before = os.environ.get(ADDRESS_VARIABLE)
     os.environ[ADDRESS_VARIABLE] = server.address  # which Ray's client prefers to its argument
@@ -134,8 +132,7 @@ _VARIABLES = {"RAY_JOB_STOP_WAIT_TIME_S": "60"}
 
 
 def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
-    """Check everything, submit, and follow the job; return 0 only if it succeeded. Raises
-    UserError, before anything is uploaded, if the job could not run."""
+    """Check, submit and follow the job. Raises UserError before anything is uploaded."""
     console = plain_console()
     notes = check_stages(job)
     sizes = check_upload(job.folder)

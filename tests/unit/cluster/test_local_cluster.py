@@ -162,7 +162,7 @@ def test_prometheus_reads_the_token_from_its_file_and_stays_on_loopback(
     token = tmp_path / "token"
     token.write_text("secret")
     uri = "http://127.0.0.1:9090"
-    command = local.prometheus_command("prometheus", cluster.job_address, token, uri)
+    command = local.prometheus_command(cluster.job_address, token, uri)
     assert "--web.listen-address=127.0.0.1:9090" in command
     assert "secret" not in (local.cluster_folder() / "prometheus/prometheus.yml").read_text()
 

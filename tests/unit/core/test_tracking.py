@@ -25,11 +25,8 @@ from rungwise.core.exit_codes import FAILED, OK, USER_ERROR
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking import sender as sending
 from rungwise.core.tracking import tracker as tracking
-from rungwise.core.tracking.sender import (
-    KEY_TAG,
-    NOTE_TAG,
-    PARENT_TAG,
-    RUN_ID,
+from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG, RUN_ID
+from rungwise.core.tracking.store import (
     default_uri,
     find_database,
     hide_credentials,

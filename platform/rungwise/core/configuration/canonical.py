@@ -9,9 +9,8 @@ from rungwise.core.configuration.config import Config
 
 
 def canonical_json(value: Any) -> str:
-    """Serialise `value` in a unique form: sorted keys, no blanks. Raises TypeError for a value that
-    is neither a Config nor plain JSON data, and ValueError for NaN and infinities, so that no
-    fingerprint depends on a `repr`."""
+    """Serialise `value` in a unique form: sorted keys, no blanks. Raises TypeError for what is no
+    plain JSON data and ValueError for NaN, so that no fingerprint depends on a `repr`."""
     return json.dumps(
         plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )

@@ -80,8 +80,7 @@ def _types_below(types_here: list[Any], part: int | str) -> Iterator[Any]:
 
 
 def _follow(types_here: list[Any], part: int | str) -> tuple[list[Any], bool]:
-    """The types at one more part of pydantic's location, and whether the part is a key of the file.
-    It is none if it is the tag that pydantic inserts before the keys of a union member."""
+    """The types at a part of pydantic's location, and whether it is a key and no tag of a union."""
     tagged = [each for each in types_here if is_block(each) and block_kind(each) == part]
     is_union = sum(is_block(each) for each in types_here) > 1
     if tagged and is_union:
@@ -137,8 +136,7 @@ def validate(model: type[ConfigT], data: dict[str, Any], source: str = "config")
 
 
 class Problem(typing.NamedTuple):
-    """A fault of the value at a dotted key, and the keys that mend it. The key is empty for a check
-    of a whole recipe, whose message names the key."""
+    """A fault of the value at a dotted key ("" if the text names it), and the keys that mend it."""
 
     key: str
     text: str
@@ -239,8 +237,7 @@ def suggest_keys(
 def _list_keys(
     blocks: Sequence[Any], data: Any, path: tuple[str, ...]
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of the keys of blocks: of those of the kind in `data`, else of the first that
-    has the most of its keys."""
+    """Yield the paths of the keys of blocks: of the kind in `data`, else of the most alike one."""
     data = data if isinstance(data, dict) else {}
     own = [each for each in blocks if data.get("kind") in block_kinds(each)]
     own = own or sorted(blocks, key=lambda each: -len(data.keys() & each.model_fields))[:1]

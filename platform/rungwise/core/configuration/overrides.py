@@ -77,8 +77,7 @@ def with_overrides(
 
 
 def _split(dotted: str, data: Any, model: type[Config] | None) -> list[str]:
-    """The path of a dotted key. In a block of free keys its rest is one key; elsewhere the longest
-    one that is there, or the next word."""
+    """The path of a dotted key; of keys with dots the longest that is there, or a free one."""
     words, parts, node = dotted.split("."), list[str](), data
     while words:
         count = 1

@@ -52,8 +52,7 @@ def redact(text: str) -> str:
 
 
 def redact_data(value: Any, key: str = "") -> Any:
-    """Apply `redact` to every string in plain data except keys. The value of a `key` that names a
-    secret is cut as a whole."""
+    """Apply `redact` to every string in plain data, and cut the values of keys of secrets."""
     if isinstance(value, str):
         return CUT if is_named_secret(key, value) else redact(value)
     if isinstance(value, dict):

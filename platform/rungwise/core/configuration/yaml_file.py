@@ -21,8 +21,7 @@ _TYPES = ("null", "bool", "int", "float", "str", "seq", "map")  # of YAML, that 
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads what JSON has too: a date is text. Refuses a key given twice in one block, where PyYAML
-    silently takes the last."""
+    """Reads what JSON has too: a date is text. Refuses a key given twice in one block."""
 
     yaml_constructors: ClassVar = {  # pyright: ignore[reportIncompatibleVariableOverride]
         tag: construct
@@ -105,8 +104,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
 
 
 def _parse(text: str, what: str, name: str) -> Any:
-    """Read YAML as JSON data, whose keys are text. Raises ConfigError that begins with `what`, and
-    says where in `name`."""
+    """Read YAML as JSON data. Raises ConfigError about `what` that says where in `name`."""
     try:
         loader = _Loader(text)
         loader.name = name
@@ -129,8 +127,7 @@ def _resolve(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[Probl
 
 
 def _blame(problem: Problem, overrides: Mapping[str, str]) -> str:
-    """Blame overrides for a problem that the file alone does not have: those at, above or below its
-    key, or all of them if there are none."""
+    """Blame the overrides at, above or below the key of a problem, or all if there are none."""
     if problem.key in overrides:
         return f"{overrides[problem.key]}: {problem.text}"
     near = [

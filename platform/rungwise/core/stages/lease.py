@@ -250,8 +250,7 @@ def _list_files(folder: Folder) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Driver:
-    """The id of a driver, and those of drivers that were killed on this machine before. Ids sort
-    by the time of their start."""
+    """The id of a driver, which sort by time, and those killed on this machine before."""
 
     id: str
     dead: tuple[str, ...] = ()
@@ -259,8 +258,7 @@ class Driver:
 
 @contextlib.contextmanager
 def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
-    """Say in `root`, inside the block, that this process is a driver. Removes what drivers left
-    that were killed on this machine."""
+    """Register this process as a driver for the block. Removes what killed drivers left."""
     dead: list[str] = []
     for _, lease in _list_drivers(root):
         if lease.take():
@@ -276,8 +274,7 @@ def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
 
 
 def describe_live_driver(root: Folder) -> str:
-    """Describe a driver that is at work below a root; "" if there is none. Waits EXPIRY_SECONDS for
-    one on another machine to show that it lives."""
+    """Describe a driver at work below a root, or ""; one elsewhere has to show that it lives."""
     for _, lease in _list_drivers(root):
         if not lease.claim():
             return lease.holder
@@ -291,8 +288,7 @@ def _list_drivers(root: Folder) -> list[tuple[str, Lease]]:
 
 
 def _machine() -> str:
-    """Identify the scope of process ids: one boot of a machine and one container on it. Host names
-    are not enough: containers share them. Empty if there is no /proc."""
+    """Identify one boot of a machine and one container, the scope of pids; "" without /proc."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return ""

@@ -18,8 +18,7 @@ _MOST_OF_DIFF = 1 << 16  # characters
 
 
 def provenance() -> dict[str, Any]:
-    """Describe what this process runs and where, as plain data. It enters no fingerprint, and the
-    command and the patch, which nobody reads back, are without secrets."""
+    """Describe what this process runs and where. It enters no fingerprint and has no secrets."""
     patch = read_patch()
     return {
         "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
@@ -49,8 +48,7 @@ def commit(folder: Path | None = None) -> str | None:
 
 
 def read_patch() -> str | None:
-    """The changes since the commit as a patch without new files; None if there are none. A patch
-    too long for a record is replaced by its length and hash."""
+    """The changes since the commit, or their length and hash if too long; None without any."""
     patch = _git(Path(__file__).parent, "diff", "HEAD", "--", ":/")
     if len(patch) > _MOST_OF_DIFF:
         digest = hashlib.sha256(patch.encode()).hexdigest()

@@ -112,8 +112,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
 
 @dataclass(frozen=True)
 class Stage:
-    """One box of a workflow, made by its StageType. `title` distinguishes stages of one name in a
-    run; like the label it is only for people."""
+    """One box of a workflow, made by its StageType. `title` is only for people."""
 
     type: StageType[Any, Any]
     config: Config
@@ -199,8 +198,7 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
 
 
 def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned]) -> str:
-    """Say what changed since the closest build of this title, which other tasks do not have;
-    `finished` are those of the recipe."""
+    """Say what changed since the closest build of this title in `finished`."""
     facts = [
         each.record["facts"] for each in finished if each.record.get("title") == stage.display_name
     ]

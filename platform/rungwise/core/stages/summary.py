@@ -33,8 +33,7 @@ class Summary(SummaryPart):
 
     @property
     def caution(self) -> str:
-        """The reason not to use the result, "" if there is none. It is a note whenever the stage is
-        shown, and a model with one gets no alias."""
+        """The reason not to use the result, or "". A model with one gets no alias."""
         return ""
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The MLflow server of a run, and events as calls of it that may be sent twice without harm.
+"""The sender turns events into calls of MLflow, which may be sent twice without harm.
 
 A run is found by its tag `rungwise.key`, and points at steps that it already has are dropped. What
 is refused is dropped with a warning, alone. An answer proves little, since a proxy gives one too:
@@ -7,193 +7,17 @@ The tag `rungwise.driver` names the driver that opened a run last. Ids of driver
 only the last one changes the state of a run.
 """
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
-import shlex
-import time
-import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.secrecy import redact
-from rungwise.core.errors import UserError
-from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.spool import Event, Forgotten, list_points
-
-_SQLITE = b"SQLite format 3\0"  # how every database file begins
-_LEFT_SECONDS = 600.0  # after which nobody makes that store any more
-_QUOTED = {"%", "?"}  # what SQLAlchemy reads in the path of a database as an escape or a query
-
-
-class TrackingConfig(Config):
-    """The MLflow server and experiment. Changing it rebuilds nothing."""
-
-    # null: MLFLOW_TRACKING_URI if it is set, else an SQLite file below `root`
-    uri: str | None = None
-    experiment: str = "rungwise"
-
-
-def default_uri(root: Folder, environment_uri: str | None) -> str:
-    """The tracking URI if the recipe has none."""
-    if environment_uri:
-        return environment_uri
-    return _sqlite_uri((Path.cwd() if root.remote else Path(root.uri)) / "mlflow.db")
-
-
-def find_database(uri: str) -> Path | None:
-    """The file of an SQLite store; None for a server."""
-    if not uri.startswith("sqlite"):
-        return None
-    if not set(uri) & _QUOTED:
-        return Path(uri.partition(":///")[2])
-    from sqlalchemy import make_url
-
-    return Path(make_url(uri).database or "")
-
-
-def hide_credentials(uri: str) -> str:
-    """The address of a server without credentials, which spools and people know it by; the path of
-    a file as it is."""
-    return uri if find_database(uri) is not None else redact(uri)
-
-
-def identify_file(uri: str) -> tuple[int, int] | None:
-    """Identify the file of an SQLite store, to tell it from another one of its name; None if there
-    is none, and for a server."""
-    if (database := find_database(uri)) is None or not database.exists():
-        return None
-    state = database.stat()
-    return state.st_dev, state.st_ino
-
-
-def _sqlite_uri(database: Path) -> str:
-    if not set(str(database)) & _QUOTED:
-        return f"sqlite:///{database}"
-    from sqlalchemy import URL
-
-    # With the bare name of the dialect, MLflow makes a folder of the quoted name as well.
-    return URL.create("sqlite+pysqlite", database=str(database)).render_as_string()
-
-
-def artifact_location(uri: str) -> str | None:
-    """The artifact folder beside an SQLite store; None for a server, which has its own."""
-    database = find_database(uri)
-    return None if database is None else (database.absolute().parent / "mlartifacts").as_uri()
-
-
-def quieten_mlflow() -> None:
-    """Hide log lines of MLflow and its migrations; errors are still raised. Call after importing
-    MLflow, which configures its loggers on import."""
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def make_store(uri: str) -> None:
-    """Make the SQLite store if there is none. It is made aside and linked to its name, so that a
-    kill leaves a whole store or none; of several processes that make it, one succeeds. Does nothing
-    for a server."""
-    database = find_database(uri)
-    if database is None or database.exists():
-        return
-    database.parent.mkdir(parents=True, exist_ok=True)
-    for left in database.parent.glob(f".{database.name}.*.tmp*"):  # by a kill
-        if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
-            left.unlink(missing_ok=True)
-    aside = database.with_name(f".{database.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        _connect(_sqlite_uri(aside))
-        with contextlib.suppress(FileExistsError):
-            os.link(aside, database)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def open_store(uri: str) -> Any:
-    """A client of a store that exists. Raises UserError if there is none, which MLflow would create
-    by asking it, or if MLflow cannot open it, as after a kill while it made the tables."""
-    database = find_database(uri)
-    if database is None:
-        return _connect(uri)
-    try:
-        with database.open("rb") as file:
-            is_sqlite = file.read(len(_SQLITE)) == _SQLITE
-    except OSError as error:
-        raise UserError(
-            f"there is no MLflow store at {database} ({error.strerror}); the first run makes one. "
-            "Another can be named in MLFLOW_TRACKING_URI, or by --root where the command takes it"
-        ) from error
-    if not is_sqlite:  # MLflow would try for minutes
-        raise UserError(f"{database} is not an SQLite database; mend or delete it")
-    try:
-        return _connect(uri)
-    except Exception as error:
-        remedy = (
-            "another process holds it; try again"
-            if "locked" in str(error)
-            else "it is damaged, half made or of another version: try `mlflow db upgrade "
-            f"{shlex.quote(uri)}`, or move it away, and the next run makes a new one"
-        )
-        reason = " ".join(str(error).partition("\n")[0].split())
-        raise UserError(
-            f"MLflow cannot open its database {database} ({reason}); {remedy}"
-        ) from error
-
-
-@contextlib.contextmanager
-def store_client(uri: str) -> Iterator[Any]:
-    """Give a client of a store that exists. Raises UserError if there is none, or if MLflow refuses
-    something in the block."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield open_store(uri)
-    except MlflowException as error:
-        raise UserError(
-            f"MLflow at {hide_credentials(uri)}: {' '.join(error.message.split())}; another store "
-            "can be named in MLFLOW_TRACKING_URI, or by --root where the command takes it"
-        ) from error
-
-
-def _connect(uri: str) -> Any:
-    """A client of a store that has answered."""
-    from mlflow import MlflowClient
-
-    quieten_mlflow()
-    client = MlflowClient(tracking_uri=uri)
-    client.search_experiments(max_results=1)
-    return client
-
-
-PARAM_CHARACTERS = 6000  # MLflow's own limit
-TAG_CHARACTERS = 5000
-_NAME_CHARACTERS = 250
-_OTHER = re.compile(r"[^/\w.\- :]+")
-_DOTS = re.compile(r"(?<![^/])\.+(?![^/])")  # a part of a path such as `..`
-
-
-def acceptable_name(name: str) -> str:
-    """The name of a metric, parameter or tag as MLflow takes it; unchanged if it takes it already.
-    Others end with four bytes of their hash, so that `C++` and `C#` stay two."""
-    parts = [part for part in _DOTS.sub("-", _OTHER.sub("-", name)).split("/") if part]
-    cleaned = "/".join(parts) or "-"
-    if cleaned == name and len(name) <= _NAME_CHARACTERS:
-        return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{cleaned[: _NAME_CHARACTERS - len(digest) - 1]}-{digest}"
-
-
-def acceptable_text(text: str, characters: int) -> str:
-    """A value as databases take it: without NUL and half surrogate pairs, and cut to a length."""
-    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
-    return text if len(text) <= characters else text[: characters - 1] + "…"
-
+from rungwise.core.tracking.store import artifact_location, identify_file, make_store, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -211,6 +35,18 @@ _EXPERIMENT_TAGS = {
 }
 _SOURCE_CHARACTERS = 10_000  # of 65,535, of which JSON takes six for a character
 _MOST_IN_BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's own limits
+_PARAM_CHARACTERS = 6000  # MLflow's own limit
+_TAG_CHARACTERS = 5000
+_NAME_CHARACTERS = 250
+_OTHER = re.compile(r"[^/\w.\- :]+")
+_DOTS = re.compile(r"(?<![^/])\.+(?![^/])")  # a part of a path such as `..`
+
+
+Event = dict[str, Any]
+
+
+class Forgotten(Exception):
+    """The server does not have what it had: a new database, or one from a backup."""
 
 
 class Sender:
@@ -229,8 +65,7 @@ class Sender:
         self._deleted: set[str] = set()  # keys of runs that a user has deleted since
 
     def send(self, event: Event) -> None:
-        """Send one event; log and drop what the server will never accept. Raises Forgotten if the
-        server no longer has what it had."""
+        """Send one event; drop what is refused. Raises Forgotten if the server lost something."""
         self._connect()
         key = event["key"]
         if key in self._deleted:
@@ -244,8 +79,7 @@ class Sender:
                 logger.warning("MLflow refused %s: %s", event["op"], first_line(error))
 
     def compare(self) -> None:
-        """Count what the server has of what it was sent since the last time. Raises Forgotten if
-        something is missing."""
+        """Count what the server has since the last time. Raises Forgotten if it lacks a value."""
         count = stored = 0
         for key, run_id in list(self.runs.items()):
             names = self._names[run_id]
@@ -263,18 +97,16 @@ class Sender:
         self._names.clear()
 
     def _send(self, event: Event) -> None:
-        key = event["key"]
-        match event["op"]:
+        key, operation = event["key"], event["op"]
+        is_of_run = operation not in ("open", "abandoned")
+        if is_of_run and key not in self.runs and self._find(key) is None:
+            self._open(_opening(key, event))
+        run_id = self.runs.get(key, "")
+        match operation:
             case "open":
                 self._open(event)
-                return
             case "abandoned":
                 self._end_abandoned(event)
-                return
-        if key not in self.runs and self._find(key) is None:
-            self._open(_opening(key, event))
-        run_id = self.runs[key]
-        match event["op"]:
             case "metrics":
                 self._metrics(run_id, event)
             case "tags":
@@ -350,8 +182,7 @@ class Sender:
         return Forgotten(reason)
 
     def _find(self, key: str) -> str | None:
-        """The id of a run opened by this process or an earlier one; None if there is none. Raises
-        Forgotten if there was one."""
+        """The id of a run of any process, or None. Raises Forgotten if there was one."""
         where = [self._experiment_id], _has_key(key)
         for run in self._client.search_runs(*where, max_results=1):
             self.runs[key] = run.info.run_id
@@ -404,7 +235,7 @@ class Sender:
         entities = []
         for name, value in tags.items():
             text = str(value).replace(RUN_ID, run_id).replace(EXPERIMENT_ID, self._experiment_id)
-            entities.append(RunTag(acceptable_name(name), acceptable_text(text, TAG_CHARACTERS)))
+            entities.append(RunTag(acceptable_name(name), acceptable_text(text, _TAG_CHARACTERS)))
         self._log(run_id, "tags", entities)
 
     def _params(self, run_id: str, values: Mapping[str, Any]) -> None:
@@ -414,7 +245,7 @@ class Sender:
         # outside its identity, such as the logging interval.
         present = self._client.get_run(run_id).data.params if values else {}
         texts = {
-            acceptable_name(name): acceptable_text(str(value), PARAM_CHARACTERS)
+            acceptable_name(name): acceptable_text(str(value), _PARAM_CHARACTERS)
             for name, value in sorted(values.items())
         }
         params = [Param(name, text) for name, text in texts.items() if name not in present]
@@ -444,9 +275,11 @@ class Sender:
         from mlflow.entities import Metric
 
         points: dict[tuple[str, int], Metric] = {}
-        for name, value, time_ms, step in event.get("points") or list_points(event):
+        for name, value, time_ms, step in event["points"]:
             name = acceptable_name(name)
-            if step not in self._known_steps(run_id, name):
+            if name not in self._steps[run_id]:
+                self._steps[run_id][name] = self._read_steps(run_id, name)
+            if step not in self._steps[run_id][name]:
                 points.setdefault((name, step), Metric(name, value, time_ms, step))
         try:
             accepted = self._log(run_id, "metrics", list(points.values()))
@@ -456,12 +289,6 @@ class Sender:
             raise
         for point in accepted:
             self._steps[run_id][point.key].add(point.step)
-
-    def _known_steps(self, run_id: str, name: str) -> set[int]:
-        """The steps of a curve that the server has."""
-        if name not in self._steps[run_id]:
-            self._steps[run_id][name] = self._read_steps(run_id, name)
-        return self._steps[run_id][name]
 
     def _read_steps(self, run_id: str, name: str) -> set[int]:
         return {point.step for point in self._client.get_metric_history(run_id, name)}
@@ -481,29 +308,27 @@ class Sender:
         )
 
     def _log(self, run_id: str, kind: str, entities: Sequence[Any]) -> list[Any]:
-        """Log in batches; return what was accepted."""
+        """Log in batches, one that is refused value by value; return what was accepted."""
         size = _MOST_IN_BATCH[kind]
+        batches = [entities[first : first + size] for first in range(0, len(entities), size)]
         accepted = list[Any]()
-        for first in range(0, len(entities), size):
-            accepted += self._log_batch(run_id, kind, entities[first : first + size])
+        while batches:
+            batch = batches.pop(0)
+            try:
+                self._client.log_batch(run_id, **{kind: batch})
+                accepted += batch
+            except Exception as error:
+                if not _is_refusal(error):
+                    raise
+                if self._client.get_run(run_id).info.lifecycle_stage != "active":
+                    raise
+                if len(batch) == 1:
+                    logger.warning("MLflow refused %s: %s", batch[0].key, first_line(error))
+                else:
+                    batches = [[entity] for entity in batch] + batches
         if kind != "metrics":
             self._names[run_id] |= {(kind, entity.key) for entity in accepted}
         return accepted
-
-    def _log_batch(self, run_id: str, kind: str, batch: Sequence[Any]) -> list[Any]:
-        """Log a batch; one that is refused is sent value by value."""
-        try:
-            self._client.log_batch(run_id, **{kind: batch})
-            return [*batch]
-        except Exception as error:
-            if not _is_refusal(error):
-                raise
-            if self._client.get_run(run_id).info.lifecycle_stage != "active":
-                raise
-            if len(batch) == 1:
-                logger.warning("MLflow refused %s: %s", batch[0].key, first_line(error))
-                return []
-        return [each for entity in batch for each in self._log_batch(run_id, kind, [entity])]
 
 
 def _opening(key: str, event: Event) -> Event:
@@ -531,11 +356,26 @@ def _status(error: Exception) -> int | None:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the server, if it is the same as before, will never accept this event, so that
-    keeping it would block others."""
+    """Whether the server will never accept this event, which would block others."""
     status = _status(error)
     return status is not None and 400 <= status < 500 and status not in (401, 403, 408, 429)
 
 
 def first_line(error: Exception) -> str:
     return redact(str(error).strip().partition("\n")[0][:500])
+
+
+def acceptable_name(name: str) -> str:
+    """A name as MLflow takes it; one that was changed ends with four bytes of its hash."""
+    parts = [part for part in _DOTS.sub("-", _OTHER.sub("-", name)).split("/") if part]
+    cleaned = "/".join(parts) or "-"
+    if cleaned == name and len(name) <= _NAME_CHARACTERS:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{cleaned[: _NAME_CHARACTERS - len(digest) - 1]}-{digest}"
+
+
+def acceptable_text(text: str, characters: int) -> str:
+    """A value as databases take it: without NUL and half surrogate pairs, and cut to a length."""
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+    return text if len(text) <= characters else text[: characters - 1] + "…"

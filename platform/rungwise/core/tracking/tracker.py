@@ -2,27 +2,147 @@
 
 The driver's `Tracker` writes each event to a spool file first, and a thread sends them in order. A
 server that is down, slow or broken never stops training: unsent events stay in the file and are
-sent by the next run or by `rungwise gc`. The file goes once the server has all of it.
+sent by the next run or by `rungwise gc`. The file goes once the server has all of it. Whoever sends
+a file holds a lock on it.
+
+    {"op": "to", "uri": ..., "experiment": ..., "driver": ...}    where the events belong
+    {"op": "open", ...}                                           an event
 """
 
+import contextlib
+import fcntl
+import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 from rungwise.core.configuration.secrecy import redact_data
-from rungwise.core.tracking.sender import Sender, first_line, hide_credentials
-from rungwise.core.tracking.spool import Forgotten, SpoolFile, take_files
+from rungwise.core.tracking.sender import Event, Forgotten, Sender, first_line
+from rungwise.core.tracking.store import hide_credentials
 
 logger = logging.getLogger(__name__)
 
+_MOST_POINTS = 1000  # of a request
 _RETRY_SECONDS = 5.0
 _LAST_TRIES = 3  # at the end of a run, if the server does not answer,
 _LAST_RETRY_SECONDS = 1.0  # with this time between them
 _SHOWN = ("name", "tags", "params", "read")  # parts of an event that are only for people
 _NOTHING: Mapping[str, Any] = {}
+
+
+Point = tuple[str, float, int, int]  # name, value, time and step
+
+
+class SpoolFile:
+    """One file: of this process, or left by one that has ended. Writing to it never raises."""
+
+    def __init__(self, path: Path, stream: IO[str], header: Event) -> None:
+        self.header = header
+        self._waiting: deque[Event] = deque()
+        self._unwritten: list[Event] = []  # events that are not in the file
+        self._path, self._stream = path, stream
+        self._lock = threading.Lock()  # the driver writes events, the sending thread takes them
+        self._failed = False
+
+    @classmethod
+    def create(cls, folder: Path, header: Event) -> Self:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{time.time_ns()}-{uuid.uuid4().hex[:6]}.jsonl"
+        stream = path.open("x", encoding="utf-8")
+        fcntl.flock(stream, fcntl.LOCK_EX)  # waits for a process that is just looking
+        file = cls(path, stream, header)
+        file._write({"op": "to", **header})
+        return file
+
+    @classmethod
+    def take(cls, path: Path) -> Self | None:
+        """Lock a file that no process is sending, and end its driver in it; None if one is."""
+        stream = path.open("r+", encoding="utf-8")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            stream.close()
+            return None
+        text = stream.read()
+        header, events = _parse(text, path)
+        if header is None:
+            logger.warning("%s does not say where its events belong; it stays", path)
+            stream.close()
+            return None
+        if not text.endswith("\n"):  # torn by a kill
+            stream.write("\n")
+        file = cls(path, stream, header)
+        if events and (driver := header.get("driver")):
+            end = {"op": "abandoned", "key": driver, "time": events[-1]["time"]}
+            file._unwritten.append(end)
+        file.rewind()
+        return file
+
+    @property
+    def waiting(self) -> int:
+        """The number of events that were not sent."""
+        return len(self._waiting)
+
+    def append(self, event: Event) -> None:
+        with self._lock:
+            self._waiting.append(event)
+            if not self._write(event):
+                self._unwritten.append(event)
+
+    def send_waiting(self, send: Callable[[Event], None]) -> None:
+        """Send what waits, in order, points of a run together. Raises what `send` raises."""
+        while self._waiting:
+            event, count = self._next_request()
+            send(event)
+            with self._lock:
+                for _ in range(count):
+                    self._waiting.popleft()
+
+    def rewind(self) -> None:
+        """Let every event of the file wait again."""
+        with self._lock:
+            _, events = _parse(self._path.read_text("utf-8"), self._path)
+            self._waiting = deque([*events, *self._unwritten])
+
+    def _next_request(self) -> tuple[Event, int]:
+        """The next event to send, and of how many that wait it is made."""
+        with self._lock:
+            first = self._waiting[0]
+            if first["op"] != "metrics":
+                return first, 1
+            points, count = list[Point](), 0
+            for event in self._waiting:
+                is_next = (event["op"], event["key"]) == ("metrics", first["key"])
+                if not is_next or len(points) >= _MOST_POINTS:
+                    break
+                for name, value in event["values"].items():
+                    points.append((name, float(value), event["time"], event["step"]))
+                count += 1
+        return {**first, "points": points}, count
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._stream.close()
+
+    def _write(self, line: Event) -> bool:
+        try:
+            self._stream.write(json.dumps(line) + "\n")
+            self._stream.flush()
+        except (OSError, TypeError, ValueError) as error:
+            # A full disk must not end the training that fills it.
+            if not self._failed:
+                logger.warning("events for MLflow are not spooled to %s: %s", self._path, error)
+            self._failed = True
+            return False
+        return True
 
 
 class Tracker:
@@ -169,8 +289,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> int:
 
 
 def _send_file(sender: Sender, file: SpoolFile, is_last: bool) -> str:
-    """Send what waits; with `is_last`, have the server's values counted too. Returns why not all of
-    it was received, or ""."""
+    """Send what waits, and with `is_last` compare. Returns why not all was received, or ""."""
     try:
         file.send_waiting(sender.send)
         if is_last:
@@ -181,3 +300,31 @@ def _send_file(sender: Sender, file: SpoolFile, is_last: bool) -> str:
     except Exception as error:
         return first_line(error) or type(error).__name__
     return ""
+
+
+def take_files(folder: Path) -> Iterator[SpoolFile]:
+    """Lock, one after the other, the files that no process is sending, oldest first."""
+    for path in sorted(folder.glob("*.jsonl")):
+        with contextlib.suppress(FileNotFoundError):  # another process has just sent it
+            if file := SpoolFile.take(path):
+                with contextlib.closing(file):
+                    yield file
+
+
+def _parse(text: str, path: Path) -> tuple[Event | None, list[Event]]:
+    """The header and the events, without a torn last line."""
+    header: Event | None = None
+    events: list[Event] = []
+    for line in text.split("\n")[:-1]:
+        try:
+            event = json.loads(line)
+            operation = event["op"]
+        except (ValueError, TypeError, KeyError):  # of a full disk or a crash
+            if line:
+                logger.warning("a corrupt line of %s is left out: %.80s", path, line)
+            continue
+        if operation == "to":
+            header = {name: value for name, value in event.items() if name != "op"}
+        else:
+            events.append(event)
+    return header, events
