@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
@@ -36,41 +36,29 @@ class MonitoredMetric:
 
     name: str
     meaning: str
-    reported: str
-    more_labels: tuple[str, ...]
-    of_stage: bool  # else of the whole run
-    passing: bool  # a momentary value, exported only while its stage runs
-    scale: float  # from the reported unit to the base unit
-
-    @functools.cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile(self.reported)
+    reported: str = ""
+    more_labels: Sequence[str] = ()
+    of_stage: bool = True  # else of the whole run
+    passing: bool = False  # a momentary value, exported only while its stage runs
+    scale: float = 1.0  # from the reported unit to the base unit
 
     @property
     def labels(self) -> tuple[str, ...]:
         stage = ("stage",) if self.of_stage else ()
-        return ("run", *stage, *self.pattern.groupindex, *self.more_labels)
+        return ("run", *stage, *re.compile(self.reported).groupindex, *self.more_labels)
 
 
-METRICS = tuple(
-    MonitoredMetric(
-        name,
-        row["is"],
-        row.get("by", ""),
-        tuple(row.get("labels", ())),
-        row.get("of") != "run",
-        row.get("passing", False),
-        row.get("scale", 1.0),
-    )
+_BY_NAME = {
+    name: MonitoredMetric(name, **row)
     for name, row in yaml.safe_load(Path(__file__).with_name("metrics.yaml").read_text()).items()
-)
-_BY_NAME = {metric.name: metric for metric in METRICS}
+}
+METRICS = tuple(_BY_NAME.values())
 
 
 @functools.lru_cache(maxsize=4096)
 def find_metrics(reported: str) -> tuple[tuple[MonitoredMetric, tuple[tuple[str, str], ...]], ...]:
     """The metrics that a reported value sets, each with the labels from the value's name."""
-    matches = ((metric, metric.pattern.fullmatch(reported)) for metric in METRICS)
+    matches = ((metric, re.fullmatch(metric.reported, reported)) for metric in METRICS)
     return tuple(
         (metric, tuple((name, value or "total") for name, value in match.groupdict().items()))
         for metric, match in matches
@@ -85,7 +73,6 @@ Method = Callable[Concatenate["Monitor", Arguments], None]
 def _never_raises(method: Method[Arguments]) -> Method[Arguments]:
     """Log the first exception of `method` instead of raising it into the run."""
 
-    @functools.wraps(method)
     def guarded(monitor: "Monitor", *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
         try:
             method(monitor, *arguments, **named)
@@ -98,21 +85,6 @@ def _never_raises(method: Method[Arguments]) -> Method[Arguments]:
 
 
 @dataclass
-class _Speed:
-    """The progress of a stage at its start and now, to estimate the remaining time."""
-
-    start: float  # seconds
-    first: float
-    current: float
-    total: float
-
-    def estimate_rest(self, now: float) -> float:
-        progress = self.current - self.first
-        rest = self.total - self.current
-        return (now - self.start) / progress * rest if progress > 0 else 0.0
-
-
-@dataclass
 class Monitor:
     """The metrics of one driver. Every method returns at once and never raises."""
 
@@ -122,7 +94,9 @@ class Monitor:
     _gauges: dict[str, Any] = field(default_factory=dict)
     _values: dict[tuple[str, ...], float] = field(default_factory=dict)
     _trials: dict[str, dict[str, str]] = field(default_factory=dict)
-    _speeds: dict[str, _Speed] = field(default_factory=dict)
+    # Of each stage: when it began and how far it was; how far it is, and its total.
+    _begins: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _progress: dict[str, tuple[float, float]] = field(default_factory=dict)
     _running: set[str] = field(default_factory=set)
     _initial_deaths: set[str] | None = None
     _start: float = field(default_factory=lambda: time.monotonic())
@@ -135,12 +109,11 @@ class Monitor:
                 done, total = float(event["done"]), float(event["total"])
                 if event["shown"].get("workers") == "starting":
                     return  # a resumed run then begins above 0
-                speed = self._speeds.setdefault(stage, _Speed(time.monotonic(), done, done, total))
-                speed.current, speed.total = done, total
+                self._begins.setdefault(stage, (time.monotonic(), done))
+                self._progress[stage] = done, total
                 self._set("stage_progress_ratio", done / max(total, 1.0), stage=stage)
-                scores = event["shown"] if stage in self._trials else {}
-                for metric, value in scores.items():
-                    if isinstance(value, int | float):
+                for metric, value in event["shown"].items():
+                    if stage in self._trials and isinstance(value, int | float):
                         self._set("objective", value, stage=stage, metric=metric)
                         best = self._values.get(("best_objective", self.run, stage, metric), value)
                         self._set("best_objective", max(best, value), stage=stage, metric=metric)
@@ -208,11 +181,13 @@ class Monitor:
         if self.compute.price_per_hour is None:
             return
         price = self.compute.price_per_hour / 3600  # of a second
-        seconds = [
-            self._speeds[stage].estimate_rest(now) for stage in running & self._speeds.keys()
-        ]
+        seconds = [0.0]
+        for stage in running & self._begins.keys():
+            (begin, first), (done, total) = self._begins[stage], self._progress[stage]
+            if done > first:
+                seconds.append((now - begin) / (done - first) * (total - done))
         self._set("cost_so_far", (now - self._start) * price)
-        self._set("cost_to_come", max(seconds, default=0.0) * price)
+        self._set("cost_to_come", max(seconds) * price)
         if self.compute.budget is not None:
             self._set("budget", self.compute.budget)
 

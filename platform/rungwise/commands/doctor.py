@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -70,6 +69,7 @@ def check_machine(config: str | None, overrides: Sequence[str]) -> Iterator[Find
     import psutil
 
     from rungwise.cluster.local import count_cores
+    from rungwise.pipeline.places import default_places, root_folder, tracking_uri
 
     is_new, version = sys.version_info >= (3, 11), platform.python_version()
     yield _judge(is_new, "Python", version, "install Python 3.11 or newer, then remove .venv")
@@ -81,25 +81,18 @@ def check_machine(config: str | None, overrides: Sequence[str]) -> Iterator[Find
     value = f"{gigabytes:.1f} GiB available"
     yield _judge(gigabytes >= _MEMORY_GIB, "memory", value, remedy, "look")
     yield _check_gpu()
-    root, uri = _find_places(config, overrides)
+    root, uri = default_places()
+    if config is not None:
+        from rungwise.pipeline.workflow import load_recipe
+
+        recipe = load_recipe(config, overrides)
+        root = root_folder(recipe.root)
+        uri = tracking_uri(recipe, root)
     yield _check_disk(root)
     yield _check_tracking(uri)
     address = os.environ.get("RAY_ADDRESS")
     local = "starts on this machine, protected by a token"
     yield Finding("Ray", f"joins {address} (RAY_ADDRESS)" if address else local)
-
-
-def _find_places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
-    """The root and tracking URI of a recipe, or the defaults, which need no recipe's imports."""
-    from rungwise.pipeline.places import default_places, root_folder, tracking_uri
-
-    if config is None:
-        return default_places()
-    from rungwise.pipeline.workflow import load_recipe
-
-    recipe = load_recipe(config, overrides)
-    root = root_folder(recipe.root)
-    return root, tracking_uri(recipe, root)
 
 
 def _judge(
@@ -146,10 +139,9 @@ def _check_disk(root: Folder) -> Finding:
         except UserError as error:
             return Finding("root", root.uri, "wrong", str(error))
         return Finding("root", root.uri)
-    folder = root.existing()
-    free = shutil.disk_usage(folder).free / 2**30
+    free = (root.free_bytes() or 0) / 2**30
     value = f"{root.uri}, {free:.1f} GiB free"
-    if not os.access(folder, os.W_OK):
+    if not os.access(root.existing(), os.W_OK):
         return Finding("root", value, "wrong", "not writable; set another root")
     remedy = f"less than {_DISK_GIB:.0f} GiB; free some space"
     return _judge(free >= _DISK_GIB, "root", value, remedy, "look")

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rungwise.commands.arguments import (
     Commands,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rungwise.forecast.comparisons import Crossing
     from rungwise.forecast.forecast import Backtest, RungForecast
     from rungwise.forecast.points import Increase
+    from rungwise.pipeline.loading import LoadedCurve
     from rungwise.pipeline.recipe import Recipe
 
 _MOST_CROSSINGS = 12
@@ -81,38 +82,33 @@ def forecast(options: argparse.Namespace) -> None:
     crossings = [each for each in find_crossings(rungs, text) if each.foretold]
     tested = backtest(curve.points)
     if options.json:
+        rows = [
+            {
+                "rung": each.rung,
+                "measure": each.last.measure,
+                "now": dataclasses.asdict(each.now),
+                "later": each.later and dataclasses.asdict(each.later),
+                "best": each.best,
+                "core_seconds": each.target.seconds,
+                "refusal": each.refusal,
+            }
+            for each in rungs
+        ]
+        names = ("error", "coverage", "order", "last_error", "line_error", "last_order")
+        numbers = {name: getattr(tested, name) for name in names}
+        finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
         print_json(
             {
-                "rungs": [_as_row(each) for each in rungs],
+                "rungs": rows,
                 "crossings": [dataclasses.asdict(each) for each in crossings],
-                "backtest": _as_numbers(tested),
+                "backtest": {"cells": len(tested.cells), **finite},
                 "passed_over": curve.passed_over,
             }
         )
         return
     console = plain_console()
     _print_rungs(rungs, curve.names, recipe, console)
-    _print_lines(rungs, crossings, tested, curve.names, curve.passed_over, console)
-
-
-def _as_row(rung: RungForecast) -> dict[str, Any]:
-    later = rung.later and dataclasses.asdict(rung.later)
-    return {
-        "rung": rung.rung,
-        "measure": rung.last.measure,
-        "now": dataclasses.asdict(rung.now),
-        "later": later,
-        "best": rung.best,
-        "core_seconds": rung.target.seconds,
-        "refusal": rung.refusal,
-    }
-
-
-def _as_numbers(tested: Backtest) -> dict[str, float | int | None]:
-    names = ("error", "coverage", "order", "last_error", "line_error", "last_order")
-    numbers = {name: getattr(tested, name) for name in names}
-    finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
-    return {"cells": len(tested.cells), **finite}
+    _print_lines(rungs, crossings, tested, curve, console)
 
 
 def _print_rungs(
@@ -154,23 +150,22 @@ def _print_lines(
     rungs: Sequence[RungForecast],
     crossings: Sequence[Crossing],
     tested: Backtest,
-    names: Mapping[str, str],
-    passed_over: Mapping[str, str],
+    curve: LoadedCurve,
     console: Console,
 ) -> None:
     from rungwise.forecast.comparisons import describe_crossing
     from rungwise.forecast.forecast import describe_backtest
 
     for crossing in crossings[:_MOST_CROSSINGS]:
-        console.print(describe_crossing(crossing, names))
+        console.print(describe_crossing(crossing, curve.names))
     if len(crossings) > _MOST_CROSSINGS:
         console.print(f"and {len(crossings) - _MOST_CROSSINGS} crossings more: --json")
     if not crossings:
         console.print("no rung passes another within 100 times the budget")
     console.print()
-    reasons = {rung.rung: rung.refusal for rung in rungs if rung.refusal} | dict(passed_over)
+    reasons = {rung.rung: rung.refusal for rung in rungs if rung.refusal} | dict(curve.passed_over)
     for rung, reason in reasons.items():
-        console.print(f"no forecast of {names[rung]}: {reason}")
+        console.print(f"no forecast of {curve.names[rung]}: {reason}")
     if any(rung.refusal for rung in rungs):
         console.print("a chance to be best is among the rungs with a forecast alone")
     console.print(describe_backtest(tested))

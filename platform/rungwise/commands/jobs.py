@@ -1,8 +1,8 @@
 """`rungwise submit|status|up|down`: run a workflow on a cluster, or on one on this machine."""
 
 import argparse
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
@@ -92,7 +92,7 @@ def _clock(value: float) -> str:
 
 
 # What is shown of a stage: MLflow's name, and how it is written.
-FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+_FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "tokens": ("train/tokens", _COUNT),
     "tokens/s": ("system/tokens_per_second", _COUNT),
     "MFU": ("system/mfu", _PERCENT),
@@ -105,66 +105,41 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-@dataclass
-class StageStatus:
-    """One stage of a run: its state, and its figures by heading."""
-
-    state: str
-    values: dict[str, float] = field(default_factory=dict)
-
-
 def status(options: argparse.Namespace) -> None:
-    """Print each stage's figures. Raises UserError if MLflow has no such experiment."""
-    from rungwise.core.tracking.store import hide_credentials
+    """Print the latest figures of each stage. Raises UserError if MLflow has no such experiment."""
+    from rungwise.core.tracking.sender import PARENT_TAG
+    from rungwise.core.tracking.store import hide_credentials, store_client
     from rungwise.pipeline.places import default_places
 
     uri = default_places()[1]
-    stages = query_mlflow(uri, options.experiment, options.run)
-    say = plain_console().print
-    for line in _describe(stages):
-        say(line)
-    say(f"MLflow at {hide_credentials(uri)}")
-
-
-def query_mlflow(uri: str, experiment: str, run: str | None) -> dict[tuple[str, str], StageStatus]:
-    """The latest figures of the newest stages in MLflow, by run and stage."""
-    from rungwise.core.tracking.sender import PARENT_TAG
-    from rungwise.core.tracking.store import hide_credentials, store_client
-
     with store_client(uri) as client:
-        record = client.get_experiment_by_name(experiment)
-        if record is None:
+        experiment = client.get_experiment_by_name(options.experiment)
+        if experiment is None:
             raise UserError(
-                f"MLflow at {hide_credentials(uri)} has no experiment {experiment}; start a run, "
-                "or give another --experiment or MLFLOW_TRACKING_URI"
+                f"MLflow at {hide_credentials(uri)} has no experiment {options.experiment}; start "
+                "a run, or give another --experiment or MLFLOW_TRACKING_URI"
             )
         # Trials and seeds are runs, too.
-        whole, runs = (
-            client.search_runs([record.experiment_id], f"tags.`{tag}` LIKE '%'", 1, _MOST_RUNS)
+        whole, stages = (
+            client.search_runs([experiment.experiment_id], f"tags.`{tag}` LIKE '%'", 1, _MOST_RUNS)
             for tag in ("rungwise.label", "rungwise.stage")
         )
     names = {each.info.run_id: each.info.run_name or "" for each in whole}
-    stages: dict[tuple[str, str], StageStatus] = {}
-    for each in runs:
-        parent = names.get(each.data.tags.get(PARENT_TAG, ""), "")
-        if run not in (None, parent):
-            continue
-        key = parent, each.info.run_name or ""
-        stage = stages.setdefault(key, StageStatus(each.info.status.lower()))
-        for heading, (metric, _) in FIGURES.items():
-            if (value := each.data.metrics.get(metric)) is not None:
-                stage.values.setdefault(heading, value)
-    return dict(reversed(stages.items()))
-
-
-def _describe(stages: dict[tuple[str, str], StageStatus]) -> list[str]:
-    """A line for each stage, with its figures."""
-    lines = []
-    for (run, name), stage in stages.items():
-        figures = (
-            f"{heading} {write(stage.values[heading])}"
-            for heading, (_, write) in FIGURES.items()
-            if heading in stage.values
+    states: dict[tuple[str, str], str] = {}  # of the newest run of each stage
+    figures: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for each in stages:
+        key = names.get(each.data.tags.get(PARENT_TAG, ""), ""), each.info.run_name or ""
+        if options.run in (None, key[0]):
+            states.setdefault(key, each.info.status.lower())
+            figures[key] = each.data.metrics | figures[key]
+    say = plain_console().print
+    for key, state in reversed(states.items()):
+        values = (
+            f"{heading} {write(figures[key][metric])}"
+            for heading, (metric, write) in _FIGURES.items()
+            if metric in figures[key]
         )
-        lines.append("  ".join((run, name, stage.state, *figures)))
-    return lines or ["no run"]
+        say("  ".join((*key, state, *values)))
+    if not states:
+        say("no run")
+    say(f"MLflow at {hide_credentials(uri)}")

@@ -161,7 +161,8 @@ def dry_run(options: argparse.Namespace) -> None:
 
 
 def _print_estimate(estimate: RunEstimate, built: bool, memory: str, console: Console) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
+    from rungwise.report.formats import duration
+
     source = "measured on this machine, times the workers" if estimate.measured else "given"
     factors = f"{estimate.micro_batch_size} x {estimate.accumulation} x {estimate.workers}"
     rows = {
@@ -184,22 +185,19 @@ def _print_estimate(estimate: RunEstimate, built: bool, memory: str, console: Co
         "speed": "not known: give --tokens-per-second or --measure"
         if estimate.tokens_per_second is None
         else f"{estimate.tokens_per_second:,.0f} tokens/s, {source}",
-        "time": "not known" if estimate.seconds is None else _duration(estimate.seconds),
+        "time": "not known" if estimate.seconds is None else duration(estimate.seconds, 0),
         "cost": "not known: set compute.price_per_hour"
         if estimate.cost is None
         else f"{estimate.cost:,.2f}, in the unit of compute.price_per_hour",
     }
+    _print_rows(rows, console)
+
+
+def _print_rows(rows: dict[str, str], console: Console) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
     console.print(table)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 600:
-        return f"{seconds:.0f} s"
-    if seconds < 2 * 86_400:
-        return f"{seconds / 3600:.1f} hours"
-    return f"{seconds / 86_400:.1f} days"
 
 
 def prove_resume(options: argparse.Namespace) -> int:
@@ -232,7 +230,6 @@ def prove_resume(options: argparse.Namespace) -> int:
 
 
 def _print_certificate(certificate: Certificate, console: Console) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
     workers, window = certificate.workers, certificate.kill_drawn_from
     same = f"DIFFERENT from step {certificate.first_differing_step}"
     if certificate.same_instances_at_every_step:
@@ -250,6 +247,4 @@ def _print_certificate(certificate: Certificate, console: Console) -> None:
         "workers": f"{workers['until_the_kill']} before, {workers['after_it']} after, "
         f"{workers['undisturbed']} undisturbed",
     }
-    for name, value in rows.items():
-        table.add_row(name, str(value))
-    console.print(table)
+    _print_rows(rows, console)
