@@ -83,10 +83,10 @@ def from_text(text: str) -> UserError:
 def find_user_error(error: BaseException) -> UserError | None:
     """Find the UserError inside `error`, which Ray wraps in several ways; None if there is none."""
     visited: set[int] = set()
-    pending: list[BaseException] = [error]
+    pending: list[Any] = [error]
     while pending:
         current = pending.pop()
-        if id(current) in visited:
+        if not isinstance(current, BaseException) or id(current) in visited:
             continue
         visited.add(id(current))
         if isinstance(current, UserError):
@@ -98,10 +98,6 @@ def find_user_error(error: BaseException) -> UserError | None:
             kind = DataError if isinstance(user_error, DataError) else UserError
             return kind(str(user_error).partition("\n")[0])
         for name in ("cause", "__cause__", "__context__", "training_failed_error"):
-            link = getattr(current, name, None)
-            if isinstance(link, BaseException):
-                pending.append(link)
-        worker_failures = getattr(current, "worker_failures", None)
-        if isinstance(worker_failures, dict):
-            pending.extend(v for v in worker_failures.values() if isinstance(v, BaseException))
+            pending.append(getattr(current, name, None))
+        pending += (getattr(current, "worker_failures", None) or {}).values()
     return None

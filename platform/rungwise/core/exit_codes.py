@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -30,13 +30,10 @@ def run_command(command: Callable[[], int | None]) -> int:
         status = command()
         sys.stdout.flush()
         return status or OK
-    except BrokenPipeError:
-        if not _reader_has_gone():
-            raise
-        return OK
-    except SystemExit as error:
+    except (BrokenPipeError, SystemExit) as error:
         # Rich exits with 1 for the same reason, and leads stdout nowhere.
-        if not isinstance(error.__context__, BrokenPipeError):
+        is_of_rich = isinstance(error.__context__, BrokenPipeError)
+        if not is_of_rich and (isinstance(error, SystemExit) or not _reader_has_gone()):
             raise
         return OK
     except (UserError, StageFailed) as error:
@@ -50,10 +47,14 @@ def run_command(command: Callable[[], int | None]) -> int:
         errors.print("Finished stages are kept; run the same command again to go on.")
         return FAILED
     except KeyboardInterrupt:
+        program = Path(sys.argv[0])
+        is_ours = program.name in ("rungwise", "__main__.py")
+        command_line = ["rungwise"] if is_ours else ["python", str(program)]
         errors.print(
             "interrupted; what is finished or saved is kept, and the same command goes on:"
         )
-        errors.print(f"  {redact(_command_as_typed(sys.argv))}", markup=False, highlight=False)
+        typed = redact(shlex.join([*command_line, *sys.argv[1:]]))
+        errors.print(f"  {typed}", markup=False, highlight=False)
         return INTERRUPTED
 
 
@@ -95,13 +96,6 @@ def _reader_has_gone() -> bool:
     # Else the interpreter would complain at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return True
-
-
-def _command_as_typed(argv: Sequence[str]) -> str:
-    """The command of this process as a user would type it."""
-    program = Path(argv[0])
-    is_ours = program.name in ("rungwise", "__main__.py")
-    return shlex.join([*(["rungwise"] if is_ours else ["python", argv[0]]), *argv[1:]])
 
 
 def plain_console(stderr: bool = False) -> Console:

@@ -179,7 +179,6 @@ class Artifact:
 
 
 def describe_inputs(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
-    """Describe the inputs of a stage for its record."""
     return {
         name: {"stage": each.stage, "fingerprint": each.fingerprint, "digest": each.digest}
         for name, each in inputs.items()
@@ -261,15 +260,8 @@ def list_artifacts(root: Folder, stage: str) -> list[Artifact]:
     """Every finished artifact of a stage, newest first. The copy of a registered model is none: its
     record has no time."""
     results = (load(root / stage / name) for name in (root / stage).subfolders())
-    return sorted(
-        (
-            artifact
-            for artifact in results
-            if artifact is not None and "finished" in artifact.record
-        ),
-        key=lambda artifact: artifact.record["finished"],
-        reverse=True,
-    )
+    finished = [each for each in results if each is not None and "finished" in each.record]
+    return sorted(finished, key=lambda each: each.record["finished"], reverse=True)
 
 
 def find_artifacts(root: Folder) -> list[Artifact]:

@@ -86,9 +86,7 @@ class Lease:
         self._held = False
         self._beats = 0
         self._texts: dict[str, tuple[bytes, float]] = {}  # of other files: text, when it changed
-        self._blocking: bytes | None = (
-            None  # the text of the live driver's file that made `take` fail
-        )
+        self._blocking: bytes | None = None  # the text of a file that made `take` fail
         self._lives_here = False  # that driver is a process of this machine
         self._ended = threading.Event()
         self._writing = threading.Lock()  # a shorter text must not be written after a longer one
@@ -109,12 +107,9 @@ class Lease:
             self._withdraw()
             return False
         self._held = True
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._renew()
-            valid = self.is_valid()
-        except FileNotFoundError:
-            valid = False
-        if not valid:  # this process was suspended, and its file taken for expired
+        if not self.is_valid():  # this process was suspended, and its file taken for expired
             self._withdraw()
             return False
         holders = [_parse(self._texts[name][0]) for name in before if name in self._texts]
@@ -214,11 +209,10 @@ class Lease:
         return time.monotonic() - self._texts[name][1] > EXPIRY_SECONDS
 
     def _is_held(self, name: str) -> bool:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             holder = _parse(self._folder.read_bytes(name))
-        except FileNotFoundError:
-            return False
-        return holder is not None and holder.state == "held"
+            return holder is not None and holder.state == "held"
+        return False
 
     def _text(self) -> bytes:
         holder = _Holder(
@@ -260,7 +254,7 @@ class Driver:
 def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
     """Register this process as a driver for the block. Removes what killed drivers left."""
     dead: list[str] = []
-    for _, lease in _list_drivers(root):
+    for lease in _list_drivers(root):
         if lease.take():
             dead += lease.dead
             lease.release()
@@ -275,16 +269,15 @@ def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
 
 def describe_live_driver(root: Folder) -> str:
     """Describe a driver at work below a root, or ""; one elsewhere has to show that it lives."""
-    for _, lease in _list_drivers(root):
+    for lease in _list_drivers(root):
         if not lease.claim():
             return lease.holder
         lease.release()  # of a driver that was killed
     return ""
 
 
-def _list_drivers(root: Folder) -> list[tuple[str, Lease]]:
-    names = _list_files(root)
-    return [(driver, Lease(root, driver)) for driver in sorted(set(names.values()))]
+def _list_drivers(root: Folder) -> list[Lease]:
+    return [Lease(root, driver) for driver in sorted(set(_list_files(root).values()))]
 
 
 def _machine() -> str:

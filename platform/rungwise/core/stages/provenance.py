@@ -25,10 +25,9 @@ def provenance() -> dict[str, Any]:
         "uncommitted": patch and redact(patch),
         "command": redact(command()),
         "python": platform.python_version(),
-        "packages": {
-            each.name: each.version
-            for each in sorted(importlib.metadata.distributions(), key=lambda each: each.name)
-        },
+        "packages": dict(
+            sorted((each.name, each.version) for each in importlib.metadata.distributions())
+        ),
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cpus": os.cpu_count()},
     }
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
-from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.canonical import fingerprint, plain
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
@@ -100,14 +100,9 @@ class StageType(Generic[StageConfigT, SummaryT]):
         title: Title | None = None,
     ) -> "Stage":
         """Make a stage with this config. Raises what `outside` raises, as for a missing file."""
-        return Stage(
-            self,
-            config,
-            dict(inputs or {}),
-            config if self.identity is None else dict(self.identity(config)),
-            {} if self.outside is None else dict(self.outside(config)),
-            title or Title(self.name),
-        )
+        identity = config if self.identity is None else dict(self.identity(config))
+        outside = {} if self.outside is None else dict(self.outside(config))
+        return Stage(self, config, dict(inputs or {}), identity, outside, title or Title(self.name))
 
 
 @dataclass(frozen=True)
@@ -132,13 +127,10 @@ class Stage:
     @cached_property
     def facts(self) -> dict[str, Any]:
         """The data that the fingerprint hashes."""
-        identity = self.identity
         return {
             "stage": self.name,
             "version": self.type.version,
-            "config": identity.model_dump(mode="json")
-            if isinstance(identity, Config)
-            else identity,
+            "config": plain(self.identity),
             "outside": self.outside,
             "inputs": self.input_fingerprints,
         }

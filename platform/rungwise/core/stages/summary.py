@@ -70,12 +70,10 @@ class PerSplit(SummaryPart):
     @classmethod
     def sum_rows(cls, rows: Sequence[Any], unit: str) -> Self:
         """Add up the field `unit` of rows of each split."""
-        return cls(
-            **{
-                split: sum(getattr(row, unit) for row in rows if row.split == split)
-                for split in cls.model_fields
-            }
-        )
+        counts = dict.fromkeys(cls.model_fields, 0)
+        for row in rows:
+            counts[row.split] += getattr(row, unit)
+        return cls(**counts)
 
     @property
     def total(self) -> int:
