@@ -103,7 +103,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
 def _suggest_override(options: argparse.Namespace, rest: Sequence[str]) -> str:
     """Return the override to type in place of an option that is none, such as --learning-rate."""
     from rungwise.core.configuration.config import suggest_keys
-    from rungwise.core.configuration.yaml_file import read_mapping
+    from rungwise.core.configuration.overrides import read_mapping
     from rungwise.core.errors import UserError
     from rungwise.pipeline.places import recipe_file
     from rungwise.pipeline.recipe import Recipe

@@ -34,8 +34,6 @@ VALUES: Table = {
     ("aws_eks_node_group", "capacity_type"): ("eks", "CapacityTypes"),
     ("aws_eks_node_group", "instance_types"): ("ec2", "InstanceType"),
     ("aws_eks_node_group", "taint.effect"): ("eks", "TaintEffect"),
-    ("aws_flow_log", "log_destination_type"): ("ec2", "LogDestinationType"),
-    ("aws_flow_log", "traffic_type"): ("ec2", "TrafficType"),
     ("aws_launch_template", "block_device_mappings.ebs.volume_type"): ("ec2", "VolumeType"),
     ("aws_launch_template", "instance_market_options.market_type"): ("ec2", "MarketType"),
     ("aws_launch_template", "instance_type"): ("ec2", "InstanceType"),

@@ -40,22 +40,9 @@ _ONLY_PERMISSIONS = {
 }
 # Operations that other permissions cover: named in a policy, these allow nothing.
 _NO_PERMISSIONS = {
-    "kms:ReEncrypt",
-    *(
-        f"s3:{name}"
-        for name in (
-            "CompleteMultipartUpload",
-            "CopyObject",
-            "CreateMultipartUpload",
-            "HeadBucket",
-            "HeadObject",
-            "ListMultipartUploads",
-            "ListObjects",
-            "ListObjectsV2",
-            "ListParts",
-            "UploadPart",
-        )
-    ),
+    *("kms:ReEncrypt", "s3:CompleteMultipartUpload", "s3:CopyObject", "s3:CreateMultipartUpload"),
+    *("s3:HeadBucket", "s3:HeadObject", "s3:ListMultipartUploads", "s3:ListObjects"),
+    *("s3:ListObjectsV2", "s3:ListParts", "s3:UploadPart"),
 }
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.configuration.yaml_file import load
+from rungwise.core.configuration.overrides import ComputeConfig, load
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context

@@ -8,20 +8,16 @@ import os
 ROOT_VARIABLE = "RUNGWISE_ROOT"
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Train's controller polls its workers at this interval, and every report waits for a poll; the
-    # default of 2 s would be most of a short run.
+    # Every report to Train's controller waits for a poll.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    # How long Train waits for room before it counts again how many workers fit. Its view of the
-    # nodes is up to 20 s old, so after losing a node it first waits for too many workers; the
-    # default would waste a minute. It repeats the wait as often as necessary.
+    # Train's view of the nodes is up to 20 s old, so after losing a node it first waits so long for
+    # too many workers, and then counts again how many fit.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
     # How often Train asks whether a node will be preempted; 5 s are a large part of a short notice.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
-    # How long Serve lets its HTTP proxy start before killing it; on a busy machine the imports
-    # alone take longer than the default of 5 s.
+    # On a busy machine the imports of Serve's HTTP proxy take longer than the default of 5 s.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
-    # Drops the raylet's warning of many processes: four per core beside its own eight. A stage that
-    # trains needs three (its task, Train's controller, a worker), and stages run side by side.
+    # Drops the raylet's warning of many processes: a stage that trains needs three.
     "RAY_DEDUP_LOGS_SKIP_REGEX": "worker processes have been started on node",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",

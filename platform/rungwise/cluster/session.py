@@ -89,12 +89,9 @@ def _start_local(head: Head, stack: contextlib.ExitStack) -> str:
 
 
 def _make_head(compute: ComputeConfig, num_cpus: int | None = None) -> Head:
-    """Make the process that starts Ray here.
-
-    It keeps more idle workers than it has CPUs, since they have imported what they need: in a
-    sixteenth of the free memory, and ended first if memory runs out. Its processes inherit the
-    environment of this one: with a `runtime_env`, workers started in advance could not be used.
-    """
+    """Make the process that starts Ray here, with more idle workers than CPUs, since they have
+    imported what they need. Its processes inherit the environment of this one: with a
+    `runtime_env`, workers started in advance could not be used."""
     room = psutil.virtual_memory().available // 16 // _IDLE_BYTES
     variables = {
         "RAY_num_workers_soft_limit": (os.cpu_count() or 1) + room,

@@ -190,9 +190,8 @@ def build_files(
     report: Reporter,
     on_row: Callable[[FileRow, int], None] = lambda row, done: None,
 ) -> list[FileRow]:
-    """Build all files and return their rows in the order of `orders`: JSON from `build`, with the
-    file's `sha256`. Calls `on_row` in this process with each row as it arrives and the number of
-    rows so far. Raises the UserError that a `build` raised."""
+    """Build all files and return their rows in the order of `orders`, with the file's `sha256`.
+    Calls `on_row` with each row as it arrives and their number. Raises the UserError of a build."""
 
     def build_pack(pack: list[OrderT]) -> Iterator[tuple[str, FileRow]]:
         for order in pack:

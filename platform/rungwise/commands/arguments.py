@@ -69,16 +69,6 @@ def add_registry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", default="artifacts", help="root with the registry for models:/")
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def print_json(value: Any) -> None:
-    from rich.console import Console
-
-    Console().print_json(data=value)
-
-
 def positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, found {text}")

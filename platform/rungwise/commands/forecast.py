@@ -8,21 +8,14 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rungwise.commands.arguments import (
-    Commands,
-    add_json,
-    add_recipe,
-    add_verb,
-    positive_number,
-    print_json,
-)
+from rich.console import Console
+
+from rungwise.commands.arguments import Commands, add_recipe, add_verb, positive_number
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import plain_console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from rich.console import Console
 
     from rungwise.forecast.comparisons import Crossing
     from rungwise.forecast.forecast import Backtest, RungForecast
@@ -55,7 +48,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--rung", help="the variant for --plan; by default the likeliest best by bits per byte"
     )
-    add_json(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _factor(text: str) -> float:
@@ -97,8 +90,8 @@ def forecast(options: argparse.Namespace) -> None:
         names = ("error", "coverage", "order", "last_error", "line_error", "last_order")
         numbers = {name: getattr(tested, name) for name in names}
         finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
-        print_json(
-            {
+        Console().print_json(
+            data={
                 "rungs": rows,
                 "crossings": [dataclasses.asdict(each) for each in crossings],
                 "backtest": {"cells": len(tested.cells), **finite},

@@ -6,7 +6,6 @@ import argparse
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -140,38 +139,29 @@ def _say(console: Console, what: str, text: str, to_paste: bool = True) -> None:
 
 def gc(options: argparse.Namespace) -> None:
     """Send the events that MLflow missed, and list, or delete, what the recipe no longer needs."""
+    from rungwise.core.tracking.store import hide_credentials
+    from rungwise.core.tracking.tracker import sync
+    from rungwise.core.wording import format_count
     from rungwise.pipeline.places import root_folder, spool_folder, tracking_uri
     from rungwise.pipeline.workflow import load_recipe
 
     recipe = load_recipe(options.config, options.overrides)
     root = root_folder(recipe.root)
-    _send_events(tracking_uri(recipe, root), spool_folder(root), options.instead_of)
+    uri, spool = tracking_uri(recipe, root), spool_folder(root)
+    try:
+        count = sync(uri, spool, options.instead_of)
+    except ConnectionError as error:
+        variables = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        hint = f". If the server needs a password, give it in {variables}"
+        raise UserError(f"{error}; they stay in {spool}{hint * uri.startswith('http')}") from error
+    if count:
+        plain_console().print(f"{format_count(count, 'event')} sent to {hide_credentials(uri)}")
     _collect_garbage(options.workflow, recipe, root, options.delete)
 
 
-def _send_events(uri: str, spool: Path, instead_of: str | None) -> None:
-    from rungwise.core.tracking.store import hide_credentials
-    from rungwise.core.tracking.tracker import sync
-    from rungwise.core.wording import format_count
-
-    try:
-        count = sync(uri, spool, instead_of)
-    except ConnectionError as error:
-        hint = ""
-        if uri.startswith("http"):
-            hint = (
-                ". If the server needs a password, give it in MLFLOW_TRACKING_USERNAME and "
-                "MLFLOW_TRACKING_PASSWORD"
-            )
-        raise UserError(f"{error}; they stay in {spool}{hint}") from error
-    if count:
-        plain_console().print(f"{format_count(count, 'event')} sent to {hide_credentials(uri)}")
-
-
 def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: bool) -> None:
-    """List the recipe's artifacts, finished or abandoned, that nothing depends on: not its current
-    plan, no run that would continue it, no registered model, no artifact of another recipe. Raises
-    UserError while a run is in progress."""
+    """List the recipe's artifacts that neither its plan, a run that would continue one, a model of
+    the registry nor another recipe needs. Raises UserError while a run is in progress."""
     from rich.filesize import decimal
 
     from rungwise.core.stages import artifact as artifacts

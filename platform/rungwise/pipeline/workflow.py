@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
-from rungwise.core.configuration.yaml_file import load
+from rungwise.core.configuration.overrides import load
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Planned, Stage
 from rungwise.pipeline.ladder import grow_past_gaps

@@ -70,9 +70,8 @@ def check_upload(folder: Path) -> dict[str, int]:
 
 
 def list_files(folder: Path) -> dict[str, int]:
-    """List what Ray would pack: the bytes of each file by its path below the folder; that of an
-    empty folder ends in /. Raises UserError if a part cannot be read or is a link to outside, or if
-    the folder holds far more files than a project."""
+    """List what Ray would pack: the bytes of each file by its path; that of an empty folder ends in
+    /. Raises UserError if a part cannot be read, links to outside, or there are too many."""
     sizes: dict[str, int] = {}
     folder, real = folder.absolute(), folder.resolve()
 
@@ -172,8 +171,7 @@ def load_job(folder: str, workflow: str, config: str, overrides: Sequence[str]) 
 
 
 def check_stages(job: SubmittedJob) -> list[str]:
-    """Build the stages as the job will do on the cluster, which reads the digests of input files.
-    Return what only the cluster can check. Raises UserError for any fault."""
+    """Build the stages; return what only the cluster can check. Raises UserError for a fault."""
     with contextlib.chdir(job.folder):
         elsewhere = [path for path in job.input_paths if _is_elsewhere(path)]
         try:

@@ -8,7 +8,7 @@ import pytest
 import rungwise
 from rungwise.__main__ import main
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.configuration.yaml_file import load
+from rungwise.core.configuration.overrides import load
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact

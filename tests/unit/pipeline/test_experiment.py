@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import with_overrides
-from rungwise.core.configuration.yaml_file import load
+from rungwise.core.configuration.overrides import load, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.summary import CompareConfig

@@ -11,8 +11,7 @@ import torch
 import yaml
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import with_overrides
-from rungwise.core.configuration.yaml_file import load
+from rungwise.core.configuration.overrides import load, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.models.families.bert import BertConfig, BertForPretraining

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rungwise.core.configuration.overrides import find_value, with_overrides
-from rungwise.core.configuration.yaml_file import load
+from rungwise.core.configuration.overrides import find_value, load, with_overrides
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
 from rungwise.pipeline.variants import change_recipe, resolve_variants

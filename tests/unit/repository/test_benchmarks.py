@@ -1,20 +1,19 @@
 """Benchmarks: what they derive from runs, by hand, and the one for a GPU, tried on a CPU."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from rich.console import Console
 from scipy import stats
 
-from benchmarks import gpu, learning, perplexity
-from benchmarks.learning import ARMS, report, steps_to, values_of
+from benchmarks import gpu, learning, perplexity, texts
+from benchmarks.learning import ARMS, steps_to, values_of
 from benchmarks.quickstart import CONFIG, READ, records
+from benchmarks.text_sizes import WHOLE, read_part, suggest_vectors, write_held_out
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.document import RawDocument
 from rungwise.pipeline.workflow import load_recipe, make_stages
 from rungwise.training.fit_config import check_rows
 from tests.conftest import REPOSITORY
@@ -51,20 +50,6 @@ def test_a_part_that_fails_is_in_the_results_and_the_others_run(
     assert "Failed: RuntimeError: no kernel image" in file.with_suffix(".md").read_text()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_way_to_try_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        gpu.main([])
-    assert "there is no GPU here; --simulate tries everything" in capsys.readouterr().err
-
-
-def test_what_has_no_time_left_is_named(tmp_path: Path) -> None:
-    options = ["--simulate", "--only", "throughput", "--minutes", "0", "--to", str(tmp_path)]
-    assert gpu.main(options) == 0
-    page = next(tmp_path.glob("*.md")).read_text(encoding="utf-8")
-    assert page.count("not run: no time was left; raise --minutes") == len(gpu.CASES["simulated"])
-
-
 def run_of(held_out: list[list[float]], test: list[list[float]], **more: Any) -> dict[str, Any]:
     """A run with scores by rate and tuning."""
     facts = {"operations": 1e12, "seconds": 60.0, "steps": [100]}
@@ -99,32 +84,6 @@ def test_steps_to_a_loss_lie_on_a_line_between_validations() -> None:
     assert steps_to(runs, 4.5) is None
 
 
-def test_the_table_has_paired_differences_and_the_steps_of_muon() -> None:
-    def arm(scores: list[float], last: float) -> dict[str, Any]:
-        curve = [{"step": 0, "loss": 8.0}, {"step": 100, "loss": last}]
-        return {
-            str(seed): run_of([[0.5], [0.4]], [[score], [0.0]], validation=curve)
-            for seed, score in enumerate(scores)
-        }
-
-    results = {
-        "operations": {
-            "masked": arm([0.50, 0.52, 0.54], 4.0),
-            "causal": arm([0.52, 0.55, 0.55], 5.0),
-            "masked_half": arm([0.5], 6.2),
-            "adamw_1e-3": arm([0.4], 6.0),
-        }
-    }
-    text = io.StringIO()
-    report(results, Console(file=text, width=120))
-    assert "2.0 [-0.5, 4.5]" in text.getvalue()
-    for line in (
-        "loss 6.000 of adamw_1e-3 after 100 steps: Muon 50 steps, 0.50 of them",
-        "Muon ends at 6.200 if it is given 100 steps",
-    ):
-        assert line in text.getvalue()
-
-
 def test_every_stage_has_its_record_also_where_several_are_of_one_kind(tmp_path: Path) -> None:
     titles = [each.title for each in make_stages("finetune", load_recipe(REPOSITORY / CONFIG))]
     root = Folder.at(tmp_path)
@@ -153,3 +112,31 @@ def test_equally_good_models_are_seldom_called_different(null: str, count: int) 
 def test_a_page_of_equally_good_models_has_seldom_a_verdict() -> None:
     calls = round(100 * perplexity.count_pages(perplexity.read_documents(), 30, 100))
     assert stats.binomtest(calls, 100, 0.05, alternative="greater").pvalue > 1e-3
+
+
+def test_a_part_takes_the_same_share_of_every_source() -> None:
+    whole, part = (read_part(millions, ["word2vec", "gpt"], ()) for millions in (WHOLE, 1.0))
+    assert list(part.variants) == ["word2vec", "gpt"]
+    assert whole.corpus
+    assert part.corpus
+    for larger, smaller in zip(whole.corpus.sources, part.corpus.sources, strict=True):
+        assert smaller.share == larger.share / 10
+    passes = [
+        suggest_vectors(part, words).variants["word2vec"]["pretrain.epochs"]
+        for words in (1_000_000, 10_000_000)
+    ]
+    assert passes[0] > passes[1]
+
+
+def test_held_out_documents_are_lines(tmp_path: Path) -> None:
+    sentences = [
+        f"Sentence {number} has its own number in it, and is long." for number in range(40)
+    ]
+    documents = [
+        RawDocument(str(n), "x", (one, "A second one.")) for n, one in enumerate(sentences)
+    ]
+    corpus, file = texts.write_corpus(documents, tmp_path), tmp_path / "held-out.txt"
+    write_held_out(corpus, file)
+    lines = file.read_text().splitlines()
+    assert len(lines) > 4
+    assert {*lines} < {f"{one} A second one." for one in sentences}

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from rungwise.__main__ import main
-from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.configuration.yaml_file import load
+from rungwise.core.configuration.overrides import ComputeConfig, load
 from rungwise.pipeline.recipe import Recipe
 from rungwise.training.config import GradientFit
 from rungwise.training.estimate import Measures, estimate_run, memory_estimate

@@ -217,8 +217,7 @@ _OTHER_NAMES = {
 def suggest_keys(
     model: type[BaseModel], data: Any, key: str, blocks: Sequence[str] = ("pretrain", "")
 ) -> list[str]:
-    """Return the keys of `data` for `model` that a key which is none may mean, by its name or by
-    what that means elsewhere: the least deep ones in the first of `blocks` that has some."""
+    """The keys of `data` that an unknown key may mean: the least deep of the first block."""
     name = key.rpartition(".")[2]
     ways = dict.fromkeys(_list_keys([model], data, ()))
     for block in blocks:

@@ -50,8 +50,7 @@ class SilentReporter(Reporter):
 
 @dataclass(frozen=True)
 class TrackingRun:
-    """The MLflow run of a stage in the driver: the server's URI and the run's id. `page` is the
-    path of the run's page among the artifacts of the run of the whole recipe."""
+    """The MLflow run of a stage in the driver, and its `page` in the run of the whole recipe."""
 
     uri: str
     run_id: str

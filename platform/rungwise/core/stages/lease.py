@@ -93,8 +93,8 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self) -> bool:
-        """Take the lease unless a live driver holds it; returns at once whether it was taken, or in
-        seconds if others ask at the same time. Raises UserError if the store cannot be reached."""
+        """Take the lease unless a live driver holds it; at once, or in seconds if others ask.
+        Raises UserError if the store cannot be reached."""
         before = self._names()
         if self._live(before):
             return False
@@ -120,8 +120,7 @@ class Lease:
         return True
 
     def claim(self) -> bool:
-        """Take the lease unless a live driver holds it. A driver on another machine is given
-        EXPIRY_SECONDS to renew its lease."""
+        """Take the lease as `take`; one from another machine has EXPIRY_SECONDS to be renewed."""
         first: bytes | None = None
         while not self.take():
             if self._lives_here or first not in (None, self._blocking):

@@ -1,8 +1,7 @@
 """Notes: what a stage leaves for its next attempt or for others, checked before it is trusted.
 
-No record lists these files. A note has a digest of its own and those of the files that it marks as
-done. If one of them was damaged or edited, the note counts as missing and its work is done again.
-Results that artifacts of a stage share have a note too:
+A note has a digest of its own and those of the files that it marks as done; if one was changed, its
+work is done again. Results that artifacts of a stage share have a note too:
 
     {root}/{stage}/.shared/{key}/...                        its files, and a note, written last
     {root}/{stage}/{label}-{fingerprint}/.shared.json       the results that an artifact was made of

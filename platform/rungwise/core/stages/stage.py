@@ -26,10 +26,8 @@ from rungwise.core.storage.folder import Folder
 
 @dataclass(frozen=True)
 class Title:
-    """A stage and what it is for, such as `pretrain/gpt/seed-2` and `evaluate/sst-2/100`. `step`
-    is a named step of training, `budget` a number of labelled examples, `seed` an index into
-    the pretrainings of a variant, `trial` the number of a trial of a search and `part` which of its
-    pretrainings."""
+    """A stage and what it is for, such as `pretrain/gpt/seed-2` and `evaluate/sst-2/100`. `budget`
+    is a number of labelled examples, `part` one of the pretrainings of a `trial` of a search."""
 
     stage: str
     step: str | None = None
@@ -70,12 +68,10 @@ class ContinuableRun:
 class StageType(Generic[StageConfigT, SummaryT]):
     """The name, version and functions that all stages of one name share.
 
-    `identity` gives the part of the config that determines the output (default: all of it),
-    `outside` digests of data read from elsewhere. `resumes` keeps the files of a killed attempt.
-    `goes_on_from`, given the config, the fingerprints of the inputs and the finished artifacts,
-    finds the artifact whose work the stage would continue; `trunk`, given the first two, says what
-    work it shares with others. Stages that talk to the tracking server themselves have their
-    `place` in the driver. `trains_alone`: the training of a config takes one worker without a GPU.
+    `identity` gives the part of the config that determines the output, `outside` digests of data
+    read from elsewhere. `resumes` keeps the files of a killed attempt. `goes_on_from` finds the
+    artifact whose work the stage would continue; `trunk` says what work it shares with others.
+    `trains_alone`: the training of a config takes one worker without a GPU.
     """
 
     name: str

@@ -23,9 +23,8 @@ class SummaryPart(BaseModel):
 
 
 class Summary(SummaryPart):
-    """Base of every summary. `headline` is the line shown on the terminal. Only the runner uses
-    `sha256` (digests of files hashed where they were written) and `show` (files to log to the
-    tracking server); neither is stored."""
+    """Base of every summary. `headline` is for the terminal. Only the runner uses `sha256` (of
+    files hashed where they were written) and `show` (files to log to the tracking server)."""
 
     headline: str
     sha256: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)

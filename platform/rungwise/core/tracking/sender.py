@@ -151,8 +151,7 @@ class Sender:
         return _check_id(experiment.experiment_id)
 
     def _read_run(self, key: str) -> Any:
-        """The run of a key that had one; None if a user has deleted it, which is said once. Raises
-        Forgotten if the server does not have it."""
+        """The run of a key, None if a user has deleted it. Raises Forgotten if it is not there."""
         self._connect()
         run_id = self.runs[key]
         try:
