@@ -99,20 +99,15 @@ def _follow_stdin(is_told: threading.Event) -> NoReturn:
 def _end_children() -> None:
     """End all that Ray has started. Any of them may end by itself meanwhile."""
     children = psutil.Process().children(recursive=True)
-    raylets = [each for each in children if _is_raylet(each)]
-    for each in raylets:  # which ends its workers and agents
+    raylets = []
+    for each in children:
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.terminate()
+            if each.name() == "raylet":  # which ends its workers and agents
+                each.terminate()
+                raylets.append(each)
     psutil.wait_procs(raylets, _END_SECONDS)
     children += psutil.Process().children(recursive=True)
     for each in children:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
     psutil.wait_procs(children, _END_SECONDS)
-
-
-def _is_raylet(process: psutil.Process) -> bool:
-    try:
-        return process.name() == "raylet"
-    except psutil.NoSuchProcess:
-        return False

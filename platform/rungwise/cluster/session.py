@@ -60,32 +60,32 @@ def session(
 def local_head(compute: ComputeConfig) -> Iterator[Head | None]:
     """Begin to import Ray for a `session` on this machine; None if that would start nothing."""
     is_connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    with contextlib.ExitStack() as stack:
-        head = None
-        if not is_connected and "RAY_ADDRESS" not in os.environ:
-            head = _make_head(compute)
-            stack.callback(head.stop)
+    if is_connected or "RAY_ADDRESS" in os.environ:
+        yield None
+        return
+    head = _make_head(compute)
+    try:
         yield head
+    finally:
+        head.stop()
 
 
-def _start_local(head: Head, stack: contextlib.ExitStack) -> str:
+def _start_local(head: Head, stack: contextlib.ExitStack, is_last: bool = False) -> str:
     """The address of a local Ray that ends with `stack`; it is started again if it times out."""
-    for is_last in (False, True):
-        stack.callback(head.stop)
-        head.start()
-        try:
-            return head.address()
-        except RuntimeError as error:
-            if "timed out during startup" not in str(error):
-                raise
-            if is_last:
-                load, cores = os.getloadavg()[0], os.cpu_count()
-                raise UserError(
-                    f"Ray did not start within 30 s, twice; the load is {load:.0f} on {cores} "
-                    "cores: give the same command again when the machine is less busy"
-                ) from error
-            head = Head(head.settings)
-    raise AssertionError
+    stack.callback(head.stop)
+    head.start()
+    try:
+        return head.address()
+    except RuntimeError as error:
+        if "timed out during startup" not in str(error):
+            raise
+        if is_last:
+            load, cores = os.getloadavg()[0], os.cpu_count()
+            raise UserError(
+                f"Ray did not start within 30 s, twice; the load is {load:.0f} on {cores} cores: "
+                "give the same command again when the machine is less busy"
+            ) from error
+    return _start_local(Head(head.settings), stack, is_last=True)
 
 
 def _make_head(compute: ComputeConfig, num_cpus: int | None = None) -> Head:

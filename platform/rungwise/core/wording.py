@@ -11,11 +11,11 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def list_first(names: Iterable[str], most: int) -> str:
+def list_first(names: Iterable[str], most: int, separator: str = ", ") -> str:
     """Format `a, b and 3 more`, with at most so many names."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return separator.join(names[:most]) + more
 
 
 _OPENS_FORMULA = ("=", "+", "-", "@", "\t", "\n")

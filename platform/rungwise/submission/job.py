@@ -139,10 +139,6 @@ class SubmittedJob:
     recipe: Recipe
 
     @property
-    def needs_package(self) -> bool:
-        return not (Path(self.workflow).suffix and Path(self.config).suffix)
-
-    @property
     def input_paths(self) -> list[str]:
         return list(dict.fromkeys(_input_paths(self.recipe.model_dump(mode="json"))))
 
@@ -155,8 +151,10 @@ class SubmittedJob:
     @property
     def environment(self) -> dict[str, Any]:
         """Return the runtime environment by which Ray uploads files of this machine."""
-        package = {"py_modules": [str(PACKAGE)], "excludes": ["__pycache__"]}
-        return {"working_dir": str(self.folder), **(package if self.needs_package else {})}
+        environment: dict[str, Any] = {"working_dir": str(self.folder)}
+        if not (Path(self.workflow).suffix and Path(self.config).suffix):
+            environment |= {"py_modules": [str(PACKAGE)], "excludes": ["__pycache__"]}
+        return environment
 
 
 def load_job(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> SubmittedJob:

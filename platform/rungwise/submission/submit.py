@@ -44,15 +44,12 @@ class Server:
 
     def command(self, *arguments: str) -> str:
         """`ray job ARGUMENTS` for a shell, with the address and the token's file."""
-        variables = []
-        if self.token is not None:
-            variables.append("RAY_AUTH_MODE=token")
+        variables = ["RAY_AUTH_MODE=token"] if self.token is not None else []
         if self.token_path is not None:
             variables.append(f"RAY_AUTH_TOKEN_PATH={shlex.quote(str(self.token_path))}")
         verb, *rest = arguments
-        return " ".join(
-            [*variables, shlex.join(["ray", "job", verb, "--address", self.address, *rest])]
-        )
+        command = shlex.join(["ray", "job", verb, "--address", self.address, *rest])
+        return " ".join([*variables, command])
 
 
 def find_server(address: str | None) -> Server:

@@ -165,13 +165,3 @@ def test_prometheus_reads_the_token_from_its_file_and_stays_on_loopback(
     command = local.prometheus_command(cluster.job_address, token, uri)
     assert "--web.listen-address=127.0.0.1:9090" in command
     assert "secret" not in (local.cluster_folder() / "prometheus/prometheus.yml").read_text()
-
-
-def test_a_cluster_keeps_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "300")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "90")
-    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # as for a run on this machine
-    variables = local.node_environment(Path("token"))
-    assert variables["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] == "300"
-    assert variables["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "15"  # docs/how-to/local-cluster.md
-    assert "RAY_ENABLE_UV_RUN_RUNTIME_ENV" not in variables

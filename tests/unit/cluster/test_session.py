@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import ray
-from ray.runtime_env import RuntimeEnv
 
 from rungwise.cluster import head as heads
 from rungwise.cluster import session as sessions
@@ -118,32 +117,6 @@ def test_a_ray_that_is_imported_ahead_serves_the_session_or_ends(
     with local_head(ComputeConfig()) as head:
         assert head is None
     assert not heads
-
-
-@pytest.mark.parametrize(
-    ("available", "kept"), [(0, 4), (1 << 30, 4), (4 << 30, 5), (24 << 30, 10), (1 << 40, 260)]
-)
-def test_a_local_ray_keeps_idle_workers_in_a_sixteenth_of_the_free_memory(
-    available: int, kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Heads([], monkeypatch)
-    given: list[dict[str, object]] = []
-    monkeypatch.setattr(ray, "init", lambda address, **arguments: given.append(arguments))
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
-    limit = "RAY_num_workers_soft_limit"
-    # Set and then deleted, so that what the session sets is deleted too at the end.
-    monkeypatch.setenv(limit, "")
-    monkeypatch.delenv(limit)
-    with session(ComputeConfig()):
-        assert os.environ[limit] == str(kept)
-    # With an environment of its own it could not use the workers that Ray starts in advance.
-    assert given[0]["runtime_env"] is None
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    context = SimpleNamespace(runtime_env=RuntimeEnv())
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-    with session(ComputeConfig()):
-        assert given[1]["runtime_env"]
 
 
 def test_the_end_of_ray_does_not_stop_at_a_process_that_is_gone(

@@ -163,20 +163,6 @@ def _is_private(name: str) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    ("source", "private"),
-    [
-        ("import ray._private.utils", True),
-        ("from ray.train.torch.config import _TorchBackend", True),
-        ("from ray.autoscaler import tags", True),
-        ("ray._raylet.GcsClient()", True),
-        ("import ray.data\nfrom ray.train import FailureConfig\nray.__version__", False),
-    ],
-)
-def test_names_inside_ray_are_told_from_public_ones(source: str, private: bool) -> None:
-    assert bool(_private_names(ast.parse(source))) is private
-
-
 def _private_names(tree: ast.Module) -> list[str]:
     names: list[str] = []
     for node in ast.walk(tree):

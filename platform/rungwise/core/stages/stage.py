@@ -22,6 +22,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
+from rungwise.core.wording import list_first
 
 
 @dataclass(frozen=True)
@@ -196,17 +197,12 @@ def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned])
     rebuilt = [row.stage.display_name for row in rows if row.artifact is None]
     own = [change for change in changes if not change.startswith("inputs.")]
     if own:
-        return _join_first(own, "; ")
+        return list_first(own, _MOST_CHANGES, "; ")
     changed = [name for name, source in stage.inputs.items() if source.display_name in rebuilt]
     if changed:
         noun, verb = ("input", "is") if len(changed) == 1 else ("inputs", "are")
-        return f"its {noun} {_join_first(changed, ', ')} {verb} rebuilt"
+        return f"its {noun} {list_first(changed, _MOST_CHANGES)} {verb} rebuilt"
     return f"its inputs differ: {', '.join(stage.inputs)}"
-
-
-def _join_first(changes: Sequence[str], separator: str) -> str:
-    rest = len(changes) - _MOST_CHANGES
-    return separator.join(changes[:_MOST_CHANGES]) + f"{separator}and {rest} more" * (rest > 0)
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -> list[str]:
