@@ -30,10 +30,13 @@ def run_command(command: Callable[[], int | None]) -> int:
         status = command()
         sys.stdout.flush()
         return status or OK
-    except (BrokenPipeError, SystemExit) as error:
+    except BrokenPipeError:
+        if not _reader_has_gone():
+            raise
+        return OK
+    except SystemExit as error:
         # Rich exits with 1 for the same reason, and leads stdout nowhere.
-        is_of_rich = isinstance(error.__context__, BrokenPipeError)
-        if not is_of_rich and (isinstance(error, SystemExit) or not _reader_has_gone()):
+        if not isinstance(error.__context__, BrokenPipeError):
             raise
         return OK
     except (UserError, StageFailed) as error:
