@@ -327,27 +327,24 @@ def split_lines(
     """Yield the lines of `content`, which begins at `offset`, with their breaks (LF, CRLF or CR):
     the offset, the bytes, and whether a line begins and ends there. One of more than
     `maximum_bytes` comes in parts of about `part_bytes`."""
-    rest: list[bytes] = []
-    rest_bytes, begins = 0, True
+    # One buffer, since joining a long line again and again would hold several copies of it.
+    pending, begins = bytearray(), True
     for piece in chain(with_whole_breaks(content), [b""]):
-        rest.append(piece)
-        rest_bytes += len(piece)
-        if piece and rest_bytes <= maximum_bytes and b"\n" not in piece and b"\r" not in piece:
-            continue
-        lines, rest, rest_bytes = b"".join(rest).splitlines(keepends=True), [], 0
-        for line in lines:
-            while len(line) > maximum_bytes:
-                part = cut(line, part_bytes)
+        for line in piece.splitlines(keepends=True) or [piece]:
+            pending += line
+            while len(pending) > maximum_bytes:
+                part = bytes(cut(pending, part_bytes))
+                del pending[: len(part)]
                 yield offset, part, begins, False
-                offset, line, begins = offset + len(part), line[len(part) :], False
-            if piece and not line.endswith((b"\n", b"\r")):
-                rest, rest_bytes = [line], len(line)
-            else:
-                yield offset, line, begins, True
-                offset, begins = offset + len(line), True
+                offset, begins = offset + len(part), False
+            if line.endswith((b"\n", b"\r")) or (pending and not piece):
+                whole = bytes(pending)
+                pending.clear()
+                yield offset, whole, begins, True
+                offset, begins = offset + len(whole), True
 
 
-def cut(line: bytes, num_bytes: int) -> bytes:
+def cut(line: bytearray, num_bytes: int) -> bytearray:
     """Return the beginning of a longer line, up to a blank, or else the end of a character."""
     end = max(line.rfind(blank, num_bytes // 2, num_bytes) for blank in (b" ", b"\t")) + 1
     if not end:
