@@ -1,10 +1,6 @@
-"""The files that the sources match: their digests, and the ranges in which they are read.
-
-A corpus is identified by the digests of its files, not by their paths. A range is consecutive bytes
-of one splittable file, or several whole files, of one source. A record (line, article, row group)
-belongs to the range of its first byte, so each is read once. The cuts depend only on the config and
-the listing, not on the workers.
-"""
+"""The files that the sources match: their digests, which identify a corpus, and the ranges in which
+they are read: consecutive bytes of one file, or several whole files, of one source. The cuts depend
+only on the config and the listing. A record belongs to the range of its first byte."""
 
 import hashlib
 import zlib

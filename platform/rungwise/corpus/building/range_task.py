@@ -2,17 +2,8 @@
 
 What a range gives depends on nothing but its text and what the comparison with other ranges
 (stage.py) says of it, and is a shared result (core/stages/notes.py), which a stage that was
-killed, or of a corpus that has grown, finds again:
-
-    of pieces of a range      text.arrow, keys.arrow: all documents in source order, and their keys
-    of a range in training    train.parquet or train-{part}.parquet, its shards; held-out.arrow, its
-                              held-out documents; held-out.passages, train.passages: hashes
-    of held-out documents     validation.parquet or validation-{part}.parquet
-
-The passes leave files for each other in `{output}/staging`: which rows of which results a range is
-({range}.read.json), the result of writing it ({range}.train), and positions (`PositionFiles`). In
-the artifact, the number of the range follows the split in the names of shards.
-"""
+killed, or of a corpus that has grown, finds again. The passes leave files for each other in
+`{output}/staging`. In the artifact, the number of the range follows the split in a shard's name."""
 
 import hashlib
 import json

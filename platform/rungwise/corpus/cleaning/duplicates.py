@@ -1,16 +1,10 @@
-"""Find documents to drop: exact copies, near-duplicates; and documents with the same id.
+"""Find documents to drop: exact copies, near-duplicates; and documents with the same id. Only keys
+are compared, one partition at a time. Of equal or similar texts, the first by range and row stays.
 
-Only keys are compared, one partition at a time. Of equal texts, and of texts that resemble each
-other, the first by range and row is kept.
-
-Similarity is the Jaccard index of the sets of shingles, runs of nine characters (Broder 1997;
-Leskovec, Rajaraman and Ullman, chapter 3). The signature is a one-permutation MinHash: the top bits
-of a shingle's hash select one of `permutations` slots, which keeps the smallest remainder (Li, Owen
-and Zhang 2012). An empty slot copies another, chosen by a hash of the slot alone (Shrivastava 2017,
-arXiv:1703.04664). `bands` of `rows` slots are compared as one, so documents of similarity s share a
-bucket with probability 1 - (1 - s^rows)^bands. The first document of a bucket marks those with a
-similar signature; then the rest of the bucket repeats this. A document is dropped if any bucket
-marks it, so text that comes after all other drops none of it.
+Similarity is the Jaccard index of the sets of shingles, runs of nine characters (Broder 1997). The
+signature is a one-permutation MinHash (Li, Owen and Zhang 2012), whose empty slots copy others
+(Shrivastava 2017, arXiv:1703.04664). `bands` of `rows` slots are compared as one, so documents of
+similarity s share a bucket with probability 1 - (1 - s^rows)^bands.
 
 P permutations (slots)
 """

@@ -1,14 +1,7 @@
-"""Find the passages of held-out documents that stand in training documents too, and take them out.
-
-A held-out sentence stands in training if
-
-- a training sentence has all its words, five or more; or
-- it shares a word of a run of 13 words with a training document (Brown et al. 2020,
-  arXiv:2005.14165, appendix C); or
-- it lies in a paragraph of which 70 % stands in training by these two rules: a near-duplicate.
-
-Words are runs of letters and digits in any case, and single characters of scripts without blanks,
-so punctuation and line breaks make no difference.
+"""Find the passages of held-out documents that stand in training documents too, and take them out:
+sentences of five words or more, runs of 13 words (Brown et al. 2020, arXiv:2005.14165, appendix C),
+and paragraphs of which 70 % stands in training by these. Words are runs of letters and digits in
+any case, and single characters of scripts without blanks.
 
 N passages: runs of words, then sentences
 """

@@ -1,15 +1,7 @@
 """The bytes of a file, decompressed as far as they are intact, their lines with offsets, and the
-encoding of bytes that state none.
-
-Memory holds at most a piece and one line, and a line only up to a limit.
-
-    byte order mark, or zero bytes in the places of UTF-16 and UTF-32 ──> that
-    valid UTF-8                                                      ──> UTF-8
-    frequent characters of Chinese, Japanese or Korean               ──> their encoding
-    anything else                                                    ──> charset-normalizer's guess
-
-among the encodings of one byte that the Encoding Standard (https://encoding.spec.whatwg.org) lists.
-"""
+encoding of bytes that state none: one of UTF-16 and UTF-32, UTF-8, one in which characters of
+Chinese, Japanese or Korean are frequent, or charset-normalizer's guess among the encodings of one
+byte of the Encoding Standard (https://encoding.spec.whatwg.org)."""
 
 import bz2
 import codecs

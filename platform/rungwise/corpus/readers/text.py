@@ -1,10 +1,6 @@
-"""Read raw documents from text files: plain text, WikiText, and plain-text records of web archives.
-
-A document belongs to the range in which it begins, so a file may be split anywhere. Undecodable or
-too long content becomes a document without text, with its damage, and reading goes on. Ids are
-`{file}` or `{file}:{offset}` in the unpacked content, relative to the source, so that they survive
-a move.
-"""
+"""Read raw documents from plain text, WikiText, and plain-text records of web archives. A document
+belongs to the range in which it begins, so a file may be split anywhere. Ids are `{file}` or
+`{file}:{offset}` in the unpacked content, relative to the source, so that they survive a move."""
 
 import codecs
 import re
