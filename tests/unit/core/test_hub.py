@@ -29,7 +29,6 @@ from rungwise.corpus.files import input_digests
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.formats.guess import guess_format
 from rungwise.tasks.stage import TASK
 from tests.conftest import small_recipe, write_corpus
 from tests.hub_server import Hub, go_to, hub
@@ -138,13 +137,6 @@ def test_a_corpus_has_the_same_digest_from_the_hub_and_from_disk(
         for place in ("hf://datasets/org/name", str(files))
     ]
     assert input_digests(configs[0]) == input_digests(configs[1])
-
-
-def test_a_folder_that_datasets_saved_is_guessed(tmp_path: Path) -> None:
-    files = write_files(tmp_path / "files")
-    guess = guess_format(str(files / "saved"))
-    assert guess.form["layout"] == "parquet"
-    assert guess.labels == {"a": 20, "b": 20}
 
 
 def test_a_moved_revision_changes_the_fingerprint_and_an_equal_one_does_not(

@@ -36,13 +36,6 @@ class SourceFile:
         """The number of blocks that are hashed separately; 1 for an empty file."""
         return max(1, -(-self.size_bytes // self.BLOCK_BYTES))
 
-    def digest(self) -> str:
-        """A digest of the bytes. On S3: the store's ETag and size. For a local file: the SHA-256,
-        or the SHA-256 of the SHA-256s of its blocks if it has several."""
-        if self.tag:
-            return f"{self.tag}-{self.size_bytes}"
-        return digest_of_blocks([self.block_digest(n) for n in range(self.num_blocks)])
-
     def block_digest(self, number: int) -> bytes:
         with self.open() as stream:
             stream.seek(number * self.BLOCK_BYTES)
@@ -92,10 +85,6 @@ def data_files(files: Sequence[SourceFile]) -> list[SourceFile]:
     if not any(file.name.endswith(".arrow") for file in files):
         return list(files)
     return [file for file in files if not _BESIDE_ARROW.fullmatch(file.name.rpartition("/")[2])]
-
-
-def digest_of_blocks(digests: Sequence[bytes]) -> str:
-    return (digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()).hex()
 
 
 def find_files(pattern: str) -> list[SourceFile]:

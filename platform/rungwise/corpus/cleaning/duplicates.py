@@ -45,23 +45,24 @@ def key_rows(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
     both = pa.concat_arrays([keys[column].combine_chunks() for column in ("digest", "name")])
     # Documents of one name and one text are copies, not an error.
     texts = _words(keys["digest"].combine_chunks())["high"].astype(np.uint64)
-    return _table(
-        both,
-        np.repeat(np.array([_TEXT, _NAME], np.int8), count),
-        np.full(2 * count, number, np.int64),
-        np.tile(np.arange(count), 2),
-        np.concatenate([keys["split"].to_numpy(), texts]),
-        np.concatenate([keys["bytes"].to_numpy(), np.zeros(count, np.int64)]),
-        num_partitions,
-    )
+    columns = {
+        "kind": np.repeat(np.array([_TEXT, _NAME], np.int8), count),
+        "range": np.full(2 * count, number, np.int32),
+        "row": np.tile(np.arange(count, dtype=np.int32), 2),
+        # the split key, or a part of the digest
+        "extra": np.concatenate([keys["split"].to_numpy(), texts]),
+        "bytes": np.concatenate([keys["bytes"].to_numpy(), np.zeros(count, np.int64)]),
+    }
+    return _table(both, columns, num_partitions)
 
 
 def mark_rows(marks: set[bytes], num_partitions: int) -> pa.Table:
     """Return a row per digest marked as a near-duplicate."""
     digests = pa.array(sorted(marks), pa.binary(16))
-    zeros = np.zeros(len(digests), np.int64)
-    kinds = np.full(len(digests), _MARK, np.int8)
-    return _table(digests, kinds, zeros, zeros, zeros.astype(np.uint64), zeros, num_partitions)
+    types = {"range": np.int32, "row": np.int32, "extra": np.uint64, "bytes": np.int64}
+    zeros = {name: np.zeros(len(digests), kind) for name, kind in types.items()}
+    columns = {"kind": np.full(len(digests), _MARK, np.int8), **zeros}
+    return _table(digests, columns, num_partitions)
 
 
 def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> DocumentDecision:
@@ -100,27 +101,9 @@ def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> DocumentDecisio
     )
 
 
-def _table(
-    keys: pa.Array,
-    kinds: np.ndarray,
-    ranges: np.ndarray,
-    rows: np.ndarray,
-    extra: np.ndarray,
-    sizes: np.ndarray,
-    num_partitions: int,
-) -> pa.Table:
+def _table(keys: pa.Array, columns: dict[str, np.ndarray], num_partitions: int) -> pa.Table:
     partition = _words(keys)["high"].astype(np.uint64) % np.uint64(num_partitions)
-    return pa.table(
-        {
-            "partition": partition.astype(np.int64),
-            "kind": kinds,
-            "key": keys,
-            "range": ranges.astype(np.int32),
-            "row": rows.astype(np.int32),
-            "extra": extra,  # the split key, or a part of the digest
-            "bytes": sizes,
-        }
-    )
+    return pa.table({"partition": partition.astype(np.int64), "key": keys, **columns})
 
 
 def _words(keys: pa.Array) -> Any:
