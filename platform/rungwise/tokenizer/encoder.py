@@ -1,8 +1,9 @@
-"""The encoder of a tokenizer: the fastest that is proved on the text at hand. All give the ids of the
-`tokenizers` library, without special tokens. The packages `nanotoken` (WordPiece) and `gigatoken`
-(byte-level BPE) are used only if they are right on a megabyte of the text and on 2,000 hard texts.
-The memo encoder serves the others: it tokenises only pieces that it has not seen before, and cuts a
-text where pre-tokens end whatever surrounds them and the normalizer does not act across:
+"""The encoder of a tokenizer: the fastest that is proved on the text at hand. All give the ids of
+the `tokenizers` library, without special tokens. The packages `nanotoken` (WordPiece) and
+`gigatoken` (byte-level BPE) are used only if they are right on a megabyte of the text and on 2,000
+hard texts. The memo encoder serves the others: it tokenises only pieces that it has not seen
+before, and cuts a text where pre-tokens end whatever surrounds them and the normalizer does not act
+across:
 
     blanks   before an ASCII blank: nothing composes with it
     marks    also on both sides of ASCII punctuation before an ASCII byte; before another byte it

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public_data import how_to_get
-from rungwise.core.storage.source_files import SourceFile, data_files, find_files, from_here
+from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.source_files import SourceFile, data_files, find_files
 from rungwise.core.storage.store_errors import explain_connection_errors
 
 _THREADS = 16
@@ -44,8 +46,10 @@ def match_files(
         with explain_connection_errors(pattern, key):
             matched = data_files(find(pattern))
         if not matched:
+            is_relative = not is_remote(pattern) and not Path(pattern).is_absolute()
             raise ConfigError(
-                f"{key}: no file matches {pattern!r}{from_here(pattern)}; expected a file, "
+                f"{key}: no file matches {pattern!r}"
+                f"{f' in {Path.cwd()}' if is_relative else ''}; expected a file, "
                 f"folder or glob{how_to_get(pattern)}"
             )
         for file in matched:

@@ -5,7 +5,6 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from fsspec.utils import glob_translate
@@ -117,11 +116,6 @@ def find_files(pattern: str) -> list[SourceFile]:
             uri = fs.unstrip_protocol(name) if is_remote(pattern) else str(name)
             files.append(SourceFile(uri, relative, int(info["size"]), object_tag(info)))
     return files
-
-
-def from_here(path: str) -> str:
-    """Say from where a relative path was looked for; "" for another."""
-    return "" if is_remote(path) or Path(path).is_absolute() else f" in {Path.cwd()}"
 
 
 def _split(pattern: str) -> tuple[Any, str, str]:

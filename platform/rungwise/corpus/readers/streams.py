@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO
@@ -155,36 +156,36 @@ _PACKED_FACTOR = 3
 _XZ_MEMORY_BYTES = 1 << 30
 
 
+@dataclass
 class _Streams:
     """The content of streams that follow each other in an .xz or .bz2 file, with zeros between them
     or without. Unlike `lzma.open` and `bz2.open`, it takes no damaged stream for the end."""
 
-    def __init__(self, packed: BinaryIO, decompressor: Callable[[], Any]) -> None:
-        self._packed = packed
-        self._new = decompressor
-        self._stream: Any = None
-        self._begin = 0  # where what is not known to be intact begins
+    packed: BinaryIO
+    decompressor: Callable[[], Any]
+    stream: Any = None
+    begin: int = 0  # where what is not known to be intact begins
 
     def tell(self) -> int:
-        return self._begin
+        return self.begin
 
     def read1(self, num_bytes: int) -> bytes:
         """Return at most `num_bytes`, none at the end."""
         while True:
-            if self._stream is None or self._stream.eof:
-                packed = b"" if self._stream is None else self._stream.unused_data
+            if self.stream is None or self.stream.eof:
+                packed = b"" if self.stream is None else self.stream.unused_data
                 while not packed.lstrip(b"\0"):
-                    if not (packed := self._packed.read(_UNPACKED_PIECE)):
+                    if not (packed := self.packed.read(_UNPACKED_PIECE)):
                         return b""
                 packed = packed.lstrip(b"\0")
-                self._begin = self._packed.tell() - len(packed)
-                self._stream = self._new()
+                self.begin = self.packed.tell() - len(packed)
+                self.stream = self.decompressor()
             else:
-                self._begin = self._packed.tell()
-                packed = self._packed.read(_UNPACKED_PIECE) if self._stream.needs_input else b""
-                if self._stream.needs_input and not packed:
+                self.begin = self.packed.tell()
+                packed = self.packed.read(_UNPACKED_PIECE) if self.stream.needs_input else b""
+                if self.stream.needs_input and not packed:
                     raise EOFError
-            if piece := self._stream.decompress(packed, num_bytes):
+            if piece := self.stream.decompress(packed, num_bytes):
                 return piece
 
 
