@@ -1,79 +1,22 @@
 """The corpus stage on what large corpora hold: broken files, copies, and lines without an end."""
 
 import gzip
-import itertools
 import json
 import os
 import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rungwise.core.storage.folder import Folder
-from rungwise.corpus import read_documents
 from tests.conftest import REPOSITORY
-from tests.corpora import build
 
 
 def story(rng: random.Random, sentences: int = 12) -> str:
     words = ["word" + "".join(rng.choices("abdeiklmnorstu", k=4)) for _ in range(sentences * 8)]
     rows = (" ".join(words[at : at + 8]) for at in range(0, len(words), 8))
     return " ".join(f"The {row} is here." for row in rows)
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_a_corpus_of_every_fault_is_built_without_them(tmp_path: Path) -> None:
-    rng = random.Random(0)
-    source = tmp_path / "in"
-    source.mkdir()
-    good = [story(rng) for _ in range(40)]
-    (source / "good.txt").write_text("\n".join(good))
-    repeated = story(rng)
-    (source / "repeated.txt").write_text("\n".join([repeated] * 1000))
-    (source / "again.txt").write_text("\n".join([repeated] * 10))
-    (source / "empty.txt").touch()
-    (source / "line.txt").write_text("x" * 3_000_000 + "\n" + good[0] + "\n" + story(rng))
-    (source / "latin.txt").write_bytes("caf\u00e9 ".encode("latin-1") * 40)
-    (source / "wide.txt").write_bytes("Words of UTF-16. ".encode("utf-16") * 9)
-    (source / "bom.txt").write_bytes(b"\xef\xbb\xbf" + story(rng).encode())
-    packed = gzip.compress("\n".join(story(rng) for _ in range(200)).encode())
-    (source / "cut.txt.gz").write_bytes(packed[: len(packed) // 2])
-    (source / "no.txt.gz").write_bytes(b"no gzip at all")
-    block = {"kind": "text", "paths": [str(source)], "documents": "line", "lines": "paragraph"}
-    keys: dict[str, Any] = {"maximum_document_megabytes": 1.0, "skip_limit": 1.0}
-    summary = build(tmp_path / "out", block, **keys)
-    dropped = summary.dropped
-    assert {reason: dropped[reason] for reason in ("duplicate", "empty file", "too long")} == {
-        "duplicate": 1010,  # of a thousand and ten, and of good[0]
-        "empty file": 1,
-        "too long": 1,
-    }
-    assert summary.dropped_samples["duplicate"][0]["text"]
-    assert {Path(one.file).name for one in summary.skipped} == {
-        "cut.txt.gz",
-        "latin.txt",
-        "line.txt",
-        "no.txt.gz",
-        "wide.txt",
-    }
-    assert "  skipped 5 unreadable, " in summary.headline
-    latin = next(one for one in summary.skipped if one.file.endswith("latin.txt"))
-    assert latin.detail.startswith("not utf-8: byte 0xe9 at offset 3")
-    assert latin.key == "corpus.sources.0.encoding"
-    folder = Folder.at(tmp_path / "out")
-    ids = {doc.id for file in summary.files for doc in read_documents(folder, file.file)}
-    cut = {name for name in ids if name.startswith("cut")}
-    assert len(cut) > 50
-    lines = [0, *itertools.accumulate(len(text.encode()) + 1 for text in good[:-1])]
-    assert ids - cut == {
-        *(f"good.txt:{place}" for place in lines),
-        "again.txt:0",
-        "bom.txt:0",
-        f"line.txt:{3_000_001 + len(good[0]) + 1}",
-    }
 
 
 # Reads and writes one file as tasks do, and says what of memory that took at its peak.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 from urllib.parse import urljoin
 
 import yaml
@@ -31,9 +31,6 @@ from rungwise.core.storage.store_errors import explain_store_errors
 
 _FILE = "public_sets.yaml"
 FOLDER = "data"  # where recipes look for public data, below the working folder
-Rule = Literal[
-    "abstracts", "brown", "imdb_test", "imdb_train", "imdb_unsup", "member", "msra", "reuters"
-]
 
 
 class Download(Config):
@@ -48,7 +45,7 @@ class PublicFile(Config):
     """A file below `data/`: a copy of its only part, or what `rule` makes of its parts."""
 
     parts: tuple[Download, ...] = Field(min_length=1)
-    rule: Rule | None = None
+    rule: str | None = None  # of RULES, or `member`
     member: str = ""  # of the archive, for the rule `member`
 
 
@@ -200,7 +197,7 @@ def imdb(parts: Sequence[Path], split: str) -> Iterator[str]:
         yield json.dumps(record, ensure_ascii=False) + "\n"
 
 
-RULES: dict[Rule, Callable[[Sequence[Path]], Iterator[str]]] = {
+RULES: dict[str, Callable[[Sequence[Path]], Iterator[str]]] = {
     "abstracts": abstracts,
     "brown": brown,
     "imdb_test": partial(imdb, split="test"),

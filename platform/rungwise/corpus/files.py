@@ -1,25 +1,17 @@
-"""The files that the sources match: their digests, and the ranges in which they are read.
+"""The files that the sources match: their digests, which identify a corpus, and the ranges in which
+they are read: consecutive bytes of one file, or several whole files, of one source. The cuts depend
+only on the config and the listing. A record belongs to the range of its first byte."""
 
-A corpus is identified by the digests of its files, not by their paths. A range is consecutive bytes
-of one splittable file, or several whole files, of one source. A record (line, article, row group)
-belongs to the range of its first byte, so each is read once. The cuts depend only on the config and
-the listing, not on the workers.
-"""
-
-import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.object_store import is_mappable
-from rungwise.core.storage.outside import match_files
-from rungwise.core.storage.source_files import SourceFile, digest_of_blocks, find_files
-from rungwise.core.storage.store_errors import explain_connection_errors
+from rungwise.core.storage.outside import digest_files, hash_files, match_files
+from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus.config import (
     ArrowSource,
     CorpusConfig,
@@ -36,7 +28,6 @@ from rungwise.corpus.config import (
 )
 from rungwise.corpus.readers import pydocs, streams
 
-_THREADS = 16
 KEY_CHARACTERS = 32
 # Rules that are applied after reading.
 _LATER = ("sources", "shard_megabytes", "deduplicate", "overlap", "skip_limit")
@@ -49,14 +40,7 @@ def input_digests(config: CorpusConfig) -> dict[str, Any]:
         if isinstance(source, PydocsSource):
             digest = pydocs.package_versions(source.packages, source_key(index, "packages"))
         else:
-            files = list_source_files(source, index)
-            hashes = zip(files, hash_files(files, source_key(index, "paths")), strict=True)
-            lines = "".join(f"{file.name}\0{digest}\n" for file, digest in hashes)
-            digest = {
-                "files": len(files),
-                "bytes": sum(file.size_bytes for file in files),
-                "sha256": hashlib.sha256(lines.encode()).hexdigest(),
-            }
+            digest = digest_files(list_source_files(source, index), source_key(index, "paths"))
         digests[f"sources.{index}"] = digest
     return digests
 
@@ -82,23 +66,6 @@ def list_source_files(source: FileSource, index: int) -> list[SourceFile]:
                 "them two sources"
             )
     return files
-
-
-def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
-    """Return each file's digest, as `SourceFile.digest` does; store errors name `key`."""
-
-    def hash_block(block: tuple[SourceFile, int]) -> bytes:
-        file, number = block
-        with explain_connection_errors(file.uri, key):
-            return file.block_digest(number)
-
-    blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        hashes = iter(list(pool.map(hash_block, blocks)))
-    return [
-        file.digest() if file.tag else digest_of_blocks(list(islice(hashes, file.num_blocks)))
-        for file in files
-    ]
 
 
 @dataclass(frozen=True)

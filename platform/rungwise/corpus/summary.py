@@ -27,6 +27,10 @@ _SHARE_TOLERANCE = 0.2
 # Longest mean word with its blank (German: 7); above it, blanks do not separate words.
 _LONGEST_WORDS = 12
 _UNITS = ("documents", "sentences", "words", "characters", "bytes", "spans")
+_COUNTS = (
+    *("skipped_parts", "skipped_bytes", "spans_dropped", "repeated_bytes"),
+    *("characters_removed", "characters_replaced"),
+)
 
 
 class CorpusFile(SummaryPart):
@@ -111,10 +115,7 @@ class RangeReport:
 
     def add(self, other: "RangeReport") -> None:
         """Add the counts of another report."""
-        for name in (
-            *("documents", "skipped_parts", "skipped_bytes", "characters_removed"),
-            *("characters_replaced", "spans_dropped", "repeated_bytes"),
-        ):
+        for name in ("documents", *_COUNTS):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("dropped", "cut", "encodings", "labels", "sha256"):
             getattr(self, name).update(getattr(other, name))
@@ -192,6 +193,7 @@ def summarise_reports(
         total.add(report)
     total.files.sort(key=lambda row: SPLITS.index(row.split))
     sizes: dict[str, Any] = {unit: PerSplit.sum_rows(total.files, unit) for unit in _UNITS}
+    counts: dict[str, Any] = {name: getattr(total, name) for name in _COUNTS}
     return CorpusSummary(
         files=tuple(total.files),
         **sizes,
@@ -202,15 +204,10 @@ def summarise_reports(
         dropped=dict(sorted(total.dropped.items())),
         dropped_samples=dict(sorted(total.samples.items())),
         skipped=tuple(total.skipped),
-        skipped_parts=total.skipped_parts,
-        skipped_bytes=total.skipped_bytes,
         cut=dict(sorted(total.cut.items())),
-        spans_dropped=total.spans_dropped,
-        characters_removed=total.characters_removed,
-        characters_replaced=total.characters_replaced,
         encodings=dict(total.encodings.most_common()),
-        repeated_bytes=total.repeated_bytes,
         repeats_stay=total.repeats_stay,
+        **counts,
     )
 
 

@@ -122,19 +122,17 @@ def _count_marked(sentences: Iterable[str]) -> Marked:
 
 def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) -> None:
     pieces = tokenizer.get_vocab_size()
-    if pieces > config.vocab_size:
-        raise DataError(
-            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but the text has so many "
-            f"different characters that {pieces:,} pieces are needed; "
-            f"raise it to more than {pieces:,}"
-        )
-    if pieces < config.vocab_size:
-        rarer = "" if isinstance(config, UnigramConfig) else "lower tokenizer.min_frequency, "
-        raise DataError(
-            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {characters:,} "
-            f"characters of text fill only {pieces:,}; set tokenizer.vocab_size to {pieces:,} "
-            f"or less, {rarer}or add text"
-        )
+    if pieces == config.vocab_size:
+        return
+    rarer = "" if isinstance(config, UnigramConfig) else "lower tokenizer.min_frequency, "
+    problem = (
+        f"the text has so many different characters that {pieces:,} pieces are needed; raise it to "
+        f"more than {pieces:,}"
+        if pieces > config.vocab_size
+        else f"{characters:,} characters of text fill only {pieces:,}; set tokenizer.vocab_size to "
+        f"{pieces:,} or less, {rarer}or add text"
+    )
+    raise DataError(f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {problem}")
 
 
 def _rate(measured: dict[str, Any]) -> str:

@@ -1,16 +1,13 @@
-"""The encoder of a tokenizer: the fastest that is proved on the text at hand.
-
-All give the ids of the `tokenizers` library, and no special tokens. The packages `nanotoken`
-(WordPiece) and `gigatoken` (byte-level BPE) are young, so they are used only if ids and word starts
-are right on a megabyte of the text and on 2,000 hard texts. The memo encoder serves the others: it
-cuts texts into pieces, and tokenises only those that it has not seen before.
-
-A cut must be a border between pre-tokens whatever surrounds it, and the normalizer must not act
-across it. Only normalizers and pre-tokenizers proved safe here have rules:
+"""The encoder of a tokenizer: the fastest that is proved on the text at hand. All give the ids of
+the `tokenizers` library, without special tokens. The packages `nanotoken` (WordPiece) and
+`gigatoken` (byte-level BPE) are used only if they are right on a megabyte of the text and on 2,000
+hard texts. The memo encoder serves the others: it tokenises only pieces that it has not seen
+before, and cuts a text where pre-tokens end whatever surrounds them and the normalizer does not act
+across:
 
     blanks   before an ASCII blank: nothing composes with it
-    marks    also on both sides of ASCII punctuation before an ASCII byte, where each mark stands
-             alone; before another byte it may be the base of a composed letter, as in = + U+0338
+    marks    also on both sides of ASCII punctuation before an ASCII byte; before another byte it
+             may be the base of a composed letter, as in = + U+0338
     classes  also between ASCII letters, digits and punctuation, except after an apostrophe ('s is
              one pre-token): no other alternative of GPT-2's expression mixes two of these
 """

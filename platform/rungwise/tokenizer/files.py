@@ -134,18 +134,15 @@ def _read_vocab_txt(file: SourceFile, config: TokenizerFileConfig) -> Tokenizer:
     for index, line in enumerate(lines):
         piece = line.removesuffix("\r")
         if not piece:
-            raise DataError(f"{_KEY}: {file.uri} line {index + 1}: expected a piece, found nothing")
+            raise _fault(file, "expected a piece, found nothing", index + 1)
         if piece in pieces:
-            raise DataError(
-                f"{_KEY}: {file.uri} line {index + 1}: {piece!r} is on line {pieces[piece] + 1} too"
-            )
+            raise _fault(file, f"{piece!r} is on line {pieces[piece] + 1} too", index + 1)
         pieces[piece] = index
     unknown = next((name for name in ROLE_NAMES["unk"] if name in pieces), None)
     if unknown is None:
-        raise DataError(
-            f"{_KEY}: {file.uri} has no unknown token among its {len(pieces):,} lines (looked for "
-            f"{', '.join(ROLE_NAMES['unk'])}); is it a WordPiece vocabulary?"
-        )
+        names = ", ".join(ROLE_NAMES["unk"])
+        problem = f"no unknown token among its {len(pieces):,} lines (looked for {names})"
+        raise _fault(file, f"{problem}; is it a WordPiece vocabulary?")
     tokenizer = wordpiece(pieces, config.lowercase, config.strip_accents, unknown)
     tokenizer.add_special_tokens([name for name in KNOWN_NAMES if name in pieces])
     return tokenizer
@@ -168,14 +165,11 @@ def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenize
     if not isinstance(vocabulary, dict) or not all(
         isinstance(index, int) for index in vocabulary.values()
     ):
-        raise DataError(f"{_KEY}: {vocabulary_file.uri}: expected an object of token to id")
+        raise _fault(vocabulary_file, "expected an object of token to id")
     by_id: dict[int, str] = {}
     for token, index in vocabulary.items():
-        if by_id.setdefault(index, token) != token:
-            raise DataError(
-                f"{_KEY}: {vocabulary_file.uri}: {by_id[index]!r} and {token!r} have the same "
-                f"id {index}"
-            )
+        if (other := by_id.setdefault(index, token)) != token:
+            raise _fault(vocabulary_file, f"{other!r} and {token!r} have the same id {index}")
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(read_text(merges_file, _KEY).split("\n"), start=1):
         line = line.removesuffix("\r")
@@ -183,15 +177,10 @@ def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenize
             continue
         left, _, right = line.partition(" ")
         if not right or " " in right:
-            raise DataError(
-                f"{_KEY}: {merges_file.uri} line {number}: expected two pieces, found {line!r}"
-            )
+            raise _fault(merges_file, f"expected two pieces, found {line!r}", number)
         for piece in (left, right, left + right):
             if piece not in vocabulary:
-                raise DataError(
-                    f"{_KEY}: {merges_file.uri} line {number}: {piece!r} is not in "
-                    f"{vocabulary_file.name}"
-                )
+                raise _fault(merges_file, f"{piece!r} is not in {vocabulary_file.name}", number)
         merges.append((left, right))
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -218,13 +207,15 @@ def _parse_json(file: SourceFile, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{_KEY}: {file.uri} line {error.lineno} is not JSON: {error.msg}"
-        ) from error
+        raise _fault(file, f"not JSON: {error.msg}", error.lineno) from error
     except RecursionError:
-        raise DataError(
-            f"{_KEY}: {file.uri}: expected a vocabulary, found values that are nested too deeply"
-        ) from None
+        problem = "expected a vocabulary, found values that are nested too deeply"
+        raise _fault(file, problem) from None
+
+
+def _fault(file: SourceFile, problem: str, line: int | None = None) -> DataError:
+    place = file.uri if line is None else f"{file.uri} line {line}"
+    return DataError(f"{_KEY}: {place}: {problem}")
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:

@@ -195,7 +195,7 @@ def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int6
     if len(odd):
         raise DataError(
             f"spans: expected pairs of a start and an end, found {counts[odd[0]]} numbers for "
-            f"{_quote(texts[odd[0]])}"
+            f"{texts[odd[0]].as_py()!r:.40}"
         )
     pairs = spans.flatten().to_numpy().reshape(-1, 2)
     text = np.repeat(np.arange(len(texts)), counts // 2)
@@ -207,11 +207,6 @@ def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int6
         start, end = pairs[bad[0]]
         raise DataError(
             f"spans: expected 0 <= start < end <= {characters[bad[0]]}, the characters of "
-            f"{_quote(texts[text[bad[0]]])}; found [{start}, {end})"
+            f"{texts[text[bad[0]]].as_py()!r:.40}; found [{start}, {end})"
         )
     return np.column_stack([text, pairs]).astype(np.int64)
-
-
-def _quote(text: pa.StringScalar) -> str:
-    content = text.as_py()
-    return repr(content if len(content) <= 40 else content[:37] + "...")

@@ -221,14 +221,12 @@ def encode_corpus(
             "instances.masking.unit is phrase, but the corpus holds no spans; name spans_field in "
             "a jsonl or parquet source, or set instances.masking.unit=whole_word"
         )
-    task = EncodeTask(
-        config,
-        inputs["corpus"].folder,
-        inputs["tokenizer"].folder,
-        output,
-        SharedResults.beside(output),
-        _encoder(corpus, inputs, context),
-    )
+    folders = inputs["corpus"].folder, inputs["tokenizer"].folder
+    sample = sample_corpus(folders[0], corpus.file_names("train"))
+    choice = choose_encoder(load_tokenizer(folders[1]), sample)
+    if choice.notice is not None:
+        context.report.note(choice.notice)
+    task = EncodeTask(config, *folders, output, SharedResults.beside(output), choice)
     orders = list(_list_orders(config, corpus, inputs))
     counts = count_no_tokens(tokenizer.vocab_size)
     rows = build_files(orders, task, output, context.report, lambda row, _: add_counts(row, counts))
@@ -250,15 +248,6 @@ def _list_orders(
         if row.documents:
             facts = settings | {"source": row.source, "text": files[row.file]["sha256"]}
             yield FileOrder(row, fingerprint(facts, 32))
-
-
-def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
-    sample = sample_corpus(inputs["corpus"].folder, corpus.file_names("train"))
-    tokenizer = load_tokenizer(inputs["tokenizer"].folder)
-    choice = choose_encoder(tokenizer, sample)
-    if choice.notice is not None:
-        context.report.note(choice.notice)
-    return choice
 
 
 def count_no_tokens(vocab_size: int) -> TokenCounts:

@@ -24,12 +24,9 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.hub import local_copy, pin, pin_all
 from rungwise.core.storage.outside import digest
 from rungwise.core.storage.source_files import find_files
-from rungwise.corpus.config import CorpusConfig
-from rungwise.corpus.files import input_digests
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.formats.guess import guess_format
 from rungwise.tasks.stage import TASK
 from tests.conftest import small_recipe, write_corpus
 from tests.hub_server import Hub, go_to, hub
@@ -117,34 +114,6 @@ def test_a_labelled_set_is_the_same_artifact_from_the_hub_and_from_disk(
     made = [files_of(stage, tmp_path / str(n)) for n, stage in enumerate(stages)]
     assert made[0] == made[1]
     assert len(made[0]) == 3
-
-
-@pytest.mark.parametrize(
-    ("kind", "path"),
-    [
-        ("parquet", "train.parquet"),
-        ("jsonl", "*.jsonl*"),
-        ("text", "train.txt"),
-        ("arrow", "saved"),
-    ],
-)
-def test_a_corpus_has_the_same_digest_from_the_hub_and_from_disk(
-    server: Hub, tmp_path: Path, kind: str, path: str
-) -> None:
-    files = write_files(tmp_path / "files")
-    server.push_folder("datasets/org/name", files)
-    configs = [
-        validate(CorpusConfig, {"sources": [{"kind": kind, "paths": [f"{place}/{path}"]}]})
-        for place in ("hf://datasets/org/name", str(files))
-    ]
-    assert input_digests(configs[0]) == input_digests(configs[1])
-
-
-def test_a_folder_that_datasets_saved_is_guessed(tmp_path: Path) -> None:
-    files = write_files(tmp_path / "files")
-    guess = guess_format(str(files / "saved"))
-    assert guess.form["layout"] == "parquet"
-    assert guess.labels == {"a": 20, "b": 20}
 
 
 def test_a_moved_revision_changes_the_fingerprint_and_an_equal_one_does_not(

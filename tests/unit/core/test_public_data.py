@@ -8,7 +8,6 @@ import io
 import json
 import string
 import tarfile
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ from rungwise.core.public_data import (
 )
 from rungwise.core.storage.hub import BoundedFile
 from rungwise.core.storage.outside import list_matching_files
-from tests.conftest import REPOSITORY, mounted_disk
+from tests.conftest import REPOSITORY
 from tests.file_server import FileServer, serving
 
 CONTENT = bytes(range(256)) * 4000
@@ -128,20 +127,6 @@ def test_what_is_not_the_published_file_is_refused(tmp_path: Path, content: byte
     assert files_below(tmp_path) == []
 
 
-def test_a_server_that_drips_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rungwise.core.storage.hub._PATIENCE_SECONDS", 0.2)
-    begin = time.monotonic()
-    with serving(FileServer(lambda path: CONTENT, pause=0.05)) as server:
-        with pytest.raises(UserError, match=r"[1-9] bytes have come, slower than 10,000 a second"):
-            fetch_set(one_file(), tmp_path, server.url, lambda line: None)
-        assert time.monotonic() - begin < 5
-
-
-def test_a_file_for_which_there_is_no_room_is_not_begun(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"http://big: no room for its 1,0{3},0{3},"):
-        BoundedFile(tmp_path / "x", "wb", 10**18, "http://big")
-
-
 def test_a_file_that_has_moved_and_a_server_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,14 +136,6 @@ def test_a_file_that_has_moved_and_a_server_that_is_gone(
         fetch_set(one_file(), tmp_path, server.url, lambda line: None)
     with pytest.raises(UserError, match=r"cannot be fetched \(.*refused"):
         fetch_set(one_file(), tmp_path, server.url, lambda line: None)
-
-
-def test_a_full_disk_leaves_no_half_file(server: FileServer, tmp_path: Path) -> None:
-    with mounted_disk(tmp_path / "disk", "1500k") as place:
-        with pytest.raises(UserError, match="no room left on the disk"):
-            fetch_set(one_file(), place, server.url, lambda line: None)  # twice the file
-        assert missing_files(one_file(), place) == [NAME]
-        assert not any(path.is_file() for path in (place / "tasks").rglob("*"))
 
 
 def test_a_disk_that_fills_while_it_downloads(

@@ -24,22 +24,13 @@ from rungwise.corpus.building.held_out import (
 from rungwise.corpus.building.range_builder import split_keys
 from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning.duplicates import DocumentDecision
-from rungwise.corpus.cleaning.overlap import (
-    TRAINING,
-    add_hashes,
-    find_passages,
-    hash_passages,
-    make_filter,
-    passage_rows,
-    select_common,
-)
+from rungwise.corpus.cleaning.overlap import add_hashes, make_filter, select_common
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import Document, RawDocument, text_digest
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.measure import MeasureConfig, measure
-from tests.conftest import made_up_sentences
 from tests.summaries import standing
 
 
@@ -220,29 +211,6 @@ def test_text_of_a_template_stays_and_so_does_what_a_recipe_keeps(
     assert written == {file.file for file in summary.files}
 
 
-def test_ranges_and_partitions_change_nothing() -> None:
-    rng = random.Random(1)
-    train = [[draw_sentence(rng, 14) for _ in range(5)] for _ in range(30)]
-    held_out = [[*rng.choice(train)[1:4], draw_sentence(rng, 14)] for _ in range(10)]
-    passages = [hash_passages(held_out[:4]), hash_passages(held_out[4:])]
-    filter_ = make_filter(sum(map(len, passages)))
-    for hashes in passages:
-        add_hashes(filter_, hashes)
-    results = []
-    for partitions, cut in ((1, 30), (7, 11)):
-        parts = [select_common(hash_passages(some), filter_) for some in (train[:cut], train[cut:])]
-        rows = [passage_rows(hashes, TRAINING, partitions) for hashes in parts]
-        rows += [passage_rows(hashes, number, partitions) for number, hashes in enumerate(passages)]
-        table = pa.concat_tables(rows)
-        number = table["partition"].to_numpy()
-        places = [find_passages(table.filter(pa.array(number == one))) for one in range(partitions)]
-        together = np.concatenate(places)
-        results.append(together[np.lexsort(together.T[::-1])].tolist())
-    assert results[0] == results[1]
-    every = np.concatenate(passages)
-    assert len(results[0]) == np.isin(every, hash_passages(train)).sum() > 0
-
-
 def test_a_filter_holds_what_was_added_and_a_tenth_of_others() -> None:
     rng = np.random.default_rng(0)
     members, others = rng.integers(0, 1 << 64, (2, 50_000), np.uint64)
@@ -403,45 +371,6 @@ def write(documents: list[RawDocument], folder: Path, fraction: float) -> Corpus
     rules = validate(DocumentRules, {"held_out_fraction": fraction})
     half = len(documents) // 2
     return write_corpus([documents[:half], documents[half:]], rules, "x", Folder.at(folder))
-
-
-@pytest.mark.parametrize("fraction", [0.05, 0.1, 0.3])
-@pytest.mark.parametrize(
-    "sentences",
-    [[900, 2000, 1200, 2500], [800] * 8, [3000], [5000, *[12] * 60], [40] * 30],
-    ids=["four books", "eight equal books", "one book", "a book and notes", "short stories"],
-)
-def test_the_share_of_words_holds(tmp_path: Path, sentences: list[int], fraction: float) -> None:
-    """Every sentence is in one split, in its place, and long documents give a passage each."""
-    raw = []
-    for number, count in enumerate(sentences):
-        # No sentence stands in training too.
-        lines = [f"{line[:-1]} {at}." for at, line in enumerate(made_up_sentences(number, count))]
-        paragraphs = [" ".join(lines[at : at + 6]) for at in range(0, count, 6)]
-        raw.append(RawDocument(f"d{number}", "x", paragraphs))
-    summary = write(raw, tmp_path, fraction)
-    share = summary.words.validation / summary.words.total
-    assert abs(share - fraction) <= 0.2 * fraction
-    folder = Folder.at(tmp_path)
-    parts = [
-        (one, split)
-        for split in ("train", "validation")
-        for name in summary.file_names(split)
-        for one in read_documents(folder, name)
-    ]
-    for document in raw:
-        own = [each for each in parts if each[0].id.partition("#")[0] == document.id]
-        own.sort(key=lambda each: each[0].id)
-        text = " ".join(sentence for one, _ in own for sentence in one.sentences)
-        assert text == " ".join(document.paragraphs)
-        if len(own) > 1:
-            assert [one.id for one, _ in own] == [f"{document.id}#{n + 1}" for n in range(len(own))]
-            assert [split for _, split in own].count("validation") == 1
-            for one, _ in own:
-                assert one.paragraph_starts[0] == 0
-                assert len(" ".join(one.sentences)) >= 50
-    assert any(one.id.endswith("#1") for one, _ in parts) or len(sentences) > 20
-    assert f"{summary.words.validation:,} words held out" in summary.headline
 
 
 def test_phrases_go_with_their_sentences(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from rungwise.core.configuration.config import Config, validate
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer import (
@@ -22,7 +21,6 @@ from rungwise.tokenizer import (
     UNK_ID,
     ByteBpeConfig,
     CharacterConfig,
-    TokenizerConfig,
     TokenizerSummary,
     UnigramConfig,
     WordConfig,
@@ -30,7 +28,7 @@ from rungwise.tokenizer import (
     load_tokenizer,
     train,
 )
-from rungwise.tokenizer.building import _rate, train_tokenizer
+from rungwise.tokenizer.building import train_tokenizer
 from rungwise.tokenizer.config import TrainedConfig
 from tests.corpora import corpus_of_sentences
 
@@ -39,10 +37,6 @@ TEXT = [
     "Strawberries and blueberries are berries.",
     "私は Tokyo に住む naïve café",
 ] * 5
-
-
-class Block(Config):
-    tokenizer: TokenizerConfig
 
 
 KINDS: dict[str, type[TrainedConfig]] = {
@@ -207,22 +201,6 @@ def test_accents_are_a_key_of_their_own(kind: str, lowercase: bool, strip: bool)
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"kind": "wordpeice"}, "kind: expected one of wordpiece, byte_bpe.*did you mean"),
-        ({}, "tokenizer.kind: expected one of .*; this key is missing"),
-        ("wordpiece", "tokenizer: input should be a valid dictionary"),
-        ({"kind": "unigram", "min_frequency": 2}, "tokenizer.min_frequency: unknown key"),
-        ({"kind": "word", "vocab_sise": 16}, "did you mean 'vocab_size'"),
-        ({"kind": "file"}, "tokenizer.path: this key is missing"),
-    ],
-)
-def test_a_wrong_block_is_refused_with_its_key(data: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        validate(Block, {"tokenizer": data})
-
-
-@pytest.mark.parametrize(
     ("kind", "size", "message"),
     [
         ("wordpiece", 16, "different characters that .*; raise it to more than"),
@@ -240,14 +218,3 @@ def test_a_vocabulary_that_the_text_cannot_give_is_refused(
     assert Folder.at(tmp_path / "t").names() == []
     if kind == "unigram":
         assert "min_frequency" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("tokens_per_word", "characters_per_token", "expected"),
-    [(1.5, 4.0, "1.50 tokens a word"), (63.0, 0.9, "1.11 tokens a character")],
-)
-def test_tokens_are_told_by_what_the_language_counts(
-    tokens_per_word: float, characters_per_token: float, expected: str
-) -> None:
-    measured = {"tokens_per_word": tokens_per_word, "characters_per_token": characters_per_token}
-    assert _rate(measured) == expected

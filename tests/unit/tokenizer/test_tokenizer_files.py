@@ -161,7 +161,7 @@ BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
     "twice": ({"vocab.txt": "[UNK]\na\nb\na\n"}, r"vocab\.txt line 4: 'a' is on line 2 too"),
     "no unknown": ({"vocab.txt": "a\nb\n"}, r"no unknown token among its 2 lines .*\[UNK\], <unk>"),
     "latin-1": ({"vocab.txt": b"[UNK]\ncaf\xe9\n"}, r"vocab\.txt line 2 is not UTF-8"),
-    "half a JSON": ({"tokenizer.json": '{\n"version": '}, r"tokenizer\.json line 2 is not JSON"),
+    "half a JSON": ({"tokenizer.json": '{\n"version": '}, r"tokenizer\.json line 2: not JSON"),
     "other JSON": ({"tokenizer.json": '{"a": 1}'}, "not a tokenizer.json of the tokenizers"),
     "no merges": ({"vocab.json": "{}"}, r"merges\.txt is missing beside it"),
     "no vocabulary": ({"merges.txt": MERGES}, r"vocab\.json is missing beside it"),

@@ -1,10 +1,8 @@
 """Files of the Hugging Face hub: hf://datasets/ORG/NAME@REVISION/PATH, and hf://ORG/NAME of models.
 
-A branch is replaced by its commit when a recipe is read, so that records name what was read. What
-is read is first copied to the cache of this machine (HF_HOME/hub/rungwise), so that it is hashed as
-any file and a later run needs no network. A copy is checked against the size and the digest in the
-listing of the commit, and nothing that a server sends names a file unless it is hexadecimal. What a
-server may send is bounded in bytes and time.
+A branch is replaced by its commit when a recipe is read. Files are copied to a cache of this
+machine (HF_HOME/hub/rungwise) and checked against the listing of the commit; nothing that a server
+sends names a file unless it is hexadecimal, and all it sends is bounded in bytes and time.
 
     listings/COMMIT.json    size and digest of each file
     blobs/DIGEST            content, once

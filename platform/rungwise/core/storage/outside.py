@@ -12,16 +12,21 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public_data import how_to_get
-from rungwise.core.storage.source_files import SourceFile, data_files, find_files, from_here
+from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.source_files import SourceFile, data_files, find_files
 from rungwise.core.storage.store_errors import explain_connection_errors
 
+_THREADS = 16
 # Files (also .gz), folders and globs, local, s3:// or hf://, and members of .zip and .tar; one or a
 # list.
 Paths = Annotated[
@@ -41,8 +46,10 @@ def match_files(
         with explain_connection_errors(pattern, key):
             matched = data_files(find(pattern))
         if not matched:
+            is_relative = not is_remote(pattern) and not Path(pattern).is_absolute()
             raise ConfigError(
-                f"{key}: no file matches {pattern!r}{from_here(pattern)}; expected a file, "
+                f"{key}: no file matches {pattern!r}"
+                f"{f' in {Path.cwd()}' if is_relative else ''}; expected a file, "
                 f"folder or glob{how_to_get(pattern)}"
             )
         for file in matched:
@@ -67,16 +74,39 @@ def list_matching_files(patterns: Sequence[str], key: str) -> list[SourceFile]:
 
 
 def digest(patterns: Sequence[str], key: str) -> dict[str, Any]:
-    """The number of matching files, their size, and one digest of their names and bytes."""
-    files, sha256 = list_matching_files(patterns, key), hashlib.sha256()
-    for file in files:
-        with explain_connection_errors(file.uri, key):
-            sha256.update(f"{file.name}\0{file.digest()}\n".encode())
+    """Return `digest_files` of the matching files."""
+    return digest_files(list_matching_files(patterns, key), key)
+
+
+def digest_files(files: Sequence[SourceFile], key: str) -> dict[str, Any]:
+    """Return the number of files, their size, and one digest of their names and bytes."""
+    hashes = zip(files, hash_files(files, key), strict=True)
+    lines = "".join(f"{file.name}\0{digest}\n" for file, digest in hashes)
     return {
         "files": len(files),
         "bytes": sum(file.size_bytes for file in files),
-        "sha256": sha256.hexdigest(),
+        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
     }
+
+
+def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
+    """Return a digest of the bytes of each file: of an object the store's ETag and size, else the
+    SHA-256, or that of the SHA-256s of its blocks if it has several; store errors name `key`."""
+
+    def hash_block(block: tuple[SourceFile, int]) -> bytes:
+        file, number = block
+        with explain_connection_errors(file.uri, key):
+            return file.block_digest(number)
+
+    blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        hashes = iter(list(pool.map(hash_block, blocks)))
+    digests = []
+    for file in files:
+        own = [] if file.tag else list(islice(hashes, file.num_blocks))
+        whole = own[0] if len(own) == 1 else hashlib.sha256(b"".join(own)).digest()
+        digests.append(f"{file.tag}-{file.size_bytes}" if file.tag else whole.hex())
+    return digests
 
 
 _PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?", re.IGNORECASE)

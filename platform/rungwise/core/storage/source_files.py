@@ -5,7 +5,6 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from fsspec.utils import glob_translate
@@ -35,13 +34,6 @@ class SourceFile:
     def num_blocks(self) -> int:
         """The number of blocks that are hashed separately; 1 for an empty file."""
         return max(1, -(-self.size_bytes // self.BLOCK_BYTES))
-
-    def digest(self) -> str:
-        """A digest of the bytes. On S3: the store's ETag and size. For a local file: the SHA-256,
-        or the SHA-256 of the SHA-256s of its blocks if it has several."""
-        if self.tag:
-            return f"{self.tag}-{self.size_bytes}"
-        return digest_of_blocks([self.block_digest(n) for n in range(self.num_blocks)])
 
     def block_digest(self, number: int) -> bytes:
         with self.open() as stream:
@@ -94,10 +86,6 @@ def data_files(files: Sequence[SourceFile]) -> list[SourceFile]:
     return [file for file in files if not _BESIDE_ARROW.fullmatch(file.name.rpartition("/")[2])]
 
 
-def digest_of_blocks(digests: Sequence[bytes]) -> str:
-    return (digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()).hex()
-
-
 def find_files(pattern: str) -> list[SourceFile]:
     """List the files that a path, a folder (recursively) or a glob matches, sorted, without hidden
     ones; empty if nothing matches.
@@ -128,11 +116,6 @@ def find_files(pattern: str) -> list[SourceFile]:
             uri = fs.unstrip_protocol(name) if is_remote(pattern) else str(name)
             files.append(SourceFile(uri, relative, int(info["size"]), object_tag(info)))
     return files
-
-
-def from_here(path: str) -> str:
-    """Say from where a relative path was looked for; "" for another."""
-    return "" if is_remote(path) or Path(path).is_absolute() else f" in {Path.cwd()}"
 
 
 def _split(pattern: str) -> tuple[Any, str, str]:

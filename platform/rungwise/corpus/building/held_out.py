@@ -1,13 +1,8 @@
 """Hold out a share of the text, in bytes, which are one unit for all languages.
 
 A document is held out if its split key, a hash of its text, is small. While that gives the share to
-within a fifth, as it does with many documents, text that is added moves no document. Otherwise
-
-    long documents   ──> a passage of the share of each is held out, the rest is trained on: whole
-                         paragraphs, or else sentences, words or characters
-    other documents  ──> those with the smallest keys are held out, up to the share; of the next,
-                         a passage if the share would not hold otherwise
-"""
+within a fifth, as it does with many documents, text that is added moves no document. Otherwise a
+passage of each long document is held out, and of the others those with the smallest keys."""
 
 import hashlib
 from collections.abc import Callable, Sequence

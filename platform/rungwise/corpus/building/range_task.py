@@ -2,17 +2,8 @@
 
 What a range gives depends on nothing but its text and what the comparison with other ranges
 (stage.py) says of it, and is a shared result (core/stages/notes.py), which a stage that was
-killed, or of a corpus that has grown, finds again:
-
-    of pieces of a range      text.arrow, keys.arrow: all documents in source order, and their keys
-    of a range in training    train.parquet or train-{part}.parquet, its shards; held-out.arrow, its
-                              held-out documents; held-out.passages, train.passages: hashes
-    of held-out documents     validation.parquet or validation-{part}.parquet
-
-The passes leave files for each other in `{output}/staging`: which rows of which results a range is
-({range}.read.json), the result of writing it ({range}.train), and positions (`PositionFiles`). In
-the artifact, the number of the range follows the split in the names of shards.
-"""
+killed, or of a corpus that has grown, finds again. The passes leave files for each other in
+`{output}/staging`. In the artifact, the number of the range follows the split in a shard's name."""
 
 import hashlib
 import json
@@ -100,35 +91,6 @@ def write_training_shards(
         passages.write(hash_passages(training["sentences"].to_pylist()).tobytes())
         parts.append(table.filter(pa.array(held_out)))
     return TrainingShards(files.close(), pa.concat_tables(parts))
-
-
-def write_held_out_shards(
-    source: str,
-    table: pa.Table,
-    passages: np.ndarray,
-    rules: DocumentRules,
-    output: Folder,
-    keep_repeats: bool,
-) -> RangeReport:
-    """Write the validation files of a range; count the text that stands in training, and leave it
-    out unless `keep_repeats`. `passages`, (N,), index `hash_passages`."""
-    files = _SplitFiles(VALIDATION, source, rules, output)
-    if len(passages):
-        marks = mark_sentences(table, passages)
-        shorter, too_short = keep_sentences(table, ~marks, rules.minimum_characters)
-        stays = np.ones(table.num_rows, bool)
-        stays[too_short] = False
-        new = shorter.filter(pa.array(stays))
-        old_bytes, new_bytes = (sum(one["bytes"].to_pylist()) for one in (table, new))
-        files.report.repeated_bytes = old_bytes - new_bytes
-        files.report.repeats_stay = keep_repeats
-        if not keep_repeats:
-            for row in too_short.tolist():
-                text = table["sentences"][row].as_py()
-                files.report.drop(STANDS_IN_TRAINING, table["id"][row].as_py(), text)
-            table = new
-    files.add(table)
-    return files.close()
 
 
 class _SplitFiles:
@@ -426,13 +388,33 @@ class RangeTask:
         if (plain := self.shared.read(result)) is None:
             with open_tables(training, _HELD_OUT_FILE) as reader:
                 table = reader.read_all()
-            source, folder = self._source(range), self.shared[result]
-            report = write_held_out_shards(
-                source, table, passages, self.config, folder, keep_repeats
-            )
+            files = _SplitFiles(VALIDATION, self._source(range), self.config, self.shared[result])
+            if len(passages):
+                table = self._mark_repeats(table, passages, files.report, keep_repeats)
+            files.add(table)
+            report = files.close()
             plain = report.to_plain()
             self.shared.write(result, plain, report.sha256)
         return self._place_shards(result, range, plain)
+
+    def _mark_repeats(
+        self, table: pa.Table, passages: np.ndarray, report: RangeReport, keep_repeats: bool
+    ) -> pa.Table:
+        """Count the held-out text that stands in training; leave it out unless `keep_repeats`."""
+        marks = mark_sentences(table, passages)
+        shorter, too_short = keep_sentences(table, ~marks, self.config.minimum_characters)
+        stays = np.ones(table.num_rows, bool)
+        stays[too_short] = False
+        new = shorter.filter(pa.array(stays))
+        old_bytes, new_bytes = (sum(one["bytes"].to_pylist()) for one in (table, new))
+        report.repeated_bytes = old_bytes - new_bytes
+        report.repeats_stay = keep_repeats
+        if keep_repeats:
+            return table
+        for row in too_short.tolist():
+            text = table["sentences"][row].as_py()
+            report.drop(STANDS_IN_TRAINING, table["id"][row].as_py(), text)
+        return new
 
     def _source(self, range: Range) -> str:
         return source_names(self.config.sources)[range.source]

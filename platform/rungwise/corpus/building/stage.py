@@ -4,13 +4,10 @@
                                                                    └──> held-out documents
     held-out documents ── passages ──> what stands in training ── write ──> validation files
 
-Each range is read, and later written, by one task (range_task.py); a task takes several. Text stays
-where it was read to. To compare documents, keys (digests, names, signature bands and hashes of
-passages) are shuffled by value into partitions; one task decides each partition and writes the
-positions of what it found for the tasks that write shards. The driver holds a report per range, a
-filter of bits of at most 256 MiB (overlap.py), and nothing else that grows with documents. The
-result depends on the ranges, not on tasks or workers.
-"""
+Text stays where it was read to: keys alone (digests, names, signature bands, hashes of passages)
+are shuffled by value into partitions. The driver holds a report per range, a filter of bits of at
+most 256 MiB (overlap.py), and nothing else that grows. The result depends on the ranges, not on
+tasks or workers."""
 
 import functools
 import json

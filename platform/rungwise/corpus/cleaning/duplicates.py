@@ -1,16 +1,10 @@
-"""Find documents to drop: exact copies, near-duplicates; and documents with the same id.
+"""Find documents to drop: exact copies, near-duplicates; and documents with the same id. Only keys
+are compared, one partition at a time. Of equal or similar texts, the first by range and row stays.
 
-Only keys are compared, one partition at a time. Of equal texts, and of texts that resemble each
-other, the first by range and row is kept.
-
-Similarity is the Jaccard index of the sets of shingles, runs of nine characters (Broder 1997;
-Leskovec, Rajaraman and Ullman, chapter 3). The signature is a one-permutation MinHash: the top bits
-of a shingle's hash select one of `permutations` slots, which keeps the smallest remainder (Li, Owen
-and Zhang 2012). An empty slot copies another, chosen by a hash of the slot alone (Shrivastava 2017,
-arXiv:1703.04664). `bands` of `rows` slots are compared as one, so documents of similarity s share a
-bucket with probability 1 - (1 - s^rows)^bands. The first document of a bucket marks those with a
-similar signature; then the rest of the bucket repeats this. A document is dropped if any bucket
-marks it, so text that comes after all other drops none of it.
+Similarity is the Jaccard index of the sets of shingles, runs of nine characters (Broder 1997). The
+signature is a one-permutation MinHash (Li, Owen and Zhang 2012), whose empty slots copy others
+(Shrivastava 2017, arXiv:1703.04664). `bands` of `rows` slots are compared as one, so documents of
+similarity s share a bucket with probability 1 - (1 - s^rows)^bands.
 
 P permutations (slots)
 """
@@ -51,23 +45,24 @@ def key_rows(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
     both = pa.concat_arrays([keys[column].combine_chunks() for column in ("digest", "name")])
     # Documents of one name and one text are copies, not an error.
     texts = _words(keys["digest"].combine_chunks())["high"].astype(np.uint64)
-    return _table(
-        both,
-        np.repeat(np.array([_TEXT, _NAME], np.int8), count),
-        np.full(2 * count, number, np.int64),
-        np.tile(np.arange(count), 2),
-        np.concatenate([keys["split"].to_numpy(), texts]),
-        np.concatenate([keys["bytes"].to_numpy(), np.zeros(count, np.int64)]),
-        num_partitions,
-    )
+    columns = {
+        "kind": np.repeat(np.array([_TEXT, _NAME], np.int8), count),
+        "range": np.full(2 * count, number, np.int32),
+        "row": np.tile(np.arange(count, dtype=np.int32), 2),
+        # the split key, or a part of the digest
+        "extra": np.concatenate([keys["split"].to_numpy(), texts]),
+        "bytes": np.concatenate([keys["bytes"].to_numpy(), np.zeros(count, np.int64)]),
+    }
+    return _table(both, columns, num_partitions)
 
 
 def mark_rows(marks: set[bytes], num_partitions: int) -> pa.Table:
     """Return a row per digest marked as a near-duplicate."""
     digests = pa.array(sorted(marks), pa.binary(16))
-    zeros = np.zeros(len(digests), np.int64)
-    kinds = np.full(len(digests), _MARK, np.int8)
-    return _table(digests, kinds, zeros, zeros, zeros.astype(np.uint64), zeros, num_partitions)
+    types = {"range": np.int32, "row": np.int32, "extra": np.uint64, "bytes": np.int64}
+    zeros = {name: np.zeros(len(digests), kind) for name, kind in types.items()}
+    columns = {"kind": np.full(len(digests), _MARK, np.int8), **zeros}
+    return _table(digests, columns, num_partitions)
 
 
 def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> DocumentDecision:
@@ -106,27 +101,9 @@ def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> DocumentDecisio
     )
 
 
-def _table(
-    keys: pa.Array,
-    kinds: np.ndarray,
-    ranges: np.ndarray,
-    rows: np.ndarray,
-    extra: np.ndarray,
-    sizes: np.ndarray,
-    num_partitions: int,
-) -> pa.Table:
+def _table(keys: pa.Array, columns: dict[str, np.ndarray], num_partitions: int) -> pa.Table:
     partition = _words(keys)["high"].astype(np.uint64) % np.uint64(num_partitions)
-    return pa.table(
-        {
-            "partition": partition.astype(np.int64),
-            "kind": kinds,
-            "key": keys,
-            "range": ranges.astype(np.int32),
-            "row": rows.astype(np.int32),
-            "extra": extra,  # the split key, or a part of the digest
-            "bytes": sizes,
-        }
-    )
+    return pa.table({"partition": partition.astype(np.int64), "key": keys, **columns})
 
 
 def _words(keys: pa.Array) -> Any:

@@ -1,18 +1,12 @@
-"""Find the passages of held-out documents that stand in training documents too, and take them out.
-
-A held-out sentence stands in training if
-
-- a training sentence has all its words, five or more; or
-- it shares a word of a run of 13 words with a training document (Brown et al. 2020,
-  arXiv:2005.14165, appendix C); or
-- it lies in a paragraph of which 70 % stands in training by these two rules: a near-duplicate.
-
-Words are runs of letters and digits in any case, and single characters of scripts without blanks,
-so punctuation and line breaks make no difference.
+"""Find the passages of held-out documents that stand in training documents too, and take them out:
+sentences of five words or more, runs of 13 words (Brown et al. 2020, arXiv:2005.14165, appendix C),
+and paragraphs of which 70 % stands in training by these. Words are runs of letters and digits in
+any case, and single characters of scripts without blanks.
 
 N passages: runs of words, then sentences
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -33,6 +27,7 @@ _PARAGRAPH_SHARE = 0.7
 ROW_BYTES = 24
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _CHARACTERS_AT_ONCE = 1 << 20
+_GAP = re.compile("[ \n]")
 _NONE = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
 
 
@@ -96,6 +91,20 @@ def batch_sentences(documents: Iterable[Sequence[str]]) -> Iterator[list[str]]:
 def hash_words(lines: Sequence[str]) -> Words:
     """Hash the words of sentences with marks between documents."""
     text = "\n".join(lines).lower()
+    # In slices between words, since the arrays take dozens of bytes a character.
+    slices, begin, line, document = [Words(*_NONE)], 0, 0, 0
+    while begin < len(text):
+        gap = _GAP.search(text, begin + _CHARACTERS_AT_ONCE)
+        end = gap.end() if gap else len(text)
+        words = _hash_slice(text[begin:end])
+        slices.append(Words(words.hashes, words.line + line, words.document + document))
+        line += text.count("\n", begin, end)
+        document += text.count(DOCUMENT, begin, end)
+        begin = end
+    return Words(*map(np.concatenate, zip(*slices, strict=True)))
+
+
+def _hash_slice(text: str) -> Words:
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     inside, alone = is_word(codes), is_word_alone(codes)
     starts = inside.copy()

@@ -1,11 +1,6 @@
-"""Rules that tell prose from tables, lists, blobs and boilerplate in any language; and how many
-words change if accents are dropped, as BERT's lower-casing does.
-
-These are the rules of Rae et al. 2021 (arXiv:2112.11446, appendix A1.1) that need no word list,
-with three changes: the share of words with a letter is replaced by the shares of letters and digits
-among characters, as Chinese has no blanks; the mean word length by the longest word; and repeated
-lines by repeated sentences.
-"""
+"""Rules that tell prose from tables, lists, blobs and boilerplate in any language, after Rae et al.
+2021 (arXiv:2112.11446, appendix A1.1) without blanks or word lists; and how many words change if
+accents are dropped, as BERT's lower-casing does."""
 
 import functools
 import re

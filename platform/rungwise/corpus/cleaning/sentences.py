@@ -4,18 +4,10 @@
         ["Dr. Smith paid $3.50.", '"Why?" he asked.']
 
 A sentence ends at . ! ? … with its closing quotes and brackets, before white space and a capital, a
-digit or an opening quote. In Chinese and Japanese it ends at 。！？, and at …… after a word, with
-closing marks, unless a comma or semicolon follows; and at an ASCII stop between two such
-characters. A full stop does not end one
-
-  - after a title or a Latin abbreviation (Mr., e.g., vs.), whatever follows;
-  - after a counting word or a month (No., Fig., Jan.), if a digit or bracket follows;
-  - after a word that may end a sentence (Inc., etc., U.S., an initial), unless the next word
-    usually opens one;
-  - after the number of a list item ("2. Then ...").
-
-In a text without capitals, a small letter opens a sentence as a capital does, and the words above
-match in lower case. A line break always ends a sentence: readers have joined wrapped lines."""
+digit or an opening quote; in Chinese and Japanese at 。！？. A full stop does not end one after a
+title or a Latin abbreviation, after a counting word or a month before a digit, after a word that
+may end a sentence (etc., U.S.) unless an opener follows, nor after the number of a list item. In a
+text without capitals, a small letter opens a sentence too. A line break always ends one."""
 
 # ruff: noqa: RUF001, RUF002  (quotes and stops of other scripts are the subject here)
 import bisect

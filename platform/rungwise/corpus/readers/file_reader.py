@@ -14,6 +14,7 @@ from rungwise.corpus.readers import streams
 TOO_LONG = "too long"
 # A line break does not count towards a document's length.
 BREAK_BYTES = 2
+_PART_BYTES = 1 << 20  # of a line that is too long
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class FileReader:
         be."""
         limit = (maximum_bytes or self.maximum_bytes) + BREAK_BYTES
         start = 0
-        for offset, part, begins, ends in self.line_parts(limit, limit):
+        for offset, part, begins, ends in self.line_parts(limit, min(limit, _PART_BYTES)):
             start = offset if begins else start
             if ends:
                 yield start, offset + len(part) - start, part if begins else None

@@ -1,14 +1,10 @@
-r"""The built-in corpus: documentation on every machine that can run rungwise.
-
-Docstrings of the standard library and of packages are read with `ast`, and nothing is executed. A
-document is a module or a topic of the language reference, labelled with its library. Docstrings
-become English prose, without code, tables and markup:
+r"""The built-in corpus: docstrings of the standard library and of packages, and the topics of the
+language reference, read with `ast`. They become English prose, without code, tables and markup:
 
     prose("Shift it.\n\nParameters\n----------\naxis : int\n    The `axis`.\n\n>>> shift(x)")
         == ["Shift it.", "axis: The axis."]
 
-They mix reST, the numpy and Google dialects and Markdown, so this works line by line, and drops
-lines that do not read as words. A line break in a paragraph ends a sentence."""
+A line break in a paragraph ends a sentence."""
 
 import ast
 import functools

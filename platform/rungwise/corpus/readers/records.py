@@ -50,7 +50,7 @@ class RecordFields:
             if name not in fields:
                 there = ", ".join(sorted(fields)) or "none"
                 detail = f"no field {name!r}; the fields are {there}"
-                return self._skip(at, num_bytes, "no such field", detail, key)
+                return self._reader.skip(at, num_bytes, "no such field", detail, key, self._unit)
         return None
 
     def document(
@@ -63,7 +63,7 @@ class RecordFields:
         text = "" if record[source.text_field] is None else record[source.text_field]
         if not isinstance(text, str):
             detail = f"the field {source.text_field!r} must be text, found {type(text).__name__}"
-            return self._skip(at, num_bytes, "no text", detail, "text_field")
+            return reader.skip(at, num_bytes, "no text", detail, "text_field", self._unit)
         # A lone surrogate, which JSON can hold, counts three.
         if (
             len(text) * 4 > reader.maximum_bytes
@@ -77,7 +77,7 @@ class RecordFields:
                 f"the field {source.spans_field!r} must be a list of [start, end) in characters of "
                 f"the text, such as [[0, 5]], found {spans!r:.60}"
             )
-            return self._skip(at, num_bytes, "no spans", detail, "spans_field")
+            return reader.skip(at, num_bytes, "no spans", detail, "spans_field", self._unit)
         return RawDocument(
             _read_name(record, source.id_field, reader.document_id(at)),
             _read_name(record, source.label_field, reader.label),
@@ -88,11 +88,6 @@ class RecordFields:
             encoding=encoding,
         )
 
-    def _skip(
-        self, at: int | None, num_bytes: int, reason: str, detail: str, key: str
-    ) -> RawDocument:
-        return self._reader.skip(at, num_bytes, reason, detail, key, self._unit)
-
 
 def _read_name(record: Mapping[str, Any], field: str | None, default: str) -> str:
     value = None if field is None else record[field]
@@ -100,7 +95,6 @@ def _read_name(record: Mapping[str, Any], field: str | None, default: str) -> st
 
 
 def _is_list_of_spans(value: Any) -> bool:
-    """Whether `value` is a list of pairs of whole numbers."""
     return isinstance(value, list) and all(
         isinstance(pair, list) and len(pair) == 2 and all(type(place) is int for place in pair)
         for pair in value

@@ -1,15 +1,7 @@
 """The bytes of a file, decompressed as far as they are intact, their lines with offsets, and the
-encoding of bytes that state none.
-
-Memory holds at most a piece and one line, and a line only up to a limit.
-
-    byte order mark, or zero bytes in the places of UTF-16 and UTF-32 ──> that
-    valid UTF-8                                                      ──> UTF-8
-    frequent characters of Chinese, Japanese or Korean               ──> their encoding
-    anything else                                                    ──> charset-normalizer's guess
-
-among the encodings of one byte that the Encoding Standard (https://encoding.spec.whatwg.org) lists.
-"""
+encoding of bytes that state none: one of UTF-16 and UTF-32, UTF-8, one in which characters of
+Chinese, Japanese or Korean are frequent, or charset-normalizer's guess among the encodings of one
+byte of the Encoding Standard (https://encoding.spec.whatwg.org)."""
 
 import bz2
 import codecs
@@ -20,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO
@@ -163,36 +156,36 @@ _PACKED_FACTOR = 3
 _XZ_MEMORY_BYTES = 1 << 30
 
 
+@dataclass
 class _Streams:
     """The content of streams that follow each other in an .xz or .bz2 file, with zeros between them
     or without. Unlike `lzma.open` and `bz2.open`, it takes no damaged stream for the end."""
 
-    def __init__(self, packed: BinaryIO, decompressor: Callable[[], Any]) -> None:
-        self._packed = packed
-        self._new = decompressor
-        self._stream: Any = None
-        self._begin = 0  # where what is not known to be intact begins
+    packed: BinaryIO
+    decompressor: Callable[[], Any]
+    stream: Any = None
+    begin: int = 0  # where what is not known to be intact begins
 
     def tell(self) -> int:
-        return self._begin
+        return self.begin
 
     def read1(self, num_bytes: int) -> bytes:
         """Return at most `num_bytes`, none at the end."""
         while True:
-            if self._stream is None or self._stream.eof:
-                packed = b"" if self._stream is None else self._stream.unused_data
+            if self.stream is None or self.stream.eof:
+                packed = b"" if self.stream is None else self.stream.unused_data
                 while not packed.lstrip(b"\0"):
-                    if not (packed := self._packed.read(_UNPACKED_PIECE)):
+                    if not (packed := self.packed.read(_UNPACKED_PIECE)):
                         return b""
                 packed = packed.lstrip(b"\0")
-                self._begin = self._packed.tell() - len(packed)
-                self._stream = self._new()
+                self.begin = self.packed.tell() - len(packed)
+                self.stream = self.decompressor()
             else:
-                self._begin = self._packed.tell()
-                packed = self._packed.read(_UNPACKED_PIECE) if self._stream.needs_input else b""
-                if self._stream.needs_input and not packed:
+                self.begin = self.packed.tell()
+                packed = self.packed.read(_UNPACKED_PIECE) if self.stream.needs_input else b""
+                if self.stream.needs_input and not packed:
                     raise EOFError
-            if piece := self._stream.decompress(packed, num_bytes):
+            if piece := self.stream.decompress(packed, num_bytes):
                 return piece
 
 
@@ -327,27 +320,24 @@ def split_lines(
     """Yield the lines of `content`, which begins at `offset`, with their breaks (LF, CRLF or CR):
     the offset, the bytes, and whether a line begins and ends there. One of more than
     `maximum_bytes` comes in parts of about `part_bytes`."""
-    rest: list[bytes] = []
-    rest_bytes, begins = 0, True
+    # One buffer, since joining a long line again and again would hold several copies of it.
+    pending, begins = bytearray(), True
     for piece in chain(with_whole_breaks(content), [b""]):
-        rest.append(piece)
-        rest_bytes += len(piece)
-        if piece and rest_bytes <= maximum_bytes and b"\n" not in piece and b"\r" not in piece:
-            continue
-        lines, rest, rest_bytes = b"".join(rest).splitlines(keepends=True), [], 0
-        for line in lines:
-            while len(line) > maximum_bytes:
-                part = cut(line, part_bytes)
+        for line in piece.splitlines(keepends=True) or [piece]:
+            pending += line
+            while len(pending) > maximum_bytes:
+                part = bytes(cut(pending, part_bytes))
+                del pending[: len(part)]
                 yield offset, part, begins, False
-                offset, line, begins = offset + len(part), line[len(part) :], False
-            if piece and not line.endswith((b"\n", b"\r")):
-                rest, rest_bytes = [line], len(line)
-            else:
-                yield offset, line, begins, True
-                offset, begins = offset + len(line), True
+                offset, begins = offset + len(part), False
+            if line.endswith((b"\n", b"\r")) or (pending and not piece):
+                whole = bytes(pending)
+                pending.clear()
+                yield offset, whole, begins, True
+                offset, begins = offset + len(whole), True
 
 
-def cut(line: bytes, num_bytes: int) -> bytes:
+def cut(line: bytearray, num_bytes: int) -> bytearray:
     """Return the beginning of a longer line, up to a blank, or else the end of a character."""
     end = max(line.rfind(blank, num_bytes // 2, num_bytes) for blank in (b" ", b"\t")) + 1
     if not end:

@@ -1,15 +1,11 @@
-"""Read raw documents from text files: plain text, WikiText, and plain-text records of web archives.
-
-A document belongs to the range in which it begins, so a file may be split anywhere. Undecodable or
-too long content becomes a document without text, with its damage, and reading goes on. Ids are
-`{file}` or `{file}:{offset}` in the unpacked content, relative to the source, so that they survive
-a move.
-"""
+"""Read raw documents from plain text, WikiText, and plain-text records of web archives. A document
+belongs to the range in which it begins, so a file may be split anywhere. Ids are `{file}` or
+`{file}:{offset}` in the unpacked content, relative to the source, so that they survive a move."""
 
 import codecs
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -120,36 +116,34 @@ def text_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocume
                     yield _text_document(reader, source, offset, line)
 
 
+@dataclass
 class _OpenDocument:
     """The lines of a document that is being read, up to the limit."""
 
-    def __init__(
-        self, reader: FileReader, begin: int, read: Callable[[int, bytes], RawDocument]
-    ) -> None:
-        self._reader = reader
-        self._begin = begin
-        self._read = read
-        self.num_bytes = 0
-        self._lines: list[bytes] = []
+    reader: FileReader
+    begin: int
+    read: Callable[[int, bytes], RawDocument]
+    num_bytes: int = 0
+    lines: list[bytes] = field(default_factory=list)
 
     def add(self, line: bytes | None, num_bytes: int) -> None:
         """Add a line of `num_bytes`, None if it is too long to be read."""
         self.num_bytes += num_bytes
         if line is not None and not self._is_too_long:
-            self._lines.append(line)
+            self.lines.append(line)
 
     def finish(self) -> Iterator[RawDocument]:
         """Yield the document, or nothing if it has no paragraph."""
         if self._is_too_long:
-            yield self._reader.skip_too_long(self._begin, self.num_bytes)
+            yield self.reader.skip_too_long(self.begin, self.num_bytes)
             return
-        document = self._read(self._begin, b"".join(self._lines))
+        document = self.read(self.begin, b"".join(self.lines))
         if document.damage or document.paragraphs:
             yield document
 
     @property
     def _is_too_long(self) -> bool:
-        return self.num_bytes > self._reader.maximum_bytes + BREAK_BYTES
+        return self.num_bytes > self.reader.maximum_bytes + BREAK_BYTES
 
 
 def _read_whole(reader: FileReader) -> bytes | None:
