@@ -184,8 +184,6 @@ def paired_difference(
     first: Sequence[float], second: Sequence[float], within: Range = _ANY
 ) -> Estimate:
     """The mean of first - second over pairs that share a seed; `within` is the metric's range."""
-    if len(first) != len(second):
-        raise ValueError(f"expected as many values of each, found {len(first)} and {len(second)}")
     widest = within[1] - within[0]
     return estimate([a - b for a, b in zip(first, second, strict=True)], (-widest, widest))
 
@@ -288,14 +286,6 @@ def _draw_trainings(
     shares = _counts(rng, outer, resamples) / outer
     mean = by_outer.mean(axis=1)
     return mean + stretch * ((shares * by_outer).sum(axis=1) - mean)
-
-
-def error_reduction(old: float, new: float) -> float:
-    """(new - old) / (1 - old), the "relative" column of table 1 of Peters et al. 2018 (ELMo).
-    Raises ValueError if `old` is 1."""
-    if old >= 1:
-        raise ValueError(f"a variant with score {old} has no errors to reduce")
-    return (new - old) / (1 - old)
 
 
 def sign_agreement(published: float, ours: Estimate | Contrast) -> Agreement:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.base import Column, MeasuredRung, Panel, plot_estimate
 from rungwise.evaluation.suites.items import METRICS
-from rungwise.evaluation.suites.section import Column, MeasuredRung, Panel, plot_estimate
 from rungwise.forecast.comparisons import BITS, POINT, Advice, PricedModel, advise
 from rungwise.report import formats, style
 from rungwise.report.formats import Series

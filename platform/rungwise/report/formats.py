@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from rungwise.evaluation.comparison.table import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
-from rungwise.evaluation.suites.section import TableEntry
+from rungwise.evaluation.suites.base import TableEntry
 from rungwise.tasks.scoring.metrics import CORRELATIONS, OWN_UNITS, format_metric
 
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"

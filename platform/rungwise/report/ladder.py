@@ -13,24 +13,24 @@ from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TaskMean
-from rungwise.evaluation.suites.base import Suite
-from rungwise.evaluation.suites.items import METRICS, merge_seeds
-from rungwise.evaluation.suites.measure import MeasureConfig
-from rungwise.evaluation.suites.section import (
+from rungwise.evaluation.suites.base import (
     Cell,
     Column,
     MeasuredRung,
+    Suite,
     SuiteBlock,
     compare_on_new,
     find_best,
 )
-from rungwise.report import claims, formats, origin, style, tuning
+from rungwise.evaluation.suites.items import METRICS, merge_seeds
+from rungwise.evaluation.suites.measure import MeasureConfig
+from rungwise.report import claims, formats, style, tuning
 from rungwise.report.advice import gather_questions, write_advice
 from rungwise.report.comparison import write_budgets, write_mix, write_table
 from rungwise.report.findings import describe_rival
 from rungwise.report.forecast import gather_forecast, write_forecast
 from rungwise.report.formats import Series, series
-from rungwise.report.page import Page, Row, Section, write_page
+from rungwise.report.page import Page, Row, Section, recipe_text, write_origin, write_page
 from rungwise.report.stage import LADDER_PAGE, LadderConfig, ReportSummary
 from rungwise.report.variants import gather_comparison, input_artifact, name_rungs, rename_variants
 from rungwise.tokenizer import TokenizerSummary
@@ -75,7 +75,7 @@ def write_ladder(
         more.chances(judged.claims) if more else {},
     )
     ladder_table = write_table(inputs, comparison, names, is_ladder=True)
-    recipe = origin.recipe_text(context.recipe)
+    recipe = recipe_text(context.recipe)
     lede = [each.sentence() for each in questions]
     lede += [claims.count_verdicts(judged.claims)] if tested else []
     lede += [f"The task {task} is left out: {why}." for task, why in config.gaps.items()]
@@ -98,7 +98,7 @@ def write_ladder(
             write_budgets(comparison),
             write_mix(comparison),
             None if tested else claims_section,
-            origin.write_origin(inputs, recipe, "ladder"),
+            write_origin(inputs, recipe, "ladder"),
         ],
     )
     return write_page(page, config.title, inputs, recipe, output)

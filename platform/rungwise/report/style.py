@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.section import Panel
+from rungwise.evaluation.suites.base import Panel
 from rungwise.report.formats import FAINT, INK, MUTED, Series, scale, score
 
 DASHED = (0, (4, 3))

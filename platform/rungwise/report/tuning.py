@@ -13,7 +13,7 @@ from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.search import SearchSummary
-from rungwise.evaluation.suites.section import Panel, plot_value
+from rungwise.evaluation.suites.base import Panel, plot_value
 from rungwise.report import style
 from rungwise.report.formats import Series, scale, series
 from rungwise.report.page import Section

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
-from rungwise.evaluation.suites.section import MeasuredRung
+from rungwise.evaluation.suites.base import MeasuredRung
 from rungwise.models.config import name_models
 from rungwise.report.formats import Series, series
 from rungwise.tasks.interface import task_kind

@@ -34,11 +34,17 @@ from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,
     PublishedConfig,
-    SeedRow,
     VariantResult,
 )
 from rungwise.evaluation.comparison.table import Runs, TableConfig, average_tasks
-from rungwise.evaluation.statistics import Difference, Error, Estimate, combine, false_verdicts
+from rungwise.evaluation.statistics import (
+    Difference,
+    Error,
+    Estimate,
+    combine,
+    false_verdicts,
+    paired_difference,
+)
 from rungwise.evaluation.suites.items import METRICS, Items
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo
@@ -369,14 +375,12 @@ def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = No
             )
             for name, each in scores.items()
         },
-        rows=tuple(
-            SeedRow.model_construct(variant=name, seed=seed, test={"accuracy": score})
-            for name, each in scores.items()
-            for seed, score in enumerate(each)
-        ),
         differences=tuple(
             PairedDifference.model_construct(
-                first=a, second=b, bootstrap=Difference(0.02, -0.02, 0.06, 0.2)
+                first=a,
+                second=b,
+                seeds=paired_difference(scores[a], scores[b], (0.0, 1.0)),
+                bootstrap=Difference(0.02, -0.02, 0.06, 0.2),
             )
             for a, b in itertools.combinations(scores, 2)
         ),

@@ -26,7 +26,6 @@ from rungwise.evaluation.statistics import (
     Estimate,
     combine,
     draw_values,
-    error_reduction,
     estimate,
     holm,
     leave_one_out,
@@ -134,12 +133,6 @@ def test_chunks_of_resamples_are_no_part_of_the_result(monkeypatch: pytest.Monke
     pieces = paired_bootstrap(first, second, share, 0, resamples=3000)
     assert (pieces.low, pieces.high) == pytest.approx((whole.low, whole.high), rel=1e-9)
     assert pieces.p == whole.p
-
-
-def test_error_reduction_of_a_system_without_errors_is_refused() -> None:
-    assert error_reduction(0.8, 0.7) == pytest.approx(-0.5)
-    with pytest.raises(ValueError, match="no errors"):
-        error_reduction(1.0, 1.0)
 
 
 def test_signs_agree_only_where_the_interval_leaves_0_out() -> None:

@@ -18,7 +18,7 @@ from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.section import Panel
+from rungwise.evaluation.suites.base import Panel
 from rungwise.report import comparison as results
 from rungwise.report.findings import judge_tasks
 from rungwise.report.formats import series

@@ -13,8 +13,8 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary, ComparisonResult
 from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.base import Panel, plot_estimate
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.evaluation.suites.section import Panel, plot_estimate
 from rungwise.pipeline.job import description
 from rungwise.report import claims as board
 from rungwise.report import style

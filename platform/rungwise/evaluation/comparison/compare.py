@@ -305,7 +305,7 @@ def _pair_differences(
                 second=second,
                 seeds=statistics.paired_difference(ours, others, bounds),
                 bootstrap=bootstrap,
-                error_reduction=statistics.error_reduction(old, new) if old < 1 else None,
+                error_reduction=(new - old) / (1 - old) if old < 1 else None,
             )
         )
     return tuple(differences)

@@ -110,13 +110,18 @@ class ErrorExample:
 
 @dataclass(frozen=True)
 class ErrorAnalysis:
-    """The errors of one variant, over all its seeds; parts that its task kind lacks are empty.
+    """The errors of one variant on a task, over all its seeds; parts that its kind lacks are empty.
     `confusion` counts (gold, predicted) labels, per word for tagging."""
 
     variant: str
     classes: tuple[ClassScores, ...]
     confusion: tuple[tuple[str, str, int], ...]
     wrong: tuple[ErrorExample, ...]
+
+    @property
+    def confusions(self) -> list[tuple[str, str, int]]:
+        """The pairs of two labels, the most frequent first."""
+        return [each for each in self.confusion if each[0] != each[1]]
 
 
 def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) -> ErrorAnalysis:

@@ -191,7 +191,9 @@ class PairedDifference(SummaryPart):
     second: str
     seeds: Estimate
     bootstrap: Difference
-    error_reduction: float | None  # None if the second made no error
+    # (new - old) / (1 - old), the column "relative" of Peters et al. 2018 (ELMo), table 1; None if
+    # the second made no error
+    error_reduction: float | None
 
 
 def independent_scores(scores: Sequence[float], pretrainings: int) -> list[float]:
@@ -238,17 +240,6 @@ class EvaluateSummary(Summary):
     def pretrainings(self, variant: str) -> int:
         """How many pretrainings of a variant were fine-tuned."""
         return len({row.pretraining for row in self.rows if row.variant == variant})
-
-    def pair_scores(self, first: str, second: str) -> tuple[list[float], list[float]]:
-        """The independent scores of two variants, of what both have. A rival has the same score
-        beside each."""
-        if second in self.rivals:
-            own = independent_scores(self.scores(first), self.pretrainings(first))
-            return own, [self.rivals[second].estimate.mean] * len(own)
-        ours, others = self.scores(first), self.scores(second)
-        both = min(self.pretrainings(first), self.pretrainings(second))
-        runs = min(len(ours), len(others))
-        return independent_scores(ours[:runs], both), independent_scores(others[:runs], both)
 
     def trivial(self) -> dict[str, float]:
         """The scores of the trivial baselines that have the judged metric."""

@@ -255,27 +255,25 @@ def _task_scores(evaluation: EvaluateSummary) -> list[TaskScore]:
 
 
 def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[RowDifference]:
-    bootstraps = {(each.first, each.second): each.bootstrap for each in evaluation.differences}
+    pairs = {(each.first, each.second): each for each in evaluation.differences}
     rows = []
     for above, name in itertools.pairwise(evaluation.variants):
-        scores = evaluation.pair_scores(name, above)
-        difference = statistics.paired_difference(*scores, metric_range(evaluation.metric))
+        pair = pairs[above, name]  # above minus name: negated below
+        seeds, bootstrap = pair.seeds, pair.bootstrap
+        own = statistics.Estimate(0.0 - seeds.mean, -seeds.high, -seeds.low, seeds.count)
         published = _published_points(config, evaluation.task, above, name)
-        bootstrap = bootstraps[above, name]  # above minus name: negated below
         rows.append(
             RowDifference(
                 task=evaluation.task,
                 variant=name,
                 minus=above,
-                **asdict(difference),
+                **asdict(own),
                 bootstrap_low=-bootstrap.high,
                 bootstrap_high=-bootstrap.low,
                 p=bootstrap.p,
                 p_holm=bootstrap.p,
                 published_points=published,
-                sign=None
-                if published is None
-                else statistics.sign_agreement(published, difference),
+                sign=None if published is None else statistics.sign_agreement(published, own),
             )
         )
     return rows

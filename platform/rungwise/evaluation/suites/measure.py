@@ -14,7 +14,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.suites.base import Rung, Suite
+from rungwise.evaluation.suites.base import NEW, Rung, Suite
 from rungwise.evaluation.suites.items import (
     ITEMS,
     Items,
@@ -25,7 +25,6 @@ from rungwise.evaluation.suites.items import (
 )
 from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.evaluation.suites.perplexity import PerplexitySuite, RanksSuite, SpeedSuite
-from rungwise.evaluation.suites.section import NEW
 from rungwise.evaluation.suites.senses import PolysemySuite, PseudoWordsSuite, SensesSuite
 from rungwise.evaluation.suites.sentences import (
     SentenceProbeSuite,

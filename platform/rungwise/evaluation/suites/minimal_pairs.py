@@ -27,18 +27,21 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.corpus.document import Document
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
-from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import (
+from rungwise.evaluation.suites.base import (
     Column,
     MeasuredRung,
+    Rung,
     ScoreTable,
+    Suite,
     SuiteBlock,
+    SuiteResult,
     TableEntry,
     TableRow,
     compare_rungs,
     read_entry,
+    read_lines,
 )
+from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, count_words, text_hash
 from rungwise.tasks.formats.base import join_names

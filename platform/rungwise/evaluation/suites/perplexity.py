@@ -17,9 +17,17 @@ from pydantic import Field, field_validator, model_validator
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.evaluation.comparison.summary import RESULTS
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
+from rungwise.evaluation.suites.base import (
+    PSEUDO,
+    Column,
+    MeasuredRung,
+    Rung,
+    Suite,
+    SuiteResult,
+    compare_rungs,
+    read_lines,
+)
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import PSEUDO, Column, MeasuredRung, compare_rungs
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel, RanksWords
 from rungwise.tokenizer import CLEAN_UP

@@ -27,9 +27,17 @@ from rungwise.core.storage.outside import Paths, list_matching_files
 from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import FileSuite, Rung, Suite, SuiteResult, read_texts
+from rungwise.evaluation.suites.base import (
+    Column,
+    FileSuite,
+    MeasuredRung,
+    Rung,
+    Suite,
+    SuiteResult,
+    compare_rungs,
+    read_texts,
+)
 from rungwise.evaluation.suites.items import Items, contrast
-from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.evaluation.suites.word_vectors import cosines
 from rungwise.instances.order import evenly

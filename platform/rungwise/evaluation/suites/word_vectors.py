@@ -20,9 +20,16 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths, list_matching_files
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import explain_connection_errors
-from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult, read_lines
+from rungwise.evaluation.suites.base import (
+    Column,
+    FileSuite,
+    MeasuredRung,
+    Rung,
+    SuiteResult,
+    compare_rungs,
+    read_lines,
+)
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tasks.formats.base import quote, read_text, split_lines
 from rungwise.tokenizer import ids_after_blank
