@@ -36,13 +36,8 @@ def write_comparison(comparison: VariantComparison | None) -> Section | None:
     """The section task by task; None if nothing was evaluated."""
     if comparison is None:
         return None
-    fields = {
-        "comparison": comparison,
-        "judge": judge,
-        "selections": selections,
-        "cuts": cuts,
-        "costs": costs(comparison),
-    }
+    fields = {"comparison": comparison, "judge": judge, "selections": selections, "cuts": cuts}
+    fields |= {"costs": costs(comparison)}
     plots = {f"scores-{task.name}": draw_scores(task, comparison) for task in comparison.tasks}
     csv = {"seeds": _seed_rows(comparison)}
     return Section("comparison", "Comparison", fields, plots, csv)
@@ -83,9 +78,8 @@ def costs(comparison: VariantComparison) -> list[Row]:
             if name not in variants:
                 continue
             cost, first = variants[name].pretraining, next(iter(variants.values())).pretraining
-            share = (
-                cost.flops / first.flops if cost and first and cost.flops and first.flops else None
-            )
+            flops, base = (each.flops if each else None for each in (cost, first))
+            share = flops / base if flops and base else None
             tasks.setdefault((cost, share), []).append(task.name)
         for (cost, share), shared in tasks.items():
             where = ", ".join(shared) if len(tasks) > 1 else ""
@@ -94,7 +88,6 @@ def costs(comparison: VariantComparison) -> list[Row]:
 
 
 def _seed_rows(comparison: VariantComparison) -> list[Row]:
-    """Validation and test scores of every task, budget, variant and seed."""
     return [
         {
             "task": evaluation.task,
@@ -107,7 +100,8 @@ def _seed_rows(comparison: VariantComparison) -> list[Row]:
             **{f"validation_{metric}": value for metric, value in seed.validation.items()},
             **{f"test_{metric}": value for metric, value in seed.test.items()},
         }
-        for evaluation in comparison.evaluations
+        for task in comparison.tasks
+        for evaluation in task.by_budget
         for seed in evaluation.rows
     ]
 

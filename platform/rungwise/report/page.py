@@ -41,7 +41,6 @@ class Section:
 
     @property
     def id(self) -> str:
-        """The anchor of the section."""
         return re.sub(r"\W+", "_", self.title.lower()) if self.titled else self.template
 
     @property
@@ -115,12 +114,10 @@ Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:
-    """A recipe as YAML."""
     return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=100)
 
 
 def list_registered(inputs: Mapping[str, Artifact]) -> Registered:
-    """Every registered model with its evaluation."""
     models = []
     for artifact in select_stage(inputs, "register").values():
         evaluate = input_artifact(artifact, "evaluate", inputs)

@@ -2,13 +2,15 @@
 of the model are computed here. And its sections about pretraining: losses, speed, examples."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count, list_first
 from rungwise.evaluation import examples as shown
-from rungwise.evaluation.examples import Baseline, Examples, gather_examples
+from rungwise.evaluation.examples import Examples, gather_examples
 from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.models.losses.objectives import Objective
 from rungwise.report import findings, formats, style, tuning
@@ -67,22 +69,27 @@ def write_report(
     looks = comparison.looks if comparison else {}
     names = comparison.variants if comparison else ()
     searches = tuning.gather_searches(inputs, looks, {})
-    selected = selections(*tasks)
     registered, recipe = list_registered(inputs), recipe_text(context.recipe)
     workflow = "finetune" if comparison else "pretrain"
-    several = len(select_stage(inputs, "pretrain")) > 1
-    result = {
-        "trained": findings.describe_training(inputs),
-        "comparison": comparison,
-        "judge": findings.judge,
+    training = {
         "objective": objective,
         "pretrain": pretrain,
         "final": pretrain.final,
         "run": pretrain.gradient,
         "baseline": examples.baseline,
         "ln_vocabulary": math.log(pretrain.vocab_size),
+    }
+    result = {
+        "trained": findings.describe_training(inputs),
+        "comparison": comparison,
+        "judge": findings.judge,
         "learnt": learnt if objective.predicts_text else "",
         "luck": findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else "",
+    }
+    loss = {
+        "first": names[0] if names and len(select_stage(inputs, "pretrain")) > 1 else "",
+        "from_weights": INITIAL in inputs["pretrain"].record["inputs"],
+        "chosen": any(each.summary.on_held_out for each in searches),  # as the best of several
     }
     page = Page(
         kind="report",
@@ -91,7 +98,7 @@ def write_report(
         lede=[*wins, *verdicts, *filter(None, losses)] or [learnt],
         standing="" if wins else standing,
         sections=[
-            Section("result", "Result", result),
+            Section("result", "Result", training | result),
             write_comparison(comparison),
             write_errors(inputs),
             write_table(inputs, comparison, {}),
@@ -101,15 +108,9 @@ def write_report(
                 searches,
                 tuning.gather_sweeps(inputs),
                 names=names,
-                lost=[row["lost"] for row in selected],
+                lost=[row["lost"] for row in selections(*tasks)],
             ),
-            write_loss(
-                pretrain,
-                examples.baseline,
-                first=names[0] if several and names else "",
-                from_weights=INITIAL in inputs["pretrain"].record["inputs"],
-                chosen=any(each.summary.on_held_out for each in searches),
-            ),
+            write_loss(pretrain, training | loss),
             *write_examples(examples, pretrain, inputs.get("instances")),
             write_speed(pretrain),
             write_origin(inputs, recipe, workflow, registered, pretrain),
@@ -118,29 +119,11 @@ def write_report(
     return write_page(page, config.title, inputs, recipe, output)
 
 
-def write_loss(
-    pretrain: PretrainSummary,
-    baseline: Baseline | None,
-    first: str,
-    from_weights: bool,
-    chosen: bool,
-) -> Section | None:
-    """The section about the loss; None without steps. `first` names the variant if there are
-    several; `chosen` says that its settings are the best of several on this text."""
+def write_loss(pretrain: PretrainSummary, fields: Mapping[str, Any]) -> Section | None:
+    """The section about the loss; None without steps."""
     run, objective = pretrain.gradient, pretrain.model.objective(pretrain.objective)
     if run is None:
         return None
-    fields = {
-        "pretrain": pretrain,
-        "final": pretrain.final,
-        "objective": objective,
-        "run": run,
-        "baseline": baseline,
-        "first": first,
-        "from_weights": from_weights,
-        "chosen": chosen,
-        "ln_vocabulary": math.log(pretrain.vocab_size),
-    }
     plots = {"loss": draw_loss(pretrain, run, objective)}
     csv = {"training": run.history, "validation": run.validation}
     return Section("loss", "Pretraining loss", fields, plots, csv)
@@ -189,7 +172,6 @@ def write_speed(pretrain: PretrainSummary) -> Section | None:
 
 
 def _describe_setup(run: GradientRun) -> str:
-    """One sentence: number of workers, parallelism and precision."""
     workers = run.attempts[-1].workers
     precision = "bfloat16 matrix products" if run.bfloat16 else "float32"
     if workers == 1:

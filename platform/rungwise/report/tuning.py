@@ -36,7 +36,6 @@ class Tuned:
 
     @property
     def shown(self) -> Mapping[str, str]:
-        """Scores as they are written."""
         summary, winner = self.summary, self.summary.winner_scores
         scores = {"best": winner[0], "worst": summary.worst, "one": summary.expected[0]}
         scores |= {"mean": fmean(winner)} | ({"spread": stdev(winner)} if len(winner) > 1 else {})

@@ -99,8 +99,6 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class ErrorExample:
-    """A misclassified example."""
-
     where: str
     text: str
     gold: str
@@ -177,7 +175,6 @@ def _class_scores(
 
 
 def input_text(row: PredictionRow) -> str:
-    """The input of an example as readable text."""
     words = [" ".join(row["words"])] if "words" in row else []
     names = ("context", "question", "text", "second")
     return "\n".join([*words, *(row[name] for name in names if row.get(name))])

@@ -27,14 +27,7 @@ from rungwise.corpus.cleaning.overlap import mark_repeats
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary, read_split
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.items import (
-    METRICS,
-    ItemKey,
-    Items,
-    MeasureSummary,
-    SuiteScore,
-    read_items,
-)
+from rungwise.evaluation.suites.items import METRICS, Items, MeasureSummary, SuiteScore
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.tasks.formats.base import FormatConfig, read_text, split_lines
 from rungwise.tasks.kinds.examples import Text
@@ -152,10 +145,6 @@ class MeasuredRung:
         """The values of a suite over all its items."""
         return [row for row in self.measure.scores if row.suite == suite and row.group is None]
 
-    def items(self, key: ItemKey) -> list[Items]:
-        """The items of a metric, of each seed."""
-        return [read_items(each)[key] for each in self.measured]
-
     def file(self, suite: str, name: str) -> Any:
         """A JSON file that a suite wrote, of the first seed; None if there is none."""
         path = f"{suite}/{name}"
@@ -254,8 +243,6 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table with its entries by rung."""
-
     name: str
     entries: Mapping[str, TableEntry]
     under: str = ""
@@ -278,7 +265,6 @@ Point = tuple[float, float, float, float]  # x, mean, low, high
 
 
 def plot_value(x: float, value: float) -> Point:
-    """A point without an interval."""
     return x, value, value, value
 
 
@@ -322,8 +308,7 @@ def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> ScoreTable:
     entries: dict[tuple[str, str], dict[str, TableEntry]] = {}
     for rung in rungs:
         for score in rung.scores(suite):
-            by_rung = entries.setdefault((score.part, score.metric), {})
-            by_rung[rung.name] = read_entry(score)
+            entries.setdefault((score.part, score.metric), {})[rung.name] = read_entry(score)
     rows = [
         TableRow(part, by_rung, metric.replace("_", " "))
         for (part, metric), by_rung in entries.items()
@@ -411,8 +396,6 @@ class Suite(Config):
 
 
 class FileSuite(Suite):
-    """A suite that reads published files."""
-
     reads: ClassVar[tuple[str, ...]] = ("path",)
 
     path: Paths  # files, folders or globs with the data

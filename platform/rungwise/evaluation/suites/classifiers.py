@@ -1,6 +1,5 @@
 """Simple classifiers on fixed vectors, to see what the vectors separate. Classes are numbered by
 frequency; ties, as between the equal vectors of a static rung, go to the more frequent class.
-Everything is deterministic.
 
 Shapes: K layers, N training vectors, M test vectors, E width, C classes.
 """

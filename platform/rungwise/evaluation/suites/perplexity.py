@@ -81,10 +81,8 @@ class PerplexitySuite(Suite):
             texts = _read_lines(rung, self.path, f"measure.{name}.path", end)
         else:
             texts = sorted(held_out_texts(rung, end), key=lambda text: text.name)
-            most = self.documents
-            if self.pseudo_documents is not None and not rung.model.is_exact:
-                most = self.pseudo_documents
-            if most is not None:
+            pseudo = None if rung.model.is_exact else self.pseudo_documents
+            if most := pseudo or self.documents:
                 texts = [texts[index] for index in evenly(len(texts), most)]
         ids = [text.ids for text in texts]
         if self.contiguous:

@@ -1,14 +1,5 @@
-"""Word senses: do the states of an ambiguous word in sentences tell its senses apart?
-
-part                predicts with
-most frequent       the most frequent sense in train
-nearest layer 1     the nearest mean of a sense's states in layer 1
-neighbours layer 1  the vote of the nearest states
-linear layer 1      logistic regression
-linear mix          logistic regression on a learned mean of layers
-nearest context     the nearest mean for the averaged static vectors of the surrounding words;
-                    likewise neighbours and linear
-"""
+"""Word senses: do the states of an ambiguous word in sentences tell its senses apart? `nearest` is
+the nearest mean of a sense's states; `context` are averaged static vectors of the words around."""
 
 import json
 from abc import abstractmethod
@@ -174,10 +165,10 @@ class _EncodedWord:
 def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
     """Read the words of all folders of CoarseWSD-20 (Loureiro et al. 2021, arXiv:2008.11608), with
     up to `most` sentences per split. Raises DataError for a missing file or a malformed line."""
-    folders: dict[str, dict[str, SourceFile]] = {}
+    folders: dict[str, dict[str, SourceFile]] = defaultdict(dict)
     for file in files:
         folder, _, name = file.uri.rpartition("/")
-        folders.setdefault(folder, {})[name.removesuffix(".gz")] = file
+        folders[folder][name.removesuffix(".gz")] = file
     words = []
     for folder, by_name in sorted(folders.items()):
         needed = [_NAMES, *(f"{s}.{k}.txt" for s in ("train", "test") for k in ("data", "gold"))]
@@ -336,11 +327,7 @@ class PolysemySuite(WordStatesSuite):
             for place, each in enumerate(pairs["occurrences"]):
                 text, first, end = each["text"], each["first"], each["end"]
                 marked = f"{text[:first]}*{text[first:end]}*{text[end:]}"
-                entries = {
-                    rung: _nearest_entry(place, **file[word])
-                    for rung, file in files.items()
-                    if file
-                }
+                entries = {rung: _nearest_entry(place, **own[word]) for rung, own in files.items()}
                 rows.append(TableRow(marked, entries, f"{word} {place + 1}, {each['sense']}"))
         table = ScoreTable("sentence", rows)
         return replace(super().show(name, rungs), words=_WORDS, tables=[table] if rows else [])
@@ -377,7 +364,6 @@ def read_textbook() -> dict[str, list[dict[str, Any]]]:
 
 def nearest_credit(cosines: NDArray[np.float64], senses: Sequence[str], place: int) -> float:
     """1 if the occurrence nearest to `place` has its sense; for ties, the share that has."""
-    others = [other for other in range(len(senses)) if other != place]
-    most = max(cosines[place][other] for other in others)
-    nearest = [other for other in others if cosines[place][other] == most]
-    return sum(senses[other] == senses[place] for other in nearest) / len(nearest)
+    others = np.delete(np.arange(len(senses)), place)
+    nearest = others[cosines[place][others] == cosines[place][others].max()]
+    return float(np.mean([senses[other] == senses[place] for other in nearest]))

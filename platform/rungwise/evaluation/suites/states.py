@@ -119,7 +119,6 @@ class WordReader:
 
 
 def reads_words(rung: Rung) -> bool:
-    """Whether a rung has vectors of words."""
     return isinstance(rung.model, WordVectors | ContextWordVectors) or rung.encoder is not None
 
 
@@ -132,8 +131,7 @@ class WordStatesSuite(Suite):
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         panels = make_layer_panels(rungs, name, FREQUENT)
-        files = {rung.name: rung.file(name, MIX) for rung in rungs}
-        shares = {rung: file["shares"] for rung, file in files.items() if file}
+        shares = {r.name: file["shares"] for r in rungs if (file := r.file(name, MIX))}
         rows = [
             {"rung": rung, "layer": layer, "share": share}
             for rung, layers in shares.items()
@@ -174,9 +172,7 @@ def find_pieces(
 
 
 class ProbeSuite(WordStatesSuite):
-    """Linear probes: which tags can be read off each layer? The parts `same word` are for words
-    with several tags in train: the tag of the nearest occurrence there (Peters et al. 2018,
-    arXiv:1802.05365, section 5.3)."""
+    """Linear probes: which tags can be read off each layer?"""
 
     reads: ClassVar[tuple[str, ...]] = ("train", "test")
 
@@ -265,7 +261,8 @@ def by_same_word(
     classes_N: Classes,
     test_ME: NDArray[np.float32],
 ) -> Classes:
-    """The class (M,) of the word's nearest occurrence in train; -1 for unambiguous words."""
+    """The class (M,) of the word's nearest occurrence in train (Peters et al. 2018,
+    arXiv:1802.05365, section 5.3); -1 for unambiguous words."""
     nearest = np.full(len(test_ME), -1)
     for train, test in ambiguous:
         nearest[test] = classifiers.by_neighbours(
