@@ -91,37 +91,24 @@ def claims(made: Experiment, verdicts: Mapping[str, str], part: str | None = Non
     for number, (name, verdict) in enumerate(verdicts.items()):
         value, low, high = values.get(verdict, (None, None, None))
         log = verdict == "confirmed"
-        comparison: dict[str, Any] = {
-            "of": "perplexity" if log else "tasks",
-            "metric": "perplexity" if log else None,
-            "terms": {"gpt": 1.0, "lstm": -1.0},
-            "scale": "log" if log else "plain",
-            "threshold": 0.0,
-            "pretrainings": 1,
-            "missing": () if value is not None else ("rnn", EVIL),
-            "verdict": verdict,
-        }
-        claim: dict[str, Any] = {
-            "id": name,
-            "says": f"Claim {number} <b>.",
-            "plainly": f"Plain claim {number}.",
-            "contradicted_by": "its opposite",
-            "p": None if value is None else 0.001,
-            "p_holm": None if value is None else 0.004,
-            "verdict": verdict,
-        }
-        compared = ComparisonResult(value=value, low=low, high=high, **comparison)
-        judged.append(ClaimResult(comparisons=(compared,), **claim))
-    averages = {
-        name: TaskMean(
-            mean=Estimate(score, score - 0.02, score + 0.02, 500),
-            behind=None
-            if name == "bert"
-            else Estimate(0.9 - score, 0.88 - score, 0.92 - score, 500),
-            pretrainings=1,
+        of, scale = ("perplexity", "log") if log else ("tasks", "plain")
+        compared = ComparisonResult.model_validate(
+            {"of": of, "metric": of if log else None, "scale": scale, "threshold": 0.0}
+            | {"terms": {"gpt": 1.0, "lstm": -1.0}, "pretrainings": 1, "verdict": verdict}
+            | {"value": value, "low": low, "high": high}
+            | {"missing": () if value is not None else ("rnn", EVIL)}
         )
-        for name, score in {"bert": 0.91, "gpt": 0.86, "lstm": 0.81}.items()
-    }
+        claim: dict[str, Any] = {"id": name, "verdict": verdict, "says": f"Claim {number} <b>."}
+        claim |= {"plainly": f"Plain claim {number}.", "contradicted_by": "its opposite"}
+        claim |= {"p": value and 0.001, "p_holm": value and 0.004}
+        judged.append(ClaimResult(comparisons=(compared,), **claim))
+    averages = {}
+    for name, score in {"bert": 0.91, "gpt": 0.86, "lstm": 0.81}.items():
+        mean = Estimate(score, score - 0.02, score + 0.02, 500)
+        behind = Estimate(0.9 - score, 0.88 - score, 0.92 - score, 500)
+        averages[name] = TaskMean(
+            mean=mean, behind=None if name == "bert" else behind, pretrainings=1
+        )
     tasks = "evaluate/sst" in made.made
     summary = ClaimsSummary(
         claims=tuple(judged),
@@ -134,34 +121,16 @@ def claims(made: Experiment, verdicts: Mapping[str, str], part: str | None = Non
 
 def search(made: Experiment, rung: str, losses: Sequence[float]) -> None:
     """The search of a rung, with a trial of each loss."""
+    known: dict[str, Any] = {"state": "finished", "runs": (), "seconds": 1.0, "tokens": 10}
     trials = [
-        SearchTrial(
-            number=number,
-            values={"pretrain.steps": number},
-            state="finished",
-            runs=(),
-            score=loss,
-            seconds=1.0,
-            tokens=10,
-            error="",
-        )
+        SearchTrial(number=number, values={"pretrain.steps": number}, score=loss, error="", **known)
         for number, loss in enumerate(losses)
     ]
-    summary = SearchSummary(
-        variant=rung,
-        measure="validation_loss",
-        metric="loss",
-        label="validation loss",
-        higher_is_better=False,
-        on_held_out=True,
-        exchangeable=True,
-        trials=tuple(trials),
-        best=trials[losses.index(min(losses))],
-        seeds=(),
-        budget=None,
-        seconds=2.0,
-        tokens=20,
-        headline="search",
+    summary = SearchSummary.model_validate(
+        {"variant": rung, "measure": "validation_loss", "metric": "loss", "budget": None}
+        | {"label": "validation loss", "higher_is_better": False, "on_held_out": True}
+        | {"exchangeable": True, "seeds": (), "seconds": 2.0, "tokens": 20, "headline": "search"}
+        | {"trials": tuple(trials), "best": trials[losses.index(min(losses))]}
     )
     made.add(Title("search", variant=rung), {}, summary)
 

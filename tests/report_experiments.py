@@ -145,17 +145,10 @@ class Experiment:
         return self.add(
             Title("sweep", task=task, variant=variant),
             {"sweep": {"space": {"finetune.learning_rate": RATES}, "trials": 3}},
-            SweepSummary(
-                trials=(*trials, SweepTrial.model_validate(fields | broken)),
-                best=trials[0],
-                metric=metric,
-                stopped_early=1,
-                failed=1,
-                epochs_run=5,
-                epochs_asked=9,
-                grid_epochs=27,
-                seconds=6.0,
-                headline="sweep <done>",
+            SweepSummary.model_validate(
+                {"stopped_early": 1, "failed": 1, "epochs_run": 5, "epochs_asked": 9}
+                | {"grid_epochs": 27, "seconds": 6.0, "headline": "sweep <done>", "metric": metric}
+                | {"best": trials[0], "trials": (*trials, fields | broken)}
             ),
         )
 
@@ -198,21 +191,7 @@ class Experiment:
                 finetune=_settings(variant),
                 selection=chosen,
                 pretraining=self._cost(variant),
-                cut={
-                    split: CutShare(
-                        examples=8,
-                        cut_examples=cut,
-                        windowed_examples=windowed,
-                        words=90,
-                        cut_words=5 * cut,
-                        length=77,
-                    )
-                    for split, cut, windowed in (
-                        ("train", 6, 0),
-                        ("test", 0, 0),
-                        ("validation", 0, 3),
-                    )
-                },
+                cut={"train": _cut(6, 0), "test": _cut(0, 0), "validation": _cut(0, 3)},
                 overlap=Overlap(training=3, pretraining=1234, score=0.5)
                 if variant == "plain" and made.kind == "classification"
                 else Overlap(training=0, pretraining=None),
@@ -237,16 +216,7 @@ class Experiment:
                 beats_baselines=True,
                 chosen=first[0],
                 rivals={
-                    rival: RivalResult(
-                        name=f"{rival} by its whole name",
-                        strength=10.0,
-                        validation=dict.fromkeys(metrics, value),
-                        test=dict.fromkeys(metrics, value),
-                        estimate=Estimate(value, value - 0.03, value + 0.03, 500),
-                        noise={},
-                        seconds=1.0,
-                    )
-                    for rival, value in made.rivals.items()
+                    rival: _rival(rival, metrics, value) for rival, value in made.rivals.items()
                 },
                 headline=f"test {metrics[0]}",
             ),
@@ -273,18 +243,13 @@ class Experiment:
     def register(self, task: str) -> None:
         """The model of a task in the registry."""
         name = f"small-{task}"
+        fields = {"name": name, "version": "1", "alias": None, "model_uri": f"models:/{name}/1"}
+        summary = RegisterSummary.model_validate(
+            fields | {"tags": {}, "headline": "register <done>"}
+        )
+        evaluate = {"evaluate": self.made[str(Title("evaluate", task=task))]}
         self.add(
-            Title("register", task=task),
-            {"name": name, "alias": "champion"},
-            RegisterSummary(
-                name=name,
-                version="1",
-                alias=None,
-                model_uri=f"models:/{name}/1",
-                tags={},
-                headline="register <done>",
-            ),
-            {"evaluate": self.made[str(Title("evaluate", task=task))]},
+            Title("register", task=task), {"name": name, "alias": "champion"}, summary, evaluate
         )
 
     def table(self, published: dict[tuple[str, str], float] | None = None) -> None:
@@ -315,6 +280,23 @@ def _settings(variant: str) -> FinetuneConfig:
         initialisation=initialisation, learning_rate=1e-3, batch_size=8, epochs=3
     )
     return usual.model_copy(update={"best_epoch": variant == "no_nsp"})
+
+
+def _rival(name: str, metrics: Sequence[str], value: float) -> RivalResult:
+    scores, interval = dict.fromkeys(metrics, value), (value - 0.03, value + 0.03)
+    known: dict[str, Any] = {"strength": 10.0, "noise": {}, "seconds": 1.0}
+    return RivalResult(
+        name=f"{name} by its whole name",
+        validation=scores,
+        test=scores,
+        estimate=Estimate(value, *interval, 500),
+        **known,
+    )
+
+
+def _cut(cut: int, windowed: int) -> CutShare:
+    known = {"examples": 8, "words": 90, "length": 77, "cut_words": 5 * cut}
+    return CutShare(**known, cut_examples=cut, windowed_examples=windowed)
 
 
 def _epoch(number: int) -> Epoch:

@@ -5,15 +5,16 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from rungwise.evaluation.suites.base import Suite, SuiteResult
-from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import (
+from rungwise.evaluation.suites.base import (
     Column,
     MeasuredRung,
+    Suite,
     SuiteBlock,
+    SuiteResult,
     compare_rungs,
     make_layer_panels,
 )
+from rungwise.evaluation.suites.items import Items
 
 WORDS = ["a", "toy", "suite", "asks", "four", "or", "five", "words"]
 

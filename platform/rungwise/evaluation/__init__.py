@@ -1,1 +1,1 @@
-"""Suites measure one model, comparison/ sets variants and rungs side by side, page/ shows one."""
+"""Suites measure one model; comparison/ sets variants and rungs side by side."""

@@ -1,7 +1,5 @@
-"""Curve stage: what each rung was worth at each share of its budget, and what that took. It gathers
-the points of runs that have ended: bits per byte of the suite `perplexity`, by document too, or
-else the loss of the last validation on the tokens that are predicted.
-"""
+"""Curve stage: the points of runs at each share of a rung's budget: what they took, and bits per
+byte of the suite `perplexity`, by document too, or else the loss of the last validation."""
 
 from __future__ import annotations
 
@@ -83,8 +81,6 @@ class CurveStageConfig(Config):
 
 
 class CurveSummary(Summary):
-    """The number of points, and why other rungs have none."""
-
     points: int
     passed_over: dict[str, str]
 

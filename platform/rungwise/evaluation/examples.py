@@ -1,14 +1,11 @@
-"""Examples of a model on held-out text: blanks filled in, prompts continued, words with their
-nearest. None is hand-picked: a counter-based generator orders what the examples are drawn from.
-
-B blanks, N rows or words, T sequence, D size of a vector, V vocabulary
+"""Examples of a model on held-out text, none of them hand-picked: blanks filled in, prompts
+continued, words with their nearest. B blanks, N rows or words, D size of a vector, V vocabulary.
 """
 
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -44,14 +41,6 @@ _PARTIAL_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """The accuracy of always guessing the most frequent token."""
-
-    token: str
-    share: float
-
-
-@dataclass(frozen=True)
 class Blank:
     """A hidden word: the (padded) ids that the model reads, and the text shown around it."""
 
@@ -66,10 +55,7 @@ class Blank:
     after: str
 
 
-@dataclass(frozen=True)
-class FilledBlank:
-    """A token that the model guesses."""
-
+class Guess(NamedTuple):
     text: str
     probability: float
     right: bool
@@ -80,7 +66,7 @@ class BlankResult:
     """A blank with the model's best guesses; `rank` of the right word counts from 1."""
 
     blank: Blank
-    guesses: tuple[FilledBlank, ...]
+    guesses: tuple[Guess, ...]
     rank: int
     probability: float
 
@@ -105,19 +91,17 @@ class Continuation:
     sampled: str
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A word and its cosine with the query."""
-
+class Neighbour(NamedTuple):
     word: str
     cosine: float
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples of a model; None or empty for those it does not have."""
+    """Examples of a model; None or empty for those it does not have. `baseline` is the most
+    frequent token, and its share."""
 
-    baseline: Baseline | None = None
+    baseline: tuple[str, float] | None = None
     blanks: tuple[BlankResult, ...] = ()
     continuations: tuple[Continuation, ...] = ()
     neighbours: Mapping[str, Sequence[Neighbour]] = field(default_factory=dict)
@@ -136,13 +120,11 @@ def gather_examples(
     kinds that its capabilities allow. Words have neighbours only without instances."""
     config = read_training_config(pretrain)
     if instances is None:
-        if config.objective.predicts_text:
-            return Examples()
-        model, tokens = load_model(pretrain), find_input(pretrain, "tokens")
+        model = None if config.objective.predicts_text else load_model(pretrain)
         if not isinstance(model, WordVectors):
             return Examples()
-        nearest = neighbours_of_text(model, tokenizer, tokens, words, _NEAREST, seed)
-        return Examples(neighbours=nearest)
+        tokens = find_input(pretrain, "tokens")
+        return Examples(neighbours=neighbours_of_text(model, tokenizer, tokens, words, seed))
     model = load_model(pretrain, InstancesSummary.of(instances).special)
     reader = InstanceReader(instances, "validation")
     continuations, results = [], []
@@ -154,7 +136,7 @@ def gather_examples(
     count, mask_seed = config.pretrain.validated_rows or (MOST_INSTANCES, 0)
     baseline = None
     if frequent := most_frequent_share(reader, min(count, MOST_INSTANCES), mask_seed):
-        baseline = Baseline(token_text(tokenizer, frequent[0]), frequent[1])
+        baseline = token_text(tokenizer, frequent[0]), frequent[1]
     return Examples(baseline, tuple(results), tuple(continuations))
 
 
@@ -302,13 +284,12 @@ def fill_blanks(
             torch.tensor([blank.length for blank in blanks]),
             torch.tensor([blank.position for blank in blanks]),
         )
-    probability_BV = torch.softmax(logits_BV.float(), dim=-1)
     results = []
-    for blank, probability_V in zip(blanks, probability_BV, strict=True):
+    for blank, probability_V in zip(blanks, torch.softmax(logits_BV.float(), dim=-1), strict=True):
         right = float(probability_V[blank.answer_id])
         best = torch.topk(probability_V, min(TOP, len(probability_V)))
         guesses = tuple(
-            FilledBlank(token_text(tokenizer, token), value, token == blank.answer_id)
+            Guess(token_text(tokenizer, token), value, token == blank.answer_id)
             for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         )
         rank = 1 + int((probability_V > probability_V[blank.answer_id]).sum())
@@ -348,7 +329,10 @@ def choose_prompts(
         if len(prompts) == number:
             break
         row = reader.rows(np.array([instance]))
-        stretch = _longest_stretch(row.ids[0, : row.lengths[0]].tolist(), end)
+        # The longest run of one document, with the symbol that opens it.
+        ids = row.ids[0, : row.lengths[0]]
+        ends = np.flatnonzero(ids[1:] == end) + 1
+        stretch = max(np.split(ids, ends), key=len).tolist()
         while len(stretch) > 1 and stretch[0] != end and spelling.continues(stretch[0]):
             stretch = stretch[1:]  # a block can begin within a word
         if len(stretch) < _SHORTEST_STRETCH:
@@ -415,13 +399,6 @@ def _generate(
     return [row[len(prompt.ids) :] for row, prompt in zip(rows, prompts, strict=True)]
 
 
-def _longest_stretch(ids: list[int], end: int) -> list[int]:
-    """The longest run of one document, including the symbol that opens it, if present."""
-    starts = [0, *(place for place, token in enumerate(ids) if token == end and place), len(ids)]
-    begin, stop = max(pairwise(starts), key=lambda bounds: bounds[1] - bounds[0])
-    return ids[begin:stop]
-
-
 def _text(tokenizer: Tokenizer, ids: Sequence[int], end: int) -> str:
     return tokenizer.decode([t for t in ids if t != end], skip_special_tokens=False)
 
@@ -484,7 +461,7 @@ class Neighbourhood:
 
 
 def neighbours_of_text(
-    model: WordVectors, tokenizer: Tokenizer, tokens: Artifact, words: int, count: int, seed: int
+    model: WordVectors, tokenizer: Tokenizer, tokens: Artifact, words: int, seed: int
 ) -> dict[str, list[Neighbour]]:
     """Neighbours of the first `words` distinct words drawn from held-out text by the seed."""
     neighbourhood = Neighbourhood(model, tokenizer)
@@ -493,4 +470,4 @@ def neighbours_of_text(
     ids = TokensFile(tokens.folder.local(file)).text().ids
     places = bits(seed, _POSITION, np.arange(_POSITIONS)) % np.uint64(len(ids))
     distinct = dict.fromkeys(words_by_id[t] for t in ids[places].tolist() if t in words_by_id)
-    return {word: neighbourhood.nearest(word, count) for word in list(distinct)[:words]}
+    return {word: neighbourhood.nearest(word, _NEAREST) for word in list(distinct)[:words]}

@@ -118,9 +118,8 @@ class ValidationLoss(_Loss):
         scales = of_vectors and key.startswith("model.") and key != "model.size"
         if not key.startswith(_LOSS_KEYS) and not scales:
             return ""
-        remedy = "leave it out"
-        if of_vectors:
-            remedy = "set search.measure to {kind: word_list, path: ...}"
+        word_list = "set search.measure to {kind: word_list, path: ...}"
+        remedy = word_list if of_vectors else "leave it out"
         return f"another value is another loss, and these do not compare; {remedy}"
 
 
@@ -279,8 +278,6 @@ class SearchRun(SummaryPart):
 
 
 class SearchTrial(TrialRecord):
-    """A trial with its pretrainings."""
-
     runs: tuple[SearchRun, ...]
     tokens: int
 
@@ -327,13 +324,6 @@ class SearchSummary(Summary):
         assert self.best.score is not None
         return [self.best.score, *(run.score for run in self.seeds)]
 
-    def table(self) -> list[dict[str, Any]]:
-        """Trials as flat rows with a column for each key."""
-        return [
-            row | {"best": trial.number == self.best.number}
-            for trial, row in zip(self.trials, tabulate(self.trials), strict=True)
-        ]
-
 
 def run_search(
     config: SearchStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
@@ -344,17 +334,16 @@ def run_search(
     trials = [_read_trial(measure, plan, rounds, inputs) for plan in config.trials]
     for trial in trials:
         _report(trial, context.report)
-    runs = [_read_run(measure, titles, inputs, None) for titles in config.seeds]
-    seeds = [run for run in runs if run is not None]
+    seeds = [run for titles in config.seeds if (run := _read_run(measure, titles, inputs))]
     best = trials[config.best]
     assert best.score is not None, "the best did not fail"
     scores, spread = [best.score, *(run.score for run in seeds)], ""
     if len(scores) > 1:
         mean, deviation = (format_metric(of(scores), measure.metric) for of in (fmean, stdev))
         spread = f", {len(scores)} seeds {mean} ± {deviation}"
-    budget = f"{search.seconds:g} s" if search.seconds else None
-    if search.tokens:
-        budget = f"{search.tokens:,} tokens"
+    budget = f"{search.tokens:,} tokens" if search.tokens else None
+    if search.seconds:
+        budget = f"{search.seconds:g} s"
     failed = sum(trial.score is None for trial in trials)
     summary = SearchSummary(
         variant=config.variant,
@@ -375,7 +364,11 @@ def run_search(
         f"{measure.kind.replace('_', ' ')} {format_metric(best.score, measure.metric)}{spread} "
         f"({describe_values(best.values)})",
     )
-    output.write_bytes(TABLE, csv_bytes(summary.table()))
+    rows = [
+        row | {"best": trial.number == best.number}
+        for trial, row in zip(trials, tabulate(trials), strict=True)
+    ]
+    output.write_bytes(TABLE, csv_bytes(rows))
     return summary
 
 
@@ -425,7 +418,7 @@ def _read_trial(
 
 
 def _read_run(
-    measure: Measure, titles: Titles, inputs: Mapping[str, Artifact], before: Artifact | None
+    measure: Measure, titles: Titles, inputs: Mapping[str, Artifact], before: Artifact | None = None
 ) -> SearchRun | None:
     """None if the run failed or has no score."""
     if not all(title in inputs for title in titles):
@@ -445,7 +438,6 @@ def _read_run(
 
 
 def _report(trial: SearchTrial, report: Reporter) -> None:
-    """A nested run with the settings of the trial, its curve and its score."""
     report.nested(trial.name, trial.values)
     points = trial.runs[-1].curve if trial.runs else ()
     for tokens, loss in points:

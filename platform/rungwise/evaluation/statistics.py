@@ -184,8 +184,6 @@ def paired_difference(
     first: Sequence[float], second: Sequence[float], within: Range = _ANY
 ) -> Estimate:
     """The mean of first - second over pairs that share a seed; `within` is the metric's range."""
-    if len(first) != len(second):
-        raise ValueError(f"expected as many values of each, found {len(first)} and {len(second)}")
     widest = within[1] - within[0]
     return estimate([a - b for a, b in zip(first, second, strict=True)], (-widest, widest))
 
@@ -217,13 +215,8 @@ def paired_bootstrap(
     machine translation evaluation", EMNLP), and seeds, or the `pretrainings` that the seeds are of,
     one after the other. Drawing both is conservative (Owen 2007, "The pigeonhole bootstrap", Annals
     of Applied Statistics), but too narrow where most noise comes from a few seeds; one seed covers
-    examples only. Raises ValueError if the shapes differ or an axis is empty.
+    examples only.
     """
-    if first.ndim != 3 or first.shape != second.shape or 0 in first.shape:
-        raise ValueError(
-            "expected two arrays (seeds, examples, sums) of one shape with at least one example, "
-            f"found {first.shape} and {second.shape}"
-        )
     ours, others = draw_values([first, second], value, seed, resamples)
     return paired_draws(ours, others, seed, within, pretrainings)
 
@@ -266,36 +259,20 @@ def paired_draws(
     runs = min(len(first.observed), len(second.observed))
     observed = float(np.mean(first.observed[:runs] - second.observed[:runs]))
     by_seed = first.resampled[:, :runs] - second.resampled[:, :runs]
-    draws = _draw_trainings(by_seed, np.random.default_rng(seed).spawn(2)[1], pretrainings)
+    # Draw the trainings too: the seeds, or the pretrainings where there are several.
+    outer = pretrainings if pretrainings > 1 else runs
+    # The mean of S resampled seeds has (S - 1) / S of the variance of the mean of S new ones.
+    stretch = math.sqrt(outer / (outer - 1)) if outer > 1 else 1.0
+    by_outer = by_seed.reshape(len(by_seed), outer, -1).mean(axis=2)
+    shares = _counts(np.random.default_rng(seed).spawn(2)[1], outer, len(by_seed)) / outer
+    mean = by_outer.mean(axis=1)
+    draws = mean + stretch * ((shares * by_outer).sum(axis=1) - mean)
     widest = within[1] - within[0]
     low, high = np.quantile(draws, [0.025, 0.975]).clip(-widest, widest)
     # Adding one to each count keeps p above 0 (Davison and Hinkley 1997, sec. 4.2).
     tails = [(np.sum(draws <= 0) + 1), (np.sum(draws >= 0) + 1)]
     p = min(1.0, 2 * float(min(tails)) / (len(draws) + 1))
     return Difference(observed, float(low), float(high), p)
-
-
-def _draw_trainings(
-    by_seed: NDArray[np.floating], rng: np.random.Generator, pretrainings: int = 1
-) -> NDArray[np.float64]:
-    """The mean over seeds (R, S) with its trainings drawn too (R,): the seeds, or the
-    pretrainings where there are several."""
-    resamples, seeds = by_seed.shape
-    outer = pretrainings if pretrainings > 1 else seeds
-    # The mean of S resampled seeds has (S - 1) / S of the variance of the mean of S new ones.
-    stretch = math.sqrt(outer / (outer - 1)) if outer > 1 else 1.0
-    by_outer = by_seed.reshape(resamples, outer, -1).mean(axis=2)
-    shares = _counts(rng, outer, resamples) / outer
-    mean = by_outer.mean(axis=1)
-    return mean + stretch * ((shares * by_outer).sum(axis=1) - mean)
-
-
-def error_reduction(old: float, new: float) -> float:
-    """(new - old) / (1 - old), the "relative" column of table 1 of Peters et al. 2018 (ELMo).
-    Raises ValueError if `old` is 1."""
-    if old >= 1:
-        raise ValueError(f"a variant with score {old} has no errors to reduce")
-    return (new - old) / (1 - old)
 
 
 def sign_agreement(published: float, ours: Estimate | Contrast) -> Agreement:

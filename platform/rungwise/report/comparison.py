@@ -1,5 +1,5 @@
-"""The sections that compare variants: task by task, in a table, by label budget, and by the layers
-that tasks learnt to weigh."""
+"""The sections that compare variants: task by task, their errors, in a table, by label budget, and
+by the layers that tasks learnt to weigh."""
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean
@@ -8,14 +8,24 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.evaluation.comparison.summary import PretrainingCost
+from rungwise.evaluation.comparison import errors
+from rungwise.evaluation.comparison.errors import ErrorAnalysis
+from rungwise.evaluation.comparison.summary import EvaluateSummary, PretrainingCost
 from rungwise.evaluation.comparison.table import RowDifference, TableSummary, TaskScore
-from rungwise.evaluation.suites.section import Panel, Point, plot_estimate, plot_value
+from rungwise.evaluation.suites.base import Panel, Point, plot_estimate, plot_value
 from rungwise.report import style
 from rungwise.report.findings import judge
 from rungwise.report.formats import MUTED, Series, metric_axis
 from rungwise.report.page import Row, Section
-from rungwise.report.variants import TaskResult, VariantComparison, rename_variants, select_stage
+from rungwise.report.variants import (
+    TaskResult,
+    VariantComparison,
+    input_artifact,
+    rename_variants,
+    select_stage,
+)
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import TaskSummary
 
 _APART = 0.022  # fraction of the axis between variants at one budget
 _TRIVIAL = "best trivial baseline"
@@ -26,13 +36,8 @@ def write_comparison(comparison: VariantComparison | None) -> Section | None:
     """The section task by task; None if nothing was evaluated."""
     if comparison is None:
         return None
-    fields = {
-        "comparison": comparison,
-        "judge": judge,
-        "selections": selections,
-        "cuts": cuts,
-        "costs": costs(comparison),
-    }
+    fields = {"comparison": comparison, "judge": judge, "selections": selections, "cuts": cuts}
+    fields |= {"costs": costs(comparison)}
     plots = {f"scores-{task.name}": draw_scores(task, comparison) for task in comparison.tasks}
     csv = {"seeds": _seed_rows(comparison)}
     return Section("comparison", "Comparison", fields, plots, csv)
@@ -73,9 +78,8 @@ def costs(comparison: VariantComparison) -> list[Row]:
             if name not in variants:
                 continue
             cost, first = variants[name].pretraining, next(iter(variants.values())).pretraining
-            share = (
-                cost.flops / first.flops if cost and first and cost.flops and first.flops else None
-            )
+            flops, base = (each.flops if each else None for each in (cost, first))
+            share = flops / base if flops and base else None
             tasks.setdefault((cost, share), []).append(task.name)
         for (cost, share), shared in tasks.items():
             where = ", ".join(shared) if len(tasks) > 1 else ""
@@ -84,7 +88,6 @@ def costs(comparison: VariantComparison) -> list[Row]:
 
 
 def _seed_rows(comparison: VariantComparison) -> list[Row]:
-    """Validation and test scores of every task, budget, variant and seed."""
     return [
         {
             "task": evaluation.task,
@@ -97,7 +100,8 @@ def _seed_rows(comparison: VariantComparison) -> list[Row]:
             **{f"validation_{metric}": value for metric, value in seed.validation.items()},
             **{f"test_{metric}": value for metric, value in seed.test.items()},
         }
-        for evaluation in comparison.evaluations
+        for task in comparison.tasks
+        for evaluation in task.by_budget
         for seed in evaluation.rows
     ]
 
@@ -115,6 +119,28 @@ def draw_scores(task: TaskResult, comparison: VariantComparison) -> bytes:
     style.dress(axes, f"{task.name}: highest is {best}", metric_axis(task.metric), grid="x")
     axes.set_yticks(range(len(rows)), rows, parse_math=False)
     return style.png(figure)
+
+
+def gather_errors(inputs: Mapping[str, Artifact]) -> dict[str, ErrorAnalysis]:
+    """The errors of the first variant on every task but those of numbers, with all labels."""
+    analyses = {}
+    for artifact in select_stage(inputs, "evaluate").values():
+        evaluation = EvaluateSummary.of(artifact)
+        if evaluation.budget is not None or not artifact.folder.exists(errors.FILE):
+            continue
+        data = input_artifact(artifact, "task", inputs)
+        assert data is not None, f"the task {evaluation.task} is not among the stages"
+        kind, first = task_kind(TaskSummary.of(data).info), next(iter(evaluation.variants))
+        if not kind.numeric:
+            rows = errors.read_predictions(artifact.folder)
+            analyses[evaluation.task] = errors.analyse_errors(rows, first, kind)
+    return analyses
+
+
+def write_errors(inputs: Mapping[str, Artifact]) -> Section | None:
+    """The section about errors; None if no predictions were kept."""
+    analyses = gather_errors(inputs)
+    return Section("errors", "Error analysis", {"errors": analyses}) if analyses else None
 
 
 def write_table(

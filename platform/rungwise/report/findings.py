@@ -87,7 +87,6 @@ def describe_difference(task: TaskResult) -> str:
 
 
 def sum_up(verdicts: Sequence[str], first: str, second: str) -> str:
-    """One sentence for the verdicts of several tasks."""
     counts, parts = Counter(verdicts), []
     for verdict in _VERDICTS:
         side, *where = verdict.split(maxsplit=1)

@@ -1,4 +1,5 @@
-"""The section about more time or text: curves over the cost of training, and what they foretell."""
+"""The sections about costs: for each question the cheapest model that is about as good as the best,
+rivals without pretraining among them; and what curves over the cost of training foretell."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,29 +9,147 @@ from matplotlib.axes import Axes
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import ClaimResult
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.curve import read_points
+from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.base import Column, MeasuredRung, Panel, plot_estimate
+from rungwise.evaluation.suites.items import METRICS
 from rungwise.forecast.comparisons import (
+    BITS,
+    POINT,
+    Advice,
     Crossing,
+    PricedModel,
+    advise,
     describe_crossing,
     find_crossings,
     predict_at_seconds,
 )
 from rungwise.forecast.forecast import RungForecast, backtest, describe_backtest, forecast
 from rungwise.forecast.points import Increase, Point
-from rungwise.report import style
+from rungwise.report import formats, style
 from rungwise.report.formats import INK, Series, metric_name, small_percent
 from rungwise.report.page import Row, Section
-from rungwise.report.variants import select_stage
+from rungwise.report.variants import VariantComparison, select_stage
 
 TIMES = 10.0  # what is foretold on the page; `rungwise forecast` takes any factor
-_DRAWN, _CROSSINGS = 6, 6  # at most
+_CURVES, _CROSSINGS = 6, 6  # at most
 _PLACES = 60  # of a curve
 _HEIGHT = 4.0  # inches of a panel
 _BITS = "bits_per_byte"
+_LEAST_SECONDS = 0.1  # of a model that is fitted in less
 _GROWTHS = {
     "ten times the time, the same text": Increase(TIMES, 1.0),
     "ten times the time and the text": Increase(TIMES, TIMES),
 }
+
+
+@dataclass(frozen=True)
+class LadderQuestion:
+    """A use for a model, `To predict text`, and the candidates for it: the score and the
+    core-seconds of training of each. This text has `chosen` the settings of some."""
+
+    words: str
+    metric: str
+    scores: dict[str, Estimate]
+    seconds: dict[str, float]
+    chosen: frozenset[str] = frozenset()
+
+    @property
+    def advice(self) -> Advice:
+        candidates = [
+            PricedModel(name, score.mean, self.seconds[name]) for name, score in self.scores.items()
+        ]
+        # A task is judged by what is higher where it is better.
+        lower = self.metric in METRICS and not METRICS[self.metric].higher_is_better
+        margin = BITS if lower else POINT
+        return advise(candidates, margin, "lower" if lower else "higher")
+
+    def sentence(self) -> str:
+        """`To predict text: 3-gram, 1.412 bits per byte after 4 s of a core, the best of 7.`"""
+        advice = self.advice
+        choice, best = advice.choice, advice.best
+        cost = formats.duration(max(choice.seconds, 1.0), 0)
+        text = f"{self.words}: {choice.name}, {self._write_score(choice)} after {cost} of a core"
+        if best is choice:
+            return f"{text}, the best of {len(self.scores)}."
+        times = f"{advice.times:.0f} times as much" if advice.times >= 2 else "about as much"
+        return f"{text}; {best.name} has {self._write_score(best)} and costs {times}."
+
+    def _write_score(self, model: PricedModel) -> str:
+        bounds = formats.interval(self.scores[model.name], self.metric)
+        score = f"{formats.score(model.score, self.metric)} {formats.metric_name(self.metric)}"
+        mark = "(settings chosen on this text)" if model.name in self.chosen else ""
+        return " ".join(filter(None, (score, bounds, mark)))
+
+
+def gather_questions(
+    rungs: Sequence[MeasuredRung], columns: Sequence[Column], comparison: VariantComparison | None
+) -> list[LadderQuestion]:
+    """The questions that at least two candidates answer: the text, then every task; without any,
+    the score that most rungs have."""
+    seconds = {}  # core-seconds of pretraining
+    for rung in rungs:
+        run = rung.pretrain.gradient
+        workers = run.attempts[-1].workers if run and run.attempts else 1
+        cost = max(rung.pretrain.seconds * workers, _LEAST_SECONDS)
+        seconds |= dict.fromkeys((rung.name, *rung.also), cost)
+    tasks = [task.evaluation for task in (comparison.tasks if comparison else ())]
+    by_task = [_ask_task(each, seconds) for each in tasks]
+    by_score = []
+    for column in columns:
+        name = f"{column.name}, {column.under}" if column.under else column.name
+        words = "To predict text" if column.metric == _BITS else f"By {name}"
+        scores = {rung: cell.value for rung, cell in column.cells.items() if cell.exact}
+        if scores and column.metric != "perplexity":
+            question = LadderQuestion(words, column.metric, scores, seconds, column.chosen)
+            by_score.append(question)
+    by_score.sort(key=lambda each: -len(each.scores))
+    text = [each for each in by_score if each.metric == _BITS][:1]
+    questions = [each for each in (*text, *by_task) if len(each.scores) > 1]
+    return questions or [*text, *by_score][:1]
+
+
+def _ask_task(evaluation: EvaluateSummary, pretraining: Mapping[str, float]) -> LadderQuestion:
+    seconds: dict[str, float] = {}
+    for name, result in evaluation.variants.items():
+        runs = [row.seconds for row in evaluation.rows if row.variant == name]
+        before = pretraining.get(name, 0.0) if result.pretraining else 0.0
+        seconds[name] = before + sum(runs) / len(runs)
+    seconds |= {name: rival.seconds for name, rival in evaluation.rivals.items()}
+    words = f"For the task {evaluation.task}"
+    return LadderQuestion(words, evaluation.metric, evaluation.estimates(), seconds)
+
+
+def write_advice(
+    questions: Sequence[LadderQuestion], looks: Mapping[str, Series]
+) -> Section | None:
+    """The section; None without a question."""
+    if not questions:
+        return None
+    panels = [
+        Panel(
+            each.words.removeprefix("For the task ").removeprefix("To "),
+            "core-seconds of training",
+            formats.metric_axis(each.metric, ""),
+            {
+                name: [plot_estimate(each.seconds[name], score, formats.scale(each.metric))]
+                for name, score in each.scores.items()
+                if name in looks
+            },
+            is_size=True,
+        )
+        for each in questions
+    ]
+    rows = [
+        {"question": each.words, "model": name, "metric": each.metric, "score": score.mean}
+        | {"low": score.low, "high": score.high, "core_seconds": each.seconds[name]}
+        for each in questions
+        for name, score in each.scores.items()
+    ]
+    plots = {"advice": style.draw_panels(panels, looks, columns=2)}
+    fields = {"questions": questions}
+    return Section("advice", "Which to take", fields, plots, {"advice": rows})
 
 
 @dataclass(frozen=True)
@@ -80,7 +199,6 @@ def gather_forecast(
 
 
 def write_forecast(ladder: LadderForecast, looks: Mapping[str, Series]) -> Section:
-    """The section, with pictures for wide and for narrow screens."""
     points, tables = ladder.points, ladder.tables
     same_text = next(iter(tables.values()))
     crossings = {
@@ -123,8 +241,8 @@ def _describe_best(title: str, rungs: Sequence[RungForecast]) -> str:
     later = f"{best.later.median:.2f} [{best.later.low:.2f}, {best.later.high:.2f}]"
     now = f"where now {first.rung} is, with {first.last.bits:.2f}"
     today = "as it is now" if best.rung == first.rung else now
-    refused = [each.rung for each in rungs if each.refusal and each.last.measure == _BITS]
-    among = f" among those that can be foretold (not {', '.join(refused)})" if refused else ""
+    refusals = [each.rung for each in rungs if each.refusal and each.last.measure == _BITS]
+    among = f" among those that can be foretold (not {', '.join(refusals)})" if refusals else ""
     return (
         f"With {title}, {best.rung} would be best{among} with a chance of "
         f"{small_percent(best.best or 0.0)}, {today}: {later} bits per byte instead of "
@@ -159,21 +277,21 @@ def _draw(
     """Bits per byte over core-seconds, a panel for each growth: points as measured, a line through
     them, dashed with a band where it is foretold, a ring at each crossing."""
     some = [each for each in _order(next(iter(tables.values()))) if each.last.measure == _BITS]
-    drawn = [each.rung for each in some[:_DRAWN]]
-    if not drawn:
+    names = [each.rung for each in some[:_CURVES]]
+    if not names:
         return None
     figure, panels = style.new_strip([_HEIGHT] * len(tables), narrow=narrow)
     for axes in panels[1:]:
         axes.sharey(panels[0])
     for axes, (title, rungs) in zip(panels, tables.items(), strict=True):
         for rung in rungs:
-            if rung.rung in drawn:
+            if rung.rung in names:
                 own = [point for point in points if point.rung == rung.rung]
                 _draw_rung(axes, rung, own, _GROWTHS[title], looks[rung.rung])
-        _mark_crossings(axes, rungs, crossings[title], drawn, _GROWTHS[title])
+        _mark_crossings(axes, rungs, crossings[title], names, _GROWTHS[title])
         axes.set_xscale("log")
         style.dress(axes, title, "core-seconds of training", "bits per byte of held-out text")
-    style.add_legend_below(figure, panels, last=drawn)
+    style.add_legend_below(figure, panels, last=names)
     return style.png(figure)
 
 
@@ -206,14 +324,14 @@ def _mark_crossings(
     axes: Axes,
     rungs: Sequence[RungForecast],
     crossings: Sequence[Crossing],
-    drawn: Sequence[str],
+    names: Sequence[str],
     growth: Increase,
 ) -> None:
     by_name = {each.rung: each for each in rungs}
     for crossing in crossings:
         seconds = crossing.seconds.median
         passing = by_name[crossing.passing]
-        if {crossing.passing, crossing.passed} <= {*drawn} and seconds < passing.target.seconds:
+        if {crossing.passing, crossing.passed} <= {*names} and seconds < passing.target.seconds:
             draws = predict_at_seconds(passing.curves, np.array([seconds]), growth.text)
             axes.plot(
                 seconds,

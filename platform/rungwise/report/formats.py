@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from rungwise.evaluation.comparison.table import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
-from rungwise.evaluation.suites.section import TableEntry
+from rungwise.evaluation.suites.base import TableEntry
 from rungwise.tasks.scoring.metrics import CORRELATIONS, OWN_UNITS, format_metric
 
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
@@ -79,7 +79,6 @@ def points(share: float) -> str:
 
 
 def format_signed(value: float, digits: int = 2) -> str:
-    """0.026 -> `+0.03`."""
     return f"{value:+.{digits}f}".replace("-", _MINUS)
 
 
@@ -170,7 +169,6 @@ def breakable(name: str) -> Markup:
 
 
 def data_uri(data: bytes) -> str:
-    """A PNG to inline in a page."""
     return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
 
 

@@ -1,44 +1,59 @@
 """Ladder stage: one page about all rungs, from records and files of earlier stages; what a ladder
-did not measure has no section."""
+did not measure has no section. Its claims stand with how far luck may explain them, as bars."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.core.wording import format_count
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.comparison.claims import ClaimsSummary
+from rungwise.evaluation.comparison.claims import (
+    TASKS,
+    VERDICTS,
+    ClaimResult,
+    ClaimsSummary,
+    ComparisonResult,
+)
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TaskMean
-from rungwise.evaluation.suites.base import Suite
-from rungwise.evaluation.suites.items import METRICS, merge_seeds
-from rungwise.evaluation.suites.measure import MeasureConfig
-from rungwise.evaluation.suites.section import (
+from rungwise.evaluation.suites.base import (
     Cell,
     Column,
     MeasuredRung,
+    Suite,
     SuiteBlock,
     compare_on_new,
     find_best,
 )
-from rungwise.report import claims, formats, origin, style, tuning
-from rungwise.report.advice import gather_questions, write_advice
+from rungwise.evaluation.suites.items import METRICS, merge_seeds
+from rungwise.evaluation.suites.measure import MeasureConfig
+from rungwise.report import formats, style, tuning
 from rungwise.report.comparison import write_budgets, write_mix, write_table
-from rungwise.report.findings import describe_rival
-from rungwise.report.forecast import gather_forecast, write_forecast
-from rungwise.report.formats import Series, series
-from rungwise.report.page import Page, Row, Section, write_page
+from rungwise.report.findings import describe_luck, describe_rival
+from rungwise.report.forecast import gather_forecast, gather_questions, write_advice, write_forecast
+from rungwise.report.formats import (
+    Series,
+    format_signed,
+    metric_name,
+    number,
+    p_value,
+    points,
+    series,
+)
+from rungwise.report.page import Page, Row, Section, recipe_text, write_origin, write_page
 from rungwise.report.stage import LADDER_PAGE, LadderConfig, ReportSummary
 from rungwise.report.variants import gather_comparison, input_artifact, name_rungs, rename_variants
 from rungwise.tokenizer import TokenizerSummary
 from rungwise.training.summary import PretrainSummary
 
 TASKS_MEAN = "mean of tasks"
+_WIDER = 1.15  # half a bar, relative to the farthest end of an interval
 Looks = Mapping[str, Series]
-Answered = dict[str, tuple[Suite, list[MeasuredRung]]]  # suites by name, with who answered
+Suites = dict[str, tuple[Suite, list[MeasuredRung]]]  # by name, with the rungs that answered
 
 
 def write_ladder(
@@ -58,47 +73,47 @@ def write_ladder(
     looks = {name: series(place) for place, name in enumerate(dict.fromkeys(all_names))}
     if comparison:
         comparison = replace(comparison, looks=looks)
-    judged = rename_variants(ClaimsSummary.of(inputs["claims"]), names)
+    judgement = rename_variants(ClaimsSummary.of(inputs["claims"]), names)
     searches = tuning.gather_searches(inputs, looks, names)
-    chosen = frozenset(each.rung for each in searches if each.summary.on_held_out)
+    tuned_on_text = frozenset(each.rung for each in searches if each.summary.on_held_out)
     tasks = comparison.tasks if comparison else ()
-    answered = _gather_suites(rungs)
+    suites = _gather_suites(rungs)
     evaluations = [task.evaluation for task in tasks]
-    columns = _gather_columns(answered, judged.averages, evaluations, chosen)
+    columns = _gather_columns(suites, judgement.averages, evaluations, tuned_on_text)
     questions = gather_questions(rungs, columns, comparison)
     more = gather_forecast(inputs, names)
-    tested = claims.select_tested(judged.claims)
-    claims_section = claims.write_claims(
-        judged,
-        tuning.list_untuned(searches, judged),
-        claims.gather_verdicts(inputs, config.claims_at),
-        more.chances(judged.claims) if more else {},
+    tests = select_tested(judgement.claims)
+    claims_section = write_claims(
+        judgement,
+        tuning.list_untuned(searches, judgement),
+        gather_verdicts(inputs, config.claims_at),
+        more.chances(judgement.claims) if more else {},
     )
     ladder_table = write_table(inputs, comparison, names, is_ladder=True)
-    recipe = origin.recipe_text(context.recipe)
+    recipe = recipe_text(context.recipe)
     lede = [each.sentence() for each in questions]
-    lede += [claims.count_verdicts(judged.claims)] if tested else []
+    lede += [count_verdicts(judgement.claims)] if tests else []
     lede += [f"The task {task} is left out: {why}." for task, why in config.gaps.items()]
     page = Page(
         kind="ladder",
         file=LADDER_PAGE,
         workflow="ladder",
         lede=lede,
-        headline=" ".join([*map(describe_rival, (t for t in tasks if t.rival_wins)), *lede]),
+        headline=" ".join([describe_rival(task) for task in tasks if task.rival_wins] + lede),
         budget=_describe_budget(inputs, rungs),
         sections=[
             write_advice(questions, looks),
             _write_picture(rungs, columns, looks),
             write_forecast(more, looks) if more else None,
-            claims_section if tested else None,
+            claims_section if tests else None,
             _write_history(rungs, columns, looks, ladder_table is not None),
             tuning.write_tuning(searches, names=(r.name for r in rungs)),
-            *_write_suites(answered, looks),
+            *_write_suites(suites, looks),
             ladder_table,
             write_budgets(comparison),
             write_mix(comparison),
-            None if tested else claims_section,
-            origin.write_origin(inputs, recipe, "ladder"),
+            None if tests else claims_section,
+            write_origin(inputs, recipe, "ladder"),
         ],
     )
     return write_page(page, config.title, inputs, recipe, output)
@@ -126,37 +141,26 @@ def gather_rungs(
     return sorted(rungs, key=lambda rung: rung.pretrain.origin.year)
 
 
-def _gather_suites(rungs: Sequence[MeasuredRung]) -> Answered:
-    """The suites by name, each with the rungs that answered it."""
-    answered: Answered = {}
+def _gather_suites(rungs: Sequence[MeasuredRung]) -> Suites:
+    suites: Suites = {}
     for rung in rungs:
         config = MeasureConfig.model_validate(rung.measured[0].record["config"])
         for name, suite in config.suites.items():
             if name not in rung.measure.passed_over:
-                answered.setdefault(name, (suite, []))[1].append(rung)
-    return answered
-
-
-def _list_skipped_suites(rungs: Sequence[MeasuredRung]) -> dict[tuple[str, str], list[str]]:
-    """Suites that rungs could not answer: {(suite, what they lack): names of rungs}."""
-    skipped: dict[tuple[str, str], list[str]] = {}
-    for rung in rungs:
-        for lack in rung.measure.passed_over.items():
-            skipped.setdefault(lack, []).append(rung.name)
-    return skipped
+                suites.setdefault(name, (suite, []))[1].append(rung)
+    return suites
 
 
 def _gather_columns(
-    answered: Answered,
+    suites: Suites,
     averages: Mapping[str, TaskMean],
     tasks: Sequence[EvaluateSummary],
-    chosen: frozenset[str],
+    tuned_on_text: frozenset[str],
 ) -> list[Column]:
-    """Every score that at least one rung has; the held-out text has `chosen` the settings of some
-    rungs."""
+    """Every score that at least one rung has; the settings of some were chosen by held-out text."""
     columns = [
-        replace(column, chosen=chosen & {*column.cells}) if suite.on_held_out else column
-        for name, (suite, rungs) in answered.items()
+        replace(column, chosen=tuned_on_text & {*column.cells}) if suite.on_held_out else column
+        for name, (suite, rungs) in suites.items()
         for whole in suite.columns(name, rungs)
         for column in (whole, compare_on_new(rungs, whole))
         if column.cells
@@ -169,10 +173,8 @@ def _gather_columns(
     if averages:
         means = {name: Cell(each.mean) for name, each in averages.items()}
         under = f"of {len(tasks)}"
-        meaning = (
-            "how well the model does after learning from labelled examples, "
-            f"{under} {'task' if len(tasks) == 1 else 'tasks'}"
-        )
+        meaning = "how well the model does after learning from labelled examples, "
+        meaning += f"{under} {'task' if len(tasks) == 1 else 'tasks'}"
         rivals = {
             name: fmean(task.rivals[name].estimate.mean for task in tasks)
             for name in tasks[0].rivals
@@ -189,10 +191,10 @@ def _write_picture(
     """How well text is predicted, and what else was learnt: the mean of tasks, or else the score
     that most rungs have. None if no rung has a score that can be compared."""
     exact = [column for column in columns if any(cell.exact for cell in column.cells.values())]
-    text = [column for column in exact if column.metric == "bits_per_byte"][:1]
+    text = [column for column in exact if column.metric == "bits_per_byte"]
     others = [column for column in exact if column.metric not in ("bits_per_byte", "perplexity")]
     others.sort(key=lambda column: (column.name != TASKS_MEAN, -len(column.cells)))
-    scores = text + others[:1]
+    scores = text[:1] + others[:1]
     if not scores:
         return None
     plots = {
@@ -215,11 +217,9 @@ def draw_ladder(
         }
         for column in columns
     ]
-    scored = {name for each in values for name in each}
+    every = {name for each in values for name in each}
     # Side by side the panels have the same rungs; below each other, their own.
-    rows = [
-        [rung for rung in rungs if rung.name in (each if narrow else scored)] for each in values
-    ]
+    rows = [[rung for rung in rungs if rung.name in (each if narrow else every)] for each in values]
     heights = [style.MARGIN_INCHES + style.ROW_INCHES * len(each) for each in rows]
     figure, panels = style.new_strip(heights, narrow=narrow)
     for axes, column, own, scores in zip(panels, columns, rows, values, strict=True):
@@ -237,13 +237,17 @@ def draw_ladder(
 def _write_history(
     rungs: Sequence[MeasuredRung], columns: Sequence[Column], looks: Looks, has_table: bool
 ) -> Section:
+    skipped: dict[tuple[str, str], list[str]] = {}  # rungs, by suite and what they lack for it
+    for rung in rungs:
+        for lack in rung.measure.passed_over.items():
+            skipped.setdefault(lack, []).append(rung.name)
     fields = {
         "rungs": rungs,
         "columns": columns,
         "looks": looks,
         "reference": list(dict.fromkeys(name for each in columns for name in each.published)),
         "floors": list(dict.fromkeys(name for each in columns for name in each.floors)),
-        "skipped": _list_skipped_suites(rungs),
+        "skipped": skipped,
         "same_weights": {rung.name: rung.also for rung in rungs if rung.also},
         "has_table": has_table,
     }
@@ -255,7 +259,6 @@ def _write_history(
 
 
 def make_row(rung: MeasuredRung, columns: Sequence[Column]) -> Row:
-    """The row of a rung in the table of the ladder."""
     trained, model = rung.pretrain, rung.pretrain.model
     row: Row = {
         "rung": rung.name,
@@ -276,16 +279,19 @@ def make_row(rung: MeasuredRung, columns: Sequence[Column]) -> Row:
     return row
 
 
-def _write_suites(answered: Answered, looks: Looks) -> list[Section]:
+def _write_suites(suites: Suites, looks: Looks) -> list[Section]:
     """The sections of the suites, with the blocks that each brings."""
     sections: dict[str, list[SuiteBlock]] = {}
-    for name, (suite, rungs) in answered.items():
+    for name, (suite, rungs) in suites.items():
         if block := suite.show(name, rungs):
             sections.setdefault(suite.section, []).append(block)
     result = []
     for title, blocks in sections.items():
-        drawn = [block for block in blocks if block.panels]
-        plots = {f"suite-{each.suite}": style.draw_panels(each.panels, looks) for each in drawn}
+        plots = {
+            f"suite-{each.suite}": style.draw_panels(each.panels, looks)
+            for each in blocks
+            if each.panels
+        }
         csv = {f"{each.suite}-{name}": rows for each in blocks for name, rows in each.csv.items()}
         fields = {"blocks": blocks, "looks": looks}
         result.append(Section("suites", title, fields, plots, csv, titled=True))
@@ -293,8 +299,7 @@ def _write_suites(answered: Answered, looks: Looks) -> list[Section]:
 
 
 def _describe_budget(inputs: Mapping[str, Artifact], rungs: Sequence[MeasuredRung]) -> str:
-    """The size at which everything on the page holds: corpus and training budget, in one line."""
-    corpus, number = CorpusSummary.of(inputs["corpus"]), formats.number
+    corpus = CorpusSummary.of(inputs["corpus"])
     counts = sorted({rung.pretrain.tokens for rung in rungs})
     tokens = " to ".join(dict.fromkeys(map(formats.compact, (counts[0], counts[-1]))))
     vocabulary = number(TokenizerSummary.of(inputs["tokenizer"]).vocab_size)
@@ -305,3 +310,128 @@ def _describe_budget(inputs: Mapping[str, Artifact], rungs: Sequence[MeasuredRun
         f"held out; vocabulary {vocabulary}; {len(rungs)} rungs, {tokens} tokens each; "
         f"{formats.duration(seconds)} in all stages together."
     )
+
+
+def write_claims(
+    judgement: ClaimsSummary,
+    untuned: Mapping[str, Sequence[str]],
+    verdicts_at: Mapping[str, Mapping[str, str]],
+    chances: Mapping[str, float],
+) -> Section:
+    """The section. By claim: its verdicts at shares of the budget, the rungs in it that were not
+    tuned, and the chance that it holds with more time."""
+    tests = select_tested(judgement.claims)
+    once = any(claim.pretrainings == 1 for claim in judgement.claims)
+    fields = {
+        "tested": tests,
+        "untested": [each for each in judgement.claims if each.verdict == "not tested"],
+        "effect": make_effect,
+        "luck_of": _describe_pretrainings,
+        "chance": _describe_chance,
+        "comparison": describe_comparison,
+        "luck": describe_luck(judgement.seeds) if judgement.seeds and once else "",
+        "untuned_in": untuned,
+        "verdicts_at": verdicts_at,
+        "chances": chances,
+    }
+    title = "What was found" if tests else "Claims"
+    return Section("claims", title, fields)
+
+
+def select_tested(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
+    """The claims of which anything was compared, by verdict: decided ones first."""
+    tests = [claim for claim in claims if claim.verdict != "not tested"]
+    return sorted(tests, key=lambda claim: VERDICTS.index(claim.verdict))
+
+
+def gather_verdicts(
+    inputs: Mapping[str, Artifact], titles: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """The verdicts of each claim that was tested, by the parts of the ladder with these titles."""
+    verdicts: dict[str, dict[str, str]] = {}
+    for part, title in titles.items():
+        for claim in select_tested(ClaimsSummary.of(inputs[title]).claims):
+            verdicts.setdefault(claim.id, {})[part] = claim.verdict
+    return verdicts
+
+
+def count_verdicts(claims: Sequence[ClaimResult]) -> str:
+    """`Of 7 claims tested, 4 are confirmed, 1 contradicted, 2 undecided.`"""
+    tests = select_tested(claims)
+    first, *others = VERDICTS[:-1]
+    counts = {each: sum(claim.verdict == each for claim in tests) for each in VERDICTS}
+    words = [f"{counts[first]} {'is' if counts[first] == 1 else 'are'} {first}"]
+    words += [f"{counts[verdict]} {verdict}" for verdict in others]
+    return f"Of {format_count(len(tests), 'claim')} tested, {', '.join(words)}."
+
+
+def _describe_pretrainings(claim: ClaimResult) -> str:
+    count = claim.pretrainings
+    if count is None:
+        return "Counted, not trained: luck has no part in these models."
+    if count == 1:
+        return "Each model was trained once: another training might come out differently."
+    return f"Every model was trained {count} times or more; the verdict allows for their luck."
+
+
+def _describe_chance(claim: ClaimResult) -> str:
+    """The corrected p of a claim, and why an interval off the line may still decide nothing."""
+    assert claim.p_holm is not None
+    text = f"{p_value(claim.p_holm)} after correction for all claims tested"
+    off = any(each.verdict in ("confirmed", "contradicted") for each in claim.comparisons)
+    if claim.verdict == "undecided" and off:
+        text += "; an interval beside the line is not enough among so many"
+    return text
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A comparison in words, and as a bar from 0 to 100; right of the threshold, 50, is claimed."""
+
+    value: str
+    interval: str
+    threshold: str
+    at: float
+    low: float
+    high: float
+
+
+def make_effect(result: ComparisonResult) -> Effect:
+    """The bar of a comparison that was made."""
+    assert result.value is not None
+    low, high = (result.value if each is None else each for each in (result.low, result.high))
+    farthest = max(abs(each - result.threshold) for each in (result.value, low, high))
+    half = _WIDER * farthest or 1.0
+    place = [50 + 50 * (each - result.threshold) / half for each in (result.value, low, high)]
+    ends = f"[{_number(result, low)}, {_number(result, high)}]" if result.low is not None else ""
+    return Effect(_words(result, result.value), ends, _words(result, result.threshold), *place)
+
+
+def _words(result: ComparisonResult, value: float) -> str:
+    text = _number(result, value)
+    if result.scale == "log":
+        return f"factor {text}"
+    return f"{text} points" if _is_in_points(result) else text
+
+
+def _number(result: ComparisonResult, value: float) -> str:
+    if result.scale == "log":
+        return number(math.exp(value), 2)
+    return points(value) if _is_in_points(result) else format_signed(value)
+
+
+def _is_in_points(result: ComparisonResult) -> bool:
+    return result.of == TASKS or METRICS[result.metric or "accuracy"].higher_is_better
+
+
+def describe_comparison(result: ComparisonResult) -> str:
+    """`perplexity: gpt - lstm`."""
+    metric = metric_name(result.metric or "accuracy")
+    subject = result.of if result.of in (TASKS, metric) else f"{result.of}, {metric}"
+    terms = sorted(result.terms.items(), key=lambda term: -term[1])  # positive terms first
+    words = []
+    for name, weight in terms:
+        sign = "\N{MINUS SIGN} " if weight <= 0 else "+ " if words else ""
+        times = "" if abs(weight) == 1 else f"{abs(weight):g} \N{MULTIPLICATION SIGN} "
+        words.append(f"{sign}{times}{name}")
+    return f"{subject}: {' '.join(words)}"

@@ -1,5 +1,6 @@
 """A page: its sections in one frame, with their plots and tables, as files beside it and inlined,
-so that it can be mailed. All text is escaped, since documents may contain HTML."""
+so that it can be mailed; and the section about provenance, which every page has. All text is
+escaped, since documents may contain HTML."""
 
 import inspect
 import re
@@ -8,13 +9,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jinja2
+import yaml
 from markupsafe import Markup
 
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes
+from rungwise.corpus.summary import CorpusSummary, describe_sources
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.report import formats
 from rungwise.report.stage import ReportSummary
+from rungwise.report.variants import input_artifact, select_stage
+from rungwise.serving.stage import RegisterSummary
+from rungwise.training.summary import PretrainSummary
 
 Row = dict[str, Any]
 
@@ -33,7 +41,6 @@ class Section:
 
     @property
     def id(self) -> str:
-        """The anchor of the section."""
         return re.sub(r"\W+", "_", self.title.lower()) if self.titled else self.template
 
     @property
@@ -101,3 +108,57 @@ def write_page(
         output.write_bytes(name, data)
     headline = page.headline or " ".join(page.lede) or "no model has a score"
     return ReportSummary(page=page.file, show=tuple(files), headline=headline)
+
+
+Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
+
+
+def recipe_text(recipe: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=100)
+
+
+def list_registered(inputs: Mapping[str, Artifact]) -> Registered:
+    models = []
+    for artifact in select_stage(inputs, "register").values():
+        evaluate = input_artifact(artifact, "evaluate", inputs)
+        assert evaluate is not None, "what registers a model has its evaluation before it"
+        models.append((RegisterSummary.of(artifact), EvaluateSummary.of(evaluate)))
+    return models
+
+
+def write_origin(
+    inputs: Mapping[str, Artifact],
+    recipe: str,
+    workflow: str,
+    registered: Registered = (),
+    pretrain: PretrainSummary | None = None,
+) -> Section:
+    """The section. Secrets are cut from the recipe and the sources; names of labels are data."""
+    stages = [
+        {
+            "stage": name,
+            "seconds": artifact.record["seconds"],
+            "starting_seconds": artifact.record.get("starting_seconds", ""),
+            "made": artifact.headline,
+            "fingerprint": artifact.fingerprint,
+            "folder": artifact.folder.uri,
+            "mlflow_run_id": artifact.record["mlflow_run_id"],
+            "commit": artifact.record["made_by"]["commit"],
+            "finished": artifact.record["finished"],
+        }
+        for name, artifact in inputs.items()
+    ]
+    corpus = CorpusSummary.of(inputs["corpus"])
+    fields = {
+        "stages": stages,
+        "root": list(inputs.values())[-1].folder.uri.rsplit("/", 2)[0],
+        "registered": registered,
+        "workflow": workflow,
+        "recipe": redact(recipe),
+        "corpus": corpus,
+        "dropped": sorted(corpus.dropped.items(), key=lambda item: -item[1]),
+        "text_sources": pretrain.gradient.sources if pretrain and pretrain.gradient else (),
+        "tokens": pretrain.tokens if pretrain else 0,
+        "sources": [redact(source) for source in describe_sources(inputs["corpus"])],
+    }
+    return Section("origin", "Provenance", fields, csv={"stages": stages})

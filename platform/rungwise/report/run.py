@@ -1,28 +1,48 @@
 """Report stage: one page about a run, from records and files of earlier stages; only the examples
-of the model are computed here."""
+of the model are computed here. And its sections about pretraining: losses, speed, examples."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.examples import gather_examples
-from rungwise.report import findings, origin, tuning
+from rungwise.core.wording import format_count, list_first
+from rungwise.evaluation import examples as shown
+from rungwise.evaluation.examples import Examples, gather_examples
+from rungwise.instances.summary import InstancesSummary, read_kind
+from rungwise.models.losses.objectives import Objective
+from rungwise.report import findings, formats, style, tuning
 from rungwise.report.comparison import (
     selections,
     write_budgets,
     write_comparison,
+    write_errors,
     write_mix,
     write_table,
 )
-from rungwise.report.errors import write_errors
-from rungwise.report.page import Page, Section, write_page
-from rungwise.report.pretraining import write_examples, write_loss, write_speed
+from rungwise.report.formats import number
+from rungwise.report.page import (
+    Page,
+    Section,
+    list_registered,
+    recipe_text,
+    write_origin,
+    write_page,
+)
 from rungwise.report.stage import REPORT_PAGE, ReportConfig, ReportSummary
 from rungwise.report.variants import gather_comparison, select_stage
 from rungwise.tokenizer import load_tokenizer
 from rungwise.training.initial import INITIAL
-from rungwise.training.summary import PretrainSummary
+from rungwise.training.summary import GradientRun, PretrainSummary
+
+_MOST_STEPS = 12
+_PARALLEL = {
+    "ddp": "each with the whole model (DDP)",
+    "fsdp": "each with a shard of the model (FSDP2)",
+    "hybrid": "in groups that share one copy of the model (hybrid sharding)",
+}
 
 
 def write_report(
@@ -49,22 +69,27 @@ def write_report(
     looks = comparison.looks if comparison else {}
     names = comparison.variants if comparison else ()
     searches = tuning.gather_searches(inputs, looks, {})
-    selected = selections(*tasks)
-    registered, recipe = origin.list_registered(inputs), origin.recipe_text(context.recipe)
+    registered, recipe = list_registered(inputs), recipe_text(context.recipe)
     workflow = "finetune" if comparison else "pretrain"
-    several = len(select_stage(inputs, "pretrain")) > 1
-    result = {
-        "trained": findings.describe_training(inputs),
-        "comparison": comparison,
-        "judge": findings.judge,
+    training = {
         "objective": objective,
         "pretrain": pretrain,
         "final": pretrain.final,
         "run": pretrain.gradient,
         "baseline": examples.baseline,
         "ln_vocabulary": math.log(pretrain.vocab_size),
+    }
+    result = {
+        "trained": findings.describe_training(inputs),
+        "comparison": comparison,
+        "judge": findings.judge,
         "learnt": learnt if objective.predicts_text else "",
         "luck": findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else "",
+    }
+    loss = {
+        "first": names[0] if names and len(select_stage(inputs, "pretrain")) > 1 else "",
+        "from_weights": INITIAL in inputs["pretrain"].record["inputs"],
+        "chosen": any(each.summary.on_held_out for each in searches),  # as the best of several
     }
     page = Page(
         kind="report",
@@ -73,7 +98,7 @@ def write_report(
         lede=[*wins, *verdicts, *filter(None, losses)] or [learnt],
         standing="" if wins else standing,
         sections=[
-            Section("result", "Result", result),
+            Section("result", "Result", training | result),
             write_comparison(comparison),
             write_errors(inputs),
             write_table(inputs, comparison, {}),
@@ -83,18 +108,131 @@ def write_report(
                 searches,
                 tuning.gather_sweeps(inputs),
                 names=names,
-                lost=[row["lost"] for row in selected],
+                lost=[row["lost"] for row in selections(*tasks)],
             ),
-            write_loss(
-                pretrain,
-                examples.baseline,
-                first=names[0] if several and names else "",
-                from_weights=INITIAL in inputs["pretrain"].record["inputs"],
-                chosen=any(each.summary.on_held_out for each in searches),
-            ),
+            write_loss(pretrain, training | loss),
             *write_examples(examples, pretrain, inputs.get("instances")),
             write_speed(pretrain),
-            origin.write_origin(inputs, recipe, workflow, registered, pretrain),
+            write_origin(inputs, recipe, workflow, registered, pretrain),
         ],
     )
     return write_page(page, config.title, inputs, recipe, output)
+
+
+def write_loss(pretrain: PretrainSummary, fields: Mapping[str, Any]) -> Section | None:
+    """The section about the loss; None without steps."""
+    run, objective = pretrain.gradient, pretrain.model.objective(pretrain.objective)
+    if run is None:
+        return None
+    plots = {"loss": draw_loss(pretrain, run, objective)}
+    csv = {"training": run.history, "validation": run.validation}
+    return Section("loss", "Pretraining loss", fields, plots, csv)
+
+
+def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective) -> bytes:
+    """Training and validation loss against tokens, and the learning rate below; if the objective
+    predicts text, with lines at ln V and the unigram loss."""
+    tokens, key = objective.tokens, objective.tokens.loss_key
+    figure = style.new_figure(style.WIDE, 5.2)
+    axes, rates = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    title = f"Validation {tokens.name} loss: from {run.validation[0][key]:.2f} to "
+    title += f"{pretrain.final[key]:.2f} nats"
+    if objective.predicts_text:
+        title += f"; by frequency alone {pretrain.unigram_loss:.2f}"
+        for level, colour, label in (
+            (math.log(pretrain.vocab_size), formats.PURPLE, "ln V: all tokens equally likely"),
+            (pretrain.unigram_loss, formats.GREEN, "by frequency alone, without context"),
+        ):
+            label = f"{label} = {level:.2f}"
+            axes.axhline(level, color=colour, linestyle=style.DASHED, linewidth=1.5, label=label)
+    history, validation = (
+        ([row["tokens"] / 1e6 for row in rows], [row[key] for row in rows])
+        for rows in (run.history, run.validation)
+    )
+    label = "training (mean since the previous point)"
+    axes.plot(*history, color=formats.SKY, linewidth=1.4, label=label)
+    axes.plot(*validation, color=formats.BLUE, linewidth=1.8, marker="o", label="validation")
+    style.dress(axes, title, y=f"{tokens.name} loss (nats)")
+    axes.margins(x=0.02)
+    learning_rates = [row["learning_rate"] for row in run.history]
+    rates.plot(history[0], learning_rates, color=formats.ORANGE, linewidth=1.6)
+    rates.set_ylim(0, 1.15 * max(learning_rates))
+    style.dress(rates, x="tokens read (millions)", y="learning rate")
+    style.add_legend_below(figure, [axes])
+    return style.png(figure)
+
+
+def write_speed(pretrain: PretrainSummary) -> Section | None:
+    """The section about the speed; None without steps."""
+    run = pretrain.gradient
+    if run is None:
+        return None
+    sentences = {"setup": _describe_setup(run), "mishaps": _describe_mishaps(run)}
+    return Section("speed", "Speed", {"pretrain": pretrain, "run": run, **sentences})
+
+
+def _describe_setup(run: GradientRun) -> str:
+    workers = run.attempts[-1].workers
+    precision = "bfloat16 matrix products" if run.bfloat16 else "float32"
+    if workers == 1:
+        return f"One worker ({run.device}), {precision}."
+    return f"{workers} workers ({run.device} each), {_PARALLEL[run.parallel]}, {precision}."
+
+
+def _describe_mishaps(run: GradientRun) -> list[str]:
+    """Sentences on skipped steps, loss spikes and starts again (even if there were none)."""
+    kinds = {
+        "Steps skipped because their gradient was not finite": run.skipped_steps,
+        "Steps with a loss spike above the running median": run.spikes,
+    }
+    sentences = []
+    for kind, steps in kinds.items():
+        names = list_first(map(number, steps), _MOST_STEPS)
+        sentences.append(f"{kind}: {f'{len(steps)} (step {names})' if steps else 'none'}.")
+    sentences += [
+        f"It was interrupted, and resumed from the checkpoint of step {number(start.step)} with "
+        f"{format_count(start.workers, 'worker')}."
+        for start in run.attempts[1:]
+    ] or ["The run was never resumed from a checkpoint."]
+    sentences += [
+        f"The run continued {before.label}-{before.fingerprint} from step {number(before.step)}; "
+        "both have the steps up to there in common."
+        for before in run.prolonged
+    ]
+    if run.stopped_early:
+        sentences.append(
+            f"The run ended at step {number(run.steps)}, before the end of its schedule: a "
+            "budget was used up, or the validation loss stopped falling."
+        )
+    return sentences
+
+
+def write_examples(
+    examples: Examples, pretrain: PretrainSummary, instances: Artifact | None
+) -> list[Section]:
+    """A section for each kind of examples that the model has, and for how its text was masked."""
+    sections = []
+    objective = pretrain.model.objective(pretrain.objective)
+    summary = InstancesSummary.of(instances) if instances else None
+    if objective.masks and instances and summary:
+        figures = read_kind(instances).figures(summary.statistics)
+        fields = {"instances": summary, "figures": figures, "uri": instances.folder.uri}
+        sections.append(Section("reads", "What the model reads", fields))
+    if examples.continuations:
+        fields = {"continuations": examples.continuations, "temperature": shown.TEMPERATURE}
+        sections.append(Section("continuations", "Continuations", fields))
+    if examples.blanks:
+        fields = {
+            "blanks": examples.blanks,
+            "baseline": examples.baseline,
+            "instances": summary,
+            "objective": objective,
+            "pretrain": pretrain,
+            "minimum_letters": shown.MINIMUM_LETTERS,
+            "top": shown.TOP,
+        }
+        sections.append(Section("blanks", "Fill in the blank", fields))
+    if examples.neighbours:
+        fields = {"neighbours": examples.neighbours, "minimum_letters": shown.MINIMUM_LETTERS}
+        sections.append(Section("neighbours", "Nearest words", fields))
+    return sections

@@ -30,8 +30,6 @@ class LadderConfig(Config):
 
 
 class ReportSummary(Summary):
-    """The name of the page."""
-
     page: str
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.section import Panel
+from rungwise.evaluation.suites.base import Panel
 from rungwise.report.formats import FAINT, INK, MUTED, Series, scale, score
 
 DASHED = (0, (4, 3))
@@ -102,9 +102,15 @@ def draw_panels(panels: Sequence[Panel], looks: Mapping[str, Series], columns: i
         dress(axes, panel.title, panel.x, panel.y)
         if panel.is_size:
             axes.margins(x=0.12, y=0.12)
-            _set_size_axis(axes)
-        else:
+        low, high = axes.get_xlim()
+        if not panel.is_size:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        elif low > 0 and high / low < _DECADE:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+            axes.xaxis.set_major_formatter(EngFormatter())
+        else:  # the margin of a wide range starts below 0
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
     levels = [panel.level[0] for panel in panels if panel.level is not None]
     add_legend_below(figure, all_axes, last=[*looks, *levels])
     return png(figure)
@@ -113,17 +119,6 @@ def draw_panels(panels: Sequence[Panel], looks: Mapping[str, Series], columns: i
 def _spread(mean: Any, low: Any, high: Any) -> Any:
     """The lengths of whiskers; a bootstrap's interval may end short of the mean."""
     return np.maximum([mean - low, high - mean], 0)
-
-
-def _set_size_axis(axes: Axes) -> None:
-    """Use a logarithmic axis if the sizes span at least a power of ten."""
-    low, high = axes.get_xlim()
-    if low > 0 and high / low < _DECADE:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-        axes.xaxis.set_major_formatter(EngFormatter())
-    else:  # the margin of a wide range starts below 0
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_bars(

@@ -13,7 +13,7 @@ from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.search import SearchSummary
-from rungwise.evaluation.suites.section import Panel, plot_value
+from rungwise.evaluation.suites.base import Panel, plot_value
 from rungwise.report import style
 from rungwise.report.formats import Series, scale, series
 from rungwise.report.page import Section
@@ -36,7 +36,6 @@ class Tuned:
 
     @property
     def shown(self) -> Mapping[str, str]:
-        """Scores as they are written."""
         summary, winner = self.summary, self.summary.winner_scores
         scores = {"best": winner[0], "worst": summary.worst, "one": summary.expected[0]}
         scores |= {"mean": fmean(winner)} | ({"spread": stdev(winner)} if len(winner) > 1 else {})

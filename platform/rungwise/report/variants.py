@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
-from rungwise.evaluation.suites.section import MeasuredRung
+from rungwise.evaluation.suites.base import MeasuredRung
 from rungwise.models.config import name_models
 from rungwise.report.formats import Series, series
 from rungwise.tasks.interface import task_kind
@@ -82,22 +82,16 @@ class VariantComparison:
     def p_holm(self) -> dict[str, dict[str, float]]:
         """Bootstrap p-values of a task's first variant against each other and each rival, {task:
         {name: p}}, Holm-corrected as one family over all tasks."""
-        pairs = [(task.name, pair) for task in self.tasks for pair in task.beside_first]
-        adjusted = holm([pair.bootstrap.p for _, pair in pairs])
-        ps: dict[str, dict[str, float]] = {}
-        for (task, pair), p in zip(pairs, adjusted, strict=True):
-            ps.setdefault(task, {})[pair.second] = p
-        return ps
+        pairs = [pair for task in self.tasks for pair in task.beside_first]
+        adjusted = iter(holm([pair.bootstrap.p for pair in pairs]))
+        return {
+            task.name: {pair.second: next(adjusted) for pair in task.beside_first}
+            for task in self.tasks
+        }
 
     @property
     def paired_tasks(self) -> list[TaskResult]:
-        """The tasks with two variants or more."""
         return [task for task in self.tasks if task.against_first]
-
-    @property
-    def evaluations(self) -> list[EvaluateSummary]:
-        """Those of every task at every number of labelled examples."""
-        return [evaluation for task in self.tasks for evaluation in task.by_budget]
 
     @property
     def pretrainings(self) -> int:

@@ -34,11 +34,17 @@ from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,
     PublishedConfig,
-    SeedRow,
     VariantResult,
 )
 from rungwise.evaluation.comparison.table import Runs, TableConfig, average_tasks
-from rungwise.evaluation.statistics import Difference, Error, Estimate, combine, false_verdicts
+from rungwise.evaluation.statistics import (
+    Difference,
+    Error,
+    Estimate,
+    combine,
+    false_verdicts,
+    paired_difference,
+)
 from rungwise.evaluation.suites.items import METRICS, Items
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo
@@ -350,11 +356,6 @@ def test_the_differences_of_the_ablation_are_those_of_the_specification() -> Non
     ]
 
 
-def test_a_row_that_the_table_lacks_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"no_such.*base, no_nsp"):
-        PublishedConfig(table="T7", rows={"bert": "no_such"})
-
-
 def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = None) -> Artifact:
     """An evaluate artifact whose variants have these test scores, seed by seed."""
     summary = EvaluateSummary.model_construct(
@@ -369,14 +370,12 @@ def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = No
             )
             for name, each in scores.items()
         },
-        rows=tuple(
-            SeedRow.model_construct(variant=name, seed=seed, test={"accuracy": score})
-            for name, each in scores.items()
-            for seed, score in enumerate(each)
-        ),
         differences=tuple(
             PairedDifference.model_construct(
-                first=a, second=b, bootstrap=Difference(0.02, -0.02, 0.06, 0.2)
+                first=a,
+                second=b,
+                seeds=paired_difference(scores[a], scores[b], (0.0, 1.0)),
+                bootstrap=Difference(0.02, -0.02, 0.06, 0.2),
             )
             for a, b in itertools.combinations(scores, 2)
         ),
@@ -391,12 +390,9 @@ def test_a_sign_agrees_disagrees_or_is_left_open(tmp_path: Path) -> None:
         published=PublishedConfig(table="T7", rows={"bert": "base", "mlm": "no_nsp"}),
         columns={"down": "QNLI", "up": "MRPC", "open": "SST-2", "alone": None},
     )
-    scores = {
-        "down": ([0.80, 0.81, 0.82], [0.70, 0.71, 0.72]),
-        "up": ([0.70, 0.71, 0.72], [0.80, 0.81, 0.82]),
-        "open": ([0.70, 0.80, 0.90], [0.75, 0.75, 0.85]),
-        "alone": ([0.80, 0.81, 0.82], [0.70, 0.71, 0.72]),
-    }
+    low, high = [0.70, 0.71, 0.72], [0.80, 0.81, 0.82]
+    between = [0.70, 0.80, 0.90], [0.75, 0.75, 0.85]
+    scores = {"down": (high, low), "up": (low, high), "open": between, "alone": (high, low)}
     inputs = {
         f"evaluate/{task}": evaluated(task, {"bert": first, "mlm": second})
         for task, (first, second) in scores.items()
@@ -419,7 +415,9 @@ def test_a_sign_agrees_disagrees_or_is_left_open(tmp_path: Path) -> None:
     assert budgets == [100, 800, 100, 800]
 
 
-def test_a_column_that_the_table_lacks_is_refused_with_the_ones_it_has(tmp_path: Path) -> None:
+def test_rows_and_columns_that_the_table_lacks_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no_such.*base, no_nsp"):
+        PublishedConfig(table="T7", rows={"bert": "no_such"})
     config = TableConfig(
         published=PublishedConfig(table="T7", rows={"bert": "base"}), columns={"x": "CoLA"}
     )

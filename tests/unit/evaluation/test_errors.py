@@ -13,7 +13,6 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import errors as predictions
 from rungwise.evaluation.comparison.errors import analyse_errors
-from rungwise.report.errors import TaskErrors
 from rungwise.report.page import environment
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, Example, Question, Tagged, TaskInfo, Text
@@ -144,9 +143,8 @@ def test_answers_and_texts_have_no_confidence(tmp_path: Path) -> None:
 def test_texts_and_labels_are_shown_in_their_own_direction_and_break(tmp_path: Path) -> None:
     """As `dir` does, for which the style sheet breaks words of any length."""
     info, rows = kept(tmp_path, "classification")
-    errors = TaskErrors("t", analyse_errors(rows, "a", task_kind(info)))
     page = environment().get_template("errors.html.j2")
-    html = page.render(errors=[errors])
+    html = page.render(errors={"t": analyse_errors(rows, "a", task_kind(info))})
     cells = re.findall(r"<td([^>]*)>(word|no|maybe|yes)", html)
     assert {text for _, text in cells} == {"word", *LABELS}
     assert all('dir="auto"' in attributes for attributes, _ in cells)

@@ -20,20 +20,17 @@ from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.evaluation.comparison import compare
-from rungwise.evaluation.comparison.compare import find_met
+from rungwise.evaluation.comparison.compare import find_overlaps
 from rungwise.evaluation.statistics import (
     Error,
-    Estimate,
     combine,
     draw_values,
-    error_reduction,
     estimate,
     holm,
     leave_one_out,
     paired_bootstrap,
     paired_difference,
     paired_draws,
-    sign_agreement,
 )
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items, contrast, estimate_items
@@ -134,20 +131,6 @@ def test_chunks_of_resamples_are_no_part_of_the_result(monkeypatch: pytest.Monke
     pieces = paired_bootstrap(first, second, share, 0, resamples=3000)
     assert (pieces.low, pieces.high) == pytest.approx((whole.low, whole.high), rel=1e-9)
     assert pieces.p == whole.p
-
-
-def test_error_reduction_of_a_system_without_errors_is_refused() -> None:
-    assert error_reduction(0.8, 0.7) == pytest.approx(-0.5)
-    with pytest.raises(ValueError, match="no errors"):
-        error_reduction(1.0, 1.0)
-
-
-def test_signs_agree_only_where_the_interval_leaves_0_out() -> None:
-    assert sign_agreement(-0.5, Estimate(-0.3, -0.5, -0.1, 5)) == "agrees"
-    assert sign_agreement(-0.5, Estimate(0.3, 0.1, 0.5, 5)) == "disagrees"
-    assert sign_agreement(-0.5, Estimate(-0.3, -0.7, 0.1, 5)) == "unresolved"
-    assert sign_agreement(0.0, Estimate(0.3, 0.1, 0.5, 5)) == "unresolved"
-    assert sign_agreement(0.5, estimate([0.3])) == "unresolved"
 
 
 def test_a_paired_difference_is_the_t_test_on_pairs() -> None:
@@ -372,9 +355,8 @@ def test_a_text_is_found_if_all_its_runs_are_in_documents(
 def test_large_texts_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "_CHARACTERS_AT_ONCE", 10)
     documents = [[f"this is text number {n}", "and its second sentence"] for n in range(50)]
-    assert find_texts(
-        ["Is text number 49 and", "is text number 50 and"], documents, 5
-    ).tolist() == [True, False]
+    texts = ["Is text number 49 and", "is text number 50 and"]
+    assert find_texts(texts, documents, 5).tolist() == [True, False]
 
 
 SENTENCE = "EU rejects German call to boycott British lamb ."
@@ -405,7 +387,7 @@ def test_examples_of_either_source_are_counted_and_the_rest_is_scored(
         return type("V", (), {"finetune": settings, "pretrains": (task,)})
 
     both = {"trained": variant("pretrained"), "random": variant("random")}
-    found = find_met(both, task, examples)
+    found = find_overlaps(both, task, examples)
     counts, fresh = found["trained"]
     assert (counts.training, counts.pretraining) == (1, 1)
     assert fresh.tolist() == [False, False, True]
@@ -417,6 +399,6 @@ def test_examples_of_either_source_are_counted_and_the_rest_is_scored(
         raise DataError("not below the same root")
 
     monkeypatch.setattr(compare, "chain", lost)
-    counts, fresh = find_met(both, task, examples)["trained"]
+    counts, fresh = find_overlaps(both, task, examples)["trained"]
     assert counts.pretraining is None
     assert np.array_equal(fresh, found["random"][1])

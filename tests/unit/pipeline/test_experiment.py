@@ -15,7 +15,7 @@ from rungwise.pipeline.experiment import Experiment, plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage
 from rungwise.pipeline.variants import resolve_variants
-from rungwise.report.origin import recipe_text
+from rungwise.report.page import recipe_text
 from tests.conftest import small_recipe, write_corpus
 
 PARAGRAPHS = {"data": {"kind": "paragraph_label", "num_labels": 3}}

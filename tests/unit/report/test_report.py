@@ -11,16 +11,14 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation import examples
-from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.language_models import MaskedModel
-from rungwise.report.findings import describe_training
 from rungwise.report.run import write_report
 from rungwise.report.stage import ReportConfig, ReportSummary
 from rungwise.tokenizer import MASK_ID, load_tokenizer
 from rungwise.training.pretrained import load_model
-from rungwise.training.summary import BeganWith, PretrainSummary
+from rungwise.training.summary import PretrainSummary
 from tests.conftest import made_up_sentences
 from tests.report_experiments import Experiment, MadeTask
 from tests.report_pages import (
@@ -151,10 +149,6 @@ def test_tables_agree_with_the_records(
     assert [float(row["seconds"]) for row in stages] == [
         artifact.record["seconds"] for artifact in inputs.values()
     ]
-    seeds = csv_rows(path / "seeds.csv")
-    assert [float(row["test_accuracy"]) for row in seeds] == [
-        row.test["accuracy"] for row in EvaluateSummary.of(inputs["evaluate/rows"]).rows
-    ]
     validation = csv_rows(path / "validation.csv")
     run = PretrainSummary.of(inputs["pretrain"]).gradient
     assert run is not None
@@ -229,14 +223,3 @@ def test_the_share_of_the_most_frequent_token_by_hand(
     token, share = frequent
     assert share == max(targets.count(other) for other in set(targets)) / len(targets)
     assert targets.count(token) / len(targets) == share
-
-
-def test_a_model_that_began_with_earlier_weights_is_said_to_go_on(
-    pretrained: dict[str, Artifact],
-) -> None:
-    summary = PretrainSummary.of(pretrained["pretrain"])
-    before = BeganWith(fingerprint="a" * 12, label="x", objective="mlm", fresh=(), carried=())
-    further = summary.model_copy(update={"began_with": before})
-    inputs = pretrained | {"pretrain": further.replace_summary(pretrained["pretrain"])}
-    assert "was pretrained for 20 steps" in describe_training(pretrained)
-    assert "was pretrained further, from earlier weights, for 20 steps" in describe_training(inputs)

@@ -18,10 +18,9 @@ from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.section import Panel
+from rungwise.evaluation.suites.base import Panel
 from rungwise.report import comparison as results
 from rungwise.report.findings import judge_tasks
-from rungwise.report.formats import series
 from rungwise.report.stage import ReportSummary
 from rungwise.report.variants import VariantComparison, gather_comparison, select_stage
 from rungwise.tasks.kinds.examples import Text
@@ -279,13 +278,6 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
     changed = summary.model_copy(update={"variants": variants})
     made.made["evaluate/two"] = changed.replace_summary(evaluate)
     assert rows()[1:3] == [("dear", "one", 2.0), ("dear", "two", 0.25)]
-
-
-def test_systems_look_different_however_many_there_are() -> None:
-    looks = [series(place) for place in range(28)]
-    assert len(set(looks)) == 28
-    assert len({look.colour for look in looks[:7]}) == 7
-    assert len({look.marker for look in looks[:7]}) == 7
 
 
 @pytest.mark.parametrize("value", ["=1+2", "+1", "-x", "@SUM(A1)", "\t=1", "\n=1"])

@@ -4,17 +4,9 @@ import math
 
 import pytest
 
-from rungwise.evaluation.comparison.summary import (
-    Estimate,
-    EvaluateSummary,
-    PairedDifference,
-    SeedRow,
-    VariantResult,
-)
+from rungwise.evaluation.comparison.summary import Estimate, PairedDifference
 from rungwise.models.config import model_config
 from rungwise.report import findings, formats
-from rungwise.report.variants import TaskResult
-from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.training.summary import PretrainSummary
 
 MINUS = "\N{MINUS SIGN}"
@@ -44,56 +36,6 @@ def test_verdicts_of_several_tasks_are_summed_up() -> None:
     assert findings.sum_up(verdicts, "a", "b").startswith(
         "a is above b over seeds only on 2 of 3 tasks; a is below b on 1 of 3 tasks."
     )
-
-
-@pytest.mark.parametrize(
-    ("bounds", "drawn", "random", "sentence"),
-    [
-        (
-            *((0.152, 0.158, 0.165), None, True),
-            "Pretraining raised test macro-F1 from 29.7% to 45.5%: +15.8 points [+15.2, +16.5].",
-        ),
-        (
-            *((0.152, 0.158, 0.165), None, False),
-            "a is above b, with a test macro-F1 of 45.5% and 29.7%: +15.8 points [+15.2, +16.5].",
-        ),
-        (
-            *((-0.1, 0.158, 0.2), None, True),
-            "Unresolved: pretrained and random weights cannot be told apart, with a test macro-F1 "
-            f"of 45.5% and 29.7%: +15.8 points [{MINUS}10.0, +20.0], an interval that contains 0, "
-            "over 5 seeds.",
-        ),
-        (
-            *((0.152, 0.158, 0.165), (-0.01, 0.3), True),
-            "Pretraining raised test macro-F1 from 29.7% to 45.5%: +15.8 points [+15.2, +16.5], "
-            "over seeds only. If test examples are resampled as well, the interval is "
-            f"[{MINUS}1.0, +30.0] and contains 0.",
-        ),
-    ],
-)
-def test_the_verdict_in_words_has_both_scores(
-    bounds: tuple[float, float, float],
-    drawn: tuple[float, float] | None,
-    random: bool,
-    sentence: str,
-) -> None:
-    def variant(score: float, cost: str | None) -> VariantResult:
-        estimates = {"macro_f1": Estimate(score, score, score, 5)}
-        return VariantResult.model_construct(estimates=estimates, pretraining=cost)
-
-    rows = tuple(
-        SeedRow.model_construct(variant=name, seed=seed, pretraining=0)
-        for name in ("a", "b")
-        for seed in range(5)
-    )
-    evaluation = EvaluateSummary.model_construct(
-        metric="macro_f1",
-        rows=rows,
-        variants={"a": variant(0.455, "cost"), "b": variant(0.297, None if random else "cost")},
-        differences=(_difference(*bounds, drawn=drawn),),
-    )
-    task = TaskResult("t", TaskSummary.model_construct(), evaluation, ())
-    assert findings.describe_difference(task) == sentence
 
 
 @pytest.mark.parametrize(
@@ -129,8 +71,7 @@ def _difference(
 
 
 def test_numbers_as_people_read_them() -> None:
-    minus = "\N{MINUS SIGN}"
-    assert formats.points(-0.0997) == f"{minus}10.0"
+    assert formats.points(-0.0997) == f"{MINUS}10.0"
     assert formats.points(0.074) == "+7.4"
     assert formats.percent(0.2167) == "21.7%"
     assert formats.compact(1503746) == "1.5\N{NO-BREAK SPACE}M"
@@ -142,11 +83,11 @@ def test_numbers_as_people_read_them() -> None:
     assert formats.duration(155.5) == "2 min 36 s"
     assert formats.duration(3599.9) == "1 h 0 min"
     half = Estimate(mean=0.5, low=-0.4, high=0.6, count=5)
-    assert formats.interval(half, "accuracy") == f"[{minus}40.0, 60.0]"
+    assert formats.interval(half, "accuracy") == f"[{MINUS}40.0, 60.0]"
     assert formats.score(0.5214, "accuracy") == "52.1%"
     assert formats.score(0.5214, "matthews") == "52.1"
     assert formats.score(0.5214, "mean_squared_error") == "0.521"
-    assert formats.interval(half, "loss") == f"[{minus}0.400, 0.600]"
+    assert formats.interval(half, "loss") == f"[{MINUS}0.400, 0.600]"
     assert formats.p_value(0.0004) == "p < 0.001"
     assert formats.p_value(0.0134) == "p = 0.013"
     assert formats.metric_name("exact_match") == "exact match"

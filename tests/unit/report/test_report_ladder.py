@@ -13,12 +13,11 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary, ComparisonResult
 from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.base import Panel, plot_estimate
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.evaluation.suites.section import Panel, plot_estimate
 from rungwise.pipeline.job import description
-from rungwise.report import claims as board
-from rungwise.report import style
-from rungwise.report.advice import LadderQuestion
+from rungwise.report import ladder, style
+from rungwise.report.forecast import LadderQuestion
 from rungwise.report.formats import series
 from rungwise.report.ladder import gather_rungs, make_row, write_ladder
 from rungwise.report.stage import LadderConfig, ReportSummary
@@ -233,21 +232,24 @@ def test_tables_are_those_of_the_page(written: tuple[Page, ReportSummary, Path])
 
 
 def test_bars_have_the_threshold_in_the_middle() -> None:
-    row = {"of": "tasks", "metric": None, "terms": {"a": 2.0, "b": -1.0, "c": -1.0}}
-    row |= {"scale": "plain", "threshold": 0.1, "verdict": "undecided"}
-    effect = board.make_effect(ComparisonResult(**row, value=0.1, low=0.0, high=0.2))  # pyright: ignore[reportArgumentType]
+    def compared(**changes: Any) -> ComparisonResult:
+        row = {"of": "tasks", "metric": None, "terms": {"a": 2.0, "b": -1.0, "c": -1.0}}
+        row |= {"scale": "plain", "threshold": 0.1, "verdict": "undecided"}
+        return ComparisonResult.model_validate(row | changes)
+
+    effect = ladder.make_effect(compared(value=0.1, low=0.0, high=0.2))
     assert effect.at == 50
     assert effect.threshold == "+10.0 points"
-    of_losses = {"of": "held_out", "metric": "bits_per_byte"}
-    assert board.make_effect(ComparisonResult(**row | of_losses, value=0.1)).threshold == "+0.10"  # pyright: ignore[reportArgumentType]
-    factor = of_losses | {"scale": "log", "threshold": 0.0}
-    assert board.make_effect(ComparisonResult(**row | factor, value=0.1)).threshold == "factor 1.00"  # pyright: ignore[reportArgumentType]
+    of_losses = {"of": "held_out", "metric": "bits_per_byte", "value": 0.1}
+    assert ladder.make_effect(compared(**of_losses)).threshold == "+0.10"
+    factor = compared(**of_losses, scale="log", threshold=0.0)
+    assert ladder.make_effect(factor).threshold == "factor 1.00"
     assert effect.low == pytest.approx(100 - effect.high)
     assert 0 < effect.low < 50
-    single = board.make_effect(ComparisonResult(**row, value=0.3))  # pyright: ignore[reportArgumentType]
+    single = ladder.make_effect(compared(value=0.3))
     assert single.interval == ""
     assert 50 < single.at < 100
-    asked = board.describe_comparison(ComparisonResult(**row))  # pyright: ignore[reportArgumentType]
+    asked = ladder.describe_comparison(compared())
     assert asked == f"tasks: 2 \N{MULTIPLICATION SIGN} a {MINUS} b {MINUS} c"
 
 

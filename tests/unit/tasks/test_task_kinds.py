@@ -13,8 +13,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, check_task
-from rungwise.report.comparison import write_comparison
-from rungwise.report.errors import gather_errors
+from rungwise.report.comparison import gather_errors, write_comparison
 from rungwise.report.page import environment
 from rungwise.report.variants import gather_comparison
 from rungwise.serving.predictor import Predictor, make_trial
@@ -133,7 +132,7 @@ def test_a_toy_kind_is_one_file_and_one_line(
         inputs={"task": {"fingerprint": task.fingerprint, "stage": "task"}},
     )
     inputs = {"task": task, "evaluate": evaluation}
-    assert gather_errors(inputs) == []
+    assert gather_errors(inputs) == {}
     section = write_comparison(gather_comparison(inputs))
     assert section is not None
     html = section.render(environment(), "report")

@@ -1,13 +1,10 @@
-"""Claims stage: test claims from the history of pretraining on the rungs of a ladder.
-
-claims.yaml states each claim and what would contradict it, written before any run. A claim is
-confirmed if all its comparisons lie above their thresholds, contradicted if one lies below. Its p,
-doubled for two verdicts, is corrected for all claims that were tested (Holm): where nothing
-differs, a page has any verdict in at most 5 of 100 cases.
-"""
+"""Claims stage: test the claims of claims.yaml, written before any run, on a ladder's rungs. The p
+of a claim, doubled for two verdicts, is corrected for all claims that were tested (Holm): where
+nothing differs, a page has any verdict in at most 5 of 100 cases."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
@@ -90,22 +87,19 @@ def compare(
     fields: dict[str, Any] = comparison.model_dump()
     if value is None:
         return ComparisonResult(**fields, missing=missing, verdict="not tested")
-    verdict = "undecided"
-    if value.low > comparison.threshold:
-        verdict = "confirmed"
-    elif value.high < comparison.threshold:
-        verdict = "contradicted"
+    threshold = comparison.threshold
+    below: Verdict = "contradicted" if value.high < threshold else "undecided"
     low, high = (bound if math.isfinite(bound) else None for bound in (value.low, value.high))
     return ComparisonResult(
         **fields,
         value=value.mean,
         low=low,
         high=high,
-        p_above=value.p_above(comparison.threshold),
-        p_below=value.p_below(comparison.threshold),
+        p_above=value.p_above(threshold),
+        p_below=value.p_below(threshold),
         count=value.count,
         pretrainings=pretrainings,
-        verdict=verdict,
+        verdict="confirmed" if value.low > threshold else below,
     )
 
 
@@ -132,9 +126,9 @@ def _compare_suite(
     if missing:
         return None, None, tuple(missing)
     value = contrast(terms, log=comparison.scale == "log", models=names)
-    trained = zip(names, terms, strict=True)
-    pretrainings = [len(seeds) for name, (_, seeds) in trained if name not in counted]
-    return value, min(pretrainings, default=None), ()
+    seeds = zip(names, terms, strict=True)
+    counts = [len(own) for name, (_, own) in seeds if name not in counted]
+    return value, min(counts, default=None), ()
 
 
 def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str:
@@ -142,17 +136,13 @@ def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str
     words, _, place = part.rpartition(" ")
     if place not in _ENDS:
         return part
-    numbers = [
-        int(number)
-        for item_suite, name, item_metric in results
-        for before, _, number in [name.rpartition(" ")]
-        if (item_suite, before, item_metric) == (suite, words, metric) and number.isdecimal()
-    ]
+    parts = [name for of, name, by in results if (of, by) == (suite, metric)]
+    matches = (re.fullmatch(rf"{re.escape(words)} (\d+)", name) for name in parts)
+    numbers = [int(match[1]) for match in matches if match]
     return f"{words} {_ENDS[place](numbers)}" if numbers else part
 
 
 def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared:
-    """Over all tasks that have every term."""
     few = min((budget for budget in runs if budget is not None), default=None)
     tasks: list[list[Term]] = []
     missing: dict[str, None] = {}
@@ -170,9 +160,8 @@ def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared:
             tasks.append(task_terms)
     if not tasks:
         return None, None, tuple(missing) or tuple(terms)
-    trained = [own for terms in tasks for _, own in terms if own.pretrained is not None]
-    pretrainings = min((own.pretrainings for own in trained), default=None)
-    return contrast_tasks(tasks), pretrainings, ()
+    counts = [own.pretrainings for terms in tasks for _, own in terms if own.pretrained is not None]
+    return contrast_tasks(tasks), min(counts, default=None), ()
 
 
 _LEVEL = 0.05
@@ -188,8 +177,6 @@ class Claim(Config):
 
 
 class Claims(Config):
-    """A file of claims by id."""
-
     claims: dict[str, Claim]
 
 
@@ -261,7 +248,13 @@ def judge_claims(
         results[name] = [compare(each, rungs, runs, config.counted) for each in claim.comparisons]
         context.report.progress(number + 1, len(registered))
     claims = decide_claims(registered, results)
-    output.write_bytes("claims.csv", csv_bytes(claim_rows(claims)))
+    rows = [
+        {"claim": claim.id, "claim_verdict": claim.verdict, "claim_p_holm": claim.p_holm}
+        | each.model_dump(mode="json")
+        for claim in claims
+        for each in claim.comparisons
+    ]
+    output.write_bytes("claims.csv", csv_bytes(rows))
     counts = [(verdict, [c.verdict for c in claims].count(verdict)) for verdict in VERDICTS]
     return ClaimsSummary(
         claims=tuple(claims),
@@ -287,28 +280,9 @@ def _read_seeds(measured: Sequence[Artifact]) -> RungItems:
     items = {key: [each[key] for each in seeds] for key in seeds[0]}
     suites = measured[0].record["config"]["suites"]
     first = {config["kind"]: name for name, config in reversed(suites.items())}
-    by_kind = {
-        (kind, part, metric): own
-        for kind, name in first.items()
-        if kind not in suites
-        for (suite, part, metric), own in items.items()
-        if suite == name
-    }
+    kinds = {name: kind for kind, name in first.items() if kind not in suites}
+    by_kind = {(kinds[key[0]], *key[1:]): own for key, own in items.items() if key[0] in kinds}
     return items | by_kind
-
-
-def claim_rows(claims: Iterable[ClaimResult]) -> list[dict[str, Any]]:
-    """The rows of `claims.csv`, one per comparison."""
-    return [
-        {
-            "claim": claim.id,
-            "claim_verdict": claim.verdict,
-            "claim_p_holm": claim.p_holm,
-            **each.model_dump(mode="json"),
-        }
-        for claim in claims
-        for each in claim.comparisons
-    ]
 
 
 def decide_claims(
@@ -316,16 +290,14 @@ def decide_claims(
 ) -> list[ClaimResult]:
     """One verdict for each claim, at a level of 5 % over all of them."""
     sides = {name: claim_p(each) for name, each in results.items()}
-    tested = [name for name, each in sides.items() if each is not None]
-    both = {name: min(1.0, 2 * min(sides[name] or ())) for name in tested}
-    corrected = dict(zip(tested, holm(list(both.values())), strict=True))
+    both = {name: min(1.0, 2 * min(each)) for name, each in sides.items() if each is not None}
+    corrected = dict(zip(both, holm(list(both.values())), strict=True))
     claims = []
     for name, claim in registered.items():
         verdict: Verdict = "not tested"
         if (side := sides[name]) is not None:
-            confirmed, contradicted = side
-            decided: Verdict = "confirmed" if confirmed < contradicted else "contradicted"
-            verdict = decided if corrected[name] < _LEVEL else "undecided"
+            verdict = "confirmed" if side[0] < side[1] else "contradicted"
+            verdict = verdict if corrected[name] < _LEVEL else "undecided"
         claims.append(
             ClaimResult(
                 id=name,
@@ -343,8 +315,8 @@ def claim_p(results: Sequence[ComparisonResult]) -> tuple[float, float] | None:
     """The p that a claim is confirmed, the largest (Berger 1982, "Multiparameter hypothesis testing
     and acceptance sampling", Technometrics 24), and that it is contradicted, the smallest times
     their number (Bonferroni); None if nothing was compared."""
-    tested = [each for each in results if each.verdict != "not tested"]
-    if not tested:
+    tests = [each for each in results if each.verdict != "not tested"]
+    if not tests:
         return None
-    above = max(each.p_above for each in tested) if len(tested) == len(results) else 1.0
-    return above, min(1.0, len(tested) * min(each.p_below for each in tested))
+    above = max(each.p_above for each in tests) if len(tests) == len(results) else 1.0
+    return above, min(1.0, len(tests) * min(each.p_below for each in tests))

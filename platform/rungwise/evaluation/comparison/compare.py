@@ -1,9 +1,5 @@
-"""Evaluate stage: compare variants on the test split of one task, all with the same new seeds, and
-beside rivals: what people use without pretraining, on the very same examples.
-
-A swept variant uses the settings of the sweep's winner, whose own score, a maximum over trials, is
-too high; new seeds and a test split that selected nothing avoid this bias.
-"""
+"""Evaluate stage: compare variants on the test split of one task, all with the same new seeds,
+which avoid the bias of a sweep's winner, and beside rivals: what people use without pretraining."""
 
 import itertools
 import json
@@ -56,17 +52,16 @@ from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 RUN = 8  # words: an example stands in a text if all its runs of so many do
 
 
-def find_met(
+def find_overlaps(
     variants: Mapping[str, VariantInputs], task: Artifact, examples: Sequence[Example]
 ) -> dict[str, tuple[Overlap, NDArray[np.bool_]]]:
-    """Return the overlap of each variant, and which test examples (N,) it has not met before."""
-    trained = find_overlap(read_examples(task, "train"), examples)
+    """Return the overlap of each variant, and which test examples (N,) it has not read before."""
+    in_training = find_overlap(read_examples(task, "train"), examples)
     texts = [" ".join(example.parts) for example in examples]
     by_corpora: dict[tuple[str, ...], NDArray[np.bool_]] = {}
     result = {}
     for name, variant in variants.items():
-        in_pretraining = np.zeros(len(examples), dtype=bool)
-        has_corpora = True
+        in_pretraining, has_corpora = np.zeros(len(examples), dtype=bool), True
         if variant.finetune.initialisation == "pretrained":
             try:
                 corpora = [each for each in chain(variant.pretrains[0]) if each.stage in CORPORA]
@@ -78,11 +73,9 @@ def find_met(
                 in_pretraining = by_corpora[key]
             except (DataError, KeyError):
                 has_corpora = False
-        counts = Overlap(
-            training=int(trained.sum()),
-            pretraining=int(in_pretraining.sum()) if has_corpora else None,
-        )
-        result[name] = (counts, ~(trained | in_pretraining))
+        count = int(in_pretraining.sum()) if has_corpora else None
+        counts = Overlap(training=int(in_training.sum()), pretraining=count)
+        result[name] = (counts, ~(in_training | in_pretraining))
     return result
 
 
@@ -159,9 +152,9 @@ def compare_variants(
     kind = task_kind(task.info)
     start = ray.remote(num_cpus=1)(run_rival)
     number = len(kind.rivals()) if settings.rivals else 0
-    started = [start.remote(inputs["task"], place, settings.noise or []) for place in range(number)]
+    futures = [start.remote(inputs["task"], place, settings.noise or []) for place in range(number)]
     seeds = score_seeds(jobs, context, metric, notes_cut=config.budget is None)
-    rivals: dict[str, RivalRun] = {run.short: run for run in ray.get(started)}
+    rivals: dict[str, RivalRun] = {run.short: run for run in ray.get(futures)}
     by_variant = {name: [seed for seed in seeds if seed.variant == name] for name in variants}
     results = {
         name: _summarise_variant(variants[name], each, task.info)
@@ -186,7 +179,7 @@ def compare_variants(
         rows += prediction_rows(name, None, examples, run.predictions, kind.answer)
         sums[name] = kind.sums(run.predictions, examples)[None]
     if config.budget is None:
-        for name, (overlap, fresh) in find_met(variants, inputs["task"], examples).items():
+        for name, (overlap, fresh) in find_overlaps(variants, inputs["task"], examples).items():
             if fresh.any():
                 totals = sums[name][:, fresh].sum(axis=1)
                 overlap = overlap.model_copy(update={"score": float(kind.value(totals).mean())})
@@ -203,15 +196,13 @@ def compare_variants(
     scratch.remove()
     trivial = [scores[metric] for scores in task.baselines.values() if metric in scores]
     lowest = results[first].estimates[metric].low
-    scores_shown = {name: each.estimates[metric].mean for name, each in results.items()}
-    scores_shown |= {name: run.scores["test"][metric] for name, run in rivals.items()}
-    means = ", ".join(
-        f"{name} {format_metric(mean, metric)}" for name, mean in scores_shown.items()
-    )
+    means = {name: each.estimates[metric].mean for name, each in results.items()}
+    means |= {name: run.scores["test"][metric] for name, run in rivals.items()}
+    scores = ", ".join(f"{name} {format_metric(mean, metric)}" for name, mean in means.items())
     most = max(len(each.pretrains) for each in variants.values())
-    runs = f"{most} pretrainings, {settings.num_seeds} seeds each"
-    if most == 1:
-        runs = f"{settings.num_seeds} seeds"
+    runs = f"{settings.num_seeds} seeds"
+    if most > 1:
+        runs = f"{most} pretrainings, {runs} each"
     return EvaluateSummary(
         task=config.task,
         budget=config.budget,
@@ -229,7 +220,7 @@ def compare_variants(
         baselines=task.baselines,
         beats_baselines=lowest > max(trivial) if trivial else None,
         chosen=best.row,
-        headline=f"test {metric.replace('_', ' ')}: {means} ({runs})",
+        headline=f"test {metric.replace('_', ' ')}: {scores} ({runs})",
     )
 
 
@@ -305,7 +296,7 @@ def _pair_differences(
                 second=second,
                 seeds=statistics.paired_difference(ours, others, bounds),
                 bootstrap=bootstrap,
-                error_reduction=statistics.error_reduction(old, new) if old < 1 else None,
+                error_reduction=(new - old) / (1 - old) if old < 1 else None,
             )
         )
     return tuple(differences)

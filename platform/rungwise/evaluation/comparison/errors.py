@@ -99,8 +99,6 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class ErrorExample:
-    """A misclassified example."""
-
     where: str
     text: str
     gold: str
@@ -110,13 +108,18 @@ class ErrorExample:
 
 @dataclass(frozen=True)
 class ErrorAnalysis:
-    """The errors of one variant, over all its seeds; parts that its task kind lacks are empty.
+    """The errors of one variant on a task, over all its seeds; parts that its kind lacks are empty.
     `confusion` counts (gold, predicted) labels, per word for tagging."""
 
     variant: str
     classes: tuple[ClassScores, ...]
     confusion: tuple[tuple[str, str, int], ...]
     wrong: tuple[ErrorExample, ...]
+
+    @property
+    def confusions(self) -> list[tuple[str, str, int]]:
+        """The pairs of two labels, the most frequent first."""
+        return [each for each in self.confusion if each[0] != each[1]]
 
 
 def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) -> ErrorAnalysis:
@@ -172,7 +175,6 @@ def _class_scores(
 
 
 def input_text(row: PredictionRow) -> str:
-    """The input of an example as readable text."""
     words = [" ".join(row["words"])] if "words" in row else []
     names = ("context", "question", "text", "second")
     return "\n".join([*words, *(row[name] for name in names if row.get(name))])

@@ -39,7 +39,6 @@ class VariantInputs:
 
     @property
     def cost(self) -> PretrainingCost | None:
-        """The cost of a pretraining; None from random weights."""
         if self.finetune.initialisation == "random":
             return None
         summary = PretrainSummary.of(self.pretrains[0])
@@ -68,22 +67,17 @@ def resolve_variant(
     name: str, finetune: FinetuneConfig, inputs: Mapping[str, Artifact]
 ) -> VariantInputs:
     """The variant with its artifacts; a sweep's winner replaces `finetune`."""
-    sweep = inputs.get(input_name("sweep", name))
-    tokenizer, pretrain = (inputs[input_name(s, name)] for s in ("tokenizer", "pretrain"))
-    if sweep is None:
-        return VariantInputs(name, finetune, tokenizer, _all_seeds(name, pretrain, inputs), None)
-    summary = SweepSummary.of(sweep)
-    best = summary.best
-    selection = Selection(score=summary.best_score, trial=best.name, seed=best.seed)
-    pretrains = _all_seeds(name, pretrain, inputs)
-    return VariantInputs(name, best.finetune, tokenizer, pretrains, selection)
-
-
-def _all_seeds(name: str, first: Artifact, inputs: Mapping[str, Artifact]) -> tuple[Artifact, ...]:
+    selection = None
+    if sweep := inputs.get(input_name("sweep", name)):
+        summary = SweepSummary.of(sweep)
+        best = summary.best
+        finetune = best.finetune
+        selection = Selection(score=summary.best_score, trial=best.name, seed=best.seed)
+    tokenizer, first = (inputs[input_name(stage, name)] for stage in ("tokenizer", "pretrain"))
     pretrains = [first]
     while (key := input_name("pretrain", name, seed=len(pretrains))) in inputs:
         pretrains.append(inputs[key])
-    return tuple(pretrains)
+    return VariantInputs(name, finetune, tokenizer, tuple(pretrains), selection)
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,6 @@ class PublishedSet(Config):
 
 
 class PublishedResults(Config):
-    """The file of published results."""
-
     tables: dict[TableName, Published]
     sets: dict[str, PublishedSet]
 
@@ -138,8 +136,6 @@ class Selection(SummaryPart):
 
 
 class PretrainingCost(SummaryPart):
-    """The cost of a variant's pretraining."""
-
     objective: str
     steps: int | None
     tokens: int
@@ -191,7 +187,9 @@ class PairedDifference(SummaryPart):
     second: str
     seeds: Estimate
     bootstrap: Difference
-    error_reduction: float | None  # None if the second made no error
+    # (new - old) / (1 - old), the column "relative" of Peters et al. 2018 (ELMo), table 1; None if
+    # the second made no error
+    error_reduction: float | None
 
 
 def independent_scores(scores: Sequence[float], pretrainings: int) -> list[float]:
@@ -229,34 +227,19 @@ class EvaluateSummary(Summary):
         variants = {name: each.estimates[self.metric] for name, each in self.variants.items()}
         return variants | {name: each.estimate for name, each in self.rivals.items()}
 
-    def met_before(self) -> dict[str, Overlap]:
-        """The overlaps of the variants, if any variant has met a test example before."""
+    def overlaps(self) -> dict[str, Overlap]:
+        """The overlaps of the variants, if any variant has read a test example before."""
         overlaps = {name: each.overlap for name, each in self.variants.items() if each.overlap}
-        met = any(each.training or each.pretraining for each in overlaps.values())
-        return overlaps if met else {}
+        repeats = any(each.training or each.pretraining for each in overlaps.values())
+        return overlaps if repeats else {}
 
     def pretrainings(self, variant: str) -> int:
-        """How many pretrainings of a variant were fine-tuned."""
         return len({row.pretraining for row in self.rows if row.variant == variant})
-
-    def pair_scores(self, first: str, second: str) -> tuple[list[float], list[float]]:
-        """The independent scores of two variants, of what both have. A rival has the same score
-        beside each."""
-        if second in self.rivals:
-            own = independent_scores(self.scores(first), self.pretrainings(first))
-            return own, [self.rivals[second].estimate.mean] * len(own)
-        ours, others = self.scores(first), self.scores(second)
-        both = min(self.pretrainings(first), self.pretrainings(second))
-        runs = min(len(ours), len(others))
-        return independent_scores(ours[:runs], both), independent_scores(others[:runs], both)
 
     def trivial(self) -> dict[str, float]:
         """The scores of the trivial baselines that have the judged metric."""
-        return {
-            name: scores[self.metric]
-            for name, scores in self.baselines.items()
-            if self.metric in scores
-        }
+        scores = self.baselines.items()
+        return {name: own[self.metric] for name, own in scores if self.metric in own}
 
     @property
     def caution(self) -> str:
@@ -270,19 +253,13 @@ class EvaluateSummary(Summary):
             faults.append(f"the trivial baseline {best[0]} ({best[1]:.3f})")
         if (rival := self.best_rival()) and not low > rival.estimate.mean:
             faults.append(f"{rival.name} ({rival.estimate.mean:.3f}, without pretraining)")
-        is_pretrained = self.variants[name].pretraining is not None
-        for each in self.differences if is_pretrained else ():
-            sign = 1 if each.first == name else -1
-            other = each.second if sign == 1 else each.first
-            if (
-                name not in (each.first, each.second)
-                or other in self.rivals
-                or self.variants[other].pretraining
-            ):
-                continue
+        untrained = [other for other, each in self.variants.items() if each.pretraining is None]
+        for each in self.differences if name not in untrained else ():
             over = each.bootstrap if each.seeds.count == 1 else each.seeds
-            if not min(sign * over.low, sign * over.high) > 0:
-                faults.append(f"random weights ({other})")
+            if each.first == name and each.second in untrained and not over.low > 0:
+                faults.append(f"random weights ({each.second})")
+            if each.second == name and each.first in untrained and not over.high < 0:
+                faults.append(f"random weights ({each.first})")
         if not faults:
             return ""
         return f"{name} ({own.mean:.3f}) is not shown to be above {' or '.join(faults)}"
@@ -291,7 +268,6 @@ class EvaluateSummary(Summary):
         return max(self.trivial().items(), key=lambda item: item[1], default=None)
 
     def best_rival(self) -> RivalResult | None:
-        """The rival with the best test score."""
         return max(self.rivals.values(), key=lambda each: each.estimate.mean, default=None)
 
 

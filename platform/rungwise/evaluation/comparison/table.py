@@ -1,10 +1,6 @@
 """Table stage: all variants on all tasks, with differences of neighbouring rows (as in Devlin et
-al. 2019, table 5) and whether their signs agree with the published ones.
-
-Also contrasts of variants on tasks, with the luck of examples, fine-tuning and pretraining. Uses of
-the same pretrainings share its luck, as do runs at several label budgets and on several tasks. With
-one pretraining, runs on a task are paired by their seed of fine-tuning.
-"""
+al. 2019, table 5) and whether their signs agree with the published ones; and contrasts of variants
+on tasks, with the luck of examples, fine-tuning and pretraining."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -57,7 +53,6 @@ class Runs:
 
 
 def read_runs(evaluation: Artifact, task: Artifact) -> dict[str, Runs]:
-    """The runs of every variant of an evaluation."""
     summary, kind = EvaluateSummary.of(evaluation), task_kind(TaskSummary.of(task).info)
     sums = run_sums(evaluation, task)
     runs = {}
@@ -74,7 +69,8 @@ def read_runs(evaluation: Artifact, task: Artifact) -> dict[str, Runs]:
 
 
 def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> statistics.Contrast:
-    """A weighted sum of scores, averaged over tasks, of which there is one at least."""
+    """A weighted sum of scores, averaged over tasks. Uses of the same pretrainings share its luck,
+    on several tasks too; with one pretraining, runs on a task are paired by their seed."""
     groups: dict[str, NDArray[np.float64]] = {}
     names: dict[str | None, str] = {}
     examples, count = [], 0
@@ -89,21 +85,14 @@ def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> statistics.Contrast:
         count += terms[0][1].sums.shape[1]
         for weight, runs in terms:
             own = weight / len(tasks) * np.array(runs.values())
-            group = _find_group(runs, names) if runs.pretrainings > 1 else f"task {place}"
+            group = f"task {place}"
+            if runs.pretrainings > 1:  # the group of the variant or its weights on other tasks
+                group = names.get(runs.variant) or names.get(runs.pretrained) or runs.variant
+                names |= {key: group for key in (runs.variant, runs.pretrained) if key is not None}
             groups[group] = groups.get(group, 0.0) + own
     trainings = [group.tolist() for group in groups.values()]
     mean = sum(float(np.mean(each)) for each in trainings)
     return statistics.combine(mean, trainings, examples, count)
-
-
-def _find_group(runs: Runs, names: dict[str | None, str]) -> str:
-    """The group that shares its luck: of the variant on other tasks, or of another use of its
-    weights. `names` has the groups of variants and weights so far."""
-    group = names.get(runs.variant) or names.get(runs.pretrained) or runs.variant
-    names[runs.variant] = group
-    if runs.pretrained is not None:
-        names[runs.pretrained] = group
-    return group
 
 
 class TaskMean(SummaryPart):
@@ -141,10 +130,8 @@ def average_tasks(tasks: Mapping[str, Mapping[str, Runs]]) -> dict[str, TaskMean
 
 
 class TableConfig(Config):
-    """`columns` says of each task which column of the published table it stands beside."""
-
     published: PublishedConfig | None
-    columns: dict[str, str | None]
+    columns: dict[str, str | None]  # of the published table, by task
 
 
 class TaskScore(SummaryPart):
@@ -162,8 +149,6 @@ class TaskScore(SummaryPart):
 
 
 class BudgetScore(TaskScore):
-    """The same at one label budget."""
-
     budget: int
 
 
@@ -255,34 +240,31 @@ def _task_scores(evaluation: EvaluateSummary) -> list[TaskScore]:
 
 
 def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[RowDifference]:
-    bootstraps = {(each.first, each.second): each.bootstrap for each in evaluation.differences}
+    pairs = {(each.first, each.second): each for each in evaluation.differences}
     rows = []
     for above, name in itertools.pairwise(evaluation.variants):
-        scores = evaluation.pair_scores(name, above)
-        difference = statistics.paired_difference(*scores, metric_range(evaluation.metric))
+        pair = pairs[above, name]  # above minus name: negated below
+        seeds, bootstrap = pair.seeds, pair.bootstrap
+        own = statistics.Estimate(0.0 - seeds.mean, -seeds.high, -seeds.low, seeds.count)
         published = _published_points(config, evaluation.task, above, name)
-        bootstrap = bootstraps[above, name]  # above minus name: negated below
         rows.append(
             RowDifference(
                 task=evaluation.task,
                 variant=name,
                 minus=above,
-                **asdict(difference),
+                **asdict(own),
                 bootstrap_low=-bootstrap.high,
                 bootstrap_high=-bootstrap.low,
                 p=bootstrap.p,
                 p_holm=bootstrap.p,
                 published_points=published,
-                sign=None
-                if published is None
-                else statistics.sign_agreement(published, difference),
+                sign=None if published is None else statistics.sign_agreement(published, own),
             )
         )
     return rows
 
 
 def _published_points(config: TableConfig, task: str, above: str, name: str) -> float | None:
-    """The published difference in points; None if a value is missing."""
     column = config.columns.get(task)
     if config.published is None or column is None:
         return None

@@ -1,6 +1,5 @@
 """Simple classifiers on fixed vectors, to see what the vectors separate. Classes are numbered by
 frequency; ties, as between the equal vectors of a static rung, go to the more frequent class.
-Everything is deterministic.
 
 Shapes: K layers, N training vectors, M test vectors, E width, C classes.
 """
@@ -87,7 +86,7 @@ class Mix:
 
 
 def by_ridge(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
-    """The class (M,) with the highest value, a line for each class fitted to -1 and 1."""
+    """The class (M,) with the highest value by ridge regression to -1 and 1."""
     targets_NC = 2 * np.eye(int(classes_N.max()) + 1)[classes_N] - 1
     return _ridge(train_NE, targets_NC, test_ME).argmax(axis=1)
 

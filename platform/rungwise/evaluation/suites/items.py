@@ -164,14 +164,14 @@ def contrast(
 
 def encode_items(items: Sequence[Items]) -> bytes:
     """Serialise all items as Parquet, one row per item."""
+    keys = [each.key for each in items for _ in each.names]
+    first, second = np.concatenate([np.zeros((0, 2)), *(each.numbers for each in items)]).T
     columns = {
-        "suite": [each.suite for each in items for _ in each.names],
-        "part": [each.part for each in items for _ in each.names],
-        "metric": [each.metric for each in items for _ in each.names],
+        **{name: [key[n] for key in keys] for n, name in enumerate(("suite", "part", "metric"))},
         "group": [group for each in items for group in each.groups],
         "name": [name for each in items for name in each.names],
-        "first": np.concatenate([np.zeros(0), *(each.numbers[:, 0] for each in items)]),
-        "second": np.concatenate([np.zeros(0), *(each.numbers[:, 1] for each in items)]),
+        "first": first,
+        "second": second,
     }
     stream = io.BytesIO()
     pq.write_table(pa.table(columns), stream, compression="zstd")
@@ -267,10 +267,9 @@ class MeasureSummary(Summary):
     transductive: dict[str, int] = Field(default_factory=dict)
 
     def value(self, suite: str, metric: str, part: str = "") -> SuiteScore | None:
-        for row in self.scores:
-            if (row.suite, row.part, row.metric, row.group) == (suite, part, metric, None):
-                return row
-        return None
+        key = suite, part, metric, None
+        rows = (r for r in self.scores if (r.suite, r.part, r.metric, r.group) == key)
+        return next(rows, None)
 
 
 def read_items(artifact: Artifact) -> dict[ItemKey, Items]:
@@ -296,16 +295,8 @@ def score_items(seeds: Sequence[Items]) -> list[SuiteScore]:
     for group in (None, *groups):
         own = seeds if group is None else [each.select_group(group) for each in seeds]
         estimate = estimate_items(own)
-        scores.append(
-            SuiteScore(
-                suite=first.suite,
-                part=first.part,
-                metric=first.metric,
-                group=group,
-                value=estimate.mean,
-                low=None if math.isnan(estimate.low) else estimate.low,
-                high=None if math.isnan(estimate.high) else estimate.high,
-                count=estimate.count,
-            )
-        )
+        low, high = (None if math.isnan(b) else b for b in (estimate.low, estimate.high))
+        fields: dict[str, Any] = dict(zip(("suite", "part", "metric"), first.key, strict=True))
+        fields |= {"value": estimate.mean, "low": low, "high": high, "count": estimate.count}
+        scores.append(SuiteScore(group=group, **fields))
     return scores

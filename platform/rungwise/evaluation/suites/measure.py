@@ -3,7 +3,7 @@
 import json
 import time
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -14,18 +14,10 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.suites.base import Rung, Suite
-from rungwise.evaluation.suites.items import (
-    ITEMS,
-    Items,
-    MeasureSummary,
-    SuiteScore,
-    encode_items,
-    score_items,
-)
+from rungwise.evaluation.suites.base import NEW, Rung, Suite
+from rungwise.evaluation.suites.items import ITEMS, Items, MeasureSummary, encode_items, score_items
 from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.evaluation.suites.perplexity import PerplexitySuite, RanksSuite, SpeedSuite
-from rungwise.evaluation.suites.section import NEW
 from rungwise.evaluation.suites.senses import PolysemySuite, PseudoWordsSuite, SensesSuite
 from rungwise.evaluation.suites.sentences import (
     SentenceProbeSuite,
@@ -93,13 +85,17 @@ def measure(
             output.write_bytes(f"{name}/{file}", encoded)
     output.write_bytes(ITEMS, encode_items(items))
     scores = tuple(score for each in items for score in score_items([each]))
-    whole = [score for score in scores if score.group is None]
+    headlines = []
+    for score in [each for each in scores if each.group is None][:4]:
+        metric = "" if score.metric == "accuracy" else score.metric.replace("_", " ")
+        value = format_metric(score.value, score.metric)
+        headlines.append(" ".join(filter(None, (score.suite, score.part, metric, value))))
     return MeasureSummary(
         scores=scores,
         passed_over=passed_over,
         seconds=seconds,
         transductive=transductive,
-        headline="  ".join(map(_short, whole[:4])) or "no suite that it can answer",
+        headline="  ".join(headlines) or "no suite that it can answer",
     )
 
 
@@ -115,26 +111,16 @@ def _measure_new(suite: Suite, rung: Rung, name: str) -> list[Items]:
     return [replace(each, part=f"{each.part} {NEW}".strip()) for each in items]
 
 
-def _short(score: SuiteScore) -> str:
-    name = f"{score.suite} {score.part}".strip()
-    metric = "" if score.metric == "accuracy" else f"{score.metric.replace('_', ' ')} "
-    return f"{name} {metric}{format_metric(score.value, score.metric)}"
-
-
-def _identity(config: MeasureConfig) -> dict[str, Any]:
-    """The config without paths; digests of the files stand for them."""
-    return {
-        name: suite.model_dump(mode="json", exclude=set(suite.reads))
-        for name, suite in config.suites.items()
-    }
-
-
 MEASURE = StageType(
     "measure",
     9,
     measure,
     MeasureSummary,
-    identity=_identity,
+    # Digests of the files stand for paths.
+    identity=lambda config: {
+        name: suite.model_dump(mode="json", exclude=set(suite.reads))
+        for name, suite in config.suites.items()
+    },
     outside=lambda config: {
         name: suite.outside(f"measure.{name}") for name, suite in config.suites.items()
     },

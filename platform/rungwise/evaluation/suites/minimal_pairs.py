@@ -1,23 +1,14 @@
-"""Minimal pairs: is the acceptable one of two sentences the more probable?
+"""Minimal pairs: is the acceptable one of two sentences the more probable? Those of BLiMP (Warstadt
+et al. 2020, arXiv:1912.00582) or ZhoBLiMP (Liu et al. 2024, arXiv:2411.06096), or sentences of any
+text with copies altered by a rule. Masked models are scored by PLL-word-l2r (Kauf & Ivanova 2023,
+arXiv:2305.10588). Ties count half, as a guess would; BabyLM's pipeline counts them as correct."""
 
-BLiMP (Warstadt et al. 2020, arXiv:1912.00582) has 67 paradigms in 12 phenomena, ZhoBLiMP (Liu et
-al. 2024, arXiv:2411.06096) 118 in 15. Masked models are scored by PLL-word-l2r (Kauf & Ivanova
-2023, arXiv:2305.10588), other two-sided models by the pseudo-likelihood of a sentence and its end.
-Ties count half, the expected result of a guess; BabyLM's pipeline counts them as correct.
-
-Pairs made of any text are a sentence and a copy altered by a rule:
-
-    swapped_words    two neighbouring words change places
-    other_word       a word gives way to another of like frequency
-    agreement        is gives way to are, this to these, a to an, and the reverse; English only
-"""
-
+import itertools
 import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -27,18 +18,21 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.corpus.document import Document
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
-from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import (
+from rungwise.evaluation.suites.base import (
     Column,
     MeasuredRung,
+    Rung,
     ScoreTable,
+    Suite,
     SuiteBlock,
+    SuiteResult,
     TableEntry,
     TableRow,
     compare_rungs,
     read_entry,
+    read_lines,
 )
+from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, count_words, text_hash
 from rungwise.tasks.formats.base import join_names
@@ -92,7 +86,7 @@ def alter_sentences(sentences: Sequence[tuple[str, str]], number: int | None) ->
     for rule, alter in rules.items():
         copies = ((place, sentence, alter(sentence)) for place, sentence in order)
         candidates = (MinimalPair(rule, rule, *each) for each in copies if each[-1])
-        pairs += islice(candidates, number)
+        pairs += itertools.islice(candidates, number)
     return pairs
 
 
@@ -101,7 +95,7 @@ def swap_words(sentence: str) -> str:
     if there are none."""
     pairs = [
         (one, other)
-        for one, other in pairwise([*PLAIN_WORD.finditer(sentence)][1:])
+        for one, other in itertools.pairwise([*PLAIN_WORD.finditer(sentence)][1:])
         if one[0] != other[0] and not sentence[one.end() : other.start()].strip()
     ]
     if not pairs:
@@ -217,8 +211,7 @@ def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
         (end,) = rung.special.require("end")
         rows, starts = [[*ids, end] for ids in rung.encode(texts)], None
     keys = [tuple(ids) for ids in rows]
-    # Equal ids have equal words.
-    numbers = {key: number for number, key in enumerate(keys)}
+    numbers = {key: number for number, key in enumerate(keys)}  # equal ids have equal words
     ordered = sorted(numbers, key=len)
     sums: dict[tuple[int, ...], float] = {}
     for first in range(0, len(ordered), _AT_ONCE):
@@ -267,14 +260,12 @@ def read_pairs(paths: Paths, key: str) -> list[MinimalPair]:
 
 
 def sample_pairs(pairs: Sequence[MinimalPair], per_paradigm: int | None) -> list[MinimalPair]:
-    """Draw `per_paradigm` pairs of each paradigm; the draw depends on the paradigm alone."""
+    """Draw `per_paradigm` of the sorted pairs of each; the draw depends on the paradigm alone."""
     if per_paradigm is None:
         return list(pairs)
-    by_paradigm: dict[str, list[MinimalPair]] = {}
-    for pair in pairs:
-        by_paradigm.setdefault(pair.paradigm, []).append(pair)
-    sample = []
-    for paradigm, members in by_paradigm.items():
+    sample: list[MinimalPair] = []
+    for paradigm, rows in itertools.groupby(pairs, lambda pair: pair.paradigm):
+        members = list(rows)
         order = np.random.default_rng(zlib.crc32(paradigm.encode())).permutation(len(members))
         sample += [members[number] for number in sorted(order[:per_paradigm].tolist())]
     return sample

@@ -17,9 +17,17 @@ from pydantic import Field, field_validator, model_validator
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.evaluation.comparison.summary import RESULTS
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult, read_lines
+from rungwise.evaluation.suites.base import (
+    PSEUDO,
+    Column,
+    MeasuredRung,
+    Rung,
+    Suite,
+    SuiteResult,
+    compare_rungs,
+    read_lines,
+)
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import PSEUDO, Column, MeasuredRung, compare_rungs
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel, RanksWords
 from rungwise.tokenizer import CLEAN_UP
@@ -73,10 +81,8 @@ class PerplexitySuite(Suite):
             texts = _read_lines(rung, self.path, f"measure.{name}.path", end)
         else:
             texts = sorted(held_out_texts(rung, end), key=lambda text: text.name)
-            most = self.documents
-            if self.pseudo_documents is not None and not rung.model.is_exact:
-                most = self.pseudo_documents
-            if most is not None:
+            pseudo = None if rung.model.is_exact else self.pseudo_documents
+            if most := pseudo or self.documents:
                 texts = [texts[index] for index in evenly(len(texts), most)]
         ids = [text.ids for text in texts]
         if self.contiguous:

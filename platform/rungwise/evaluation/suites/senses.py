@@ -1,14 +1,5 @@
-"""Word senses: do the states of an ambiguous word in sentences tell its senses apart?
-
-part                predicts with
-most frequent       the most frequent sense in train
-nearest layer 1     the nearest mean of a sense's states in layer 1
-neighbours layer 1  the vote of the nearest states
-linear layer 1      logistic regression
-linear mix          logistic regression on a learned mean of layers
-nearest context     the nearest mean for the averaged static vectors of the surrounding words;
-                    likewise neighbours and linear
-"""
+"""Word senses: do the states of an ambiguous word in sentences tell its senses apart? `nearest` is
+the nearest mean of a sense's states; `context` are averaged static vectors of the words around."""
 
 import json
 from abc import abstractmethod
@@ -26,8 +17,19 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.evaluation.suites import classifiers, section
-from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
+from rungwise.evaluation.suites import classifiers
+from rungwise.evaluation.suites.base import (
+    Column,
+    FileSuite,
+    MeasuredRung,
+    Rung,
+    ScoreTable,
+    SuiteBlock,
+    SuiteResult,
+    TableEntry,
+    TableRow,
+    compare_rungs,
+)
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.minimal_pairs import held_out_sentences
@@ -60,7 +62,7 @@ class SenseSplit:
 
 @dataclass(frozen=True)
 class AmbiguousWord:
-    """A word with its sentences and the names of its senses by number."""
+    """A word with its sentences and its `names` of senses by number."""
 
     word: str
     names: dict[str, str]
@@ -69,8 +71,6 @@ class AmbiguousWord:
 
 
 class _Senses(WordStatesSuite):
-    """The keys and the measure of words with several senses."""
-
     # most training and most test sentences per word; null: all
     sentences_per_word: int | None = Field(default=200, ge=1)
     neighbours: int = Field(default=5, ge=1)  # nearest training sentences that vote on the sense
@@ -100,8 +100,8 @@ class _Senses(WordStatesSuite):
         }
         return SuiteResult(items, {MIX: mix.as_data() | counts})
 
-    def columns(self, name: str, rungs: Sequence[section.MeasuredRung]) -> list[section.Column]:
-        return [section.compare_rungs(rungs, name, "accuracy", _MIXED)]
+    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+        return [compare_rungs(rungs, name, "accuracy", _MIXED)]
 
 
 class SensesSuite(_Senses, FileSuite):
@@ -135,26 +135,16 @@ class PseudoWordsSuite(_Senses):
 
 @dataclass(frozen=True)
 class _EncodedWord:
-    """A word with the states of its sentences in train (N) and test (M), and the means of static
-    vectors around it (N, D) and (M, D), if there are any. Senses are numbered by frequency."""
+    """A word with the states of its sentences in train (N) and test (M), the means of static
+    vectors around it (N, D) and (M, D), if there are any, and its senses (N,) and (M,), numbered by
+    frequency in train; -1 if not in train."""
 
     word: AmbiguousWord
     train: WordStates
     test: WordStates
     contexts: tuple[NDArray[np.float32], NDArray[np.float32]] | None
-
-    @property
-    def order(self) -> list[str]:
-        return classifiers.by_frequency(self.word.train.senses)
-
-    @property
-    def train_senses(self) -> Classes:
-        return classifiers.number_classes(self.order, self.word.train.senses)
-
-    @property
-    def test_senses(self) -> Classes:
-        """The senses (M,); -1 if not in train."""
-        return classifiers.number_classes(self.order, self.word.test.senses)
+    train_senses: Classes
+    test_senses: Classes
 
     def predict(self, neighbours: int) -> dict[str, Classes]:
         """The senses (M,) by every part that treats each word separately."""
@@ -175,10 +165,10 @@ class _EncodedWord:
 def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
     """Read the words of all folders of CoarseWSD-20 (Loureiro et al. 2021, arXiv:2008.11608), with
     up to `most` sentences per split. Raises DataError for a missing file or a malformed line."""
-    folders: dict[str, dict[str, SourceFile]] = {}
+    folders: dict[str, dict[str, SourceFile]] = defaultdict(dict)
     for file in files:
         folder, _, name = file.uri.rpartition("/")
-        folders.setdefault(folder, {})[name.removesuffix(".gz")] = file
+        folders[folder][name.removesuffix(".gz")] = file
     words = []
     for folder, by_name in sorted(folders.items()):
         needed = [_NAMES, *(f"{s}.{k}.txt" for s in ("train", "test") for k in ("data", "gold"))]
@@ -267,12 +257,14 @@ def _encode(reader: WordReader, word: AmbiguousWord) -> _EncodedWord:
     train, test = (reader.layers(split.sentences) for split in (word.train, word.test))
     first, second = (reader.contexts(split.sentences) for split in (word.train, word.test))
     contexts = None if first is None or second is None else (first, second)
-    return _EncodedWord(word, train, test, contexts)
+    order = classifiers.by_frequency(word.train.senses)
+    senses = (classifiers.number_classes(order, each.senses) for each in (word.train, word.test))
+    return _EncodedWord(word, train, test, contexts, *senses)
 
 
 def _predict_by_mix(words: Sequence[_EncodedWord]) -> tuple[classifiers.Mix, list[Classes]]:
     """Learn one mix of layers for all words, each with its own senses; the senses by word."""
-    numbers, senses = np.arange(len(words)), [len(each.order) for each in words]
+    numbers, senses = np.arange(len(words)), [1 + each.train_senses.max() for each in words]
     begins = np.cumsum([0, *senses])[:-1]
     both = [classifiers.standardise(each.train.layers, each.test.layers) for each in words]
     train, test = (np.concatenate(parts, axis=1) for parts in zip(*both, strict=True))
@@ -305,8 +297,7 @@ class PolysemySuite(WordStatesSuite):
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         reader, texts = word_reader(rung), read_textbook()
-        credits: list[tuple[str, str, NDArray[np.float64]]] = []  # name, group, (K,)
-        pairs: dict[str, Any] = {}
+        names, groups, credits, pairs = [], [], [], {}  # a credit (K,) for each occurrence
         for word, occurrences in texts.items():
             senses = [each["sense"] for each in occurrences]
             sentences = [
@@ -319,53 +310,47 @@ class PolysemySuite(WordStatesSuite):
             pairs[word] = {"occurrences": occurrences, "cosines": rounded}
             for place, sense in enumerate(senses):
                 if senses.count(sense) > 1:
-                    credit = [nearest_credit(layer, senses, place) for layer in cosines]
-                    credits.append((f"{word} {place}", word, np.array(credit)))
-        names, groups, credit = zip(*credits, strict=True)
+                    names.append(f"{word} {place}")
+                    groups.append(word)
+                    credits.append([nearest_credit(layer, senses, place) for layer in cosines])
         items = [
-            Items.of_credit(name, f"layer {layer}", list(names), list(groups), layer_credit)
-            for layer, layer_credit in enumerate(np.stack(credit, axis=1))
+            Items.of_credit(name, f"layer {layer}", names, groups, credit)
+            for layer, credit in enumerate(np.array(credits).T)
         ]
         return SuiteResult(items, {PAIRS: pairs})
 
-    def show(self, name: str, rungs: Sequence[section.MeasuredRung]) -> section.SuiteBlock:
-        files = {rung.name: rung.file(name, PAIRS) for rung in rungs}
-        words = next((file for file in files.values() if file), {})
-        rows = [
-            section.TableRow(
-                _mark_word(**occurrence),
-                {rung: _nearest_entry(place, **file[word]) for rung, file in files.items() if file},
-                f"{word} {place + 1}, {occurrence['sense']}",
-            )
-            for word, pairs in words.items()
-            for place, occurrence in enumerate(pairs["occurrences"])
-        ]
-        table = section.ScoreTable("sentence", rows)
+    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
+        files = {rung.name: file for rung in rungs if (file := rung.file(name, PAIRS))}
+        words = next(iter(files.values()), {})
+        rows = []
+        for word, pairs in words.items():
+            for place, each in enumerate(pairs["occurrences"]):
+                text, first, end = each["text"], each["first"], each["end"]
+                marked = f"{text[:first]}*{text[first:end]}*{text[end:]}"
+                entries = {rung: _nearest_entry(place, **own[word]) for rung, own in files.items()}
+                rows.append(TableRow(marked, entries, f"{word} {place + 1}, {each['sense']}"))
+        table = ScoreTable("sentence", rows)
         return replace(super().show(name, rungs), words=_WORDS, tables=[table] if rows else [])
-
-
-def _mark_word(text: str, first: int, end: int, sense: str) -> str:
-    return f"{text[:first]}*{text[first:end]}*{text[end:]}"
 
 
 def _nearest_entry(
     place: int, occurrences: Sequence[Mapping[str, Any]], cosines: Sequence[Sequence[Any]]
-) -> section.TableEntry:
+) -> TableEntry:
     """The occurrence nearest to that at `place` in the last layer, and whether its sense is it."""
     last, senses = cosines[-1][place], [each["sense"] for each in occurrences]
     others = [other for other in range(len(senses)) if other != place]
     most = max(last[other] for other in others)
     nearest = [other for other in others if most - last[other] < _SAME]
     if len(nearest) > 1:
-        return section.TableEntry(text="all equal", under=f"{most:.2f}")
+        return TableEntry(text="all equal", under=f"{most:.2f}")
     mark = ""
     if senses.count(senses[place]) > 1:
         mark = "✓ " if senses[nearest[0]] == senses[place] else "✗ "
-    return section.TableEntry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
+    return TableEntry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
 
 
 def read_textbook() -> dict[str, list[dict[str, Any]]]:
-    """By word, its sentences with its span of characters [first, end) and its sense."""
+    """The sentences of each word with its span of characters [first, end) and its sense."""
     file = resources.files("rungwise.evaluation.suites") / "polysemy.yaml"
     texts: dict[str, list[dict[str, Any]]] = {}
     for word, rows in yaml.safe_load(file.read_text("utf-8")).items():
@@ -379,7 +364,6 @@ def read_textbook() -> dict[str, list[dict[str, Any]]]:
 
 def nearest_credit(cosines: NDArray[np.float64], senses: Sequence[str], place: int) -> float:
     """1 if the occurrence nearest to `place` has its sense; for ties, the share that has."""
-    others = [other for other in range(len(senses)) if other != place]
-    most = max(cosines[place][other] for other in others)
-    nearest = [other for other in others if cosines[place][other] == most]
-    return sum(senses[other] == senses[place] for other in nearest) / len(nearest)
+    others = np.delete(np.arange(len(senses)), place)
+    nearest = others[cosines[place][others] == cosines[place][others].max()]
+    return float(np.mean([senses[other] == senses[place] for other in nearest]))

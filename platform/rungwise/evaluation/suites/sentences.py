@@ -1,18 +1,12 @@
 """Vectors of sentences: do cosines rank pairs as people do, and what can a classifier read off?
-Beside a model's vectors stand the floors that a sentence encoder must beat:
-
-    untrained      the same model before training
-    random words   the mean of a random vector for each token
-    PPMI words     the mean of vectors from counts of the corpus: positive pointwise mutual
-                   information of tokens within five, by singular value decomposition (Levy,
-                   Goldberg and Dagan 2015, "Improving Distributional Similarity with Lessons
-                   Learned from Word Embeddings")
+Beside them stand floors that a sentence encoder must beat: the same model before training, and the
+mean of a random vector for each token or of one from counts of the corpus.
 
 Shapes: N texts, V vocabulary, D size of a vector, E width, F features.
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -27,9 +21,17 @@ from rungwise.core.storage.outside import Paths, list_matching_files
 from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.summary import count_units, read_split
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import FileSuite, Rung, Suite, SuiteResult, read_texts
+from rungwise.evaluation.suites.base import (
+    Column,
+    FileSuite,
+    MeasuredRung,
+    Rung,
+    Suite,
+    SuiteResult,
+    compare_rungs,
+    read_texts,
+)
 from rungwise.evaluation.suites.items import Items, contrast
-from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.evaluation.suites.word_vectors import cosines
 from rungwise.instances.order import evenly
@@ -105,8 +107,9 @@ def _word_tables(rung: Rung) -> dict[str, Vectors]:
 def ppmi_vectors(
     ids: NDArray[np.integer], lengths: NDArray[np.int64], vocab_size: int, size: int = _SIZE
 ) -> Vectors:
-    """The vectors (V, size), U·sqrt(S), from the tokens of sentences of these lengths; zeros for a
-    token that no other stands near."""
+    """The vectors (V, size), U·sqrt(S), of positive pointwise mutual information of tokens within
+    five in sentences of these lengths (Levy, Goldberg and Dagan 2015, "Improving Distributional
+    Similarity with Lessons Learned from Word Embeddings"); zeros for a token that stands alone."""
     from scipy import sparse  # takes a second
     from sklearn.utils.extmath import randomized_svd
 
@@ -129,8 +132,6 @@ def ppmi_vectors(
 
 
 class _SentenceSuite(Suite):
-    """A suite that reads vectors of sentences."""
-
     needs: ClassVar[str] = "vectors of words or sentences"
 
     def serves(self, rung: Rung) -> bool:
@@ -203,22 +204,22 @@ class _ProbeOfVectors(_SentenceSuite):
         """Items of accuracy by part, of all test places of the splits; by default, of folds."""
         classes_N = classifiers.number_classes(classifiers.by_frequency(labels), labels)
         splits = classifiers.folds(classes_N, self.folds) if splits is None else splits
-        right: dict[str, list[NDArray[np.bool_]]] = {}
+        right: dict[str, list[NDArray[np.bool_]]] = defaultdict(list)
         for train, test in splits:
             frequent = np.bincount(classes_N[train]).argmax()
-            right.setdefault(MAJORITY, []).append(classes_N[test] == frequent)
+            right[MAJORITY].append(classes_N[test] == frequent)
             for part, vectors_NF in features.items():
                 data = vectors_NF[train], classes_N[train], vectors_NF[test]
                 if self.head == "ridge":
-                    predicted = classifiers.by_ridge(*data)
+                    answers = classifiers.by_ridge(*data)
                 else:
-                    predicted = classifiers.by_best_line(*data, self.folds)
-                right.setdefault(part, []).append(predicted == classes_N[test])
-        tested = [names[place] for _, test in splits for place in test.tolist()]
-        groups = [""] * len(tested)
+                    answers = classifiers.by_best_line(*data, self.folds)
+                right[part].append(answers == classes_N[test])
+        test_names = [names[place] for _, test in splits for place in test.tolist()]
+        groups = [""] * len(test_names)
         return [
-            Items.of_credit(name, f"{kind} {part}".strip(), tested, groups, np.concatenate(parts))
-            for part, parts in right.items()
+            Items.of_credit(name, f"{kind} {part}".strip(), test_names, groups, np.concatenate(own))
+            for part, own in right.items()
         ]
 
 
@@ -257,8 +258,8 @@ class SentenceProbeSuite(_ProbeOfVectors):
         result = self._measure(rung, name)
         if not getattr(rung.model, "learns_documents", False):
             return result
-        tested = self._read("test" if self.test else "train", name)
-        texts = [" ".join(text.parts) for _, text in tested]
+        rows = self._read("test" if self.test else "train", name)
+        texts = [" ".join(text.parts) for _, text in rows]
         documents = (document.sentences for document in read_split(rung.corpus, "train"))
         return replace(result, transductive=int(find_texts(texts, documents, _RUN).sum()))
 
@@ -275,7 +276,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
         scores_N = np.array([float(str(text.target)) for text in texts])
         splits = splits or classifiers.folds(np.zeros(len(names), np.int64), self.folds)
         places = np.concatenate([test for _, test in splits])
-        tested = [names[place] for place in places.tolist()]
+        names = [names[place] for place in places.tolist()]
         items = []
         for part, vectors_NF in features.items():
             predicted = [
@@ -286,7 +287,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
             ]
             flat = np.concatenate(predicted).astype(np.float64)
             numbers = np.stack([scores_N[places], flat], axis=1)
-            items.append(Items(name, "pearson", tested, [""] * len(tested), numbers, part))
+            items.append(Items(name, "pearson", names, [""] * len(names), numbers, part))
         return _note_gain(rung, items)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:

@@ -1,18 +1,7 @@
-"""Vectors of words in sentences, layer by layer, and linear probes of them.
+"""Vectors of words in sentences, layer by layer, and linear probes of them. A vector is the mean of
+the states of a word's pieces; a rung with only a word table has that as layer 0.
 
-Vectors are means of the states of a word's pieces, even in left-to-right models, where only the
-last piece has seen the whole word. A rung with only a word table has that as layer 0. A sentence
-longer than the model's limit is read in windows; a word without a piece has a zero vector.
-
-    part of a probe           predicts with
-    most frequent             the word's most frequent tag in train; the overall one if unseen
-    linear layer 1            logistic regression on the states of layer 1
-    linear mix                logistic regression on a learned mean of layers
-    same word most frequent   as the first, only for words with several tags in train
-    same word layer 1         for these, the tag of the word's nearest occurrence in train (Peters
-                              et al. 2018, arXiv:1802.05365, section 5.3)
-
-Shapes: K layers, N words, E width, B batch, T sequence.
+Shapes: K layers, N words, E width.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,15 +19,18 @@ from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import place_by_name
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
-from rungwise.evaluation.suites.classifiers import Classes
-from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import (
+from rungwise.evaluation.suites.base import (
     MeasuredRung,
+    Panel,
+    Rung,
+    Suite,
     SuiteBlock,
+    SuiteResult,
     make_layer_panels,
-    make_share_panel,
+    plot_value,
 )
+from rungwise.evaluation.suites.classifiers import Classes, Places
+from rungwise.evaluation.suites.items import Items
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
 from rungwise.models.trained.encoders import EncodedWords, StaticWords
@@ -75,15 +67,12 @@ class Sentence:
 
 @dataclass(frozen=True)
 class WordStates:
-    """Vectors of the words of all sentences. `without_piece` counts zero vectors, `in_windows`
-    words of sentences too long to be read at once."""
+    """Vectors of the words of all sentences. `without_piece` counts words without a piece, whose
+    vectors are zero, `in_windows` words of sentences too long to be read at once."""
 
     layers: NDArray[np.float32]  # (K, N, E)
     without_piece: int
     in_windows: int
-
-
-_Pieces = tuple[list[int], list[range]]  # the ids of a sentence, and the pieces of its words
 
 
 @dataclass(frozen=True)
@@ -119,7 +108,8 @@ class WordReader:
                 rows.append(others.mean(axis=0) if len(others) else np.zeros(vectors.shape[1]))
         return np.array(rows, np.float32)
 
-    def _split(self, sentences: Sequence[Sentence]) -> list[_Pieces]:
+    def _split(self, sentences: Sequence[Sentence]) -> list[tuple[list[int], list[range]]]:
+        """The ids of each sentence, and the pieces of its words."""
         texts = [sentence.text for sentence in sentences]
         encodings = self.splitter.encode_batch(texts, add_special_tokens=False)
         return [
@@ -129,13 +119,10 @@ class WordReader:
 
 
 def reads_words(rung: Rung) -> bool:
-    """Whether a rung has vectors of words."""
     return isinstance(rung.model, WordVectors | ContextWordVectors) or rung.encoder is not None
 
 
 class WordStatesSuite(Suite):
-    """A suite that reads vectors of words in sentences."""
-
     needs: ClassVar[str] = "word vectors"
     section: ClassVar[str] = "Layers"
 
@@ -144,14 +131,18 @@ class WordStatesSuite(Suite):
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         panels = make_layer_panels(rungs, name, FREQUENT)
-        files = {rung.name: rung.file(name, MIX) for rung in rungs}
-        shares = {rung: file["shares"] for rung, file in files.items() if file}
+        shares = {r.name: file["shares"] for r in rungs if (file := r.file(name, MIX))}
         rows = [
             {"rung": rung, "layer": layer, "share": share}
             for rung, layers in shares.items()
             for layer, share in enumerate(layers)
         ]
-        panels += [make_share_panel(shares, name)] if shares else []
+        if shares:
+            lines = {
+                rung: [plot_value(float(layer), 100 * share) for layer, share in enumerate(layers)]
+                for rung, layers in shares.items()
+            }
+            panels.append(Panel(f"{name}, learned mix", "layer", "share of the mix (%)", lines))
         return SuiteBlock(name, panels=panels, hint=_HINT, csv={"mix": rows} if rows else {})
 
 
@@ -178,9 +169,6 @@ def find_pieces(
         range(bisect_right(ends, first), bisect_left(starts, end)) if first < end else range(0)
         for first, end in words
     ]
-
-
-Places = NDArray[np.int64]
 
 
 class ProbeSuite(WordStatesSuite):
@@ -248,10 +236,10 @@ def most_frequent(
     train_words: Sequence[str], classes: Classes, test_words: Sequence[str]
 ) -> Classes:
     """The most frequent class of each test word; the overall one (0) for unseen words."""
-    counts: dict[str, Counter[int]] = defaultdict(Counter)
-    for word, number in zip(train_words, classes.tolist(), strict=True):
-        counts[word][number] += 1
-    best = {word: min(each, key=lambda n: (-each[n], n)) for word, each in counts.items()}
+    best = {
+        word: int(np.bincount(classes[places]).argmax())
+        for word, places in _places(train_words).items()
+    }
     return np.array([best.get(word, 0) for word in test_words], np.int64)
 
 
@@ -273,7 +261,8 @@ def by_same_word(
     classes_N: Classes,
     test_ME: NDArray[np.float32],
 ) -> Classes:
-    """The class (M,) of the word's nearest occurrence in train; -1 for unambiguous words."""
+    """The class (M,) of the word's nearest occurrence in train (Peters et al. 2018,
+    arXiv:1802.05365, section 5.3); -1 for unambiguous words."""
     nearest = np.full(len(test_ME), -1)
     for train, test in ambiguous:
         nearest[test] = classifiers.by_neighbours(

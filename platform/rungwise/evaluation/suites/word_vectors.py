@@ -1,8 +1,5 @@
-"""Vectors of single words: do their cosines rank pairs as people do, and complete analogies?
-
-A word's vector is the mean over its pieces, without the unknown token and tokens too rare to be
-learned, whose vectors are zero; a word without other pieces is unknown. Items with unknown words
-are left out, and the share of the others is the part `known`.
+"""Vectors of single words: do their cosines rank pairs as people do, and complete analogies? Items
+with unknown words are left out, and the share of the others is the part `known`.
 
 N words, Q questions, V vocabulary, D size of a vector
 """
@@ -20,9 +17,16 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths, list_matching_files
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import explain_connection_errors
-from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult, read_lines
+from rungwise.evaluation.suites.base import (
+    Column,
+    FileSuite,
+    MeasuredRung,
+    Rung,
+    SuiteResult,
+    compare_rungs,
+    read_lines,
+)
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.section import Column, MeasuredRung, compare_rungs
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tasks.formats.base import quote, read_text, split_lines
 from rungwise.tokenizer import ids_after_blank
@@ -37,7 +41,8 @@ def word_pieces(rung: Rung, words: Sequence[str]) -> list[list[int]]:
 
 
 def word_vectors(rung: Rung, words: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The vectors (N, D) of words, and which (N,) are known; unknown ones have zeros."""
+    """The vectors (N, D) of words, means over pieces that are learnt, and which (N,) have any such
+    piece and are known; unknown ones have zeros."""
     pieces = word_pieces(rung, words)
     flat = [piece for each in pieces for piece in each]
     vectors = rung.model.vectors(flat).astype(np.float64)
@@ -125,11 +130,8 @@ class SimilaritySuite(_WordsSuite):
 
 def read_pairs(file: SourceFile, key: str) -> list[WordPair]:
     """Read a set of pairs. Raises DataError, naming `key`, for a line that is no pair."""
-    lines = [
-        (number, line)
-        for number, line in enumerate(split_lines(read_text(file)), start=1)
-        if line.strip() and not line.startswith("#")
-    ]
+    lines = enumerate(split_lines(read_text(file)), start=1)
+    lines = [each for each in lines if each[1].strip() and not each[1].startswith("#")]
     separator = next((mark for mark in _SEPARATORS if lines and mark in lines[0][1]), None)
     rows = [(number, [c.strip() for c in line.split(separator)]) for number, line in lines]
     last = rows[-1][1] if rows else []
@@ -184,8 +186,13 @@ class AnalogiesSuite(_WordsSuite):
             return SuiteResult([shares])
         places = np.flatnonzero(known).tolist()
         ids_Q4 = np.array([[ids[word] for word in questions[place].words] for place in places])
+        # Unit vectors; zeros for special tokens and tokens without a vector.
+        vectors_VD = rung.model.vectors(range(rung.model.vocab_size))
+        lengths_V1 = np.linalg.norm(vectors_VD, axis=1, keepdims=True)
+        directions_VD = vectors_VD / np.where(lengths_V1 == 0, 1, lengths_V1)
+        directions_VD[list(rung.special.ids)] = 0
         right = np.zeros(len(questions))
-        right[places] = answer_analogies(_directions(rung), ids_Q4[:, :3]) == ids_Q4[:, 3]
+        right[places] = answer_analogies(directions_VD, ids_Q4[:, :3]) == ids_Q4[:, 3]
         items = Items.of_credit(name, "", names, groups, right).select(places)
         return SuiteResult([items, shares])
 
@@ -239,12 +246,3 @@ def _word_ids(rung: Rung, words: Sequence[str]) -> dict[str, int]:
     }
     has_vector = rung.model.vectors(list(single.values())).any(axis=1) if single else []
     return dict(itertools.compress(single.items(), has_vector))
-
-
-def _directions(rung: Rung) -> NDArray[np.float32]:
-    """Unit vectors (V, D); zeros for special tokens and tokens without a vector."""
-    vectors = rung.model.vectors(range(rung.model.vocab_size))
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    directions = vectors / np.where(lengths == 0, 1, lengths)
-    directions[list(rung.special.ids)] = 0
-    return directions
