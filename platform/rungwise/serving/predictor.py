@@ -1,21 +1,13 @@
-"""A trained model for inference: examples in, predictions out.
+"""A trained model for inference: examples in, predictions out, and answers to typed text (`Trial`).
 
-    model.json         what the model is and how it was trained
-    model.safetensors  its weights
-    tokenizer.json     its tokenizer
-
-It needs only these three files, neither Ray nor the artifacts it was made from. A fine-tuned model
-answers as its task says; a pretrained one:
+It needs only its description, weights and tokenizer, neither Ray nor the artifacts it was made
+from. A fine-tuned model answers as its task says; a pretrained one:
 
 n-gram or left-to-right       log_probability of the text and its end token, in nats, and the number
                               of tokens
 with vectors of sentences     vector: its own way; else of a bidirectional model the mean of the
-                              last states, special tokens included, as sentence-transformers
-                              computes it from an export; long text is cut
+                              last states, special tokens included; long text is cut
 table of word vectors         of a word its vector, and the nearest words with their cosines
-
-A `Trial` answers typed text with one line. A model that reads both sides fills a gap, ___, one that
-reads from the left goes on, and an n-gram model says the text's perplexity.
 """
 
 import itertools

@@ -1,11 +1,9 @@
 """Register stage: a fine-tuned or pretrained model in MLflow's registry, loadable anywhere; and the
 promotion of a version to an alias.
 
-A registered model is data (safetensors, the tokenizer, a JSON file) and this package's code (an
-MLflow "model from code"); nothing is unpickled. Its tags have the fingerprint of every artifact it
-comes from. The new version gets the alias unless the holder scores better on the same task's
-validation split, or with the same objective on the same text, or its summary gives a caution: no
-better than guessing, than a rival without pretraining, or than random weights.
+A registered model is data and this package's code (an MLflow "model from code"); nothing is
+unpickled. The new version gets the alias unless the holder scores better on the same task's
+validation split, or with the same objective on the same text, or its summary gives a caution.
 """
 
 import contextlib

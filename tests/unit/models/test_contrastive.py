@@ -15,10 +15,11 @@ from rungwise.commands.predict import write_vectors
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
-from rungwise.models.losses.sentences import QUICK_THOUGHTS, SKIP_THOUGHTS
-from rungwise.models.losses.text_vectors import (
+from rungwise.models.losses.sentences import (
+    QUICK_THOUGHTS,
     SENTENCE_PAIRS,
     SIMCSE,
+    SKIP_THOUGHTS,
     TSDAE,
     SentenceEncoder,
     without_masked,

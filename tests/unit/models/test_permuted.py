@@ -14,7 +14,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.masked_variants import order
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.text_vectors import unmasked
+from rungwise.models.losses.sentences import unmasked
 from tests.small_models import gradient, loss_and_gradient, rows_of, shaken, small_config
 from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
 

@@ -12,7 +12,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.masked_variants import _draw, row_numbers
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.text_vectors import unmasked
+from rungwise.models.losses.sentences import unmasked
 from tests.small_models import (
     gradient,
     loss_and_gradient,

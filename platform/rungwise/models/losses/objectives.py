@@ -1,20 +1,10 @@
 """Pretraining objectives: `(model, batch) -> LossSum(total, count, ...)`, one entry per part.
 
-    counts = objective.counts(batch)                 from the batch alone, before any forward
-    counts = sum over micro-batches and workers      one small all-reduce
-    for micro_batch in batch: objective(model, micro_batch).loss(counts).backward()
-    gradients = sum over workers                     a sum, NOT the mean that DDP takes
-
 A mean of means depends on how a batch is split, because micro-batches hold different numbers of
-masked tokens. So a loss stays a sum and a count until the last all-reduce. MLM counts tokens and
-NSP counts pairs, so each part has its own sum and count, and the joint loss of BERT (Devlin et al.
-2019, arXiv:1810.04805) is `sum_mlm / count_mlm + sum_nsp / count_nsp` over the GLOBAL batch.
-
-google-research/bert divides by `sum(weights) + 1e-5` to allow batches without masked tokens, which
-makes the loss slightly too small. Here an empty part adds exactly 0.
-
-Objectives with a model of their own are in masked_variants.py, text_vectors.py and sentences.py.
-Sentence order is ALBERT's replacement of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
+masked tokens. So each part of a loss stays a sum and a count until the last all-reduce, and the
+joint loss of BERT (Devlin et al. 2019, arXiv:1810.04805) is `sum_mlm / count_mlm + sum_nsp /
+count_nsp` over the GLOBAL batch. Gradients of workers are summed, not averaged as DDP does. An
+empty part adds exactly 0. Sentence order is ALBERT's (Lan et al. 2020, arXiv:1909.11942).
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions, P parts.
 """

@@ -1,23 +1,15 @@
-"""Classes and trees of words, by which an output layer factors a word's probability
-(output_layer.py).
+"""Classes and trees of words, by which an output layer factors a word's probability.
 
-    equal       classes of as many words each, drawn at random
     frequency   classes of as many occurrences each (Mikolov et al. 2011, "Extensions of recurrent
                 neural network language model")
-    random      a tree of halves of a random order
-    huffman     the tree with the shortest mean path (Huffman 1952)
-    brown       classes that keep the mutual information of neighbours (Brown et al. 1992, "Class-
-                Based n-gram Models of Natural Language"); the tree of the last merges, and within
-                each class the Huffman tree of its words
+    brown       classes that keep the mutual information of neighbours (Brown et al. 1992); the tree
+                of the last merges, and within each class the Huffman tree of its words
     balanced    halves of a mixture of two Gaussians, fitted to a point for each word (Mnih & Hinton
                 2008, "A scalable hierarchical distributed language model")
     adaptive    its sides by responsibility; words near the border go to both, as leaves of either
 
 A path is the nodes from the root to a leaf, counted from 1: n where it takes the first side, -n
 where it takes the second.
-
-Clusters are merged greedily (families/brown_kernel.py); the merges of the last `classes` are a
-binary tree, in which the path of a class is a string of bits.
 
 V words, C classes, L leaves, K nodes of the longest path, N words below a node, D size of a point
 """

@@ -1,8 +1,5 @@
 """Capabilities: the protocols of a trained model, independent of its family.
 
-`training.pretrained.load_model` returns a trained model. Test for a protocol with `isinstance`, or
-call `language_model` or `word_vectors` there, which raise a readable error.
-
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N tokens.
 """
 

@@ -1,14 +1,9 @@
 """A pretrained model as an encoder: rows of ids in, one state per token out. Vectors of words in
 contexts and of texts, for families without ways of their own.
 
-Parameters keep their names from pretraining, so the weights of a run load unchanged; its heads are
-left out. A model pretrained on packed blocks has not seen [CLS] and [SEP] as marks of a row, if it
-has them at all. It gets three new, random tokens instead, start, delimiter and extract, as in
-Radford et al. 2018 ("Improving Language Understanding by Generative Pre-Training", section 3.3).
-
-A word is the mean of its tokens, even in left-to-right models, where only the last has seen the
-whole word: one rule for all rungs keeps their layers 0 comparable. Layers narrower than the widest
-have zeros behind their units.
+Parameters keep their names from pretraining, whose heads are left out. A model pretrained on packed
+blocks gets three new, random tokens: start, delimiter and extract (Radford et al. 2018, section
+3.3). A word is the mean of its tokens in every family, so that layers 0 of rungs compare.
 
 Shapes: B batch, T sequence, E width of a state, K layers, N words.
 """

@@ -5,13 +5,9 @@
     MaskedModel         P(t | all other tokens)     [CLS] text [SEP]    a pass per masked token
     TwoDirectionModel   P(t | all other tokens)     [END] text          one pass, without masks
 
-MaskedModel is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659). It overrates
-words of several pieces, because each piece gives away the others; `log_probabilities_in_words`
-hides the later pieces of the word (Kauf & Ivanova 2023, arXiv:2305.10588). For left-to-right
-models, END within a text begins another document, as in training.
-
-Perplexity compares models with one vocabulary, bits per byte any two that predict all of the text;
-pseudo-likelihoods (`is_exact` False) are no code lengths, and compare only with each other.
+MaskedModel is Salazar et al. 2020 (arXiv:1910.14659). It overrates words of several pieces, because
+each piece gives away the others; `log_probabilities_in_words` hides the later ones (Kauf & Ivanova
+2023, arXiv:2305.10588). END within a text begins another document, as in training.
 
 Shapes: B batch, T sequence, V vocabulary, N tokens.
 """

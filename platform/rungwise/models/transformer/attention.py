@@ -7,19 +7,13 @@ block.
     boundaries inside rows        variable lengths           a mask (B, 1, T, T)
     local attention               the kernel's window        a mask, shared by like layers
 
-A dense mask rules out the flash kernel, so it is built only where needed. The host must know this
-without reading a tensor: `None` means no mask. Padding is always at the end of a row, so a causal
-stack needs no mask for it. With variable lengths, the flash kernel reads a micro-batch as one
-sequence of documents and computes no pair across them. It supports neither dropout nor float32;
-there the dense mask gives the same numbers.
+A dense mask rules out the flash kernel, so it is built only where needed, which the host knows
+without reading a tensor: `None` means no mask. Padding is always at the end of a row.
 
-Rotary positions (Su et al. 2021, "RoFormer", arXiv:2104.09864) rotate queries and keys by an angle
-proportional to their position. Unit i of the first half of a head and unit i of the second form a
-pair, as in Hugging Face transformers. Positions run through a packed row: only differences matter.
-
-A gated MLP multiplies the activation by a second product (Shazeer 2020, "GLU Variants Improve
-Transformer", arXiv:2002.05202). RMSNorm: Zhang & Sennrich 2019, arXiv:1910.07467. Grouped queries:
-Ainslie et al. 2023, arXiv:2305.13245. Query and key norms: Henry et al. 2020, arXiv:2010.04245.
+Rotary positions (Su et al. 2021, "RoFormer", arXiv:2104.09864) pair unit i of the first half of a
+head with unit i of the second, as in Hugging Face transformers. Gated MLP: Shazeer 2020,
+arXiv:2002.05202. RMSNorm: Zhang & Sennrich 2019, arXiv:1910.07467. Grouped queries: Ainslie et al.
+2023, arXiv:2305.13245. Query and key norms: Henry et al. 2020, arXiv:2010.04245.
 
 Shapes: B batch, T sequence, D hidden, N heads, H head size, S documents of a micro-batch.
 """

@@ -1,13 +1,11 @@
-"""The Transformer block that all Transformer families share (Vaswani et al. 2017, "Attention Is All
-You Need", arXiv:1706.03762), and what else layers over rows have in common.
+"""The Transformer block that all Transformer families share (Vaswani et al. 2017,
+arXiv:1706.03762), and what else layers over rows have in common.
 
     post-norm (the paper):  x = LN(x + attention(x));   x = LN(x + mlp(x))
     pre-norm:               x = x + attention(LN(x));   x = x + mlp(LN(x));   one LN at the end
 
-Pre-norm keeps an identity path from output to input, so deep stacks train with less warm-up (Xiong
-et al. 2020, arXiv:2002.04745). With `causal`, a position sees only itself and earlier ones (GPT);
-otherwise it sees all (BERT). GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415) is exact, with erf,
-in BERT and the tanh approximation in GPT.
+Pre-norm lets deep stacks train with less warm-up (Xiong et al. 2020, arXiv:2002.04745). GELU
+(Hendrycks & Gimpel 2016, arXiv:1606.08415) is exact in BERT, and the tanh approximation in GPT.
 
 Shapes: B batch, T sequence, D hidden, M chosen positions, N rows, L tokens.
 """

@@ -1,11 +1,9 @@
 """The body of a model and its outputs in pretraining: the parts that families share.
 
     ids ──> body: table of tokens, layers ──> states (B, T, E) ──> heads of the objective
-                                                └──> TokenOutput: an output matrix, by default
-                                                     the table of tokens again
 
-Pretraining and fine-tuning (encoders.py) keep the body under the same name in the state dict, so
-weights load unchanged.
+Pretraining and fine-tuning keep the body under the same name in the state dict, so weights load
+unchanged.
 
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, P rows of the table.
 """

@@ -1,13 +1,10 @@
 """The passes of word2vec, paragraph vectors and GloVe, compiled by numba on first use and cached
 beside this file, which is apart because numba is slow to import.
 
-    sentence ──> subsampled words ──> the window of each ──> noise, or its path ──> step
-
 Each call reads its text in order with its own random generator (xorshift64*, Vigna 2016), so the
 same call gives the same bits on one kind of processor. Threads that share the weights write without
 locks (Niu et al. 2011, "Hogwild!", arXiv:1106.5730). Noise is drawn once per window, so its rows
-stay in the fastest cache for all words of the window. Rows of vectors are padded, so that
-vectorised loops have no remainder.
+stay in the fastest cache. Rows of vectors are padded, so that vectorised loops have no remainder.
 
 V vocabulary, P size of a vector in memory, X size of what is read: P, or (n + 1)·P if concatenated,
 U documents, n words of a window, m targets, N cells

@@ -1,8 +1,6 @@
 """Import: the config and the weights of a folder that transformers saved.
 
-Weights are safetensors or the older `pytorch_model.bin`, in one file or in shards. The latter is a
-pickle, of which only tensors are read, so that it cannot run code.
-
+Of the older `pytorch_model.bin`, a pickle, only tensors are read, so that it cannot run code.
 Padding rows after the tokenizer's last token are left out.
 """
 

@@ -1,9 +1,7 @@
 """Export: a model and its tokenizer as a folder for transformers, and sentence-transformers if it
 gives vectors of texts. The counterpart of its family (models/counterpart.py) says how.
 
-Rows that pad the vocabulary, which their models lack, are left out. The metadata of the card names
-no licence: those of the texts are in it, and that of a model is for its owner to choose. A literal
-`[MASK]` in a text is plain text in our training, but a special token in their library.
+The metadata of the card names no licence: that of a model is for its owner to choose.
 """
 
 import json
