@@ -110,7 +110,12 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     training = read_training_config(pretrain)
     config, objective = training.model, training.objective
     if vectors or not (objective.predicts_text or objective.sentences):
-        return _write_vectors(pretrain, tokenizer, to)
+        with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+            vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
+            export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
+            files = _put(scratch, to)
+        loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
+        return Export(files, loader)
     if fitting_kind(config) == "counts":
         return _write_counted(pretrain, config, tokenizer, to)
     reader = tokenizers.load_reader(tokenizer.folder)
@@ -150,15 +155,6 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
         # Weights above 2 GB are in a separate file, which the graph names.
         files = _put(scratch, to, last=GRAPH)
     return Export(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
-
-
-def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Export:
-    vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
-    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
-        files = _put(scratch, to)
-    loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
-    return Export(files, loader)
 
 
 def _write_counted(pretrain: Artifact, family: Any, tokenizer: Artifact, to: Folder) -> Export:

@@ -248,7 +248,7 @@ def test_what_is_read_together_by_hand(name: str) -> None:
     outputs = np.zeros((4, parts * P), np.float32)
     kernel.read_documents(
         *(np.array([0, 1, 2, 3], np.int32), np.array([0, 3, 4]), np.array([1, 0]), 0, 2),
-        *(*config.plan(counts), vectors, inputs, outputs),
+        *(config.plan(counts), vectors, inputs, outputs),
         *(0 if name == "dbow" else 1, False, 0, joins),
         *({"mean": kernel.MEAN, "concatenation": kernel.CONCATENATION}.get(name, kernel.SUM), True),
         *(rate, rate, 1),

@@ -159,7 +159,7 @@ def reading(config: Word2vecConfig, negatives: int | None = None) -> Callable[..
         mean = config.architecture == "cbow"
         stretch = (ids, starts, 0, len(sentences))
         return kernels.read_sentences(
-            *stretch, *plan, inputs, outputs, *reach, count, mean, rate, rate, seed
+            *stretch, plan, inputs, outputs, *reach, count, mean, rate, rate, seed
         )
 
     return read

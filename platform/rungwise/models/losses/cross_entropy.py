@@ -72,9 +72,8 @@ class FusedLoss(torch.autograd.Function):
 
 
 class SummedLoss(torch.autograd.Function):
-    """Returns (total, correct) of existing logits, `rows` rows at a time. For few predicted
-    positions, as in MLM, the logits fit into memory and only the passes over them cost. Forward
-    saves one number per row; backward writes the gradient once."""
+    """Returns (total, correct) of existing logits, such as those of MLM, `rows` rows at a time.
+    Forward saves one number per row; backward writes the gradient once."""
 
     @staticmethod
     def forward(
@@ -298,8 +297,7 @@ def output_logits(
     hidden: Tensor, weight_PD: Tensor, bias_V: Tensor | None, vocab_size: int
 ) -> Tensor:
     """Return the logits (..., V). On a GPU the matrix is padded to a multiple of 64 rows for a
-    faster product, and the extra logits are cut off. No weight, gradient, optimizer state or file
-    has these rows."""
+    faster product, and the extra logits are cut off."""
     weight_PD = _pad(hidden, weight_PD)
     if bias_V is not None:
         bias_V = functional.pad(bias_V, (0, len(weight_PD) - vocab_size))

@@ -98,7 +98,8 @@ def neighbours(document_BR: Tensor) -> Tensor:
 
 
 def mask_diagonal(scores_BRR: Tensor) -> Tensor:
-    """Replace the score of each sentence with itself by -inf."""
+    """Replace the score of each sentence with itself by -inf; the released code (lajanugen/S2V) has
+    0 there instead."""
     own_RR = torch.eye(scores_BRR.shape[-1], dtype=torch.bool, device=scores_BRR.device)
     return scores_BRR.masked_fill(own_RR, -torch.inf)
 
@@ -414,9 +415,6 @@ class SentenceAutoencoder(SentenceEncoder):
         vectors_BD = super().forward(ids_BT, lengths_B)
         if whole_BT is None or whole_lengths_B is None:
             return vectors_BD
-        return self._sums(vectors_BD, whole_BT, whole_lengths_B)
-
-    def _sums(self, vectors_BD: Tensor, whole_BT: Tensor, lengths_B: Tensor) -> TokenSums:
         body: Any = self.body
         begun_BTD = body.embed(whole_BT) + self.from_vector(vectors_BD)[:, None]
         states_BTD = self.decoder(begun_BTD)[:, :-1]
@@ -425,7 +423,7 @@ class SentenceAutoencoder(SentenceEncoder):
             body.token_embedding.weight,
             None,
             whole_BT[:, 1:].flatten(),
-            _mark_predicted(whole_BT, lengths_B).flatten().to(states_BTD.dtype),
+            real_places(whole_BT.shape[1], whole_lengths_B)[:, 1:].flatten().to(states_BTD.dtype),
             body.vocab_size,
             MOST_LOGITS,
         )
@@ -444,19 +442,15 @@ def without_masked(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     return batch.ids.gather(1, order_BT), T - gone_BT.sum(1)
 
 
-def _mark_predicted(whole_BT: Tensor, lengths_B: Tensor) -> Tensor:
-    """Mark the real tokens after the first, (B, T - 1)."""
-    place_T = torch.arange(1, whole_BT.shape[1], device=whole_BT.device)
-    return place_T < lengths_B[:, None]
-
-
 def _reconstruct(model: nn.Module, batch: MaskedBatch[Tensor]) -> Losses:
     total, correct = model(*without_masked(batch), *unmasked(batch))
     return Losses(total[None], correct[None])
 
 
 def _predicted_counts(batch: MaskedBatch[Tensor]) -> Tensor:
-    return _mark_predicted(*unmasked(batch)).sum()[None].to(batch.masked_weights.dtype)
+    ids_BT, lengths_B = unmasked(batch)
+    real_BT = real_places(ids_BT.shape[1], lengths_B)
+    return real_BT[:, 1:].sum()[None].to(batch.masked_weights.dtype)
 
 
 def _decoder_flops(family: Any, V: int, T: int, M: float) -> float:

@@ -76,8 +76,7 @@ def cluster_words(
     left_N: Counts, right_N: Counts, count_N: Counts, counts_V: Counts, classes: int
 ) -> Clusters:
     """Cluster words into `classes`, or as many as there are words, from the counts of adjacent
-    pairs. Words enter by falling `counts_V`; one with 0 is left out with its pairs. The same counts
-    give the same clusters."""
+    pairs. Words enter by falling `counts_V`; one with 0 is left out with its pairs."""
     from rungwise.models.families.brown_kernel import merge_words
 
     words = np.argsort(-counts_V, kind="stable")[: np.count_nonzero(counts_V)]

@@ -28,9 +28,8 @@ NUM_MARKS = 3  # start, delimiter, extract
 
 
 class LayeredEncoder(OnBody):
-    """A body as an `Encoder` (capabilities.py). The last `new_tokens` rows are not pretrained.
-    `pooler` is the name prefix of pretraining's layer on the first token's last state, or None. The
-    encoder leaves these weights out; a head may load them."""
+    """A body as an `Encoder`. The last `new_tokens` rows are not pretrained. `pooler` is how the
+    names of pretraining's layer on the first state begin; a head may load it, this does not."""
 
     def __init__(
         self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None = None
@@ -105,10 +104,10 @@ class LayeredEncoder(OnBody):
         return len(self.body.levels()) - 1
 
     def load(self, pretrained: Mapping[str, Tensor], loaded_layers: int | None = None) -> None:
-        """Copy the weights from the state dict of a pretraining model. With `loaded_layers`, copy
-        only the embeddings and that many of the lowest layers; the rest keep their random weights
-        (Yosinski et al. 2014, arXiv:1411.1792, for images), as do new tokens. Raises DataError
-        naming the first tensor that does not fit, before copying anything."""
+        """Copy the weights from the state dict of a pretraining model, but not of new tokens. With
+        `loaded_layers`, copy only the embeddings and that many of the lowest layers (Yosinski et
+        al. 2014, arXiv:1411.1792). Raises DataError for a tensor that does not fit, before copying
+        anything."""
         levels = self.depth()
         if loaded_layers is not None:
             levels = levels[: loaded_layers + 1]

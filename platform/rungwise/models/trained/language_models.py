@@ -48,8 +48,7 @@ def windows(
 ) -> Iterator[Window]:
     """Yield windows that score each token of texts of these lengths once. A window holds at most
     `max_length` tokens and overlaps the previous one by `overlap` (less than `max_length`), by
-    default half a window. The first window that holds a token scores it, so at least `overlap`
-    preceding tokens are read, or all. A text that fits is one window."""
+    default half a window, so that many preceding tokens are read, or all."""
     for text, length in enumerate(lengths):
         size = max_length or max(1, length)
         stride = max(1, size // 2) if overlap is None else size - overlap
@@ -313,24 +312,11 @@ def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:
     return opens_BT.cumsum(dim=1), place_T - begin_BT
 
 
-@dataclass(frozen=True)
-class Perplexity:
-    """A model's surprise at a text; `is_exact` as in `LanguageModel`."""
-
-    nats_per_token: float
-    bits_per_byte: float
-    predicted: int  # tokens
-    is_exact: bool
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.nats_per_token)
-
-
-def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes: int) -> Perplexity:
-    """Measure `model` on documents of `text_bytes` bytes in total. Each text holds a document's
-    ids, followed by the end symbol if that should be predicted. Raises DataError if there is no
-    token or no byte."""
+def measure_loss(
+    model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes: int
+) -> tuple[float, float]:
+    """Return nats per token and bits per byte of texts of `text_bytes` bytes in total, given as ids
+    with the end symbol if it is predicted. Raises DataError if there is no token or no byte."""
     predicted = sum(len(text) for text in texts)
     if not predicted or text_bytes < 1:
         raise DataError(
@@ -338,4 +324,4 @@ def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes:
             f"{text_bytes} bytes; raise corpus.held_out_fraction, or add documents"
         )
     nats = -math.fsum(float(row.sum()) for row in model.log_probabilities(texts))
-    return Perplexity(nats / predicted, nats / math.log(2) / text_bytes, predicted, model.is_exact)
+    return nats / predicted, nats / math.log(2) / text_bytes

@@ -184,9 +184,8 @@ def attention_within(
 
 
 def near_keys(visible: Visible, window: int | None, x_BTD: Tensor, causal: bool) -> Visible:
-    """Hide the keys more than `window` places away in `visible`. Returns `visible` unchanged if no
-    key is that far, or for `Documents`, where the kernel applies the window. Every query sees
-    itself, so that no row of the mask is empty at padding."""
+    """Hide the keys more than `window` places away in `visible`, but of `Documents`, where the
+    kernel does. Every query sees itself, so that no row of the mask is empty at padding."""
     T = x_BTD.shape[1]
     if window is None or isinstance(visible, Documents):
         return visible

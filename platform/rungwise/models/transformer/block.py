@@ -82,9 +82,8 @@ def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
 
 def initialise(module: nn.Module, initializer_range: float, *, truncated: bool = True) -> None:
     """Draw weights from a normal with PyTorch's generator; biases are 0, norms 1 and 0. BERT
-    truncates the normal at two standard deviations: `create_initializer` of google-research/bert
-    (modeling.py). As in TensorFlow this is not compensated, so the actual standard deviation is
-    0.88 of `initializer_range`. GPT does not truncate."""
+    truncates the normal at two standard deviations (`create_initializer` of google-research/bert),
+    so that its real one is 0.88 of `initializer_range`; GPT does not."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
             if truncated:
@@ -110,9 +109,8 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def recompute_activations(model: nn.Module, on: bool = True) -> None:
-    """Turn activation checkpointing of the blocks on or off (Chen et al. 2016, arXiv:1604.06174).
-    It costs one more forward pass of the blocks, keeps a twelfth of their activations, and changes
-    no numbers. It is no key of the config because it does not change the model."""
+    """Turn activation checkpointing of the blocks on or off (Chen et al. 2016, arXiv:1604.06174):
+    one more forward pass of the blocks for a twelfth of their activations, and the same numbers."""
     for module in model.modules():
         if isinstance(module, Transformer):
             module.recompute = on
@@ -141,8 +139,7 @@ class Mlp(nn.Module):
 
 class Block(nn.Module):
     """Attention, then the Mlp; each with a residual connection, a norm and dropout. The residual
-    stream keeps its type. Given `chosen_BM`, only those positions are returned: attention reads
-    all, and the rest works on each position separately."""
+    stream keeps its type. Given `chosen_BM`, only those positions are returned."""
 
     graphs: ClassVar = ("forward",)  # see parallel.py
 

@@ -104,7 +104,7 @@ class ParagraphVectorsConfig(WindowFamily):
         joining = {"sum": kernel.SUM, "mean": kernel.MEAN, "concatenation": kernel.CONCATENATION}
         return kernel.read_documents(
             *(text.ids, text.starts, text.documents, text.first, text.last),
-            *plan,
+            plan,
             *(weights["documents"], weights["inputs"], weights["outputs"]),
             *(self.window if reads_words else 0, self.dynamic_window and self._parts == 1),
             *(self.negatives, joins, joining[self.joining] if joins else kernel.SUM, is_training),

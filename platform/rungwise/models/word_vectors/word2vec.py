@@ -113,7 +113,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         stretch = (text.ids, text.starts, text.first, text.last)
         reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
         return kernels.read_sentences(
-            *stretch, *plan, weights["inputs"], weights["outputs"], *reach, *rates, seed
+            *stretch, Plan(*plan), weights["inputs"], weights["outputs"], *reach, *rates, seed
         )
 
     def average(self, before: Weights, replicas: Sequence[Weights]) -> Weights:
