@@ -368,14 +368,6 @@ def test_the_tokenizer_of_gpt_gives_the_same_ids_and_no_frame(gpt_folder, byte_b
     assert json.loads((gpt_folder / "config.json").read_text())["eos_token_id"] == 0
 
 
-def test_a_pipeline_fills_a_mask(bert_folder):
-    """The first thing that anybody tries."""
-    fill = transformers.pipeline("fill-mask", model=str(bert_folder), device="cpu")
-    found = fill("The cat sat on the [MASK].", top_k=3)
-    assert len(found) == 3
-    assert all(0 < row["score"] < 1 for row in found)
-
-
 def test_a_tokenizer_of_another_size_is_refused(wordpiece, byte_bpe, tmp_path):
     model = small_model("mlm_nsp", size_of(wordpiece))
     with pytest.raises(DataError, match=r"tokenizer\.json: expected 59 tokens .*, found 270"):
