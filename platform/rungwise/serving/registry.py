@@ -255,7 +255,9 @@ def _make_pretrain_entry(
     pretrain = inputs["pretrain"]
     predictor = load_predictor(pretrain.folder)
     assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"
-    texts = predictor.words[:_EXAMPLES] or _read_held_out(inputs["corpus"])
+    documents = read_split(inputs["corpus"], "validation")
+    held_out = (text for document in documents for text in document.sentences)
+    texts = predictor.words[:_EXAMPLES] or list(islice(held_out, _EXAMPLES))
     answers = predictor([Text(text, text) for text in texts])
     output.write_bytes(DESCRIPTION, json.dumps(describe_model(pretrain)).encode("utf-8"))
     summary = PretrainSummary.of(pretrain)
@@ -269,12 +271,6 @@ def _make_pretrain_entry(
         caution=summary.caution,
         tags={_OBJECTIVE: summary.objective},
     )
-
-
-def _read_held_out(corpus: Artifact) -> list[str]:
-    """The first sentences of the held-out text."""
-    documents = read_split(corpus, "validation")
-    return list(islice((text for each in documents for text in each.sentences), _EXAMPLES))
 
 
 def _list_files(weights: Folder, tokenizer: Folder, description: Folder) -> dict[str, str]:

@@ -32,16 +32,13 @@ from rungwise.evaluation.statistics import Difference, estimate
 from rungwise.evaluation.suites.items import MeasureSummary, SuiteScore
 from rungwise.finetune import FinetuneConfig
 from rungwise.serving import registry
-from rungwise.serving.card import escape, fit_description, list_uses
+from rungwise.serving.card import escape, fit_description
 from rungwise.serving.predictor import FILES, Predictor, load_predictor
 from rungwise.serving.registry import register_model
 from rungwise.serving.stage import RegisterConfig
-from rungwise.tasks.data.cutting import parse_examples
-from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (
     SPLITS,
     ExampleCounts,
-    Kind,
     TaskSummary,
     Text,
     read_examples,
@@ -336,17 +333,3 @@ def test_the_card_shows_the_names_of_labels_and_files_as_they_are() -> None:
         cell = reader.parse(f"| {escape(text)} |\n|---|\n")[4].children or []
         assert [token.type for token in cell] == ["text"]
         assert cell[0].content == text.replace("\n", " ")
-
-
-@pytest.mark.parametrize("kind", list(INFO))
-def test_a_model_is_said_to_take_lines_of_text_only_if_it_does(kind: Kind) -> None:
-    told = list_uses("models:/small-toy/1", "root", INFO[kind]).partition("\n")[0]
-    try:
-        parse_examples("a line", INFO[kind])
-    except DataError:
-        assert (
-            f"predictions, a table or JSON Lines with {', '.join(task_kind(INFO[kind]).columns)}:"
-            in told
-        )
-    else:
-        assert "predictions, one text per line:" in told

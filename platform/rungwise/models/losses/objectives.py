@@ -330,10 +330,6 @@ def mix(objectives: Sequence[Objective]) -> Objective:
     )
 
 
-def _masked_counts(batch: MaskedBatch[Tensor]) -> Tensor:
-    return batch.masked_weights.sum()[None]  # () -> (1,)
-
-
 def masked_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
     total, correct = _mlm_sums(logits.mlm, batch)
     return Losses(total[None], correct[None])
@@ -368,10 +364,6 @@ def _token_counts(batch: CausalBatch[Tensor]) -> Tensor:
     return batch.weights.sum()[None]  # () -> (1,)
 
 
-def _twofold_counts(batch: CausalBatch[Tensor]) -> Tensor:
-    return 2 * _token_counts(batch)
-
-
 def _token_outputs(model: nn.Module, batch: CausalBatch[Tensor]) -> Losses:
     # The model sums its losses: the logits of all positions are too many (cross_entropy.py).
     total, correct, *state = model(batch)
@@ -397,7 +389,7 @@ MLM = Objective(
     _MLM,
     reads=("masked_pairs", "masked_blocks", "sentence_order"),
     masks=True,
-    loss=Loss(_masked_counts, sums=masked_losses),
+    loss=Loss(lambda batch: batch.masked_weights.sum()[None], sums=masked_losses),  # () -> (1,)
     head=MaskedTokensHead(),
 )
 SENTENCE_ORDER = dataclasses.replace(
@@ -433,5 +425,5 @@ BILM = dataclasses.replace(
         "Tokens predicted correctly, mean of both directions",
         "token, mean of both directions",
     ),
-    loss=CAUSAL.loss._replace(counts=_twofold_counts),
+    loss=CAUSAL.loss._replace(counts=lambda batch: 2 * _token_counts(batch)),
 )

@@ -62,12 +62,9 @@ class ClassesOutput(Config):
     count: int | None = Field(default=None, ge=1)  # classes; null: the root of the vocabulary size
 
     def describe(self) -> str:
-        names = {
-            "frequency": "by frequency",
-            "equal": "of equal size",
-            "brown": "by Brown clusters",
-        }
-        return f", {self.count or ''} classes {names[self.by]}".replace("  ", " ")
+        names = {"equal": "of equal size", "brown": "by Brown clusters"}
+        name = names.get(self.by, "by frequency")
+        return f", {self.count or ''} classes {name}".replace("  ", " ")
 
     def rows(self, V: int) -> float:
         return self.classes(V) + V / self.classes(V)

@@ -144,9 +144,8 @@ def cluster_tree(clusters: Clusters, counts_V: Counts) -> Tree:
 
 
 def learn_tree(points_VD: NDArray[np.float64], balanced: bool, overlap: float) -> Tree:
-    """Return the tree of points: words go to the side that is responsible, to both sides within
-    `overlap` of one half until they have as many leaves as a word may; with `balanced`, each side
-    takes a half."""
+    """Return the tree of points: words go to the side that is responsible, or to both within
+    `overlap` of one half; with `balanced`, each side takes a half."""
     leaves_V = np.ones(len(points_VD), np.int64)
 
     def divide(words: NDArray[np.int64]) -> tuple[Any, Any]:

@@ -249,7 +249,9 @@ class MaskedModel(_TrainedModule):
             same_length = rows.setdefault(window.stop - window.start, [])
             same_length += [(window, place) for place in range(window.first, window.stop)]
         for length, same_length in rows.items():
-            for group in _chunks(same_length, max(1, _MOST_TOKENS // (length + 2))):
+            size = max(1, _MOST_TOKENS // (length + 2))
+            for begin in range(0, len(same_length), size):
+                group = same_length[begin : begin + size]
                 text_BT = [texts[w.text][w.start : w.stop] for w, _ in group]
                 ids_BT = torch.tensor([[self.cls, *text, self.sep] for text in text_BT])
                 place_B1 = torch.tensor([[place - w.start + 1] for w, place in group])
@@ -275,11 +277,6 @@ def _word_ends(starts: Sequence[bool]) -> list[int]:
         ends.append(end)
         end = place if starts[place] else end
     return ends[::-1]
-
-
-def _chunks(rows: list[Any], size: int) -> Iterator[list[Any]]:
-    for first in range(0, len(rows), size):
-        yield rows[first : first + size]
 
 
 def _target_log_probabilities(logits: Tensor, targets: Tensor) -> NDArray[np.floating[Any]]:

@@ -170,19 +170,6 @@ def has_varlen(x: Tensor, head_size: int, dropout: float) -> bool:
     return dtype in (torch.bfloat16, torch.float16)
 
 
-def attention_within(
-    queries: Tensor, keys: Tensor, values: Tensor, documents: Documents, **options: Any
-) -> Tensor:
-    """Run PyTorch's variable-length kernel: attention within each document."""
-    # Takes a second to import because it pulls in the compiler; only GPUs need it.
-    from torch.nn.attention import varlen
-
-    starts, longest = documents
-    mixed = varlen.varlen_attn(queries, keys, values, starts, starts, longest, longest, **options)
-    assert isinstance(mixed, Tensor)
-    return mixed
-
-
 def near_keys(visible: Visible, window: int | None, x_BTD: Tensor, causal: bool) -> Visible:
     """Hide the keys more than `window` places away in `visible`, but of `Documents`, where the
     kernel does. Every query sees itself, so that no row of the mask is empty at padding."""
@@ -247,12 +234,18 @@ class Attention(nn.Module):
         if turn is not None:
             q_BNTH, k_BNTH = rotate(q_BNTH, turn), rotate(k_BNTH, turn)
         if isinstance(visible, Documents):
+            # Takes a second to import because it pulls in the compiler; only GPUs need it.
+            from torch.nn.attention import varlen
+
             q_XNH, k_XNH, v_XNH = (  # (B, N, T, H) -> (B·T, N, H)
                 part.transpose(1, 2).flatten(0, 1) for part in (q_BNTH, k_BNTH, v_BNTH)
             )
             window = (self.far, 0 if causal else self.far)
-            mixed_XNH = attention_within(
-                q_XNH, k_XNH, v_XNH, visible, window_size=window, enable_gqa=self.shares_keys
+            starts, longest = visible
+            mixed_XNH: Any = varlen.varlen_attn(
+                *(q_XNH, k_XNH, v_XNH, starts, starts, longest, longest),
+                window_size=window,
+                enable_gqa=self.shares_keys,
             )
             return self.output(mixed_XNH.view(B, T, -1))
         kind = x_BTD.device.type

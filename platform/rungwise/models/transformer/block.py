@@ -196,7 +196,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the last layer's states, (B, T, D), or (B, M, D) of the chosen positions. See
         `visible_keys`; lengths of None mean no padding."""
-        x_BTD, inputs = self._enter(x_BTD, lengths_B, where)
+        inputs = self._inputs(x_BTD, lengths_B, where)
         for block, options in zip(self.blocks[:-1], inputs[:-1], strict=True):
             x_BTD = self._through(block, x_BTD, *options)
         return self._leave(self._through(self.blocks[-1], x_BTD, *inputs[-1], chosen_BM))
@@ -206,7 +206,7 @@ class Transformer(nn.Module):
     ) -> list[Tensor]:
         """Return the input and each block's output, num_layers + 1 in all; the last is normalised
         as in `forward`. `visible` replaces the default mask."""
-        x_BTD, inputs = self._enter(x_BTD, lengths_B, WHOLE, visible)
+        inputs = self._inputs(x_BTD, lengths_B, WHOLE, visible)
         outputs = [x_BTD]
         for block, options in zip(self.blocks, inputs, strict=True):
             outputs.append(self._through(block, outputs[-1], *options))
@@ -223,47 +223,35 @@ class Transformer(nn.Module):
             block.attention.output.weight.mul_(factor)
             block.mlp.contract.weight.mul_(factor)
 
-    def _enter(
+    def _inputs(
         self, x_BTD: Tensor, lengths_B: Tensor | None, where: Boundaries, visible: Visible = None
-    ) -> tuple[Tensor, list[Inputs]]:
-        """Return the residual stream and each block's mask, rotation and direction."""
+    ) -> list[Inputs]:
+        T, H = x_BTD.shape[1], self.options[0].head_size
         causal = self.causal if where.causal is None else where.causal
         dropout = self.options[0].dropout if self.training else 0.0
         if visible is None:
-            visible = visible_keys(
-                x_BTD.shape[1],
-                lengths_B,
-                where,
-                causal=causal,
-                varlen=has_varlen(x_BTD, self.options[0].head_size, dropout),
-            )
+            varlen = has_varlen(x_BTD, H, dropout)
+            visible = visible_keys(T, lengths_B, where, causal=causal, varlen=varlen)
         near = {
             window: near_keys(visible, window, x_BTD, causal)
             for window in {each.window for each in self.options}
         }
-        turns = {b: self._turn(b, x_BTD) for b in {each.rotary_base for each in self.options}}
-        inputs = [(near[each.window], turns[each.rotary_base], causal) for each in self.options]
-        return x_BTD, inputs
+        turns = {
+            base: None if base is None else rotation(T, H, base, x_BTD.device)
+            for base in {each.rotary_base for each in self.options}
+        }
+        return [(near[each.window], turns[each.rotary_base], causal) for each in self.options]
 
     def _leave(self, x_BTD: Tensor) -> Tensor:
         return self.final_norm(x_BTD)
 
-    def _turn(self, base: float | None, x_BTD: Tensor) -> Rotation | None:
-        if base is None:
-            return None
-        return rotation(x_BTD.shape[1], self.options[0].head_size, base, x_BTD.device)
-
     def _through(self, block: nn.Module, x_BTD: Tensor, *options: Any) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
             # Without dropout there is no random state to preserve.
-            output = checkpoint(
-                block,
-                x_BTD,
-                *options,
-                use_reentrant=False,
-                preserve_rng_state=self.options[0].dropout > 0,
+            has_dropout = self.options[0].dropout > 0
+            output: Any = checkpoint(
+                block, x_BTD, *options, use_reentrant=False, preserve_rng_state=has_dropout
             )
-            assert isinstance(output, Tensor)
             return output
         return block(x_BTD, *options)
 
