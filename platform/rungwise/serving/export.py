@@ -219,19 +219,16 @@ def export_onnx(
     """Write the graph, the tokenizer and, for a fine-tuned model, its description. Raises
     ConfigError for a model that ONNX cannot express, UserError without the packages."""
     task = model if isinstance(model, TaskModel) else None
-    if not any(isinstance(part, Transformer) for part in model.modules()):
-        raise ConfigError(
-            "expected a model.kind that is a Transformer, found one that reads its text step by "
-            "step, which cannot be written as ONNX"
-        )
-    if task is not None and (task.top is not None or task.config.crf):
-        key = "top is a bilstm" if task.top is not None else "crf is true"
-        raise ConfigError(f"finetune.{key}, which cannot be written as ONNX; leave it out")
-    if task is not None and task.kind.writes:
-        raise ConfigError(
-            "a text is written token by token, which a graph of ONNX does not say; expected a task "
-            "of another kind, or the model before fine-tuning"
-        )
+    faults = {
+        "model.kind is no Transformer: it reads its text step by step": not any(
+            isinstance(part, Transformer) for part in model.modules()
+        ),
+        "finetune.top is a bilstm": task is not None and task.top is not None,
+        "finetune.crf is true": task is not None and task.config.crf,
+        "the task writes a text token by token": task is not None and task.kind.writes,
+    }
+    if found := [fault for fault, is_there in faults.items() if is_there]:
+        raise ConfigError(f"{found[0]}, which cannot be written as ONNX; change it, or the format")
     longest: Any = model.max_length if task is None else task.config.sequence_length
     # Three tensors, since one passed twice would become a single input.
     arguments = [

@@ -42,7 +42,7 @@ from rungwise.models.losses.sentences import unmasked
 from rungwise.models.transformer.block import Transformer, gather_positions, initialise
 from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
 
-_WEIGHT = 50.0  # of the detector's loss, the paper's lambda
+_WEIGHT = 50.0  # of the detector's loss, the paper's lambda; what is reported is without it
 _NARROWER = 4  # times: the generator
 _MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # SplitMix64's, signed
 

@@ -394,7 +394,9 @@ SENTENCE_PAIRS = replace(
 
 
 class SentenceAutoencoder(SentenceEncoder):
-    """A sentence encoder, and a decoder that writes the text from its vector alone."""
+    """A sentence encoder, and a decoder that writes the text from its vector alone. The paper's
+    attends to the vector in each layer, which is a linear map of it; here one is added to the
+    input. Its share of deleted tokens is `instances.masking.rate: 0.6`."""
 
     def __init__(self, config: Any, body: Body) -> None:
         super().__init__(body)
