@@ -10,7 +10,7 @@ import transformers
 
 from rungwise.__main__ import main
 from rungwise.finetune.scoring import outputs
-from rungwise.serving import onnx
+from rungwise.serving import export
 from rungwise.tasks.data.cutting import parse_example
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import Kind
@@ -36,7 +36,7 @@ class Theirs:
 
     @torch.no_grad()
     def run(self, _: None, given: dict[str, Any]) -> list[Any]:
-        rows = {name: torch.as_tensor(given[name]) for name in onnx.INPUTS}
+        rows = {name: torch.as_tensor(given[name]) for name in export.INPUTS}
         if self.kind == "choice":
             rows = {name: each[:, None] for name, each in rows.items()}
         said = self.model.eval()(**rows)

@@ -13,7 +13,7 @@ from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskModel
 from rungwise.finetune.scoring import collate, outputs
 from rungwise.models.families.recurrent import LstmConfig
-from rungwise.serving import onnx
+from rungwise.serving import export
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.cutting import parse_example
 from rungwise.tasks.interface import KINDS, task_kind
@@ -31,7 +31,7 @@ WORDS = Tokenizer(models.WordLevel({"w": 0}, "w"))
 
 
 def session(folder: Path) -> Any:
-    return onnxruntime.InferenceSession(folder / onnx.MODEL)
+    return onnxruntime.InferenceSession(folder / export.GRAPH)
 
 
 def asked(graph: Any, ids: Any, segments: Any, lengths: Any) -> list[Any]:
@@ -39,7 +39,7 @@ def asked(graph: Any, ids: Any, segments: Any, lengths: Any) -> list[Any]:
     place = np.arange(ids.shape[1])
     mask = np.ones(ids.shape, np.int64) if lengths is None else place < np.asarray(lengths)[:, None]
     given = (ids.numpy(), segments.numpy(), mask.astype(np.int64))
-    return graph.run(None, dict(zip(onnx.INPUTS, given, strict=True)))
+    return graph.run(None, dict(zip(export.INPUTS, given, strict=True)))
 
 
 @torch.no_grad()
@@ -48,7 +48,7 @@ def test_states_of_an_encoder_are_those_of_pytorch(kind: str, tmp_path: Path) ->
     torch.manual_seed(3)
     encoder = small_config(kind).encoder(objective_of(kind), VOCAB_SIZE, 0.1, 0)
     shaken(encoder).eval()
-    onnx.export_onnx(encoder, WORDS, None, tmp_path)
+    export.export_onnx(encoder, WORDS, None, tmp_path)
     graph = session(tmp_path)
     for lengths in ([1], [LENGTH], [9, 4, 1, 6], [3, 3], None):
         B, T = (5, 7) if lengths is None else (len(lengths), max(lengths))
@@ -123,7 +123,7 @@ def test_an_artifact_is_written_with_its_frame_and_what_cannot_be_is_refused(
     framed = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json")).encode("a row")
     assert (framed.tokens[0], framed.tokens[-1]) == ("[CLS]", "[SEP]")
     given = [np.array([each]) for each in (framed.ids, framed.type_ids, framed.attention_mask)]
-    (states,) = session(tmp_path / "out").run(None, dict(zip(onnx.INPUTS, given, strict=True)))
+    (states,) = session(tmp_path / "out").run(None, dict(zip(export.INPUTS, given, strict=True)))
     assert states.shape[:2] == (1, len(framed.ids))
     assert main(["export", there, "--format", "onnx", "--to", str(tmp_path / "out")]) == 2
     assert "already holds tokenizer.json, model.onnx" in capsys.readouterr().err
@@ -133,8 +133,8 @@ def test_an_artifact_is_written_with_its_frame_and_what_cannot_be_is_refused(
         settings, INFO["tagging"], PretrainedBody(config, objective_of("mlm"), VOCAB_SIZE)
     )
     with pytest.raises(ConfigError, match=r"finetune\.top is a bilstm"):
-        onnx.export_onnx(model, WORDS, None, tmp_path)
+        export.export_onnx(model, WORDS, None, tmp_path)
     lstm = LstmConfig(hidden_size=8, num_layers=1)
     encoder = lstm.encoder(lstm.objective(None), VOCAB_SIZE, 0.0, 0)
     with pytest.raises(ConfigError, match="cannot be written as ONNX"):
-        onnx.export_onnx(encoder.eval(), WORDS, None, tmp_path)
+        export.export_onnx(encoder.eval(), WORDS, None, tmp_path)

@@ -266,7 +266,8 @@ def export(options: argparse.Namespace) -> None:
 
 
 def promote(options: argparse.Namespace) -> None:
-    """Give an alias. Raises UserError that lists the failed checks; then nothing has changed."""
+    """Print which version has the alias. Raises UserError that lists the failed checks; then
+    nothing has changed."""
     from rungwise.core.tracking.store import store_client
     from rungwise.pipeline import loading
     from rungwise.serving import registry
@@ -282,16 +283,12 @@ def promote(options: argparse.Namespace) -> None:
     with store_client(loading.registry_uri(options.root)) as client:
         model = loading.find_built(options.model, options.root)
         faults = registry.find_faults(model, loading.download_served(options.model, options.root))
-        holder = registry.find_holder(client, name, alias)
-        if not faults and holder not in (None, number):
-            other = loading.find_built(f"models:/{name}/{holder}", options.root)
-            gain = registry.compare_models(model, other)
-            line = "not compared: one of them assigns texts no probability"
-            if gain is not None:
-                line = f"{gain.mean:+.4f}, 95 % interval {gain.low:+.4f} to {gain.high:+.4f}"
-            say(f"against version {holder}, which has the alias: {line}")
-            if gain is not None and gain.high < 0:
-                faults.append(f"it is worse than version {holder}, which has the alias: {line}")
+        tags = client.get_model_version(name, number).tags
+        if holder := registry.find_better_holder(client, name, alias, tags):
+            faults.append(
+                f"it scores {tags[registry.SCORE]} in validation, and version {holder.version}, "
+                f"which has the alias, {holder.tags[registry.SCORE]}"
+            )
         if faults:
             title = f"{options.model} does not become {alias}, and nothing has changed:"
             raise UserError("\n".join([title, *faults]))

@@ -10,7 +10,7 @@ from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.errors import sum_metric
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.statistics import Estimate, combine, leave_one_out
+from rungwise.evaluation.statistics import combine, leave_one_out
 from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
@@ -57,7 +57,10 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
         "",
         f"| {metric}, {examples.test:,} test examples | score | 95 % interval |",
         "|---|---|---|",
-        *(f"| {key} | {_format_estimate(value)} |" for key, value in scores.items()),
+        *(
+            f"| {key} | {each.mean:.4f} | {each.low:.4f} to {each.high:.4f} |"
+            for key, each in scores.items()
+        ),
         *(f"| {key} | {value:.4f} | |" for key, value in trivial.items()),
     ]
     return _join_card(name, lines, inputs, inputs["evaluate"], licences)
@@ -175,8 +178,3 @@ def escape(text: str) -> str:
     """Text as it is, in Markdown and HTML: names of labels and files come from anywhere."""
     escaped = re.sub(r"[\\`*\[\]|~]", r"\\\g<0>", html.escape(text, quote=False))
     return " ".join(escaped.split())
-
-
-def _format_estimate(estimate: Estimate) -> str:
-    """An estimate and its interval as two cells."""
-    return f"{estimate.mean:.4f} | {estimate.low:.4f} to {estimate.high:.4f}"

@@ -7,21 +7,36 @@ class n-gram model     the bits of each word's path in the tree of classes, a ta
 token vectors          the formats of word2vec.c, text and binary, which gensim and others load:
                        a line `V D`, then a token and its numbers; white space as ␣, without special
                        tokens and all-zero vectors
-encoder states,        ONNX, for onnxruntime
+encoder states,        ONNX, for onnxruntime, with the tokenizer that frames texts as in training
 or answers of a task
 
-Shapes: V tokens written, D vector size.
+ONNX takes int64 (R, T), padding at the end of a row, and gives, meaningless at padding,
+
+    last_hidden_state (R, T, E)          of a pretrained model
+    logits (B, C), C = 1 for a number    of labels; B is R, or R / 2 with finetune.pairs
+                                         both_orders or apart: two consecutive rows an item
+    logits (R, T, C)                     of tags; a word's are those of its first token, or of its
+                                         last in a left-to-right model
+    start_logits, end_logits (R, T)      of a span
+    logits (R, 1)                        of a row, which is an option of a choice
+
+Shapes: V tokens written, D vector size, R rows, B items, T sequence, E width of a state, C classes.
 """
 
+import json
+import logging
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer
-from torch import nn
+from torch import Tensor, nn
+from torch.export import Dim
 
 from rungwise import tokenizer as tokenizers
 from rungwise.core.configuration.secrecy import redact
@@ -29,13 +44,25 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.exit_codes import plain_console
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
+from rungwise.finetune import DESCRIPTION, describe
+from rungwise.finetune.model import TaskModel
 from rungwise.models.family import Family
 from rungwise.models.trained.capabilities import WordVectors
-from rungwise.serving import hugging_face, onnx
+from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.transformer.block import Transformer
+from rungwise.serving import hugging_face
 from rungwise.serving.card import recorded_licences, write_pretrain_card
-from rungwise.serving.hugging_face.writing import CONFIG, HUB_CARD, MODULES, auto_class, hub_card
+from rungwise.serving.hugging_face.writing import (
+    CONFIG,
+    HUB_CARD,
+    MODULES,
+    add_frame,
+    auto_class,
+    hub_card,
+)
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.items import Frame
+from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import special_ids
 from rungwise.training.fit_config import fitting_kind
 from rungwise.training.initial import read_training_config
@@ -83,7 +110,12 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     training = read_training_config(pretrain)
     config, objective = training.model, training.objective
     if vectors or not (objective.predicts_text or objective.sentences):
-        return _write_vectors(pretrain, tokenizer, to)
+        with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+            vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
+            export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
+            files = _put(scratch, to)
+        loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
+        return Export(files, loader)
     if fitting_kind(config) == "counts":
         return _write_counted(pretrain, config, tokenizer, to)
     reader = tokenizers.load_reader(tokenizer.folder)
@@ -119,19 +151,10 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
             cls, sep = special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        onnx.export_onnx(module, tokenizer, frame, Path(scratch))
+        export_onnx(module, tokenizer, frame, Path(scratch))
         # Weights above 2 GB are in a separate file, which the graph names.
-        files = _put(scratch, to, last=onnx.MODEL)
+        files = _put(scratch, to, last=GRAPH)
     return Export(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
-
-
-def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Export:
-    vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
-    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
-        files = _put(scratch, to)
-    loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
-    return Export(files, loader)
 
 
 def _write_counted(pretrain: Artifact, family: Any, tokenizer: Artifact, to: Folder) -> Export:
@@ -183,3 +206,79 @@ def _check_empty(to: Folder, files: Sequence[str]) -> None:
         raise UserError(
             f"--to {to.uri} already holds {', '.join(existing)}; give another folder, or empty it"
         )
+
+
+GRAPH = "model.onnx"
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+_TRACED = 16  # the longest row that is traced; the graph takes any length
+
+
+def export_onnx(
+    model: LayeredEncoder | TaskModel, tokenizer: Tokenizer, frame: Frame | None, folder: Path
+) -> None:
+    """Write the graph, the tokenizer and, for a fine-tuned model, its description. Raises
+    ConfigError for a model that ONNX cannot express, UserError without the packages."""
+    task = model if isinstance(model, TaskModel) else None
+    faults = {
+        "model.kind is no Transformer: it reads its text step by step": not any(
+            isinstance(part, Transformer) for part in model.modules()
+        ),
+        "finetune.top is a bilstm": task is not None and task.top is not None,
+        "finetune.crf is true": task is not None and task.config.crf,
+        "the task writes a text token by token": task is not None and task.kind.writes,
+    }
+    if found := [fault for fault, is_there in faults.items() if is_there]:
+        raise ConfigError(f"{found[0]}, which cannot be written as ONNX; change it, or the format")
+    longest: Any = model.max_length if task is None else task.config.sequence_length
+    # Three tensors, since one passed twice would become a single input.
+    arguments = [
+        torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS
+    ]
+    has_two_rows = task is not None and task.config.pairs != "joined"
+    rows: Any = 2 * Dim("items") if has_two_rows else Dim("rows")
+    sizes = {0: rows, 1: Dim("length", max=longest)}
+    outputs = ("last_hidden_state",) if task is None else task.head.outputs
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    try:
+        import onnxscript  # noqa: F401  # what torch.onnx writes with
+
+        logger.setLevel(logging.ERROR)
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            traced = torch.export.export(
+                _Graph(model).eval(), tuple(arguments), dynamic_shapes=(sizes,) * len(INPUTS)
+            )
+            program = torch.onnx.export(
+                traced, verbose=False, input_names=INPUTS, output_names=outputs
+            )
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed: pip install 'rungwise[onnx]'") from error
+    finally:
+        logger.setLevel(level)
+    assert program is not None, "dynamo returns the program"
+    program.save(folder / GRAPH)
+    if frame is not None:
+        # Marks that fine-tuning added are not in the vocabulary.
+        marks = {"[START]": frame.start, "[BETWEEN]": frame.between, "[END]": frame.end}
+        add_frame(
+            tokenizer,
+            *((tokenizer.id_to_token(mark) or name, mark) for name, mark in marks.items()),
+        )
+    tokenizer.save(str(folder / TOKENIZER))
+    if task is not None:
+        (folder / DESCRIPTION).write_text(json.dumps(describe(task), indent=1), encoding="utf-8")
+
+
+class _Graph(nn.Module):
+    """The model with the inputs that Hugging Face's tokenizers produce."""
+
+    def __init__(self, model: LayeredEncoder | TaskModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids_RT: Tensor, segments_RT: Tensor, mask_RT: Tensor) -> Any:
+        lengths_R, model = mask_RT.sum(dim=1), self.model
+        if not isinstance(model, TaskModel):
+            return model(ids_RT, segments_RT, lengths_R)
+        logits = model.head.project(model.states(ids_RT, segments_RT, lengths_R), lengths_R)
+        return logits.unbind(dim=-1) if len(model.head.outputs) > 1 else logits

@@ -1,21 +1,13 @@
-"""A trained model for inference: examples in, predictions out.
+"""A trained model for inference: examples in, predictions out, and answers to typed text (`Trial`).
 
-    model.json         what the model is and how it was trained
-    model.safetensors  its weights
-    tokenizer.json     its tokenizer
-
-It needs only these three files, neither Ray nor the artifacts it was made from. A fine-tuned model
-answers as its task says; a pretrained one:
+It needs only its description, weights and tokenizer, neither Ray nor the artifacts it was made
+from. A fine-tuned model answers as its task says; a pretrained one:
 
 n-gram or left-to-right       log_probability of the text and its end token, in nats, and the number
                               of tokens
 with vectors of sentences     vector: its own way; else of a bidirectional model the mean of the
-                              last states, special tokens included, as sentence-transformers
-                              computes it from an export; long text is cut
+                              last states, special tokens included; long text is cut
 table of word vectors         of a word its vector, and the nearest words with their cosines
-
-A `Trial` answers typed text with one line. A model that reads both sides fills a gap, ___, one that
-reads from the left goes on, and an n-gram model says the text's perplexity.
 """
 
 import itertools
@@ -145,26 +137,24 @@ class PretrainedPredictor:
         self.words: list[str] = []
         if isinstance(model, LanguageModel) and (encoder is None or encoder.causal):
             (end,) = special.require("end")
-            self._answer = lambda texts: _log_probabilities(model, self._ids(texts), end)
+            self._answer = lambda ids, _: _log_probabilities(model, ids, end)
         elif isinstance(model, SentenceVectors):
-            self._answer = lambda texts: _sentence_vectors(model, self._ids(texts))
+            self._answer = lambda ids, _: _sentence_vectors(model, ids)
         elif encoder is not None and encoder.num_layers:
             masks = read_training_config(pretrain).objective.masks
             marks = special.require("cls", "sep") if masks else special.require("end", "end")
             pooled = MeanOfStates(encoder.body, encoder.max_length, *marks)
-            self._answer = lambda texts: _sentence_vectors(pooled, self._ids(texts))
+            self._answer = lambda ids, _: _sentence_vectors(pooled, ids)
         else:
             assert isinstance(model, WordVectors), "what has no states has a table"
             near = Neighbourhood(model, tokenizer)
             self.words = near.words
-            self._answer = lambda texts: [_describe_word(near, text) for text in texts]
+            self._answer = lambda _, words: [_describe_word(near, word) for word in words]
 
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """One answer per example, in order. Raises DataError for a word that a table lacks."""
-        return self._answer([example.text for example in examples if isinstance(example, Text)])
-
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return token_ids(self.tokenizer, texts)
+        texts = [example.text for example in examples if isinstance(example, Text)]
+        return self._answer(token_ids(self.tokenizer, texts), texts)
 
 
 def _log_probabilities(model: LanguageModel, texts: list[list[int]], end: int) -> Any:
@@ -290,8 +280,7 @@ def _describe(prediction: dict[str, Any]) -> str:
     """One line: the answer, and its probabilities from high to low."""
     shares = prediction.get("probabilities")
     if isinstance(shares, dict):
-        best = sorted(shares.items(), key=lambda item: -item[1])[:_BEST]
-        return _join(best)
+        return _join(sorted(shares.items(), key=lambda item: -item[1])[:_BEST])
     values = [value for name, value in prediction.items() if name != "probabilities"]
     texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
     return "  ".join(texts)
@@ -317,9 +306,7 @@ def _fill_gap(model: BlankLogits, tokenizer: Tokenizer, text: str) -> str:
     longest = getattr(model, "max_length", None)
     row = [first, *left, hidden, *right, last]
     if longest is not None and len(row) > longest:
-        raise DataError(
-            f"the text has {len(row)} tokens, and the model reads {longest}; shorten it"
-        )
+        raise _explain_length(len(row), longest)
     logits_1V = model.blank_logits(
         torch.tensor([row]),
         torch.zeros(1, len(row), dtype=torch.long),
@@ -336,12 +323,14 @@ def _continue_text(model: NextTokenLogits, tokenizer: Tokenizer, text: str) -> s
     ids = [end, *token_ids(tokenizer, [text])[0]]
     longest = getattr(model, "max_length", None) or len(ids) + MOST_NEW
     if len(ids) >= longest:
-        raise DataError(
-            f"the text has {len(ids)} tokens, and the model reads {longest}; shorten it"
-        )
+        raise _explain_length(len(ids), longest)
     prompt = Prompt(0, tuple(ids), min(MOST_NEW, longest - len(ids)), text, "")
     (continuation,) = continue_prompts(model, tokenizer, [prompt], end, seed=0)
     return text + continuation.sampled.rstrip()
+
+
+def _explain_length(tokens: int, longest: int) -> DataError:
+    return DataError(f"the text has {tokens} tokens, and the model reads {longest}; shorten it")
 
 
 def _rate_text(model: LanguageModel, tokenizer: Tokenizer, text: str) -> str:

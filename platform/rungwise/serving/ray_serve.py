@@ -46,18 +46,19 @@ class _Model:
             return JSONResponse({"error": str(error)}, status_code=400)
 
     def _answer(self, body: bytes) -> list[dict[str, Any]]:
-        if len(body) > MOST_BYTES:
-            raise _RequestTooLarge(
-                f"expected at most {MOST_BYTES:,} bytes, found {len(body):,}; send several requests"
-            )
+        _check_size(len(body), MOST_BYTES, "bytes")
         message = json.loads(body)
-        if isinstance(message, list) and len(message) > MOST_EXAMPLES:
-            raise _RequestTooLarge(
-                f"expected at most {MOST_EXAMPLES:,} examples, found {len(message):,}; send "
-                "several requests"
-            )
+        if isinstance(message, list):
+            _check_size(len(message), MOST_EXAMPLES, "examples")
         return self._model.predict(message).to_dict("records")
 
 
 class _RequestTooLarge(DataError):
-    """One request asks for more than its share."""
+    pass
+
+
+def _check_size(size: int, most: int, unit: str) -> None:
+    if size > most:
+        raise _RequestTooLarge(
+            f"expected at most {most:,} {unit}, found {size:,}; send several requests"
+        )

@@ -1,11 +1,9 @@
 """Register stage: a fine-tuned or pretrained model in MLflow's registry, loadable anywhere; and the
 promotion of a version to an alias.
 
-A registered model is data (safetensors, the tokenizer, a JSON file) and this package's code (an
-MLflow "model from code"); nothing is unpickled. Its tags have the fingerprint of every artifact it
-comes from. The new version gets the alias unless the holder scores better on the same task's
-validation split, or with the same objective on the same text, or its summary gives a caution: no
-better than guessing, than a rival without pretraining, or than random weights.
+A registered model is data and this package's code (an MLflow "model from code"); nothing is
+unpickled. The new version gets the alias unless the holder scores better on the same task's
+validation split, or with the same objective on the same text, or its summary gives a caution.
 """
 
 import contextlib
@@ -23,18 +21,13 @@ import pandas as pd
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact, chain, find_input
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.artifact import Artifact, chain
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import PARENT_TAG
 from rungwise.core.tracking.store import quieten_mlflow
 from rungwise.corpus.summary import read_split
-from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.statistics import Estimate, paired_bootstrap
-from rungwise.evaluation.suites.base import Rung
-from rungwise.evaluation.suites.items import Items, contrast
-from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
 from rungwise.serving.card import NAME as CARD
 from rungwise.serving.card import (
@@ -57,18 +50,16 @@ from rungwise.serving.stage import RegisterConfig, RegisterSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER
-from rungwise.training.initial import find_tokens
 from rungwise.training.pretrained import find_tokenizer
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL
 
 _EXAMPLES = 2
-_SCORE = "rungwise.validation_score"
+SCORE, _OBJECTIVE = "rungwise.validation_score", "rungwise.objective"
 _REQUIREMENTS = (
     *("mlflow", "torch", "tokenizers", "safetensors", "numpy", "pandas", "pydantic", "pyyaml"),
     *("pyarrow", "fsspec", "scikit-learn"),
 )
-_DOCUMENTS = 64  # held out, by which two pretrained models compare
 
 
 def find_faults(model: Artifact, served: Folder) -> list[str]:
@@ -101,60 +92,29 @@ def _check(verify: Callable[[], None]) -> list[str]:
     return []
 
 
-def compare_models(first: Artifact, second: Artifact) -> Estimate | None:
-    """How much better the first model is than the second: evaluations by their metric on the same
-    test examples, pretrainings in bits per byte on the same held-out documents; None if a
-    pretraining gives texts no probability. Raises DataError if their tasks or corpora differ, or
-    only one has pseudo-likelihoods."""
-    both = (first, second)
-    if first.stage == "evaluate":
-        task, _ = _check_common("task", [find_input(each, "task") for each in both])
-        info = TaskSummary.of(task).info
-        sums = [errors.sum_metric(each, task) for each in both]
-        gain = paired_bootstrap(*sums, value=task_kind(info).value, seed=0)
-        return Estimate(gain.difference, gain.low, gain.high, sums[0].shape[1])
-    _check_common("corpus", [find_input(find_tokens(each), "corpus") for each in both])
-    bits = [_measure_bits(each) for each in both]
-    if any(each is None for each in bits):
-        return None
-    first_bits, second_bits = (each for each in bits if each is not None)
-    if first_bits.part != second_bits.part:
-        raise DataError(
-            "cannot compare: one of the two versions has pseudo-likelihoods, the other likelihoods"
-        )
-    return contrast([(1.0, [second_bits]), (-1.0, [first_bits])]).estimate()
-
-
-def _check_common(what: str, inputs: list[Artifact]) -> list[Artifact]:
-    if inputs[0].digest != inputs[1].digest:
-        raise DataError(
-            f"the holder answered the {what} {inputs[1].fingerprint}, this version "
-            f"{inputs[0].fingerprint}: no example is known to be common; evaluate both on one"
-        )
-    return inputs
-
-
-def _measure_bits(pretrain: Artifact) -> Items | None:
-    """Its bits per byte of held-out documents; None if it gives texts no probability."""
-    tokens = find_tokens(pretrain)
-    tokenizer, corpus = (find_input(tokens, name) for name in ("tokenizer", "corpus"))
-    rung = Rung(pretrain, tokens, tokenizer, corpus, SilentReporter())
-    suite = PerplexitySuite(documents=_DOCUMENTS)
-    if not suite.serves(rung):
-        return None
-    return next(each for each in suite.measure(rung, "").items if each.metric == "bits_per_byte")
-
-
 def find_holder(client: Any, name: str, alias: str) -> str | None:
     """The version that has the alias, None if there is none."""
     aliases: Mapping[str, Any] = client.get_registered_model(name).aliases
     return None if (number := aliases.get(alias)) is None else str(number)
 
 
+def find_better_holder(client: Any, name: str, alias: str, tags: Mapping[str, str]) -> Any:
+    """The version that has the alias if it scores better than one with these tags on the same task,
+    or with the same objective on the same text; else None. Both scores are rounded as in the tags,
+    so that the same model rebuilt is not worse."""
+    number = find_holder(client, name, alias)
+    if number is None:
+        return None
+    holder = client.get_model_version(name, number)
+    same = ("rungwise.tokens", _OBJECTIVE) if _OBJECTIVE in tags else ("rungwise.task",)
+    is_comparable = all(holder.tags.get(key) == tags[key] for key in same)
+    return holder if is_comparable and float(holder.tags[SCORE]) > float(tags[SCORE]) else None
+
+
 @dataclass(frozen=True)
 class _Entry:
-    """A model to register, with example inputs in a caller's form and their answers. Versions whose
-    tags `comparable_by` are equal compare by `score`; higher is better."""
+    """A model to register, with example inputs in a caller's form and their answers; a higher
+    `score` is better."""
 
     files: dict[str, str]
     info: TaskInfo
@@ -162,7 +122,6 @@ class _Entry:
     answers: list[dict[str, Any]]
     card: str
     score: float
-    comparable_by: tuple[str, ...]
     caution: str
     tags: dict[str, str]
 
@@ -193,13 +152,13 @@ def register_model(
     tags = {
         **{f"rungwise.{name}": artifact.fingerprint for name, artifact in sorted(inputs.items())},
         **entry.tags,
-        _SCORE: f"{entry.score:.6f}",
+        SCORE: f"{entry.score:.6f}",
         "rungwise.licence": "; ".join(dict.fromkeys(licences)),
     }
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
     root = inputs["pretrain"].folder.uri.rsplit("/", 2)[0]
-    better = _find_better_holder(client, config, entry.comparable_by, tags)
+    better = find_better_holder(client, config.name, config.alias, tags)
     if entry.caution:
         alias = f"no alias: {entry.caution}"
     elif better is not None:
@@ -283,7 +242,6 @@ def _make_task_entry(
         answers=Predictor.load(evaluation.folder, quiet=True)(examples),
         card=write_task_card(config.name, inputs, config.licences),
         score=model.validation[metric],
-        comparable_by=("rungwise.task",),
         caution=summary.caution,
         tags={
             "rungwise.metric": metric,
@@ -298,7 +256,9 @@ def _make_pretrain_entry(
     pretrain = inputs["pretrain"]
     predictor = load_predictor(pretrain.folder)
     assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"
-    texts = predictor.words[:_EXAMPLES] or _read_held_out(inputs["corpus"])
+    documents = read_split(inputs["corpus"], "validation")
+    held_out = (text for document in documents for text in document.sentences)
+    texts = predictor.words[:_EXAMPLES] or list(islice(held_out, _EXAMPLES))
     answers = predictor([Text(text, text) for text in texts])
     output.write_bytes(DESCRIPTION, json.dumps(describe_model(pretrain)).encode("utf-8"))
     summary = PretrainSummary.of(pretrain)
@@ -309,16 +269,9 @@ def _make_pretrain_entry(
         answers=answers,
         card=write_pretrain_card(config.name, inputs, config.licences),
         score=-summary.final["loss"],
-        comparable_by=("rungwise.tokens", "rungwise.objective"),
         caution=summary.caution,
-        tags={"rungwise.objective": summary.objective},
+        tags={_OBJECTIVE: summary.objective},
     )
-
-
-def _read_held_out(corpus: Artifact) -> list[str]:
-    """The first sentences of the held-out text."""
-    documents = read_split(corpus, "validation")
-    return list(islice((text for each in documents for text in each.sentences), _EXAMPLES))
 
 
 def _list_files(weights: Folder, tokenizer: Folder, description: Folder) -> dict[str, str]:
@@ -334,16 +287,3 @@ def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.Da
     if task_kind(info).is_one_text and all(isinstance(each, Text) for each in examples):
         return [example.parts[0] for example in examples]
     return pd.DataFrame([example.as_input() for example in examples])
-
-
-def _find_better_holder(
-    client: Any, config: RegisterConfig, comparable_by: tuple[str, ...], tags: Mapping[str, str]
-) -> Any:
-    """The alias holder if its score is comparable and better, else None. Both scores are rounded
-    as in the tags, so that the same model rebuilt is not worse."""
-    number = find_holder(client, config.name, config.alias)
-    if number is None:
-        return None
-    holder = client.get_model_version(config.name, number)
-    is_comparable = all(holder.tags.get(name) == tags[name] for name in comparable_by)
-    return holder if is_comparable and float(holder.tags[_SCORE]) > float(tags[_SCORE]) else None

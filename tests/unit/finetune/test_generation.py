@@ -27,7 +27,7 @@ from rungwise.finetune.loop import build
 from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import hugging_face
-from rungwise.serving.onnx import export_onnx
+from rungwise.serving.export import export_onnx
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.heads import Rows

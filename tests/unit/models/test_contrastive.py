@@ -1,6 +1,7 @@
 """Vectors of texts: the losses that they are learnt by, and exports for sentence-transformers."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from rungwise.commands.predict import write_vectors
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
-from rungwise.models.losses.sentences import QUICK_THOUGHTS, SKIP_THOUGHTS
-from rungwise.models.losses.text_vectors import (
+from rungwise.models.losses.sentences import (
+    QUICK_THOUGHTS,
     SENTENCE_PAIRS,
     SIMCSE,
+    SKIP_THOUGHTS,
     TSDAE,
     SentenceEncoder,
     without_masked,
@@ -170,23 +172,11 @@ def test_a_text_is_written_again_from_the_vector_of_what_is_left(kind: str) -> N
 def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
     kind: str, norm: str, name: str, objective: Any, tmp_path: Path
 ) -> None:
-    from sentence_transformers import SentenceTransformer  # seconds, which collecting need not pay
-
-    sentences = made_up_sentences(3, 40)
-    file = tmp_path / "tokenizer.json"
-    tokenizer = train(WordPieceConfig(vocab_size=120), sentences)
-    tokenizer.save(str(file))
     family = small_config(kind, norm=norm)
-    model = shaken(family.build(tokenizer.get_vocab_size(), objective), 0.2).eval()
-    assert export_model(model, family, file, tmp_path / "out") == name
-    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    texts = [sentences[0][:12], sentences[1], "a"]
-    ours = MeanOfStates(
-        model.body, family.max_length, *special_ids(tokenizer).require("cls", "sep")
-    )
-    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    found = theirs.encode(texts)
-    np.testing.assert_allclose(found, ours.sentence_vectors(ids), rtol=1e-4, atol=1e-5)
+    model, tokenizer = exported(tmp_path, family, objective)
+    assert json.loads((tmp_path / "out" / "config.json").read_bytes())["architectures"] == [name]
+    ends = special_ids(tokenizer).require("cls", "sep")
+    check_vectors(MeanOfStates(model.body, family.max_length, *ends), tokenizer, tmp_path)
 
 
 @pytest.mark.slow
@@ -211,15 +201,26 @@ def test_two_workers_learn_what_one_does(
 SIZES: dict[str, Any] = {"embedding_size": 12, "hidden_size": 12, "num_heads": 2}
 
 
-def exported(folder: Path, objective: Any = SKIP_THOUGHTS, **keys: Any) -> tuple[Any, Any]:
+def exported(folder: Path, config: Any, objective: Any = SKIP_THOUGHTS) -> tuple[Any, Any]:
     """A random encoder and its tokenizer, written to `folder / out`."""
     tokenizer = train(WordPieceConfig(vocab_size=120), made_up_sentences(3, 40))
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = SentenceEncoderConfig(**(SIZES | keys))
     torch.manual_seed(5)  # with some, the weight of a norm is near 0, and its dimension constant
     model = shaken(config.build(tokenizer.get_vocab_size(), objective, 64), 0.3).eval()
     export_model(model, config, folder / "tokenizer.json", folder / "out")
     return model, tokenizer
+
+
+def check_vectors(model: Any, tokenizer: Any, folder: Path) -> None:
+    """The vectors of the model are those of sentence-transformers after the export."""
+    from sentence_transformers import SentenceTransformer  # seconds, which collecting need not pay
+
+    sentences = made_up_sentences(3, 40)
+    texts = [sentences[0], sentences[1][:9], "a", " ".join(sentences[2:5])]
+    ours = model.sentence_vectors(token_ids(tokenizer, texts))
+    theirs = SentenceTransformer(str(folder / "out"), device="cpu").encode(texts)
+    assert np.ptp(ours, axis=0).min() > 1e-3
+    np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -235,15 +236,8 @@ def exported(folder: Path, objective: Any = SKIP_THOUGHTS, **keys: Any) -> tuple
     ids=lambda keys: "-".join(map(str, keys.values())),
 )
 def test_sentence_transformers_gives_the_same_vectors(keys: dict[str, Any], tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer  # seconds, which collecting need not pay
-
-    model, tokenizer = exported(tmp_path, **keys)
-    sentences = made_up_sentences(3, 40)
-    texts = [sentences[0], sentences[1][:9], "a", " ".join(sentences[2:5])]
-    ours = SentenceVectorModel(model).sentence_vectors(token_ids(tokenizer, texts))
-    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
-    assert np.ptp(ours, axis=0).min() > 1e-3
-    np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5)
+    model, tokenizer = exported(tmp_path, SentenceEncoderConfig(**(SIZES | keys)))
+    check_vectors(SentenceVectorModel(model), tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +252,7 @@ def test_what_it_cannot_hold_is_refused_with_another_way(
     objective: Any, keys: dict[str, Any], misfit: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=f"{misfit}.*; `rungwise predict` with --to FILE.npy"):
-        exported(tmp_path, objective, **keys)
+        exported(tmp_path, SentenceEncoderConfig(**(SIZES | keys)), objective)
 
 
 def test_vectors_of_texts_become_an_array_in_their_order(tmp_path: Path) -> None:

@@ -208,26 +208,6 @@ def test_gradients_made_on_the_way_forward_are_those_of_autograd(monkeypatch, ki
     assert difference < tolerance, difference
 
 
-@pytest.mark.parametrize("compiling", [False, True])
-def test_without_gradients_there_is_one_product_a_chunk(monkeypatch, compiling):
-    """Of validation and measuring; with them there are three."""
-    products = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            products.extend([str(func)] * ("mm" in str(func)))
-            return func(*args, **(kwargs or {}))
-
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
-    weight_VD = torch.randn(20, 4, requires_grad=True)
-    targets_X, weights_X = torch.randint(20, (12,)), torch.ones(12)
-    for gradients, expected in ((True, 9), (False, 3)):
-        products.clear()
-        with torch.set_grad_enabled(gradients), Watch():
-            token_sums(torch.randn(12, 4), weight_VD, None, targets_X, weights_X, 20, 4 * 20)
-        assert len(products) == expected
-
-
 def test_a_tie_is_right_only_for_the_first_class():
     """As argmax has it; half-width logits tie often."""
     hidden_XD = torch.ones(3, 4)
@@ -256,17 +236,3 @@ def test_a_padded_vocabulary_changes_no_loss_and_no_gradient(kind):
         gradients[embedding] = gradients[embedding][:VOCAB_SIZE]
         by_multiple[multiple] = loss, gradients
     torch.testing.assert_close(by_multiple[1], by_multiple[64], atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_model_learns_a_batch_by_heart(kind):
-    torch.manual_seed(31)  # not every batch can be learnt: what begins alike may go on differently
-    model, objective = small_model(kind, hidden_size=32), objective_of(kind)
-    batch = random_batch(kind, 4, 8)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0)
-    for _ in range(120):
-        optimizer.zero_grad()
-        objective(model, batch).loss().backward()
-        optimizer.step()
-    metrics = objective(model.eval(), batch).metrics()
-    assert metrics[f"{objective.parts[0]}_accuracy"] > 0.9, metrics

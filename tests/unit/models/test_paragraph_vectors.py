@@ -128,18 +128,6 @@ def test_a_step_is_the_gradient_by_finite_differences(joining: int) -> None:
     assert all(np.array_equal(frozen[n], before[n].astype(np.float32)) for n in (1, 2))
 
 
-def test_the_update_of_dbow_is_that_of_skip_gram_with_the_documents_row() -> None:
-    rng = np.random.default_rng(2)
-    document, outputs = rows(rng, P), rows(rng, 6, P)
-    inputs, same_outputs = document[None].copy(), outputs.copy()
-    room = (np.empty(P, np.float32), np.empty(P, np.float32), np.empty(2, np.float32))
-    targets, labels = np.array([2, 5]), np.array([1, 0], np.float32)
-    kernel.take_step(inputs, same_outputs, np.array([0]), targets, labels, False, 0.05, *room)
-    step((document, inputs[:0], outputs), [], kernel.SUM, 0.05)
-    np.testing.assert_allclose(document, inputs[0], rtol=1e-6)
-    np.testing.assert_allclose(outputs, same_outputs, rtol=1e-6)
-
-
 def gensim_model(**changes: Any) -> Any:
     """gensim's model of one document with the tree as output, which draws nothing."""
     words = [str(word) for word in TEXT.ids[:50]]
@@ -248,7 +236,7 @@ def test_what_is_read_together_by_hand(name: str) -> None:
     outputs = np.zeros((4, parts * P), np.float32)
     kernel.read_documents(
         *(np.array([0, 1, 2, 3], np.int32), np.array([0, 3, 4]), np.array([1, 0]), 0, 2),
-        *(*config.plan(counts), vectors, inputs, outputs),
+        *(config.plan(counts), vectors, inputs, outputs),
         *(0 if name == "dbow" else 1, False, 0, joins),
         *({"mean": kernel.MEAN, "concatenation": kernel.CONCATENATION}.get(name, kernel.SUM), True),
         *(rate, rate, 1),

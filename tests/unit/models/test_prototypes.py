@@ -14,10 +14,6 @@ from safetensors.numpy import load, save
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.outside import list_matching_files
-from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.senses import read_words
-from rungwise.evaluation.suites.states import Sentence
 from rungwise.models.trained.encoders import StaticWords
 from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.models.word_vectors.prototypes import PrototypesConfig, PrototypesModel
@@ -155,59 +151,6 @@ def test_two_words_joined_into_one_are_told_apart_by_their_contexts(real_data: P
         shares.append(float(right.mean()))
     assert min(shares) > 0.8
     assert np.mean(shares) > 0.9, shares
-
-
-@pytest.mark.slow
-def test_senses_are_told_better_than_by_one_vector(real_data: Path) -> None:
-    """Ten words of CoarseWSD-20 by the nearest mean of a sense: .60 with one vector, which is the
-    share of the most frequent sense, and .84 with ten. The text is Brown and the training
-    sentences."""
-    brown = (real_data / "corpora" / "en" / "brown" / "brown.txt.gz").read_bytes()
-    documents = gzip.decompress(brown).decode().lower().strip().split("\n\n")
-    words = read_words(
-        list_matching_files([str(real_data / "tasks" / "en" / "CoarseWSD-20")], "path"), None
-    )
-    sentences = [each.text for word in words for each in word.train.sentences]
-    split = [text.split() for text in (*documents, *sentences)]
-    common = Counter(itertools.chain(*split)).most_common(15_000)
-    number = {word: place for place, (word, _) in enumerate(common)}
-    ids = [[number[word] for word in text if word in number] for text in split]
-    text = text_of(ids)
-    counts_V = np.bincount(text.ids)
-    base = LsaConfig(contexts="window", weighting="ppmi", exponent=0.5)
-    cells = base.cells(base.count(text, counts_V), len(counts_V))
-    solved: Any = base.solve(cells, counts_V, len(ids), 0).model
-    config = PrototypesConfig(occurrences=100, samples=1000)
-    ambiguous = np.isin(np.arange(len(counts_V)), [number[each.word] for each in words])
-    contexts = config.count(text, np.where(ambiguous, counts_V, 0))
-    model = config.refine(solved.table, contexts, counts_V, 0).model
-    assert isinstance(model, PrototypesModel)
-
-    def layers(sentences: list[Sentence]) -> Any:
-        texts, places = [], []
-        for each in sentences:
-            ((first, _),) = each.words
-            known = [word for word in each.text.split() if word in number]
-            place = sum(word in number for word in each.text[:first].split())
-            texts.append([number[word] for word in known])
-            places.append([range(place, place + 1)])
-        return model.word_layers(texts, places)
-
-    shares = []
-    for word in words:
-        order = classifiers.by_frequency(word.train.senses)
-        senses = classifiers.number_classes(order, word.train.senses)
-        truth = classifiers.number_classes(order, word.test.senses)
-        train, test = layers(word.train.sentences), layers(word.test.sentences)
-        shares.append(
-            [
-                (classifiers.by_centroid(a, senses, b) == truth).mean()
-                for a, b in zip(train, test, strict=True)
-            ]
-        )
-    one, several = np.mean(shares, axis=0)
-    assert one == pytest.approx(0.596, abs=0.001)
-    assert several > 0.8
 
 
 def test_the_model_survives_as_tensors_and_little_text_is_refused() -> None:

@@ -297,24 +297,6 @@ def test_the_root_grows_with_the_root_of_the_length() -> None:
     torch.testing.assert_close(copies[1], 3 * copies[0])
 
 
-def test_an_autoencoder_learns_to_copy_random_digits() -> None:
-    torch.manual_seed(0)
-    config = SentenceEncoderConfig(network="gru", embedding_size=24, hidden_size=64)
-    model = config.build(15, SENTENCE_AUTOENCODER)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    one = torch.ones(32, 4, dtype=torch.int64)
-    loss = math.inf
-    for _ in range(250):
-        digits = torch.randint(5, 15, (32, 4, 3))
-        sums = SENTENCE_AUTOENCODER(model, SentenceRuns(digits, 3 * one, one))
-        optimizer.zero_grad()
-        sums.loss().backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        loss = sums.loss().item()
-    assert loss < 0.05 < math.log(10)
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

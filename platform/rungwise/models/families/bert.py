@@ -40,7 +40,7 @@ from rungwise.models.losses.objectives import (
     Objective,
     PretrainingLogits,
 )
-from rungwise.models.losses.text_vectors import TEXT_VECTORS
+from rungwise.models.losses.sentences import TEXT_VECTORS
 from rungwise.models.trained.encoders import LayeredEncoder, MeanOfStates
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
 from rungwise.models.transformer.attention import WHOLE, Activation, Boundaries, Norm

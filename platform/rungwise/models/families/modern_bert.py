@@ -26,7 +26,7 @@ from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Module
 from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reading_direction
 from rungwise.models.losses.masked_variants import HYBRID, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
-from rungwise.models.losses.text_vectors import TEXT_VECTORS
+from rungwise.models.losses.sentences import TEXT_VECTORS
 from rungwise.models.transformer.attention import Activation, Layer
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import TransformerBody

@@ -1,19 +1,12 @@
 """Cross entropy over a large vocabulary at every position, without holding all logits.
 
-A micro-batch of 65,536 tokens and 50,304 classes has 3.3e9 logits, 13 GB in float32, and backward
-needs as much again. Above `most_logits`, tokens are therefore processed in chunks. Computing their
-logits again in backward would be a fourth product with the output matrix W, a tenth of a GPT-2 124M
-step. But the loss is a scalar: backward only multiplies by its gradient, so each chunk can be
-turned into its part of the gradients in the forward pass and be dropped (fused linear cross
-entropy: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989). With e = exp(logits - max), s its row
+Above `most_logits`, tokens are processed in chunks, and each chunk is turned into its part of the
+gradients in the forward pass (fused linear cross entropy: Hsu et al. 2024, "Liger Kernel",
+arXiv:2410.10989), which saves computing its logits again. With e = exp(logits - max), s its row
 sums and w the weights,
 
     d total / d hidden = (w / s) · (e - s · [target]) · W
     d total / d W      = (e - s · [target])ᵀ · (w / s) · hidden
-
-`InCache` does so on a CPU without the compiler, where memory bandwidth is the limit: one buffer
-stays in the cache, is changed in place, and rows of length D are divided, not V. `Traced` is for
-the compiler, which fuses the passes itself, and for GPUs. `SummedLoss` takes logits that exist.
 
 Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary, P rows of the output matrix.
 """
@@ -79,9 +72,8 @@ class FusedLoss(torch.autograd.Function):
 
 
 class SummedLoss(torch.autograd.Function):
-    """Returns (total, correct) of existing logits, `rows` rows at a time. For few predicted
-    positions, as in MLM, the logits fit into memory and only the passes over them cost. Forward
-    saves one number per row; backward writes the gradient once."""
+    """Returns (total, correct) of existing logits, such as those of MLM, `rows` rows at a time.
+    Forward saves one number per row; backward writes the gradient once."""
 
     @staticmethod
     def forward(
@@ -305,8 +297,7 @@ def output_logits(
     hidden: Tensor, weight_PD: Tensor, bias_V: Tensor | None, vocab_size: int
 ) -> Tensor:
     """Return the logits (..., V). On a GPU the matrix is padded to a multiple of 64 rows for a
-    faster product, and the extra logits are cut off. No weight, gradient, optimizer state or file
-    has these rows."""
+    faster product, and the extra logits are cut off."""
     weight_PD = _pad(hidden, weight_PD)
     if bias_V is not None:
         bias_V = functional.pad(bias_V, (0, len(weight_PD) - vocab_size))

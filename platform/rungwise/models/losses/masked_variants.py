@@ -1,47 +1,17 @@
 """Objectives of tokens with a model of their own, for encoders that mask.
 
-**Replaced tokens.** ELECTRA (Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as
-Discriminators Rather Than Generators", arXiv:2003.10555).
+replaced_tokens     ELECTRA (Clark et al. 2020, arXiv:2003.10555): a generator, a quarter as wide,
+                    guesses the masked tokens; the body tells of every token whether it was replaced
+causal_and_masked   GPT-BERT (Charpentier & Samuel 2024, arXiv:2410.24159): rows of one sort read
+                    from the left, those of the other both ways; each state predicts the token after
+permuted            XLNet (Yang et al. 2019, arXiv:1906.08237): the masked tokens one by one in a
+                    random order. A query begins as the token that masking put in its place: give it
+                    `mask_share: 1`, or some see what they predict
+span_denoising      the spans of T5 (Raffel et al. 2020, arXiv:1910.10683) written by one stack that
+                    reads both ways and writes to the right, as UniLM (arXiv:1905.03197)
 
-    masked row ──> token vectors ──> generator, a quarter as wide ──> MLM head ──> a guess for each
-    row with the guesses in place of the masks ──> body ──> detector ──> was each token replaced?
-
-Every real token is asked, not 15 %. A guess that happens to be right counts as original. Generator
-and body share the token vectors and nothing else; no gradient passes through the guesses. The loss
-is that of masked tokens plus 50 times that of the detector, as in the paper; what is reported is
-each part without its factor. A guess is drawn from the generator's distribution by a number that
-hashes the row and its masks: new with every mask, and the same whatever the batch or the workers.
-
-**Causal and masked.** The hybrid of GPT-BERT (Charpentier & Samuel 2024, "GPT or BERT: why not
-both?", arXiv:2410.24159).
-
-    causal row   attention from the left    each state predicts the token after it
-    masked row   attention both ways        the state BEFORE a masked token predicts it
-
-Which rows of a batch are causal is a property of the instances (causal.py); the loss is the mean
-over predicted tokens. With rows of one sort the sums are those of `left_to_right`, or of `mlm`
-shifted by one, bit for bit.
-
-**Permuted.** XLNet (Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language
-Understanding", arXiv:1906.08237).
-
-    content   the row unmasked: all tokens see the context, a predicted one also those before it in
-              a random order of the predicted ones, and itself
-    query     a copy of each predicted token, masked: it sees the context and the contents before
-              it in the order, predicts its token, and is seen by none
-
-The predicted tokens are those that masking selects, and the others are the context. Both streams
-share their weights, so one pass over the queries behind the row is the paper's two streams.
-Positions are learned or sinusoidal, not relative to the query, and nothing is remembered of the
-text before the row. A query begins as the token that masking put in its place: give it
-`mask_share: 1`, or some see what they predict. The order is a hash as above.
-
-**Span denoising.** The spans of T5 (Raffel et al. 2020, arXiv:1910.10683) for one stack that reads
-one text and writes another, as in UniLM (Dong et al. 2019, arXiv:1905.03197) and in fine-tuning on
-tasks of generation.
-
-    text with spans taken out ──> read both ways ──┐
-    the spans, one after the other ──> written from left to right, seeing both ──> next token
+Guesses and orders are drawn by numbers that hash a row and its masks: new with every mask, and the
+same whatever the batch or the workers.
 
 Shapes: B batch, T sequence, D hidden, G hidden of the generator, V vocabulary, M masked or written
 positions.
@@ -68,11 +38,11 @@ from rungwise.models.losses.objectives import (
     PretrainingLogits,
     masked_losses,
 )
-from rungwise.models.losses.text_vectors import unmasked
+from rungwise.models.losses.sentences import unmasked
 from rungwise.models.transformer.block import Transformer, gather_positions, initialise
 from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
 
-_WEIGHT = 50.0  # of the detector's loss, the paper's lambda
+_WEIGHT = 50.0  # of the detector's loss, the paper's lambda; what is reported is without it
 _NARROWER = 4  # times: the generator
 _MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # SplitMix64's, signed
 

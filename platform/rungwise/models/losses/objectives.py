@@ -1,20 +1,10 @@
 """Pretraining objectives: `(model, batch) -> LossSum(total, count, ...)`, one entry per part.
 
-    counts = objective.counts(batch)                 from the batch alone, before any forward
-    counts = sum over micro-batches and workers      one small all-reduce
-    for micro_batch in batch: objective(model, micro_batch).loss(counts).backward()
-    gradients = sum over workers                     a sum, NOT the mean that DDP takes
-
 A mean of means depends on how a batch is split, because micro-batches hold different numbers of
-masked tokens. So a loss stays a sum and a count until the last all-reduce. MLM counts tokens and
-NSP counts pairs, so each part has its own sum and count, and the joint loss of BERT (Devlin et al.
-2019, arXiv:1810.04805) is `sum_mlm / count_mlm + sum_nsp / count_nsp` over the GLOBAL batch.
-
-google-research/bert divides by `sum(weights) + 1e-5` to allow batches without masked tokens, which
-makes the loss slightly too small. Here an empty part adds exactly 0.
-
-Objectives with a model of their own are in masked_variants.py, text_vectors.py and sentences.py.
-Sentence order is ALBERT's replacement of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
+masked tokens. So each part of a loss stays a sum and a count until the last all-reduce, and the
+joint loss of BERT (Devlin et al. 2019, arXiv:1810.04805) is `sum_mlm / count_mlm + sum_nsp /
+count_nsp` over the GLOBAL batch. Gradients of workers are summed, not averaged as DDP does. An
+empty part adds exactly 0. Sentence order is ALBERT's (Lan et al. 2020, arXiv:1909.11942).
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions, P parts.
 """
@@ -340,10 +330,6 @@ def mix(objectives: Sequence[Objective]) -> Objective:
     )
 
 
-def _masked_counts(batch: MaskedBatch[Tensor]) -> Tensor:
-    return batch.masked_weights.sum()[None]  # () -> (1,)
-
-
 def masked_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
     total, correct = _mlm_sums(logits.mlm, batch)
     return Losses(total[None], correct[None])
@@ -378,10 +364,6 @@ def _token_counts(batch: CausalBatch[Tensor]) -> Tensor:
     return batch.weights.sum()[None]  # () -> (1,)
 
 
-def _twofold_counts(batch: CausalBatch[Tensor]) -> Tensor:
-    return 2 * _token_counts(batch)
-
-
 def _token_outputs(model: nn.Module, batch: CausalBatch[Tensor]) -> Losses:
     # The model sums its losses: the logits of all positions are too many (cross_entropy.py).
     total, correct, *state = model(batch)
@@ -407,7 +389,7 @@ MLM = Objective(
     _MLM,
     reads=("masked_pairs", "masked_blocks", "sentence_order"),
     masks=True,
-    loss=Loss(_masked_counts, sums=masked_losses),
+    loss=Loss(lambda batch: batch.masked_weights.sum()[None], sums=masked_losses),  # () -> (1,)
     head=MaskedTokensHead(),
 )
 SENTENCE_ORDER = dataclasses.replace(
@@ -443,5 +425,5 @@ BILM = dataclasses.replace(
         "Tokens predicted correctly, mean of both directions",
         "token, mean of both directions",
     ),
-    loss=CAUSAL.loss._replace(counts=_twofold_counts),
+    loss=CAUSAL.loss._replace(counts=lambda batch: 2 * _token_counts(batch)),
 )

@@ -7,14 +7,9 @@
               sigmoid(±(q_n · h + b_n)), summed over the leaves of w
               (Morin & Bengio 2005; Mnih & Hinton 2008)
 
-All are exact distributions, which cost V rows only where all words are asked for. In training
-the tokens of a batch are sorted by class, so that each class is one small product, and a tree reads
-the nodes of its paths. Classes use the rows and biases of the softmax for the words, tied or not;
-a tree has vectors of nodes instead. A prediction counts as correct if the likelier class, word or
+All are exact distributions. Which word is where is stored in buffers beside the weights, and comes
+from the training text (`arrange`). A prediction counts as correct if the likelier class, word or
 side of each choice leads to the word.
-
-Which word is where is stored in buffers beside the weights, and comes from the training text
-(`arrange`); before that, words are in a random order.
 
 Shapes: X tokens, D width, V vocabulary, P rows of the output matrix, C classes, L leaves, N nodes,
 K nodes of the longest path, R pairs of a token and a leaf.
@@ -67,12 +62,9 @@ class ClassesOutput(Config):
     count: int | None = Field(default=None, ge=1)  # classes; null: the root of the vocabulary size
 
     def describe(self) -> str:
-        names = {
-            "frequency": "by frequency",
-            "equal": "of equal size",
-            "brown": "by Brown clusters",
-        }
-        return f", {self.count or ''} classes {names[self.by]}".replace("  ", " ")
+        names = {"equal": "of equal size", "brown": "by Brown clusters"}
+        name = names.get(self.by, "by frequency")
+        return f", {self.count or ''} classes {name}".replace("  ", " ")
 
     def rows(self, V: int) -> float:
         return self.classes(V) + V / self.classes(V)

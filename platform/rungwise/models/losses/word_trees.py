@@ -1,23 +1,15 @@
-"""Classes and trees of words, by which an output layer factors a word's probability
-(output_layer.py).
+"""Classes and trees of words, by which an output layer factors a word's probability.
 
-    equal       classes of as many words each, drawn at random
     frequency   classes of as many occurrences each (Mikolov et al. 2011, "Extensions of recurrent
                 neural network language model")
-    random      a tree of halves of a random order
-    huffman     the tree with the shortest mean path (Huffman 1952)
-    brown       classes that keep the mutual information of neighbours (Brown et al. 1992, "Class-
-                Based n-gram Models of Natural Language"); the tree of the last merges, and within
-                each class the Huffman tree of its words
+    brown       classes that keep the mutual information of neighbours (Brown et al. 1992); the tree
+                of the last merges, and within each class the Huffman tree of its words
     balanced    halves of a mixture of two Gaussians, fitted to a point for each word (Mnih & Hinton
                 2008, "A scalable hierarchical distributed language model")
     adaptive    its sides by responsibility; words near the border go to both, as leaves of either
 
 A path is the nodes from the root to a leaf, counted from 1: n where it takes the first side, -n
 where it takes the second.
-
-Clusters are merged greedily (families/brown_kernel.py); the merges of the last `classes` are a
-binary tree, in which the path of a class is a string of bits.
 
 V words, C classes, L leaves, K nodes of the longest path, N words below a node, D size of a point
 """
@@ -84,8 +76,7 @@ def cluster_words(
     left_N: Counts, right_N: Counts, count_N: Counts, counts_V: Counts, classes: int
 ) -> Clusters:
     """Cluster words into `classes`, or as many as there are words, from the counts of adjacent
-    pairs. Words enter by falling `counts_V`; one with 0 is left out with its pairs. The same counts
-    give the same clusters."""
+    pairs. Words enter by falling `counts_V`; one with 0 is left out with its pairs."""
     from rungwise.models.families.brown_kernel import merge_words
 
     words = np.argsort(-counts_V, kind="stable")[: np.count_nonzero(counts_V)]
@@ -153,9 +144,8 @@ def cluster_tree(clusters: Clusters, counts_V: Counts) -> Tree:
 
 
 def learn_tree(points_VD: NDArray[np.float64], balanced: bool, overlap: float) -> Tree:
-    """Return the tree of points: words go to the side that is responsible, to both sides within
-    `overlap` of one half until they have as many leaves as a word may; with `balanced`, each side
-    takes a half."""
+    """Return the tree of points: words go to the side that is responsible, or to both within
+    `overlap` of one half; with `balanced`, each side takes a half."""
     leaves_V = np.ones(len(points_VD), np.int64)
 
     def divide(words: NDArray[np.int64]) -> tuple[Any, Any]:

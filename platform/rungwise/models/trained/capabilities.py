@@ -1,8 +1,5 @@
 """Capabilities: the protocols of a trained model, independent of its family.
 
-`training.pretrained.load_model` returns a trained model. Test for a protocol with `isinstance`, or
-call `language_model` or `word_vectors` there, which raise a readable error.
-
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N tokens.
 """
 
@@ -17,18 +14,16 @@ from torch import Tensor
 @runtime_checkable
 class LanguageModel(Protocol):
     """Gives the probability of each token of a text. With `is_exact`, each token is predicted only
-    from those before it, so the probabilities multiply to that of the text. Otherwise each is
-    predicted from all other tokens: a pseudo-likelihood (Salazar et al. 2020, arXiv:1910.14659),
-    which bounds nothing and compares only with other pseudo-likelihoods."""
+    from those before it, so the probabilities multiply to that of the text. Otherwise it is a
+    pseudo-likelihood (Salazar et al. 2020, arXiv:1910.14659), which compares only with others."""
 
     @property
     def is_exact(self) -> bool: ...
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """Return the natural log-probability of each token, one array per text. A text is the ids
-        of one document without special tokens at its ends: the model adds the opening symbol
-        itself. Append the end symbol to have it predicted too. Texts longer than the model's limit
-        are read in windows (`windows` in language_models.py)."""
+        of one document without special tokens, or with the end symbol to have it predicted too.
+        Long texts are read in windows (`windows` in language_models.py)."""
         ...
 
 

@@ -1,14 +1,9 @@
 """A pretrained model as an encoder: rows of ids in, one state per token out. Vectors of words in
 contexts and of texts, for families without ways of their own.
 
-Parameters keep their names from pretraining, so the weights of a run load unchanged; its heads are
-left out. A model pretrained on packed blocks has not seen [CLS] and [SEP] as marks of a row, if it
-has them at all. It gets three new, random tokens instead, start, delimiter and extract, as in
-Radford et al. 2018 ("Improving Language Understanding by Generative Pre-Training", section 3.3).
-
-A word is the mean of its tokens, even in left-to-right models, where only the last has seen the
-whole word: one rule for all rungs keeps their layers 0 comparable. Layers narrower than the widest
-have zeros behind their units.
+Parameters keep their names from pretraining, whose heads are left out. A model pretrained on packed
+blocks gets three new, random tokens: start, delimiter and extract (Radford et al. 2018, section
+3.3). A word is the mean of its tokens in every family, so that layers 0 of rungs compare.
 
 Shapes: B batch, T sequence, E width of a state, K layers, N words.
 """
@@ -33,9 +28,8 @@ NUM_MARKS = 3  # start, delimiter, extract
 
 
 class LayeredEncoder(OnBody):
-    """A body as an `Encoder` (capabilities.py). The last `new_tokens` rows are not pretrained.
-    `pooler` is the name prefix of pretraining's layer on the first token's last state, or None. The
-    encoder leaves these weights out; a head may load them."""
+    """A body as an `Encoder`. The last `new_tokens` rows are not pretrained. `pooler` is how the
+    names of pretraining's layer on the first state begin; a head may load it, this does not."""
 
     def __init__(
         self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None = None
@@ -110,10 +104,10 @@ class LayeredEncoder(OnBody):
         return len(self.body.levels()) - 1
 
     def load(self, pretrained: Mapping[str, Tensor], loaded_layers: int | None = None) -> None:
-        """Copy the weights from the state dict of a pretraining model. With `loaded_layers`, copy
-        only the embeddings and that many of the lowest layers; the rest keep their random weights
-        (Yosinski et al. 2014, arXiv:1411.1792, for images), as do new tokens. Raises DataError
-        naming the first tensor that does not fit, before copying anything."""
+        """Copy the weights from the state dict of a pretraining model, but not of new tokens. With
+        `loaded_layers`, copy only the embeddings and that many of the lowest layers (Yosinski et
+        al. 2014, arXiv:1411.1792). Raises DataError for a tensor that does not fit, before copying
+        anything."""
         levels = self.depth()
         if loaded_layers is not None:
             levels = levels[: loaded_layers + 1]

@@ -5,13 +5,9 @@
     MaskedModel         P(t | all other tokens)     [CLS] text [SEP]    a pass per masked token
     TwoDirectionModel   P(t | all other tokens)     [END] text          one pass, without masks
 
-MaskedModel is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659). It overrates
-words of several pieces, because each piece gives away the others; `log_probabilities_in_words`
-hides the later pieces of the word (Kauf & Ivanova 2023, arXiv:2305.10588). For left-to-right
-models, END within a text begins another document, as in training.
-
-Perplexity compares models with one vocabulary, bits per byte any two that predict all of the text;
-pseudo-likelihoods (`is_exact` False) are no code lengths, and compare only with each other.
+MaskedModel is Salazar et al. 2020 (arXiv:1910.14659). It overrates words of several pieces, because
+each piece gives away the others; `log_probabilities_in_words` hides the later ones (Kauf & Ivanova
+2023, arXiv:2305.10588). END within a text begins another document, as in training.
 
 Shapes: B batch, T sequence, V vocabulary, N tokens.
 """
@@ -52,8 +48,7 @@ def windows(
 ) -> Iterator[Window]:
     """Yield windows that score each token of texts of these lengths once. A window holds at most
     `max_length` tokens and overlaps the previous one by `overlap` (less than `max_length`), by
-    default half a window. The first window that holds a token scores it, so at least `overlap`
-    preceding tokens are read, or all. A text that fits is one window."""
+    default half a window, so that many preceding tokens are read, or all."""
     for text, length in enumerate(lengths):
         size = max_length or max(1, length)
         stride = max(1, size // 2) if overlap is None else size - overlap
@@ -254,7 +249,9 @@ class MaskedModel(_TrainedModule):
             same_length = rows.setdefault(window.stop - window.start, [])
             same_length += [(window, place) for place in range(window.first, window.stop)]
         for length, same_length in rows.items():
-            for group in _chunks(same_length, max(1, _MOST_TOKENS // (length + 2))):
+            size = max(1, _MOST_TOKENS // (length + 2))
+            for begin in range(0, len(same_length), size):
+                group = same_length[begin : begin + size]
                 text_BT = [texts[w.text][w.start : w.stop] for w, _ in group]
                 ids_BT = torch.tensor([[self.cls, *text, self.sep] for text in text_BT])
                 place_B1 = torch.tensor([[place - w.start + 1] for w, place in group])
@@ -280,11 +277,6 @@ def _word_ends(starts: Sequence[bool]) -> list[int]:
         ends.append(end)
         end = place if starts[place] else end
     return ends[::-1]
-
-
-def _chunks(rows: list[Any], size: int) -> Iterator[list[Any]]:
-    for first in range(0, len(rows), size):
-        yield rows[first : first + size]
 
 
 def _target_log_probabilities(logits: Tensor, targets: Tensor) -> NDArray[np.floating[Any]]:
@@ -317,24 +309,11 @@ def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:
     return opens_BT.cumsum(dim=1), place_T - begin_BT
 
 
-@dataclass(frozen=True)
-class Perplexity:
-    """A model's surprise at a text; `is_exact` as in `LanguageModel`."""
-
-    nats_per_token: float
-    bits_per_byte: float
-    predicted: int  # tokens
-    is_exact: bool
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.nats_per_token)
-
-
-def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes: int) -> Perplexity:
-    """Measure `model` on documents of `text_bytes` bytes in total. Each text holds a document's
-    ids, followed by the end symbol if that should be predicted. Raises DataError if there is no
-    token or no byte."""
+def measure_loss(
+    model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes: int
+) -> tuple[float, float]:
+    """Return nats per token and bits per byte of texts of `text_bytes` bytes in total, given as ids
+    with the end symbol if it is predicted. Raises DataError if there is no token or no byte."""
     predicted = sum(len(text) for text in texts)
     if not predicted or text_bytes < 1:
         raise DataError(
@@ -342,4 +321,4 @@ def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes:
             f"{text_bytes} bytes; raise corpus.held_out_fraction, or add documents"
         )
     nats = -math.fsum(float(row.sum()) for row in model.log_probabilities(texts))
-    return Perplexity(nats / predicted, nats / math.log(2) / text_bytes, predicted, model.is_exact)
+    return nats / predicted, nats / math.log(2) / text_bytes

@@ -7,19 +7,13 @@ block.
     boundaries inside rows        variable lengths           a mask (B, 1, T, T)
     local attention               the kernel's window        a mask, shared by like layers
 
-A dense mask rules out the flash kernel, so it is built only where needed. The host must know this
-without reading a tensor: `None` means no mask. Padding is always at the end of a row, so a causal
-stack needs no mask for it. With variable lengths, the flash kernel reads a micro-batch as one
-sequence of documents and computes no pair across them. It supports neither dropout nor float32;
-there the dense mask gives the same numbers.
+A dense mask rules out the flash kernel, so it is built only where needed, which the host knows
+without reading a tensor: `None` means no mask. Padding is always at the end of a row.
 
-Rotary positions (Su et al. 2021, "RoFormer", arXiv:2104.09864) rotate queries and keys by an angle
-proportional to their position. Unit i of the first half of a head and unit i of the second form a
-pair, as in Hugging Face transformers. Positions run through a packed row: only differences matter.
-
-A gated MLP multiplies the activation by a second product (Shazeer 2020, "GLU Variants Improve
-Transformer", arXiv:2002.05202). RMSNorm: Zhang & Sennrich 2019, arXiv:1910.07467. Grouped queries:
-Ainslie et al. 2023, arXiv:2305.13245. Query and key norms: Henry et al. 2020, arXiv:2010.04245.
+Rotary positions (Su et al. 2021, "RoFormer", arXiv:2104.09864) pair unit i of the first half of a
+head with unit i of the second, as in Hugging Face transformers. Gated MLP: Shazeer 2020,
+arXiv:2002.05202. RMSNorm: Zhang & Sennrich 2019, arXiv:1910.07467. Grouped queries: Ainslie et al.
+2023, arXiv:2305.13245. Query and key norms: Henry et al. 2020, arXiv:2010.04245.
 
 Shapes: B batch, T sequence, D hidden, N heads, H head size, S documents of a micro-batch.
 """
@@ -176,23 +170,9 @@ def has_varlen(x: Tensor, head_size: int, dropout: float) -> bool:
     return dtype in (torch.bfloat16, torch.float16)
 
 
-def attention_within(
-    queries: Tensor, keys: Tensor, values: Tensor, documents: Documents, **options: Any
-) -> Tensor:
-    """Run PyTorch's variable-length kernel: attention within each document."""
-    # Takes a second to import because it pulls in the compiler; only GPUs need it.
-    from torch.nn.attention import varlen
-
-    starts, longest = documents
-    mixed = varlen.varlen_attn(queries, keys, values, starts, starts, longest, longest, **options)
-    assert isinstance(mixed, Tensor)
-    return mixed
-
-
 def near_keys(visible: Visible, window: int | None, x_BTD: Tensor, causal: bool) -> Visible:
-    """Hide the keys more than `window` places away in `visible`. Returns `visible` unchanged if no
-    key is that far, or for `Documents`, where the kernel applies the window. Every query sees
-    itself, so that no row of the mask is empty at padding."""
+    """Hide the keys more than `window` places away in `visible`, but of `Documents`, where the
+    kernel does. Every query sees itself, so that no row of the mask is empty at padding."""
     T = x_BTD.shape[1]
     if window is None or isinstance(visible, Documents):
         return visible
@@ -254,12 +234,18 @@ class Attention(nn.Module):
         if turn is not None:
             q_BNTH, k_BNTH = rotate(q_BNTH, turn), rotate(k_BNTH, turn)
         if isinstance(visible, Documents):
+            # Takes a second to import because it pulls in the compiler; only GPUs need it.
+            from torch.nn.attention import varlen
+
             q_XNH, k_XNH, v_XNH = (  # (B, N, T, H) -> (B·T, N, H)
                 part.transpose(1, 2).flatten(0, 1) for part in (q_BNTH, k_BNTH, v_BNTH)
             )
             window = (self.far, 0 if causal else self.far)
-            mixed_XNH = attention_within(
-                q_XNH, k_XNH, v_XNH, visible, window_size=window, enable_gqa=self.shares_keys
+            starts, longest = visible
+            mixed_XNH: Any = varlen.varlen_attn(
+                *(q_XNH, k_XNH, v_XNH, starts, starts, longest, longest),
+                window_size=window,
+                enable_gqa=self.shares_keys,
             )
             return self.output(mixed_XNH.view(B, T, -1))
         kind = x_BTD.device.type

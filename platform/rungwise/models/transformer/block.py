@@ -1,13 +1,11 @@
-"""The Transformer block that all Transformer families share (Vaswani et al. 2017, "Attention Is All
-You Need", arXiv:1706.03762), and what else layers over rows have in common.
+"""The Transformer block that all Transformer families share (Vaswani et al. 2017,
+arXiv:1706.03762), and what else layers over rows have in common.
 
     post-norm (the paper):  x = LN(x + attention(x));   x = LN(x + mlp(x))
     pre-norm:               x = x + attention(LN(x));   x = x + mlp(LN(x));   one LN at the end
 
-Pre-norm keeps an identity path from output to input, so deep stacks train with less warm-up (Xiong
-et al. 2020, arXiv:2002.04745). With `causal`, a position sees only itself and earlier ones (GPT);
-otherwise it sees all (BERT). GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415) is exact, with erf,
-in BERT and the tanh approximation in GPT.
+Pre-norm lets deep stacks train with less warm-up (Xiong et al. 2020, arXiv:2002.04745). GELU
+(Hendrycks & Gimpel 2016, arXiv:1606.08415) is exact in BERT, and the tanh approximation in GPT.
 
 Shapes: B batch, T sequence, D hidden, M chosen positions, N rows, L tokens.
 """
@@ -84,9 +82,8 @@ def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
 
 def initialise(module: nn.Module, initializer_range: float, *, truncated: bool = True) -> None:
     """Draw weights from a normal with PyTorch's generator; biases are 0, norms 1 and 0. BERT
-    truncates the normal at two standard deviations: `create_initializer` of google-research/bert
-    (modeling.py). As in TensorFlow this is not compensated, so the actual standard deviation is
-    0.88 of `initializer_range`. GPT does not truncate."""
+    truncates the normal at two standard deviations (`create_initializer` of google-research/bert),
+    so that its real one is 0.88 of `initializer_range`; GPT does not."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
             if truncated:
@@ -112,9 +109,8 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def recompute_activations(model: nn.Module, on: bool = True) -> None:
-    """Turn activation checkpointing of the blocks on or off (Chen et al. 2016, arXiv:1604.06174).
-    It costs one more forward pass of the blocks, keeps a twelfth of their activations, and changes
-    no numbers. It is no key of the config because it does not change the model."""
+    """Turn activation checkpointing of the blocks on or off (Chen et al. 2016, arXiv:1604.06174):
+    one more forward pass of the blocks for a twelfth of their activations, and the same numbers."""
     for module in model.modules():
         if isinstance(module, Transformer):
             module.recompute = on
@@ -143,8 +139,7 @@ class Mlp(nn.Module):
 
 class Block(nn.Module):
     """Attention, then the Mlp; each with a residual connection, a norm and dropout. The residual
-    stream keeps its type. Given `chosen_BM`, only those positions are returned: attention reads
-    all, and the rest works on each position separately."""
+    stream keeps its type. Given `chosen_BM`, only those positions are returned."""
 
     graphs: ClassVar = ("forward",)  # see parallel.py
 
@@ -201,7 +196,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the last layer's states, (B, T, D), or (B, M, D) of the chosen positions. See
         `visible_keys`; lengths of None mean no padding."""
-        x_BTD, inputs = self._enter(x_BTD, lengths_B, where)
+        inputs = self._inputs(x_BTD, lengths_B, where)
         for block, options in zip(self.blocks[:-1], inputs[:-1], strict=True):
             x_BTD = self._through(block, x_BTD, *options)
         return self._leave(self._through(self.blocks[-1], x_BTD, *inputs[-1], chosen_BM))
@@ -211,7 +206,7 @@ class Transformer(nn.Module):
     ) -> list[Tensor]:
         """Return the input and each block's output, num_layers + 1 in all; the last is normalised
         as in `forward`. `visible` replaces the default mask."""
-        x_BTD, inputs = self._enter(x_BTD, lengths_B, WHOLE, visible)
+        inputs = self._inputs(x_BTD, lengths_B, WHOLE, visible)
         outputs = [x_BTD]
         for block, options in zip(self.blocks, inputs, strict=True):
             outputs.append(self._through(block, outputs[-1], *options))
@@ -228,47 +223,35 @@ class Transformer(nn.Module):
             block.attention.output.weight.mul_(factor)
             block.mlp.contract.weight.mul_(factor)
 
-    def _enter(
+    def _inputs(
         self, x_BTD: Tensor, lengths_B: Tensor | None, where: Boundaries, visible: Visible = None
-    ) -> tuple[Tensor, list[Inputs]]:
-        """Return the residual stream and each block's mask, rotation and direction."""
+    ) -> list[Inputs]:
+        T, H = x_BTD.shape[1], self.options[0].head_size
         causal = self.causal if where.causal is None else where.causal
         dropout = self.options[0].dropout if self.training else 0.0
         if visible is None:
-            visible = visible_keys(
-                x_BTD.shape[1],
-                lengths_B,
-                where,
-                causal=causal,
-                varlen=has_varlen(x_BTD, self.options[0].head_size, dropout),
-            )
+            varlen = has_varlen(x_BTD, H, dropout)
+            visible = visible_keys(T, lengths_B, where, causal=causal, varlen=varlen)
         near = {
             window: near_keys(visible, window, x_BTD, causal)
             for window in {each.window for each in self.options}
         }
-        turns = {b: self._turn(b, x_BTD) for b in {each.rotary_base for each in self.options}}
-        inputs = [(near[each.window], turns[each.rotary_base], causal) for each in self.options]
-        return x_BTD, inputs
+        turns = {
+            base: None if base is None else rotation(T, H, base, x_BTD.device)
+            for base in {each.rotary_base for each in self.options}
+        }
+        return [(near[each.window], turns[each.rotary_base], causal) for each in self.options]
 
     def _leave(self, x_BTD: Tensor) -> Tensor:
         return self.final_norm(x_BTD)
 
-    def _turn(self, base: float | None, x_BTD: Tensor) -> Rotation | None:
-        if base is None:
-            return None
-        return rotation(x_BTD.shape[1], self.options[0].head_size, base, x_BTD.device)
-
     def _through(self, block: nn.Module, x_BTD: Tensor, *options: Any) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
             # Without dropout there is no random state to preserve.
-            output = checkpoint(
-                block,
-                x_BTD,
-                *options,
-                use_reentrant=False,
-                preserve_rng_state=self.options[0].dropout > 0,
+            has_dropout = self.options[0].dropout > 0
+            output: Any = checkpoint(
+                block, x_BTD, *options, use_reentrant=False, preserve_rng_state=has_dropout
             )
-            assert isinstance(output, Tensor)
             return output
         return block(x_BTD, *options)
 

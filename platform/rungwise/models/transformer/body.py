@@ -1,11 +1,9 @@
 """The body of a model and its outputs in pretraining: the parts that families share.
 
     ids ──> body: table of tokens, layers ──> states (B, T, E) ──> heads of the objective
-                                                └──> TokenOutput: an output matrix, by default
-                                                     the table of tokens again
 
-Pretraining and fine-tuning (encoders.py) keep the body under the same name in the state dict, so
-weights load unchanged.
+Pretraining and fine-tuning keep the body under the same name in the state dict, so weights load
+unchanged.
 
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, P rows of the table.
 """
@@ -36,9 +34,8 @@ class Body(nn.Module, ABC):
     """A token embedding and the layers above it. `hidden_size` is D, that of one direction; `width`
     is E, that of a state. With `causal`, a state depends only on its token and those before it.
     `vocab_multiple` rounds the rows of the table up, because matrix products are faster at
-    multiples of 64: 30,522 becomes 30,528. The added rows are zeros, never looked up and never
-    predicted. With the default 1, parameter counts match the papers. `token_embedding` replaces the
-    table in a body that computes token vectors in another way."""
+    multiples of 64; the added rows are zeros, never looked up and never predicted.
+    `token_embedding` replaces the table."""
 
     name: ClassVar[str]
     causal: bool = True
@@ -114,9 +111,8 @@ class TransformerBody(Body):
         chosen_BM: Tensor | None = None,
     ) -> Tensor:
         """Return the last layer's states: (B, T, D), or (B, M, D) of the chosen positions only.
-        `lengths_B` counts the real tokens of each row; None means no padding, which is faster and
-        must be known on the host. States at padding are meaningless. In packed rows padding is one
-        of the documents, so `lengths_B` is None. A causal body needs no information on padding."""
+        `lengths_B` counts the real tokens of each row; it is None without padding, in packed rows,
+        where padding is a document, and for a causal body. States at padding are meaningless."""
         embedded_BTD = self.embed(ids_BT, segments_BT, where.positions)
         return self.transformer(embedded_BTD, lengths_B, where, chosen_BM)
 

@@ -1,10 +1,8 @@
 """GloVe as a family: vectors whose dot products fit the logarithms of co-occurrence counts.
 
-    tokens ──> cells: co-occurrences within the window ──> epochs of weighted least squares
-
 Pennington, Socher & Manning 2014, "GloVe: Global Vectors for Word Representation". Two words at
 distance d add 1/d to their cell, as an integer in units of 1 / lcm(1 .. window), so that sums do
-not depend on their order. The epochs are in kernels.py.
+not depend on their order.
 
 V vocabulary, D size of a vector, N cells
 """

@@ -1,13 +1,10 @@
 """The passes of word2vec, paragraph vectors and GloVe, compiled by numba on first use and cached
 beside this file, which is apart because numba is slow to import.
 
-    sentence ──> subsampled words ──> the window of each ──> noise, or its path ──> step
-
 Each call reads its text in order with its own random generator (xorshift64*, Vigna 2016), so the
 same call gives the same bits on one kind of processor. Threads that share the weights write without
 locks (Niu et al. 2011, "Hogwild!", arXiv:1106.5730). Noise is drawn once per window, so its rows
-stay in the fastest cache for all words of the window. Rows of vectors are padded, so that
-vectorised loops have no remainder.
+stay in the fastest cache. Rows of vectors are padded, so that vectorised loops have no remainder.
 
 V vocabulary, P size of a vector in memory, X size of what is read: P, or (n + 1)·P if concatenated,
 U documents, n words of a window, m targets, N cells
@@ -84,21 +81,24 @@ def sample_words(
 
 
 @njit(**COMPILED)
-def draw_targets(
+def find_targets(
     state: NDArray[np.uint64],
     word: int,
-    share: NDArray[np.uint64],
-    other: NDArray[np.int64],
+    plan: Any,
     targets: NDArray[np.int64],
+    labels: NDArray[np.float32],
 ) -> Any:
-    """Write the word and noise to `targets`; return their number, which is lower if noise is equal
-    to the word and skipped, as in word2vec.c."""
+    """Return the rows of outputs for a word and their labels: its path, or the word and noise. As
+    in word2vec.c, noise that is equal to the word is skipped."""
+    if len(plan.path_starts) > 1:
+        path = slice(plan.path_starts[word], plan.path_starts[word + 1])
+        return plan.path_nodes[path], plan.path_labels[path]
     targets[0] = word
     number = 1
     for _ in range(len(targets) - 1):
-        targets[number] = draw_noise(state, share, other)
+        targets[number] = draw_noise(state, plan.share, plan.other)
         number += targets[number] != word
-    return number
+    return targets[:number], labels[:number]
 
 
 @njit(**COMPILED)
@@ -176,12 +176,7 @@ def read_sentences(
     starts: NDArray[np.int64],
     first: int,
     last: int,
-    keep: NDArray[np.uint64],
-    share: NDArray[np.uint64],
-    other: NDArray[np.int64],
-    path_starts: NDArray[np.int64],
-    path_nodes: NDArray[np.int64],
-    path_labels: NDArray[np.float32],
+    plan: Any,  # the `Plan` of word2vec.py
     inputs: NDArray[np.float32],
     outputs: NDArray[np.float32],
     window: int,
@@ -193,10 +188,10 @@ def read_sentences(
     seed: int,
 ) -> Any:
     """Read the sentences [first, last); return the sum of losses as in `take_step`, and their
-    number. The tables are those of `Plan` in word2vec.py. Without paths it draws noise."""
+    number."""
     state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
     longest = find_longest(starts, first, last)
-    deepest = max(negatives + 1, find_longest(path_starts, 0, len(path_starts) - 1))
+    deepest = max(negatives + 1, find_longest(plan.path_starts, 0, len(plan.path_starts) - 1))
     read_words = np.empty(longest, np.int64)
     around = np.empty(2 * window, np.int64)
     targets = np.empty(negatives + 1, np.int64)
@@ -208,7 +203,7 @@ def read_sentences(
     loss, number = 0.0, 0
     for s in range(first, last):
         text = ids[starts[s] : starts[s + 1]]
-        count = sample_words(state, text, keep, read_words)
+        count = sample_words(state, text, plan.keep, read_words)
         rate = first_rate + slope * (starts[s] - starts[first])
         for place in range(count):
             reach = 1 + draw_integer(state, window) if dynamic else window
@@ -220,12 +215,7 @@ def read_sentences(
             if n == 0:
                 continue
             word = read_words[place]
-            if len(path_starts) > 1:
-                path = slice(path_starts[word], path_starts[word + 1])
-                right, answers = path_nodes[path], path_labels[path]
-            else:
-                m = draw_targets(state, word, share, other, targets)
-                right, answers = targets[:m], labels[:m]
+            right, answers = find_targets(state, word, plan, targets, labels)
             loss += take_step(
                 inputs, outputs, around[:n], right, answers, mean, rate, x, error, wrong
             )
@@ -300,12 +290,7 @@ def read_documents(
     numbers: NDArray[np.int64],  # (U,) rows of documents
     first: int,
     last: int,
-    keep: NDArray[np.uint64],
-    share: NDArray[np.uint64],
-    other: NDArray[np.int64],
-    path_starts: NDArray[np.int64],
-    path_nodes: NDArray[np.int64],
-    path_labels: NDArray[np.float32],
+    plan: Any,  # the `Plan` of word2vec.py
     documents: NDArray[np.float32],
     inputs: NDArray[np.float32],
     outputs: NDArray[np.float32],
@@ -323,7 +308,7 @@ def read_documents(
     `read_sentences`."""
     state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
     longest = find_longest(starts, first, last)
-    deepest = max(negatives + 1, find_longest(path_starts, 0, len(path_starts) - 1))
+    deepest = max(negatives + 1, find_longest(plan.path_starts, 0, len(plan.path_starts) - 1))
     words = np.empty(longest, np.int64)
     around = np.empty(2 * window, np.int64)
     targets = np.empty(negatives + 1, np.int64)
@@ -336,7 +321,7 @@ def read_documents(
     loss, number = 0.0, 0
     for u in range(first, last):
         text = ids[starts[u] : starts[u + 1]]
-        count = sample_words(state, text, keep, words)
+        count = sample_words(state, text, plan.keep, words)
         rate = first_rate + slope * (starts[u] - starts[first])
         document = documents[numbers[u]]
         for place in range(count):
@@ -348,12 +333,7 @@ def read_documents(
                     around[n] = words[near] if is_inside else missing
                     n += 1
             word = words[place]
-            if len(path_starts) > 1:
-                path = slice(path_starts[word], path_starts[word + 1])
-                right, answers = path_nodes[path], path_labels[path]
-            else:
-                m = draw_targets(state, word, share, other, targets)
-                right, answers = targets[:m], labels[:m]
+            right, answers = find_targets(state, word, plan, targets, labels)
             for i in range(1 if joins else 1 + n):
                 row = inputs[around[i - 1]] if i > 0 else document
                 near_words = around[:n] if joins else around[:0]

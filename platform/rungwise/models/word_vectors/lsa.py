@@ -1,18 +1,15 @@
 """LSA and PPMI-SVD as a family: vectors of words from the singular values of a table of counts.
 
-    contexts    documents   how often each word occurs in each document
-                window      how often each two words of a document are near each other
-    weighting   counts      as they are
-                log_entropy log2(1 + x) times 1 + Σ p log p / log C, with p the shares of the
-                            contexts in a word: words that are everywhere count nothing
-                ppmi        max(0, ln(x Σ c^s / (r c^s)) - ln shift), with r and c the sums of row
-                            and column, and s `smoothing`
+    counts        as they are
+    log_entropy   log2(1 + x) times 1 + Σ p log p / log C, with p the shares of the contexts in a
+                  word: words that are everywhere count nothing
+    ppmi          max(0, ln(x Σ c^s / (r c^s)) - ln shift), with r and c the sums of row and column,
+                  and s `smoothing`
 
 The table is X ~ U S Tᵀ with `size` singular values, and the vector of a word its row of U S^a,
 with a the `exponent`. Deerwester et al. 1990, "Indexing by Latent Semantic Analysis" (log-entropy:
-Dumais 1991); for windows Levy, Goldberg & Dagan 2015, "Improving Distributional Similarity with
-Lessons Learned from Word Embeddings". A text is a new column x of the table, and its vector xᵀ U,
-as that of a training document is; with window contexts, U summed over its words.
+Dumais 1991); for windows Levy, Goldberg & Dagan 2015. A text is a new column x of the table, and
+its vector xᵀ U.
 
 V vocabulary, C contexts, N cells, D size of a vector
 """

@@ -1,13 +1,8 @@
 """Paragraph vectors as a family: a vector for each document, learnt by predicting its words.
 
-    dbow   the document's row                         ──> a word of it
-    dm     the document's row and the word's window   ──> the word in the middle
-
-Le & Mikolov 2014, "Distributed Representations of Sentences and Documents" (arXiv:1405.4053). The
-paper concatenates document and window (PV-DM); their sum or mean is cheaper. The output is that of
-word2vec. A text that was not trained on gets a vector by a small fit: its row alone learns, while
-words and output stay as they are. Random numbers of this fit follow from the text, so equal texts
-get equal vectors. The passes over the text are in kernels.py.
+Le & Mikolov 2014, "Distributed Representations of Sentences and Documents" (arXiv:1405.4053). A
+text that was not trained on gets a vector by a small fit, in which its row alone learns; its random
+numbers follow from the text, so equal texts get equal vectors.
 
 V vocabulary, N training documents, D size of a vector, P the same in memory, R rows of the output,
 X size of what is read: D, or (2·window + 1)·D if concatenated
@@ -109,7 +104,7 @@ class ParagraphVectorsConfig(WindowFamily):
         joining = {"sum": kernel.SUM, "mean": kernel.MEAN, "concatenation": kernel.CONCATENATION}
         return kernel.read_documents(
             *(text.ids, text.starts, text.documents, text.first, text.last),
-            *plan,
+            plan,
             *(weights["documents"], weights["inputs"], weights["outputs"]),
             *(self.window if reads_words else 0, self.dynamic_window and self._parts == 1),
             *(self.negatives, joins, joining[self.joining] if joins else kernel.SUM, is_training),

@@ -1,18 +1,10 @@
 """Several vectors of a word as a family: the contexts of each word in clusters, on any vectors.
 
-    occurrences of "bank" ──> mean vector of each one's neighbours ──> clusters ──> prototypes
-
-Reisinger & Mooney 2010, "Multi-Prototype Vector-Space Models of Word Meaning": clusters of
-contexts, here by k-means of their vectors at length 1; an occurrence is of the cluster whose centre
-is nearest. Neighbours have a weight of a / (a + p), with p the share of the text (Arora, Liang & Ma
-2017), because words that are everywhere would else make the clusters. Huang et al. 2012 number the
-occurrences by cluster and train again; here the vectors that are given (those of the step
-before) stay, and prototype k of a word with vector v is
-
-    v + |v| (c_k - c)       c_k the centre of cluster k, c the mean of all contexts
-
-so that v is the mean of its prototypes over the text, and the only one if there is one. A sample of
-the occurrences of a word is read, by hashes of their places, the same whoever counts them.
+Reisinger & Mooney 2010, "Multi-Prototype Vector-Space Models of Word Meaning": k-means of the mean
+vectors of each occurrence's neighbours, at length 1 and weighted by a / (a + p), with p the share
+of the text (Arora, Liang & Ma 2017). Prototype k of a word with vector v is v + |v| (c_k - c), with
+c_k the centre of cluster k and c the mean of all contexts, so that v is their mean over the text.
+The sample of occurrences follows from hashes of their places, the same whoever counts them.
 
 V vocabulary, D size of a vector, N occurrences, W neighbours, K prototypes, M words with prototypes
 """

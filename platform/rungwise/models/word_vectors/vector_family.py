@@ -1,8 +1,5 @@
-"""Static word vectors, one per token: what word2vec and GloVe share.
-
-    counts of tokens ──> start ──> weights ──> trained, whole or in shares ──> WordVectorModel
-
-The encoder is a table without layers. A token too rare to be trained has a vector of zeros.
+"""Static word vectors, one per token: what word2vec and GloVe share. A token too rare to be trained
+has a vector of zeros.
 
 V vocabulary, D size of a vector, P the same in memory, N tokens
 """

@@ -1,13 +1,9 @@
 """word2vec as a family: vectors learnt by predicting words from their neighbours.
 
-    skip_gram   one word of the window  ──> the word in the middle
-    cbow        the mean of the window  ──> the word in the middle
-
 Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Space"
 (arXiv:1301.3781) and "Distributed Representations of Words and Phrases and their Compositionality"
-(arXiv:1310.4546). The output is a tree of binary decisions (`hierarchical`), whose probabilities
-sum to 1 over the vocabulary, or a word against `negatives` noise words. The passes over the text
-are in kernels.py.
+(arXiv:1310.4546). The output is a tree of binary decisions (`hierarchical`), or a word against
+`negatives` noise words. The passes over the text are in kernels.py.
 
 V vocabulary, D size of a vector, L steps of all paths in the tree
 """
@@ -117,7 +113,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         stretch = (text.ids, text.starts, text.first, text.last)
         reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
         return kernels.read_sentences(
-            *stretch, *plan, weights["inputs"], weights["outputs"], *reach, *rates, seed
+            *stretch, Plan(*plan), weights["inputs"], weights["outputs"], *reach, *rates, seed
         )
 
     def average(self, before: Weights, replicas: Sequence[Weights]) -> Weights:

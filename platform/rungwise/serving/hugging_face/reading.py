@@ -1,8 +1,6 @@
 """Import: the config and the weights of a folder that transformers saved.
 
-Weights are safetensors or the older `pytorch_model.bin`, in one file or in shards. The latter is a
-pickle, of which only tensors are read, so that it cannot run code.
-
+Of the older `pytorch_model.bin`, a pickle, only tensors are read, so that it cannot run code.
 Padding rows after the tokenizer's last token are left out.
 """
 
@@ -93,9 +91,8 @@ def weights_folder(path: str, *, config_only: bool = False) -> Path:
     if CONFIG not in names:
         raise DataError(f"pretrain.initial: {path} has no {CONFIG}; is it a model of transformers?")
     needed = [CONFIG]
-    for stem, _, suffix in (
-        () if config_only else (WEIGHTS.partition("."), OLD_WEIGHTS.partition("."))
-    ):
+    for weights in () if config_only else (WEIGHTS, OLD_WEIGHTS):
+        stem, _, suffix = weights.partition(".")
         if files := [name for name in names if name.startswith(stem) and f".{suffix}" in name]:
             needed += files
             break
@@ -241,15 +238,16 @@ def import_weights(
     config: ImportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> ImportSummary:
     """Write the weights of `config.path` under own names, with a row for each token of `tokenizer`.
-    Raises DataError if the folder's kind of model is unsupported, or the tokenizer is not the
-    folder's."""
+    Raises DataError for an unsupported model, or a tokenizer that is not the folder's."""
     folder = weights_folder(config.path)
     model: Any
     model, state = load_model(folder)
     before = read_tokenizer(TokenizerFileConfig(path=config.path))
     _refuse_other_tokens(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
     size = before.get_vocab_size()
-    for name in _list_vocabulary_tensors(model):
+    with shapes_only():
+        one, other = (model.build(rows, model.objectives[0]).state_dict() for rows in (7, 8))
+    for name in (name for name in one if one[name].shape != other[name].shape):
         if name not in state:
             continue
         if len(state[name]) < size:
@@ -290,10 +288,3 @@ def _refuse_other_tokens(before: Tokenizer, after: Tokenizer, path: str) -> None
                 f"{after.id_to_token(index)!r}, but {before.id_to_token(index)!r} in {path}; leave "
                 "out the block tokenizer"
             )
-
-
-def _list_vocabulary_tensors(config: Family) -> list[str]:
-    """The tensors that have a row for each token."""
-    with shapes_only():
-        one, other = (config.build(size, config.objectives[0]).state_dict() for size in (7, 8))
-    return [name for name, tensor in one.items() if tensor.shape != other[name].shape]

@@ -1,9 +1,7 @@
 """Export: a model and its tokenizer as a folder for transformers, and sentence-transformers if it
 gives vectors of texts. The counterpart of its family (models/counterpart.py) says how.
 
-Rows that pad the vocabulary, which their models lack, are left out. The metadata of the card names
-no licence: those of the texts are in it, and that of a model is for its owner to choose. A literal
-`[MASK]` in a text is plain text in our training, but a special token in their library.
+The metadata of the card names no licence: that of a model is for its owner to choose.
 """
 
 import json
@@ -32,7 +30,6 @@ from rungwise.serving.hugging_face.reading import (
     WEIGHTS,
     count_unused_positions,
 )
-from rungwise.tasks.kinds.heads import PooledHead
 
 
 def export_model(
@@ -94,17 +91,21 @@ def export_model(
     return architecture.name
 
 
-def _find_counterpart(model: nn.Module, config: Family) -> tuple[Counterpart, Architecture]:
+def _find_counterpart(model: Any, config: Family) -> tuple[Counterpart, Architecture]:
     is_headed = isinstance(model, HeadedEncoder)
-    purpose: Any = getattr(model.head if is_headed else model, "purpose", None)
+    head: Any = model.head if is_headed else model
+    purpose: Any = getattr(head, "purpose", None)
     if is_headed:
         _check_parts(model)
     for counterpart in config.counterparts():
         if counterpart.holds(config) and purpose in counterpart.architectures:
             counterpart.check(model, config)
             architecture = counterpart.architectures[purpose]
-            if is_headed and architecture.pool:
-                _check_pooler(model, architecture.name)
+            if is_headed and architecture.pool and head.pool.dense is None:
+                raise ConfigError(
+                    f"finetune.pooling is {head.pool.pooling} without a pooler, and "
+                    f"{architecture.name} has one; expected cls, of a model pretrained on pairs"
+                )
             return counterpart, architecture
     kinds = {
         family.model_fields["kind"].default
@@ -112,50 +113,33 @@ def _find_counterpart(model: nn.Module, config: Family) -> tuple[Counterpart, Ar
         for counterpart in family.counterparts()
         if not is_headed or purpose in counterpart.architectures
     }
-    if is_headed:
-        raise ConfigError(
-            "a model for a task can be exported if its encoder sees both sides and is of "
-            f"model.kind {' or '.join(sorted(kinds))}"
-        )
+    wanted = "an encoder that sees both sides" if is_headed else "an objective that it knows"
     raise ConfigError(
         f"a {type(model).__name__} has no counterpart in transformers, so it cannot be exported; "
-        f"expected a model.kind of {', '.join(sorted(kinds))} with an objective whose class "
-        "transformers has"
+        f"expected a model.kind of {', '.join(sorted(kinds))} with {wanted}"
     )
 
 
 def _check_parts(model: HeadedEncoder) -> None:
     """Raise ConfigError for a model with parts that no class for tasks has."""
     if isinstance(model, TaskModel) and model.kind.writes:
-        raise ConfigError(
-            "transformers has no model that reads one text both ways and writes another with the "
-            "same layers; expected a task of another kind, or the model before fine-tuning"
+        found = "reads one text both ways and writes another with the same layers"
+        expected = "a task of another kind, or the model before fine-tuning"
+    elif model.encoder.causal:
+        found = "reads from left to right, with marks of its own, which no tokenizer knows"
+        expected = "an encoder that sees both sides"
+    elif model.top is not None or model.mixed or model.head.purpose is None:
+        found = "has a BiLSTM or a mix of layers below its head, or a conditional random field"
+        expected = (
+            "finetune.top.kind linear, finetune.adaptation.kind other than features, and no "
+            "finetune.crf"
         )
-    if model.encoder.causal:
-        raise ConfigError(
-            "a model for a task can be exported if its encoder sees both sides; what reads from "
-            "left to right has marks of its own, which no tokenizer of transformers knows"
-        )
-    if model.top is not None or model.mixed or model.head.purpose is None:
-        raise ConfigError(
-            "transformers has no model with a BiLSTM or a mix of layers below its head, nor with a "
-            "conditional random field; expected finetune.top.kind linear, finetune.adaptation.kind "
-            "other than features, and no finetune.crf"
-        )
-    if isinstance(model, TaskModel) and model.config.pairs != "joined":
-        raise ConfigError(
-            f"finetune.pairs is {model.config.pairs}, and transformers has no model that reads a "
-            "pair in two rows; expected joined, or --format onnx"
-        )
-
-
-def _check_pooler(model: HeadedEncoder, name: str) -> None:
-    assert isinstance(model.head, PooledHead)
-    if model.head.pool.dense is None:
-        raise ConfigError(
-            f"finetune.pooling is {model.head.pool.pooling} without a pooler, and {name} has one; "
-            "expected cls, of a model that was pretrained on pairs"
-        )
+    elif isinstance(model, TaskModel) and model.config.pairs != "joined":
+        found = f"reads a pair in two rows (finetune.pairs is {model.config.pairs})"
+        expected = "joined, or --format onnx"
+    else:
+        return
+    raise ConfigError(f"transformers has no model that {found}; expected {expected}")
 
 
 def _make_config(

@@ -6,6 +6,7 @@ There are no steps to resume: a killed run counts again, to the same bytes.
 import dataclasses
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -19,7 +20,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
 from rungwise.models.fitting import HERE, CountedFamily, Tasks
 from rungwise.models.trained.capabilities import LanguageModel
-from rungwise.models.trained.language_models import perplexity
+from rungwise.models.trained.language_models import measure_loss
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile, close_documents
 from rungwise.training.fit_config import CountsConfig, FitConfig
@@ -52,8 +53,8 @@ def pretrain_by_counts(
         tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
     model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
     (end,) = tokens.special.require("end")
-    held_out = perplexity(model, list(_documents(artifact, end)), tokens.text_bytes.validation)
-    nats = held_out.nats_per_token
+    texts = list(_documents(artifact, end))
+    nats, bits_per_byte = measure_loss(model, texts, tokens.text_bytes.validation)
     parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
     return PretrainSummary(
         fitting="counts",
@@ -67,13 +68,13 @@ def pretrain_by_counts(
         final={
             "loss": nats,
             objective.tokens.loss_key: nats,
-            "perplexity": held_out.perplexity,
-            "bits_per_byte": held_out.bits_per_byte,
+            "perplexity": math.exp(nats),
+            "bits_per_byte": bits_per_byte,
         },
         seconds=time.monotonic() - began,
         headline=f"{parameters / 1e6:.1f} M parameters  validation {objective.tokens.key} "
         f"{nats:.3f} (unigram {tokens.unigram_loss:.2f})  "
-        f"{held_out.bits_per_byte:.3f} bits per byte",
+        f"{bits_per_byte:.3f} bits per byte",
     )
 
 
