@@ -1,10 +1,7 @@
-"""The interface of a model family.
+"""The interface of a model family: a config with the sizes, derived from `Family`, and the modules
+it builds, in one file. The platform uses families only through it.
 
-A family is one file: a config with the sizes, derived from `Family` or `TransformerFamily`, and the
-modules it builds. The platform uses families only through this interface.
-
-What `Family.suggest` returns are rough rules of benchmarks/tuning.py (docs/results/tuning.md): a
-small text is read more often and in smaller steps than in the papers.
+`Family.suggest` returns rough rules of benchmarks/tuning.py (docs/results/tuning.md).
 """
 
 import math
@@ -28,9 +25,8 @@ from rungwise.models.transformer.body import Body, OnBody, TokenOutput
 
 LITTLE = 10_000_000  # tokens of a text or a run that are few
 _OPERATIONS = 4e10  # of a model, a second of a core with bfloat16
-_LEAST_OPERATIONS = (
-    3e6  # a token: a model of fewer, with classes of words, spends its time elsewhere
-)
+# of a token: a model of fewer, with classes of words, spends its time elsewhere
+_LEAST_OPERATIONS = 3e6
 _LEAST_STEPS = 300
 _ROWS_OF_MORE = 32  # at the least, of a longer run
 ROW, MASKED = 64, 0.3  # tokens of a row, and the share of them that is masked
@@ -158,11 +154,9 @@ class Family(Config):
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the floating-point operations per token of a training step, forward and backward: 6
         per weight of each matrix that multiplies the token (2 forward, 4 backward), and attention.
-        V is the vocabulary without padding, T the row length, M the masked tokens per row. Not
-        counted: embedding look-ups, biases, norms, element-wise operations, softmax, the optimizer,
-        recomputation. The count depends on the model only, to compare implementations: the last MLP
-        counts at every position, although masked objectives compute it only where they predict (4 %
-        of BERT base at length 128)."""
+        V is the vocabulary without padding, T the row length, M the masked tokens per row. Left
+        out are look-ups, element-wise operations, the optimizer and recomputation. The last MLP
+        counts at every position, although masked objectives compute it only where they predict."""
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:
@@ -337,8 +331,6 @@ class TransformerFamily(LayeredFamily):
 
             6·L·(4·D² + 2·D·I) + 12·L·D·T
 
-        with I the intermediate size: the matrices, and the two products of attention over all
-        pairs of positions. Causal attention counts half, because a causal kernel skips the future.
-        Boundaries inside a row are ignored.
-        """
+        with I the intermediate size. Causal attention counts half, because a causal kernel skips
+        the future. Boundaries inside a row are ignored."""
         return sum(layer.flops(T, causal) for layer in self.blocks())

@@ -7,8 +7,6 @@
                    SolvedFamily     the same sums, from which all follows at once
                    RefiningFamily   what is counted, and vectors that are given
 
-Text comes as `TokenisedText`, with the bounds of its documents and their numbers in the split.
-
 V vocabulary, U units of a text: sentences or documents
 """
 
@@ -70,9 +68,8 @@ def fill_arrays(create: Create, tensors: Weights) -> Weights:
 
 
 class Fitting(Config):
-    """A way in which the weights of a family come about: the block `pretrain` of a recipe.
-    `objective` is the name of one of the family's; null stands for its first, which takes its place
-    as soon as the family is known (training/fit_config.py)."""
+    """A way in which the weights of a family come about: the block `pretrain` of a recipe. An
+    `objective` of null becomes the first of the family (training/fit_config.py)."""
 
     kind: Any
     objective: str | None = None  # one of the model's objectives; null: its first

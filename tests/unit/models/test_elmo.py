@@ -24,8 +24,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskData, TaskModel, describe, restore
 from rungwise.finetune.loop import build as build_task_model
 from rungwise.instances.batch import CausalBatch
-from rungwise.models.families.elmo import Elmo, ElmoConfig, ElmoForPretraining
-from rungwise.models.families.projected_lstm import ProjectedLstm
+from rungwise.models.families.elmo import Elmo, ElmoConfig, ElmoForPretraining, ProjectedLstm
 from rungwise.models.losses.objectives import BILM
 from rungwise.models.trained.capabilities import Encoder, ReadsSpelling
 from rungwise.tasks.kinds.heads import Rows
@@ -155,28 +154,6 @@ def test_the_layer_is_a_plain_loop_and_so_are_its_gradients(clip: float | None) 
         assert 0 < (after_BS[:, 4:].abs() == torch.tensor(clip)).float().mean() < 1
     for one, other in zip(gradients(of, ours, x_BTD), gradients(of, expected, x_BTD), strict=True):
         torch.testing.assert_close(one, other)
-
-
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-def test_without_clips_the_layer_is_that_of_torch() -> None:
-    of, x_BTD, state_BS = layer(None), torch.randn(B, T, 5), torch.randn(B, 12)
-    theirs: Any = nn.LSTM(5, 8, proj_size=4, batch_first=True)
-    order = torch.tensor([0, 1, 3, 2])  # they have the cell before the output
-
-    def turned(weight: Tensor) -> Tensor:
-        return weight.unflatten(0, (4, 8))[order].flatten(0, 1)
-
-    with torch.no_grad():
-        theirs.weight_ih_l0.copy_(turned(of.input_weight))
-        theirs.weight_hh_l0.copy_(turned(of.state_weight))
-        theirs.bias_ih_l0.copy_(turned(of.bias))
-        theirs.bias_hh_l0.zero_()
-        theirs.weight_hr_l0.copy_(of.projection)
-    h_BP, c_BH = (part[None].contiguous() for part in state_BS.split((4, 8), dim=1))
-    expected, (h_BP, c_BH) = theirs(x_BTD, (h_BP, c_BH))
-    ours, after_BS = of(x_BTD, state_BS)
-    torch.testing.assert_close(ours, expected)
-    torch.testing.assert_close(after_BS, torch.cat((h_BP[0], c_BH[0]), dim=1))
 
 
 # Both directions.

@@ -5,13 +5,9 @@ Understanding", arXiv:1810.04805), after google-research/bert.
         ──> hidden (B, T, D) ──┬──> masked positions ──> MLM logits (B, M, V), embedding tied
                                └──> [CLS] ──> pooler, tanh ──> NSP logits (B, 2)
 
-MLM logits are computed at the masked positions only: 15 % of the largest matrix product. Classes of
-NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers swap them). Sentence order has
-the same head: 0 swapped, 1 in order (Lan et al. 2020, arXiv:1909.11942).
-
-The ablation "LTR & No NSP" (the BERT paper, table 5) differs from "No NSP" in two ways: attention
-is causal, and every position predicts the next token. Body and MLM head keep their modules and
-names. There is no pooler, because [CLS] sees only itself.
+Classes of NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers swap them), those
+of sentence order 0 swapped and 1 in order. The ablation "LTR & No NSP" (table 5) has causal
+attention, predicts the next token at every position, and has no pooler: [CLS] sees only itself.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """

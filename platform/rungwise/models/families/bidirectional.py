@@ -6,14 +6,11 @@ design (Peters et al. 2018, arXiv:1802.05365) with Transformers, an alternative 
     right to left  b_t reads  targets[t .. T)  = xt+1 .. xT, from the end
     predicts       targets[t] from f_t and b_{t+1}: everything but xt+1 itself
 
-It reads the batches of GPT unchanged and predicts the same tokens. As in ELMo the two directions
-share only the token embedding, which is also the output. They meet only in the head; in BERT both
-sides mix in every layer. The last token of a document has nothing on its right: its b is zero.
+The directions share only the token embedding, which is also the output. The last token of a
+document has nothing on its right: its b is zero. Rows are reversed within their real tokens, so
+that padding stays at the end and a causal kernel needs no mask for it.
 
-Each row is reversed within its real tokens, so that padding stays at the end and a causal kernel
-needs no mask for it. Both directions number positions from the left.
-
-Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
+Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
 from typing import Any, ClassVar, Literal

@@ -1,14 +1,11 @@
-"""Brown clusters as a family: a language model over classes of words, fitted by counting.
+"""Brown clusters as a family: a language model over classes of words, fitted by counting (Brown
+et al. 1992, "Class-Based n-gram Models of Natural Language").
 
     documents ──> n-grams ──> clusters of words ──> P(class | classes before) P(word | class)
 
-Brown et al. 1992, "Class-Based n-gram Models of Natural Language". The clusters are those of
-losses/word_trees.py; their n-grams have modified Kneser-Ney smoothing (kneser_ney.py). Words
-too rare to be clustered, special and unseen tokens share a class, in which a word has the share of
-its count plus 1; the start and the end symbol have a class each.
-
-As a vector, a word is where it stands in the tree: 1 for each prefix of its path of 4, 6, 10 and 20
-bits, as in Turian, Ratinov & Bengio 2010 ("Word Representations").
+Words too rare to be clustered, special and unseen tokens share a class, in which a word has the
+share of its count plus 1; the start and the end symbol have a class each. As a vector, a word is 1
+for each prefix of its path in the tree of 4, 6, 10 and 20 bits (Turian, Ratinov & Bengio 2010).
 
 V vocabulary, C clusters, D prefixes
 """

@@ -5,14 +5,11 @@
 GPT-1 (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training") has the
 post-norm block of Vaswani et al.; GPT-2 (Radford et al. 2019, "Language Models are Unsupervised
 Multitask Learners") moves LayerNorm to the input of each sublayer, adds one at the end, and scales
-the initial weights of residual outputs by 1/sqrt(2 · num_layers). Both have learned positions,
-tanh GELU, a tied output matrix without bias, and weights drawn from a normal of 0.02.
+the initial weights of residual outputs by 1/sqrt(2 · num_layers). Attention does not cross the
+documents of a packed block unless `crosses_documents` makes it one text, as in GPT-3 (Brown et al.
+2020, arXiv:2005.14165, appendix B).
 
-Attention does not cross the documents of a packed block, and positions count within one. With
-`crosses_documents` a block is one text, as in GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix
-B): for documents that are sentences of a longer text.
-
-Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
+Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping

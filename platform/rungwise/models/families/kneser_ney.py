@@ -5,17 +5,16 @@ uniform distribution below the unigrams as in kenlm's lmplz (Heafield et al. 201
 Modified Kneser-Ney Language Model Estimation").
 
 The n-grams form a grid. A row has all that end with certain pairs of tokens: what extends an n-gram
-to the left, and its suffixes. A column has all that begin with a token of a range: what extends an
-n-gram to the right. Rows, and columns of one order, are tasks, and pass a block of arrays to each
-task of the next step:
+to the left, and its suffixes. A column has all that begin with a token of a range: what extends it
+to the right. Rows, and columns of one order, are tasks, and pass arrays to each of the next step:
 
     count       rows       adjusted counts
     discount    columns    each n-gram's discounted share of its context, and the back-off weights
     interpolate rows       probabilities
     arrange     columns    log-probabilities in the order of the trie (ngram_model.py)
 
-Counts are integers, and all floats of a context are added in the order of the trie, so any grid
-gives the same bits.
+Counts are integers, and the floats of a context are added in the order of the trie: any grid gives
+the same bits.
 
 N n-grams, O order, V vocabulary, C columns
 """

@@ -6,12 +6,8 @@ what decoders have learnt since.
 
 No biases except the output's, GeGLU, rotary positions, and global attention in every third layer,
 starting with the first; the others are local, with a smaller rotary base. There are no segments and
-no sentence pairs. The paper masks 30 % of the tokens, as the quickstart does (`instances.masking`).
-
-The paper packs rows without padding, as `instances.packed` does; unpacked, a batch holds rows of
-similar length. The first layer has no norm before attention, because the embeddings are normalised.
-
-Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
+no sentence pairs. The paper masks 30 % of the tokens (`instances.masking`) and packs rows without
+padding (`instances.packed`). The first layer has no norm before attention: the embeddings have one.
 """
 
 from collections.abc import Mapping

@@ -3,11 +3,8 @@
     documents ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
 
 Each document starts a new context, like a line in kenlm; n-grams inside it may cross sentence ends.
-
-An ARPA file (SRILM, kenlm) has the number of n-grams of each order, then a section for each order
-with lines of log10 P of the last word, the n-gram and, but for the highest order, log10 of its
-back-off weight. <s> starts a sentence and is never predicted, </s> ends it, <unk> stands for any
-unknown word.
+In an ARPA file (SRILM, kenlm) <s> starts a sentence and is never predicted, </s> ends it, <unk>
+stands for any unknown word.
 
 N n-grams, V vocabulary, O order
 """

@@ -7,8 +7,7 @@ Model", JMLR 3), with one hidden layer:
         ──> o = tanh(d + H x)
         ──> y = b + W x + U o,  one for each word; softmax
 
-[W U] is one output matrix over [x; o]; with `direct` false there is no W, as in some models of the
-paper. The rows of C are word vectors.
+[W U] is one output matrix over [x; o]; with `direct` false there is no W.
 
 **Log-bilinear language model** (Mnih & Hinton 2007, "Three new graphical models for statistical
 language modelling", ICML): a linear map of the words before predicts the vector of the next.
@@ -20,16 +19,11 @@ The words' rows of the output are their input vectors unless `tied` is false (Mn
 arXiv:1206.6426). With a tree as output it is HLBL (Mnih & Hinton 2008), whose C_i are `diagonal`.
 
 **Neural bigram model** (Xu & Rudnicky 2000, "Can artificial neural networks learn language
-models?", ICSLP), without a hidden layer:
-
-    p(j | i) = softmax over j of W[i, j] + b[j]
-
-Its optimum is the relative frequency of each pair, so the training loss falls to the conditional
-entropy of the text and never below; only stopping early smooths it.
+models?", ICSLP): p(j | i) = softmax over j of W[i, j] + b[j]. Its optimum is the relative frequency
+of each pair, so the training loss falls to the conditional entropy of the text and never below.
 
 All read the packed blocks of GPT. In the first two, a context does not cross the beginning of its
-document or block: a learnt vector of length M stands for each missing word. (The symbol that opens
-a document counts as a word of it.)
+document or block: a learnt vector stands for each missing word.
 
 Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, U distinct words, V
 vocabulary, X tokens.

@@ -8,32 +8,25 @@
                                             "LSTM Neural Networks for Language Modeling"
 
 The output matrix is the embedding unless `tied` is false (Press & Wolf 2017, arXiv:1608.05859; Inan
-et al. 2017, arXiv:1611.01462), with a bias. The state at the end of a block starts the next one:
-truncated backpropagation through time over one block. It also crosses the ends of documents, which
-the text marks.
+et al. 2017, arXiv:1611.01462). The state at the end of a block starts the next one, across the ends
+of documents: truncated backpropagation through time over one block. Each dropout is drawn once per
+block and used at all positions (Gal & Ghahramani 2016, arXiv:1512.05287).
 
 An LSTM may also learn as a sequence autoencoder (Dai & Le 2015, "Semi-supervised Sequence
 Learning", arXiv:1511.01432): it reads a document, and writes it again from its last state with the
-same weights. Writing begins with a vector of zeros, and reads before each word the one before it.
-
-Each dropout is drawn once per block and used at all positions (Gal & Ghahramani 2016,
-arXiv:1512.05287): `dropout` of units, between layers and before the output, separately for each
-row; `word_dropout` of words, in all rows alike; `recurrent_dropout` of recurrent weights.
+same weights, beginning with a vector of zeros.
 
 **AWD-LSTM**, the language model of ULMFiT (Merity et al. 2018, "Regularizing and Optimizing LSTM
 Language Models", arXiv:1708.02182; Howard & Ruder 2018, arXiv:1801.06146), ends with a layer of the
-embedding's size and has a dropout of units for each place: the input, between layers, the output.
-`recurrent_dropout` is its weight drop, `word_dropout` its embedding dropout. Two terms join the
-loss in training, but not its reported value:
+embedding's size and has a dropout for each place: `recurrent_dropout` is its weight drop,
+`word_dropout` its embedding dropout. Two terms join the loss in training, but not its value:
 
     alpha · mean of h²                  activation regularisation, h the dropped output
     beta · mean of (h_t - h_t-1)²       temporal activation regularisation, h the whole output
 
 Gradients go back about `gradient_length` tokens, drawn anew for each span: from N(length, 5), once
-in twenty from N(length / 2, 5). The paper gives each such span a step and scales its learning rate
-by its length; here a step is a block of `instances.sequence_length` tokens, cut into spans, and a
-token weighs as much as any other. Its optimizer, averaged SGD, is left out; Howard & Ruder take
-Adam.
+in twenty from N(length / 2, 5). The paper gives each span a step and scales its learning rate; here
+a step is a block, cut into spans. Its averaged SGD is left out; Howard & Ruder take Adam.
 
 Shapes: B batch, T sequence, D hidden, L layers, S parts of a state, V vocabulary. In a state the
 layers are as wide as the widest, with zeros behind the narrower.
@@ -234,8 +227,11 @@ class Recurrent(Body):
         for number, layer in enumerate(self.layers):
             size = self.widths[number + 1]
             state = None if state_BLSD is None else self._unpacked(state_BLSD[:, number, :, :size])
-            input_BTD = self.drop_input(outputs[-1], number)
-            x_BTD, state = self._through(layer, input_BTD, state, lengths_B)
+            input_BTD, dropped = self.drop_input(outputs[-1], number), {}
+            if self.training and self.recurrent_dropout:
+                weight = layer.get_parameter("weight_hh_l0")
+                dropped = {"weight_hh_l0": functional.dropout(weight, self.recurrent_dropout)}
+            x_BTD, state = run_cells(layer, input_BTD, lengths_B, state, dropped)
             outputs.append(x_BTD)
             end_BSD = torch.cat(state if self.parts > 1 else (state,)).transpose(0, 1)
             after.append(functional.pad(end_BSD, (0, widest - size)))
@@ -266,15 +262,6 @@ class Recurrent(Body):
         """Return a layer's state in PyTorch's form: a tensor (1, B, D), or a tuple of them."""
         parts = tuple(part_BD[None].contiguous() for part_BD in state_BSD.unbind(1))
         return parts if self.parts > 1 else parts[0]
-
-    def _through(
-        self, layer: nn.Module, x_BTD: Tensor, state: Any, lengths_B: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        dropped = {}
-        if self.training and self.recurrent_dropout:
-            weight = layer.get_parameter("weight_hh_l0")
-            dropped = {"weight_hh_l0": functional.dropout(weight, self.recurrent_dropout)}
-        return run_cells(layer, x_BTD, lengths_B, state, dropped)
 
 
 class Lstm(Recurrent):

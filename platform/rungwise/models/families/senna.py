@@ -5,12 +5,9 @@ JMLR 12): a network scores windows of text above the same windows with another w
     the N words around ──> a vector each, joined ──> x ──> HardTanh(d + H x) ──> score f(x)
     loss of a window: max(0, 1 - f(x) + f(x with a random middle word))
 
-A score is no probability, so there is no perplexity; how many words of the vocabulary score higher
-in a window than its own is the rank by which Turian et al. 2010 follow the training. The random
-word is drawn uniformly when a row is read (instances/causal.py); it may be the word
-itself, as in the paper, and then its window costs 1. Windows end where their document does.
-
-Word vectors are what it is for; as an encoder it gives each token its window's hidden layer, as the
+A score is no probability, so there is no perplexity; Turian et al. 2010 follow the training by how
+many words score higher in a window than its own. The random word (instances/causal.py) may be the
+word itself, as in the paper. As an encoder it gives each token its window's hidden layer, as the
 paper's taggers have it. The half that learns tasks at the same time is left out.
 
 Shapes: B batch, T sequence, N window, M size of a word vector, D hidden, V vocabulary, X tokens.

@@ -9,17 +9,13 @@
     two_grus, ...  both directions, concatenated             last: the end of each direction
     transformer    all tokens, with sinusoids for places     mean
 
-Quick-thoughts has a second encoder g, without shared weights: the vector is [f; g], each of length
-1, and a score is the product of f of one with g of the other. What writes a text is a GRU that
-reads the words before and, at each, the vector; that enters all gates, as the terms C h of Kiros et
-al., and the state begins at zero. Inference puts [u; v; |u - v|; u * v] through linear layers,
-without a non-linearity between them, as in the release (facebookresearch/InferSent).
-
 InferSent is `two_lstms` with `max`. The Universal Sentence Encoder (Cer et al. 2018,
 arXiv:1803.11175) is a Transformer with `root`; its angular similarity orders as the cosine does.
+Quick-thoughts has a second encoder: the vector is [f; g], each of length 1. A GRU that reads the
+words before and, at each, the vector writes a text (the terms C h of Kiros et al. in all gates).
 
-Shapes: B runs or pairs, R sentences of a run, L tokens of a sentence, N sentences, X tokens, M
-embedding size, D hidden, E width of a state, K layers, d directions, V vocabulary, C labels.
+Shapes: B runs or pairs, L tokens of a sentence, N sentences, M embedding size, D hidden, E width of
+a state, K layers, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
