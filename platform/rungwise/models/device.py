@@ -43,8 +43,7 @@ def _find_libc_function(name: str) -> Any:
 
 def keep_freed_memory() -> None:
     """Let the process keep freed CPU memory for later tensors. glibc returns large blocks to the
-    system at once, and every step then waits for zeroed pages. Does nothing with another C
-    library."""
+    system at once, and every step then waits for zeroed pages."""
     if (mallopt := _find_libc_function("mallopt")) is not None:
         mallopt(_MMAP_THRESHOLD, 1 << 30)
         mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)

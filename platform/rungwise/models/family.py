@@ -33,8 +33,7 @@ ROW, MASKED = 64, 0.3  # tokens of a row, and the share of them that is masked
 
 
 class Size(NamedTuple):
-    """The tokens to train on, those of the vocabulary, the seconds on so many cores, and the
-    documents, if known."""
+    """What there is to train on, and with; `seconds` are those of so many workers."""
 
     tokens: int
     vocabulary: int
@@ -54,8 +53,7 @@ class Steps(NamedTuple):
 
 
 def suggest_steps(size: Size, operations: float, steps: Steps) -> dict[str, Any]:
-    """Suggest steps for a model of so many operations a token: as many as the seconds are enough
-    for, and as its passes over the text."""
+    """Suggest as many steps as the seconds allow at so many operations a token, and the passes."""
     affordable = size.seconds * size.workers * _OPERATIONS / max(operations, _LEAST_OPERATIONS)
     tokens = min(affordable, steps.passes * size.tokens)
     rows = steps.rows if tokens < LITTLE else max(steps.rows, _ROWS_OF_MORE)
@@ -68,14 +66,13 @@ def suggest_steps(size: Size, operations: float, steps: Steps) -> dict[str, Any]
 
 
 def suggest_passes(size: Size, a_second: float, most: float) -> int:
-    """The passes over the text that the seconds are enough for at so many tokens each on a core, at
-    least 1 and at most `most`."""
+    """Return the passes for which the seconds are enough at so many tokens a second on a core."""
     return max(1, round(min(most, size.seconds * size.workers * a_second / max(1, size.tokens))))
 
 
 class Family(Config):
     """A kind of model with its sizes; each subclass has a literal `kind` with its default. What a
-    family leaves out raises ConfigError naming `model.kind` and what was asked."""
+    family leaves out raises ConfigError naming `model.kind`."""
 
     kind: Any
     year: ClassVar[int]  # of the paper, the place of the rung in history
@@ -112,12 +109,12 @@ class Family(Config):
     @property
     def depth(self) -> int:
         """Blocks whose activations backward needs, for the memory estimate."""
-        self._lacks("layers")
+        return getattr(self, "num_layers", 1)
 
     @property
     def width(self) -> int:
         """Hidden units of a block, for the memory estimate."""
-        self._lacks("layers")
+        return getattr(self, "hidden_size", 1)
 
     @abstractmethod
     def describe(self) -> str:
@@ -128,8 +125,8 @@ class Family(Config):
         return self.page
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        """Build the model that the objective trains, with random weights from PyTorch's generator.
-        `vocab_multiple`: see `Body`."""
+        """Build the model that the objective trains, with random weights. `vocab_multiple`: see
+        `Body`."""
         self._lacks("weights that are learnt by gradient")
 
     def encoder(
@@ -147,8 +144,7 @@ class Family(Config):
         return False
 
     def suggest(self, size: Size) -> dict[str, Any]:
-        """Return keys of `model` and `pretrain`, with dots, that suit this size of text and time;
-        {} if there is nothing to choose."""
+        """Return keys of `model` and `pretrain`, with dots, that suit this text and time."""
         return {}
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
@@ -184,18 +180,9 @@ class Family(Config):
 
 
 class LayeredFamily(Family):
-    """A family with states of tokens, to fine-tune and to probe. The keys `num_layers` and
-    `hidden_size`, where it has them, are its depth and its width."""
+    """A family with states of tokens, to fine-tune and to probe."""
 
     suggested_steps: ClassVar[Steps | None] = None
-
-    @property
-    def depth(self) -> int:
-        return getattr(self, "num_layers", 1)
-
-    @property
-    def width(self) -> int:
-        return getattr(self, "hidden_size", 1)
 
     def suggest(self, size: Size) -> dict[str, Any]:
         if self.suggested_steps is None:

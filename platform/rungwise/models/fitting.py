@@ -174,8 +174,7 @@ class CountedFamily(TabledFamily, Protocol):
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
     ) -> Weights:
-        """Estimate the arrays of the model from all counts. Raises DataError if the corpus is too
-        small."""
+        """Estimate the arrays of the model. Raises DataError if the corpus is too small."""
         ...
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> Any:
@@ -191,8 +190,7 @@ class WeightedFamily(Protocol):
     """A family whose weights are learnt in rounds."""
 
     def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
-        """Return the weights before the first round, for a training split of so many documents; a
-        token whose count is 0 is left out."""
+        """Return the weights before the first round; a token whose count is 0 is left out."""
         ...
 
     def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> ArrayModel:
@@ -287,15 +285,15 @@ class SolvedFamily(CooccurrenceFamily, Protocol):
     def solve(
         self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int
     ) -> "Solution":
-        """Return the vectors of a training split of so many documents; a token whose count is 0 is
-        left out. Raises DataError if the cells are too few."""
+        """Return the vectors; a token of count 0 is left out. Raises DataError for too few
+        cells."""
         ...
 
 
 @runtime_checkable
 class RefiningFamily(CooccurrenceFamily, Protocol):
-    """One whose model is calculated from all cells and from vectors that are given, those of
-    the step before. `vectors_by_default` is such a step."""
+    """One whose model is calculated from all cells and from the vectors of the step before, by
+    default `vectors_by_default`."""
 
     vectors_by_default: ClassVar[Mapping[str, Any]]
 

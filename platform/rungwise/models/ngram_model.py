@@ -38,8 +38,8 @@ class Table:
 
 
 def count_ngrams(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> Table:
-    """Count the n-grams of `order` in one shard of sentences, each closed by the end symbol. Raises
-    DataError if a sentence contains the start symbol."""
+    """Count the n-grams of `order` in sentences, each closed by the end symbol. Raises DataError if
+    one contains the start symbol."""
     if (ids == start_id).any():
         raise DataError(
             f"expected no start symbol (id {start_id}) inside a sentence, found one at token "
@@ -159,10 +159,9 @@ class NgramLanguageModel:
         return len(self.ngram_log_probabilities)
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Return the natural log-probability of each token, given those before it in its text. The
-        context restarts at the beginning of a text and after an end symbol inside it. Append the
-        end symbol to have it predicted. Raises DataError for the start symbol and for a token
-        outside the vocabulary."""
+        """Return the natural log-probability of each token, given those before it in its text and
+        after the last end symbol in it. Append the end symbol to have it predicted. Raises
+        DataError for the start symbol and for a token outside the vocabulary."""
         lengths = np.array([len(text) for text in texts], np.int64)
         ids = np.concatenate([np.empty(0, np.int64), *(np.asarray(t, np.int64) for t in texts)])
         begins = np.zeros(len(ids), bool)
@@ -198,7 +197,7 @@ class NgramLanguageModel:
         return np.split(scores[inside], np.cumsum(lengths)[:-1]) if len(texts) else []
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the model as named arrays, for safetensors."""
+        """Return named arrays, for safetensors; `from_tensors` is the inverse."""
         return {
             "vocabulary": np.array([self.vocab_size, self.start_id]),
             "discounts": self.discounts,
@@ -209,7 +208,6 @@ class NgramLanguageModel:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> "NgramLanguageModel":
-        """Restore a model from `to_tensors`."""
         vocab_size, start_id = tensors["vocabulary"].tolist()
         orders = range(1, len(tensors["discounts"]) + 1)
         return cls(
@@ -254,9 +252,8 @@ def count_neighbours(
     counts_V: NDArray[np.int64],
     amounts: Sequence[int],
 ) -> SparseSums:
-    """Count pairs of words between two of the bounds; two at distance d, up to the length of
-    `amounts`, add `amounts[d - 1]` to the key row·V + column with row ≤ column. Words with a count
-    of 0 are removed first."""
+    """Count pairs of words between two of the bounds; two at distance d add `amounts[d - 1]` to the
+    key row·V + column with row ≤ column. Words with a count of 0 are removed first."""
     is_frequent = counts_V[text.ids] > 0
     words = text.ids[is_frequent].astype(np.int64)
     unit = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))[is_frequent]

@@ -208,26 +208,6 @@ def test_gradients_made_on_the_way_forward_are_those_of_autograd(monkeypatch, ki
     assert difference < tolerance, difference
 
 
-@pytest.mark.parametrize("compiling", [False, True])
-def test_without_gradients_there_is_one_product_a_chunk(monkeypatch, compiling):
-    """Of validation and measuring; with them there are three."""
-    products = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            products.extend([str(func)] * ("mm" in str(func)))
-            return func(*args, **(kwargs or {}))
-
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
-    weight_VD = torch.randn(20, 4, requires_grad=True)
-    targets_X, weights_X = torch.randint(20, (12,)), torch.ones(12)
-    for gradients, expected in ((True, 9), (False, 3)):
-        products.clear()
-        with torch.set_grad_enabled(gradients), Watch():
-            token_sums(torch.randn(12, 4), weight_VD, None, targets_X, weights_X, 20, 4 * 20)
-        assert len(products) == expected
-
-
 def test_a_tie_is_right_only_for_the_first_class():
     """As argmax has it; half-width logits tie often."""
     hidden_XD = torch.ones(3, 4)

@@ -197,10 +197,9 @@ class Bert(TransformerBody):
         return self.dropout(self.embedding_norm(summed_BTD))
 
     def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
-        """Return the position vectors, (T, D) or (B, T, D). Sinusoids have amplitude 1, fifty times
-        the initial 0.02 of token embeddings, and would drown the tokens in the LayerNorm that
-        follows. They are scaled to `initializer_range`, like a new learned table. (Vaswani et al.
-        multiply the token embeddings by sqrt(D) instead.)"""
+        """Return the position vectors, (T, D) or (B, T, D). Sinusoids have amplitude 1 and would
+        drown the tokens in the LayerNorm that follows: they are scaled to `initializer_range`, like
+        a new table."""
         if self.position_embedding is not None:
             return look_up_positions(self.position_embedding, sequence_length, positions_BT)
         weight = self.token_embedding.weight
@@ -222,8 +221,7 @@ class Bert(TransformerBody):
 
 class MlmHead(nn.Module):
     """Dense, GELU, LayerNorm, then the tied token embedding with an output bias. `input_size` is
-    the hidden size unless states are concatenated (bidirectional.py). `biases` applies to the dense
-    layer and LayerNorm."""
+    the hidden size unless states are concatenated (bidirectional.py)."""
 
     graphs: ClassVar = ("transform",)  # see parallel.py
 
@@ -283,8 +281,7 @@ class MaskedOutput(MaskedHead):
 
 
 class BertForPretraining(MaskedOutput):
-    """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False. The NSP
-    head also serves sentence order. Without it nothing would train a pooler, so there is none."""
+    """BERT with MLM and, with `next_sentence`, a pooler and the head of NSP or sentence order."""
 
     bert: Bert
 

@@ -61,19 +61,17 @@ class BrownConfig(Family):
         return f"{self.classes} classes of words, order {self.class_order}"
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
-        """Count the n-grams of one shard of documents."""
         return ngram_model.count_documents(text, special, self.class_order)
 
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
     ) -> Weights:
-        """Estimate the arrays of the model; see `estimate_model`."""
         table = merge_parts(parts, tasks, self.merge)
         return fill_arrays(create, self.estimate_model(table, vocab_size, special).to_tensors())
 
     def estimate_model(self, table: Table, vocab_size: int, special: SpecialIds) -> "ClassModel":
-        """Cluster the words, and estimate the model of their classes. Raises DataError if there are
-        too few."""
+        """Cluster the words, and estimate the model of their classes. Raises DataError for too
+        few."""
         start, end = special.require("cls", "end")
         left, right = table.ngrams[:, -2].astype(np.int64), table.ngrams[:, -1].astype(np.int64)
         occurrences_V = np.bincount(right, table.counts, vocab_size).astype(np.int64)
@@ -106,7 +104,6 @@ class BrownConfig(Family):
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> "ClassModel":
-        """Restore a model from `to_tensors`."""
         return ClassModel.from_tensors(tensors, self.classes + 2)
 
     def text_file(self, model: "ClassModel", words: Sequence[str], special: SpecialIds) -> TextFile:

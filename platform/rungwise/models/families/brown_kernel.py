@@ -93,9 +93,8 @@ def merge_words(
     classes: int,  # at least 1 and at most V
     table: Floats,  # n ln n of small n
 ) -> Any:
-    """Cluster words, which enter in this order. Return the slot of each (V,) after the last has
-    entered, and the merges from then on (C - 1, 2): the second slot of each becomes part of the
-    first."""
+    """Cluster words, which enter in this order. Return the slot of each (V,) after the last, and
+    the merges from then on (C - 1, 2): the second slot of each becomes part of the first."""
     size, slots = starts.shape[1] - 1, classes + 1
     slot_of, in_view = np.full(size, -1, np.int64), np.zeros(slots, np.bool_)
     pairs = np.zeros((2, slots, slots), np.int64)  # and its transpose

@@ -92,7 +92,7 @@ class CoveConfig(LayeredFamily):
         return MeanOfStates(model.body, None, *special.require("cls", "sep"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the four gates of both directions, and of the decoder its gates, the three matrices
+        """Count the gates of both directions, and of the decoder its gates, the three matrices
         above its state and the output, for half of the tokens each."""
         D, E = self.hidden_size, 2 * self.hidden_size
         encoder = sum(8 * D * (before + D) for before, _ in itertools.pairwise(self.sizes))
@@ -120,8 +120,8 @@ class TranslatorBody(Body):
     def encode(
         self, ids_BT: Tensor, lengths_B: Tensor | None
     ) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
-        """Return the embeddings and each layer's states, and the last outputs and cells of both
-        directions of the highest, (B, E) each."""
+        """Return the embeddings and each layer's states, and the last outputs and cells (B, E) of
+        both directions of the highest."""
         outputs, end = [self.token_embedding(ids_BT)], None
         for layer in self.layers:
             states_BTE, end = run_cells(layer, self.dropout(outputs[-1]), lengths_B)

@@ -128,15 +128,11 @@ class ElmoConfig(StatefulFamily):
         return encoder
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
-        """Return the left-to-right model, which is exact."""
         return CarryingModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the character CNN and, in both directions, gates, projections and the output:
-
-            6·cnn + 2·6·(L·(4·H·2·D + H·D) + D·V)
-
-        The CNN counts for every token, although those of a batch that repeat are computed once."""
+        """Count the character CNN, for every token, and in both directions gates, projections and
+        the output: 6·cnn + 2·6·(L·(4·H·2·D + H·D) + D·V)."""
         L, D, H, F = self.num_layers, self.hidden_size, self.cell_size, self.num_filters
         K, C = self.character_size, self.max_characters
         cnn = sum(width * K * number * (C - width + 1) for width, number in self.filters)
@@ -218,24 +214,17 @@ class ProjectedLstm(nn.Module):
     No gradient flows where a clip was active, nor into the initial state: backpropagation ends at
     the beginning of a block (training/state.py)."""
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        cell_size: int,
-        cell_clip: float | None,
-        projection_clip: float | None,
-    ) -> None:
+    def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
-        D, P, H = input_size, hidden_size, cell_size
+        P, H = config.hidden_size, config.cell_size
         self.hidden_size, self.cell_size = P, H
-        self.cell_clip, self.projection_clip = cell_clip, projection_clip
+        self.cell_clip, self.projection_clip = config.cell_clip, config.projection_clip
         # Order of the gates: input, forget, output, cell.
-        self.input_weight = nn.Parameter(torch.empty(4 * H, D))
+        self.input_weight = nn.Parameter(torch.empty(4 * H, P))
         self.state_weight = nn.Parameter(torch.empty(4 * H, P))
         self.bias = nn.Parameter(torch.zeros(4 * H))
         self.projection = nn.Parameter(torch.empty(P, H))
-        bound = math.sqrt(6 / (D + P + 4 * H))
+        bound = math.sqrt(6 / (P + P + 4 * H))
         nn.init.uniform_(self.input_weight, -bound, bound)
         nn.init.uniform_(self.state_weight, -bound, bound)
         nn.init.xavier_uniform_(self.projection)
@@ -365,11 +354,7 @@ class Elmo(Body):
         super().__init__(vocab_size, D, config.dropout, token_embedding=characters)
         self.width = 2 * D
         self.left_to_right, self.right_to_left = (
-            nn.ModuleList(
-                ProjectedLstm(D, D, config.cell_size, config.cell_clip, config.projection_clip)
-                for _ in range(config.num_layers)
-            )
-            for _ in range(2)
+            nn.ModuleList(ProjectedLstm(config) for _ in range(config.num_layers)) for _ in range(2)
         )
 
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
@@ -458,8 +443,7 @@ class ElmoForPretraining(NextTokenModel):
         return self.read_block(ids_BT, None)[0]
 
     def read_block(self, ids_BT: Tensor, state_BLS: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the left-to-right input (B, T, D) of the output matrix and the next state. A
-        state of None stands for zeros."""
+        """Return the left-to-right input (B, T, D) of the output matrix and the next state."""
         layers, after_BLS = self.elmo.read_left(self.elmo.token_embedding(ids_BT), state_BLS)
         return self.elmo.dropout(layers[-1]), after_BLS
 

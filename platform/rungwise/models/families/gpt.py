@@ -44,14 +44,13 @@ class DecoderFamily(TransformerFamily):
         return CausalModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the causal stack and the output: stack_flops + 6·D·V. GPT-2 124M at T = 1,024:
-        797.8 MFLOP with V = 50,257, and 798.0 with 50,304, the padded vocabulary."""
+        """Count the causal stack and the output: stack_flops + 6·D·V."""
         return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
 
 
 class GptConfig(DecoderFamily):
-    """The shape of a GPT; the defaults are the smallest GPT-2. `dropout` is 0 by default, where
-    both papers have 0.1: see kind `bert`."""
+    """The shape of a GPT; the defaults are the smallest GPT-2, but for its dropout of 0.1: see
+    `bert`."""
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Radford et al."

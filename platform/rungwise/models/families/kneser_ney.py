@@ -47,9 +47,9 @@ Integers = NDArray[np.int64]
 @dataclass(frozen=True)
 class Smoothing:
     """How counts become probabilities. `fallback` are the discounts of adjusted counts 1, 2 and 3
-    or more for orders where equation 26 fails (kenlm: 0.5, 1, 1.5). An n-gram of order n that
-    occurs at most `prune[n - 1]` times is left out, and its count goes to the back-off weight; the
-    last threshold holds for longer ones."""
+    or more where equation 26 fails. An n-gram of order n that occurs at most `prune[n - 1]` times
+    is left out, and its count goes to the back-off weight; the last threshold holds for longer
+    ones."""
 
     fallback: tuple[float, float, float] | None = None
     prune: tuple[int, ...] = (0,)
@@ -92,10 +92,9 @@ def estimate_tensors(
     create: Create = create_arrays,
 ) -> Weights:
     """Estimate the arrays of the model of tables partitioned as by `split_table`, with as many
-    columns as rows; its order is lower if no sentence is long enough. Every id below `vocab_size`
-    except the start symbol can be predicted; an id that never occurred gets the uniform share, like
-    kenlm's <unk>. Raises DataError if there are no n-grams, an id is out of range, or an order
-    needs a missing fallback."""
+    columns as rows; its order is lower if no sentence is long enough. An id that never occurred
+    gets the uniform share, like kenlm's <unk>. Raises DataError if there are no n-grams, an id is
+    out of range, or an order needs a missing fallback."""
     samples = [tasks.get(row[0]) for row in rows[:_SAMPLES]]
     longer = samples[0].ngrams.shape[1] - 1  # orders above 1
     bounds = _column_bounds(samples, len(rows), vocab_size)
@@ -219,8 +218,7 @@ def _estimate_unigrams(
 def _discounts(
     numbers: Sequence[int], order: int, fallback: tuple[float, float, float] | None
 ) -> list[float]:
-    """Compute the discounts of adjusted counts 0, 1, 2 and 3 or more from how many n-grams have the
-    counts 1 to 4; equation 26."""
+    """Compute the discounts of adjusted counts 0 to 3 or more by equation 26."""
     n1, n2, n3, n4 = numbers
     if n1 and n2 and n3:
         y = n1 / (n1 + 2 * n2)

@@ -76,7 +76,7 @@ class ModernBertConfig(EncoderFamily):
         return f"{reading_direction(objective)}ModernBERT"
 
     def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> "ModernBert":
-        return ModernBert(self, vocab_size, vocab_multiple, causal=causal)
+        return ModernBert(self, vocab_size, vocab_multiple, causal)
 
     def head(self, vocab_size: int) -> MlmHead:
         epsilon = self.layer_norm_epsilon
@@ -93,12 +93,7 @@ class ModernBert(TransformerBody):
     name: ClassVar[str] = "modern_bert"
 
     def __init__(
-        self,
-        config: ModernBertConfig,
-        vocab_size: int,
-        vocab_multiple: int = 1,
-        *,
-        causal: bool = False,
+        self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int, causal: bool
     ) -> None:
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
         self.config = config

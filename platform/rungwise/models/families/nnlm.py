@@ -122,8 +122,7 @@ class NnlmConfig(ContextFamily):
         return Nnlm(self, vocab_size)
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count H and the output matrix: 6·((n-1)·M·D + V·((n-1)·M + D)), or V·D without W; the
-        rows that a token multiplies in place of V for classes or a tree."""
+        """Count H and the output matrix: 6·((n-1)·M·D + V·((n-1)·M + D)), or V·D without W."""
         hidden = self.context_size * self.hidden_size
         return float(6 * (hidden + self.output.rows(V) * self.output_size))
 
@@ -144,8 +143,8 @@ class ContextBody(Body):
         self.missing_embedding = nn.Embedding(1, embedding_size)
 
     def context(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
-        """Return x (B, T, O·M) at each token: the vectors of the words at the offsets, in their
-        order, as far as they are of its document."""
+        """Return x (B, T, O·M) at each token: the vectors of the words at the offsets in its
+        document."""
         B, T = ids_BT.shape
         vector_BTM = self.token_embedding(ids_BT)
         missing_M = self.missing_embedding.weight[0].to(vector_BTM.dtype)
@@ -170,8 +169,8 @@ class ContextBody(Body):
 
 
 class Nnlm(ContextBody):
-    """C and H. It ignores segments: the delimiter ends a text. Word vectors and hidden layer are
-    padded with zeros to the same width, the larger of the two, because mixing layers adds them."""
+    """C and H. Word vectors and hidden layer are padded with zeros to the larger width of the two,
+    because mixing layers adds them."""
 
     name: ClassVar[str] = "nnlm"
 
@@ -247,14 +246,13 @@ class LogBilinearConfig(ContextFamily):
         return LogBilinear(self, vocab_size)
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the maps and the output: 6·((n-1)·M² + V·M), or (n-1)·M if diagonal; the rows that
-        a token multiplies in place of V for classes or a tree."""
+        """Count the maps and the output: 6·((n-1)·M² + V·M), or (n-1)·M if diagonal."""
         maps = self.context_size * (1 if self.diagonal else self.embedding_size)
         return float(6 * (maps + self.output.rows(V) * self.embedding_size))
 
 
 class LogBilinear(ContextBody):
-    """The vectors of words and the maps C_i. It ignores segments: the delimiter ends a text."""
+    """The vectors of words and the maps C_i."""
 
     name: ClassVar[str] = "log_bilinear"
 
@@ -314,14 +312,6 @@ class BigramConfig(Family):
     def compiles(self) -> bool:
         return False  # the number of distinct words differs
 
-    @property
-    def depth(self) -> int:
-        return 1
-
-    @property
-    def width(self) -> int:
-        return 1
-
     def describe(self) -> str:
         return "order 2, 1 weight for each pair of words"
 
@@ -379,7 +369,6 @@ class BigramModel:
 
     @torch.no_grad()
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """Return the natural log-probability of each token; see `LanguageModel`."""
         scores = []
         for text in texts:
             ids = torch.tensor([self.end, *text], device=self.module.bias.device)

@@ -34,7 +34,6 @@ layers are as wide as the widest, with zeros behind the narrower.
 
 import dataclasses
 import itertools
-from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -70,12 +69,11 @@ AUTOENCODER = dataclasses.replace(
 
 
 class RecurrentFamily(StatefulFamily):
-    """The keys of both. The dropouts are 0 unless asked for: see BertConfig. Small corpora, which
-    are read many times, need them."""
+    """The keys of both. Small corpora, which are read many times, need the dropouts."""
 
     suggested_steps: ClassVar[Steps | None] = Steps(6e-3)
     objectives: ClassVar = (CAUSAL,)
-    gates: ClassVar[int]  # of a cell, each with a matrix for its input and one for its state
+    cells: ClassVar[type[nn.LSTM | nn.RNN]] = nn.LSTM
 
     num_layers: int = Field(default=2, ge=1)
     hidden_size: int = Field(default=650, ge=1)
@@ -112,20 +110,20 @@ class RecurrentFamily(StatefulFamily):
         plain = self.model_copy(update={"word_dropout": 0.0, "recurrent_dropout": 0.0})
         return plain.layers(vocab_size)
 
-    @abstractmethod
     def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
         """Build the token table and the cells above it."""
+        return Recurrent(self, vocab_size, vocab_multiple)
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
         return CarryingModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the G gates of each layer (RNN: 1, LSTM: 4) over its input of A and its state of D
-        units, and the output: 6·sum of G·D·(A + D), + 6·D·V; the rows that a token multiplies in
-        place of V for classes or a tree. An autoencoder reads twice."""
+        """Count the G gates of each layer over its input of A and its state of D units, and the
+        output: 6·sum of G·D·(A + D), + 6·D·V. An autoencoder reads twice."""
         sizes, reads = self.sizes, 2 if objective is AUTOENCODER else 1
+        gates = 4 if self.cells is nn.LSTM else 1
         cells = sum(D * (A + D) for A, D in itertools.pairwise(sizes))
-        return float(6 * reads * self.gates * cells + 6 * sizes[-1] * self.output.rows(V))
+        return float(6 * reads * gates * cells + 6 * sizes[-1] * self.output.rows(V))
 
 
 class LstmConfig(RecurrentFamily):
@@ -133,7 +131,6 @@ class LstmConfig(RecurrentFamily):
     arXiv:1409.2329, with its output tied."""
 
     objectives: ClassVar = (CAUSAL, AUTOENCODER)
-    gates: ClassVar[int] = 4
 
     year: ClassVar[int] = 2012
     paper: ClassVar[str] = "Sundermeyer et al."
@@ -142,14 +139,11 @@ class LstmConfig(RecurrentFamily):
 
     kind: Literal["lstm"] = "lstm"
 
-    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
-        return Lstm(self, vocab_size, vocab_multiple)
-
 
 class RnnConfig(RecurrentFamily):
     """A simple recurrent network; the defaults are near Mikolov's, with its output tied."""
 
-    gates: ClassVar[int] = 1
+    cells: ClassVar[type[nn.LSTM | nn.RNN]] = nn.RNN
 
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Mikolov et al."
@@ -159,9 +153,6 @@ class RnnConfig(RecurrentFamily):
     kind: Literal["rnn"] = "rnn"
     num_layers: int = Field(default=1, ge=1)
     hidden_size: int = Field(default=200, ge=1)
-
-    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
-        return Rnn(self, vocab_size, vocab_multiple)
 
 
 class RowDropout(nn.Dropout):
@@ -177,21 +168,20 @@ class RowDropout(nn.Dropout):
 class Recurrent(Body):
     """The layers without the output. It ignores segments: the delimiter ends a text."""
 
-    cells: ClassVar[type[nn.LSTM | nn.RNN]]
-    parts: ClassVar[int]  # of a layer's state
-
     # Gradients go back so many tokens; None: to the beginning of the row.
     gradient_length: int | None = None
 
     def __init__(self, config: RecurrentFamily, vocab_size: int, vocab_multiple: int = 1) -> None:
         sizes, bound = config.sizes, config.initializer_range
         super().__init__(vocab_size, sizes[0], config.dropout, vocab_multiple)
+        self.name = config.kind  # pyright: ignore[reportAttributeAccessIssue]
         self.hidden_size, self.width, self.widths = config.hidden_size, sizes[-1], sizes
+        self.parts = 2 if config.cells is nn.LSTM else 1  # of a state: the output, and the cell
         self.dropout = RowDropout(config.dropout)
         self.word_dropout = config.word_dropout
         self.recurrent_dropout = config.recurrent_dropout
         self.layers = nn.ModuleList(
-            self.cells(before, after, batch_first=True)
+            config.cells(before, after, batch_first=True)
             for before, after in itertools.pairwise(sizes)
         )
         draw_uniform(self, bound)
@@ -264,22 +254,6 @@ class Recurrent(Body):
         return parts if self.parts > 1 else parts[0]
 
 
-class Lstm(Recurrent):
-    """An LSTM; its state is the output and the cell of each layer."""
-
-    name: ClassVar[str] = "lstm"
-    cells = nn.LSTM
-    parts = 2
-
-
-class Rnn(Recurrent):
-    """A simple recurrent network; its state is the output of each layer."""
-
-    name: ClassVar[str] = "rnn"
-    cells = nn.RNN
-    parts = 1
-
-
 class RecurrentForPretraining(NextWordModel):
     """The layers with their output, tied or not, and a bias."""
 
@@ -313,8 +287,7 @@ class Autoencoder(RecurrentForPretraining):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, rows: DocumentRows[Tensor]
     ) -> TokenSums:
-        """Return the summed loss and correct predictions of all tokens, given those before and the
-        state behind them all."""
+        """Return the sums over all tokens, given those before and the state behind them all."""
         body = self.body
         assert isinstance(body, Recurrent)
         vectors_BTD = body.embed(rows.ids)
@@ -329,10 +302,7 @@ _SPREAD, _HALVED = 5.0, 0.05  # of the lengths of spans; how often half the leng
 
 
 class AwdLstmConfig(RecurrentFamily):
-    """An AWD-LSTM; the defaults are those of the paper for the Penn Treebank, 24.2 M parameters for
-    10,000 words."""
-
-    gates: ClassVar[int] = 4
+    """An AWD-LSTM; the defaults are the paper's for the Penn Treebank, 24.2 M parameters."""
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Merity et al.; Howard & Ruder"
@@ -377,10 +347,8 @@ class AwdLstmConfig(RecurrentFamily):
         return AwdLstm(self, vocab_size, vocab_multiple)
 
 
-class AwdLstm(Lstm):
+class AwdLstm(Recurrent):
     """The layers without the output."""
-
-    name: ClassVar[str] = "awd_lstm"
 
     def __init__(self, config: AwdLstmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(config, vocab_size, vocab_multiple)

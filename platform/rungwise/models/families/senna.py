@@ -84,15 +84,14 @@ class SennaConfig(LayeredFamily):
         return SennaModel(model, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the hidden layer of a window, its part of the other word, and both scores:
-        6·(N·M·D + M·D + 2·D)."""
+        """Count the hidden layer, its part of the other word, and both scores: 6·(N·M·D + M·D +
+        2·D)."""
         D = self.hidden_size
         return float(6 * D * ((self.window + 1) * self.embedding_size + 2))
 
 
 class Senna(ContextBody):
-    """Word vectors and the hidden layer. It ignores segments: the delimiter ends a text. Weights
-    are drawn with the variance of 1 / fan-in."""
+    """Word vectors and the hidden layer, drawn with the variance of 1 / fan-in."""
 
     name: ClassVar[str] = "senna"
     causal = False

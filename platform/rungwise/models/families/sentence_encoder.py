@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.tokens import SpecialIds
@@ -158,9 +159,8 @@ class SentenceEncoderConfig(LayeredFamily):
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the G gates of the first layer and those above, of d directions: 6·G·(M·D + D²/d)
-        and 6·G·(D² + D²/d), or the blocks, once for each encoder; for each sentence written the
-        decoder's gates and the output: 6·3·(M + 2·D)·D + 6·D·V. Work per sentence and per pair of
-        sentences is not counted, that of `words` among it."""
+        and 6·G·(D² + D²/d), or the blocks, once for each encoder; for each sentence written 6·3·(M
+        + 2·D)·D + 6·D·V. Work per sentence and per pair is not counted."""
         D, E = self.hidden_size, self.embedding_size
         (head, *others) = _heads(objective, self)
         # The steps of a mixture differ: only one encoder is counted.
@@ -333,19 +333,17 @@ class SentenceVectorModel:
 
     @torch.no_grad()
     def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return the vectors (N, E) of texts: of one encoder, or of both, each of length 1. A text
-        of no tokens is zeros."""
+        """Return the vectors (N, E) of texts, of both encoders if there are two; zeros for no
+        tokens."""
         encoders = [each for each in (self.module.body, self.module.other) if each is not None]
         device = next(self.module.parameters()).device
         parts, places = [], []
         by_length = sorted((n for n in range(len(texts)) if texts[n]), key=lambda n: len(texts[n]))
         for begin in range(0, len(by_length), _SENTENCES_AT_ONCE):
             part = by_length[begin : begin + _SENTENCES_AT_ONCE]
-            lengths_N = torch.tensor([len(texts[n]) for n in part])
-            ids_NL = torch.zeros(len(part), int(lengths_N.max()), dtype=torch.int64)
-            for row, n in enumerate(part):
-                ids_NL[row, : len(texts[n])] = torch.tensor(texts[n])
-            vectors = [encoder(ids_NL.to(device), lengths_N.to(device)) for encoder in encoders]
+            lengths_N = torch.tensor([len(texts[n]) for n in part], device=device)
+            rows = [torch.tensor(texts[n], device=device) for n in part]
+            vectors = [encoder(pad_sequence(rows, True), lengths_N) for encoder in encoders]
             if len(encoders) > 1:
                 vectors = [functional.normalize(each) for each in vectors]
             parts.append(torch.cat(vectors, dim=1).float().cpu().numpy())
@@ -359,7 +357,6 @@ class SentenceVectorModel:
     def word_layers(
         self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
     ) -> NDArray[np.float32]:
-        """Return the vectors (K, N, E); see `ContextWordVectors`."""
         encoder = LayeredEncoder(self.module.body, None, 0)
         return EncodedWords(encoder, None, None).word_layers(texts, words)
 
