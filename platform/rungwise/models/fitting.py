@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import field_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
@@ -125,14 +124,6 @@ class Fitting(Config):
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
         """Raise ConfigError if `model` cannot be fitted this way on these machines."""
-
-    @field_validator("objective", mode="before")
-    @classmethod
-    def _plain_name(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            name = value.get("kind", "mlm_nsp")
-            raise ValueError(f"expected a plain name, objective: {name}, found {dict(value)}")
-        return value
 
 
 class ArrayModel(Protocol):

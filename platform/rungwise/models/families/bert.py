@@ -71,9 +71,10 @@ class EncoderFamily(TransformerFamily):
     def head(self, vocab_size: int) -> "MlmHead":
         """Build the head for tokens, without the weights that `initialise` draws."""
 
-    @abstractmethod
     def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
         """Build the model that predicts masked tokens, and pairs if the family can."""
+        body = self.stack(vocab_size, vocab_multiple, causal=False)
+        return MaskedOutput(self, body, self.head(vocab_size))
 
     def next_token(self, vocab_size: int, vocab_multiple: int) -> nn.Module:
         """Build the model that predicts the next token."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import DataError
 from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Modules, read_rotary_base
-from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reading_direction
+from rungwise.models.families.bert import EncoderFamily, MlmHead, reading_direction
 from rungwise.models.losses.masked_variants import HYBRID, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
 from rungwise.models.losses.text_vectors import TEXT_VECTORS
@@ -81,10 +81,6 @@ class ModernBertConfig(EncoderFamily):
     def head(self, vocab_size: int) -> MlmHead:
         epsilon = self.layer_norm_epsilon
         return MlmHead(self.hidden_size, vocab_size, biases=False, epsilon=epsilon)
-
-    def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
-        body = self.stack(vocab_size, vocab_multiple, causal=False)
-        return MaskedOutput(self, body, self.head(vocab_size))
 
 
 class ModernBert(TransformerBody):

@@ -43,6 +43,7 @@ from rungwise.models.transformer.block import (
     Pooling,
     Transformer,
     draw_uniform,
+    gather_positions,
     initialise,
     pool,
     sinusoid_positions,
@@ -244,9 +245,9 @@ class SentenceBody(Body):
         for layer in self.layers:
             outputs = []
             for number, cells in enumerate(layer):  # pyright: ignore[reportArgumentType]
-                read_BTD = _rotate(states[-1], turned_BT) if number else states[-1]
+                read_BTD = gather_positions(states[-1], turned_BT) if number else states[-1]
                 output_BTD = cells(read_BTD)[0]
-                outputs.append(_rotate(output_BTD, turned_BT) if number else output_BTD)
+                outputs.append(gather_positions(output_BTD, turned_BT) if number else output_BTD)
             states.append(torch.cat(outputs, dim=2))
         return states
 
@@ -257,10 +258,6 @@ class SentenceBody(Body):
             return [[self.token_embedding], *above]
         layers = [] if self.feeds_forward else self.layers
         return [[self.token_embedding], *([layer] for layer in layers)]
-
-
-def _rotate(states_BTD: Tensor, turned_BT: Tensor) -> Tensor:
-    return states_BTD.gather(1, turned_BT[:, :, None].expand_as(states_BTD))
 
 
 class Writer(nn.Module):
