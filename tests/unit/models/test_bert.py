@@ -164,16 +164,6 @@ def test_padding_changes_nothing(lengths, extra, seed):
         torch.testing.assert_close(logits.nsp[row], alone.nsp[0], atol=1e-5, rtol=1e-5)
 
 
-def test_dropout_is_off_unless_asked_for_and_off_in_evaluation():
-    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
-    model = Bert(SMALL, VOCAB_SIZE).train()
-    assert torch.equal(model.encode(ids_BT), model.encode(ids_BT))
-    model = Bert(SMALL.model_copy(update={"dropout": 0.1}), VOCAB_SIZE).train()
-    assert not torch.allclose(model.encode(ids_BT), model.encode(ids_BT))
-    model.eval()
-    assert torch.equal(model.encode(ids_BT), model.encode(ids_BT))
-
-
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
 @pytest.mark.parametrize("layers", [1, 3])
 def test_chosen_positions_have_the_states_and_gradients_of_a_whole_layer(kind, layers):
