@@ -1,5 +1,5 @@
-"""ModernBERT, Llama and Qwen3 of transformers under our names: same logits, same gradients, in
-float32 to 1e-5, in and out again.
+"""GPT-2, GPT-1, ModernBERT, Llama and Qwen3 of transformers under our names: same logits, same
+gradients, in float32 to 1e-5, in and out again.
 
 Every weight is random, so that none can sit in the wrong place unseen. Shapes: B batch, T sequence,
 V vocabulary.
@@ -19,6 +19,7 @@ from rungwise.core.errors import DataError
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
+from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.hugging_face import export_model, load_model
 from tests.small_models import shaken
@@ -35,7 +36,18 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+GPT_SIZES: dict[str, Any] = {
+    "vocab_size": V,
+    "n_embd": 48,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 64,
+}
 MODELS = {
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**GPT_SIZES, bos_token_id=0, eos_token_id=0)
+    ),
+    "gpt1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**GPT_SIZES)),
     # Five layers: global, two local, global, local; the window is shorter than a row.
     "modernbert": lambda: transformers.ModernBertForMaskedLM(
         transformers.ModernBertConfig(
@@ -75,7 +87,7 @@ def theirs(request):
 
 def logits_of(model, ids_BT, lengths_B):
     """Ours at every position."""
-    if hasattr(model, "llama"):
+    if hasattr(model, "logits"):
         return model.logits(ids_BT)
     positions_BT = torch.arange(ids_BT.shape[1]).expand_as(ids_BT)
     return model(MaskedBatch.to_predict(ids_BT, None, lengths_B, positions_BT)).mlm
@@ -108,6 +120,23 @@ def test_what_comes_in_has_the_same_logits_and_gradients(theirs, tmp_path, padde
         torch.testing.assert_close(
             parameter.grad, expected, **TOLERANCE, msg=lambda m, name=name: name + m
         )
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt1"])
+@torch.no_grad()
+def test_packed_documents_are_theirs_one_by_one(name, tmp_path):
+    theirs = shaken(MODELS[name](), 0.1).eval()
+    theirs.save_pretrained(tmp_path)
+    config, state = load_model(tmp_path)
+    model: Any = config.build(V, config.objectives[0]).eval()
+    model.load_state_dict(state)
+    ids_BT = torch.randint(V, (1, 18))
+    document_BT = torch.tensor([[0] * 5 + [1] * 12 + [2]])
+    positions_BT = torch.tensor([[*range(5), *range(12), 0]])
+    packed = model.logits(ids_BT, Boundaries(document_BT, positions_BT))
+    for columns in (slice(0, 5), slice(5, 17), slice(17, 18)):
+        expected = theirs(input_ids=ids_BT[:, columns]).logits
+        torch.testing.assert_close(packed[:, columns], expected, **TOLERANCE)
 
 
 @torch.no_grad()

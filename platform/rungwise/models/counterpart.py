@@ -3,8 +3,7 @@
     names    gpt.transformer.blocks.{}.mlp.expand  <->  transformer.h.{}.mlp.c_fc
     sizes    num_layers                            <->  n_layer
 
-A family that they have too returns its counterparts (`Family.counterparts`), one for each
-`model_type`. serving/hugging_face reads and writes folders by them and knows no family.
+serving/hugging_face reads and writes folders by `Family.counterparts` and knows no family.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Queries about devices, in one place so that tests without a GPU can replace them.
-
-Modules of the right shapes, without memory for their weights: to count, name and ask them.
-"""
+"""Queries about devices, in one place so that tests without a GPU can replace them."""
 
 import contextlib
 import ctypes
@@ -40,14 +37,14 @@ def is_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
+def _find_libc_function(name: str) -> Any:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
 def keep_freed_memory() -> None:
     """Let the process keep freed CPU memory for later tensors. glibc returns large blocks to the
-    system at once, and every step then waits for zeroed pages. Does nothing with another C
-    library."""
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    system at once, and every step then waits for zeroed pages."""
+    if (mallopt := _find_libc_function("mallopt")) is not None:
         mallopt(_MMAP_THRESHOLD, 1 << 30)
         mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
         # Any thread but the first, such as those in which Ray trains, allocates from pieces of 64
@@ -64,10 +61,7 @@ def use_threads(cpus: float) -> None:
 def return_freed_memory() -> None:
     """Return memory that `keep_freed_memory` kept, at the end of a task."""
     gc.collect()
-    if sys.platform != "linux":
-        return
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    if (trim := _find_libc_function("malloc_trim")) is not None:
         trim(0)
 
 

@@ -1,10 +1,7 @@
-"""The interface of a model family.
+"""The interface of a model family: a config with the sizes, derived from `Family`, and the modules
+it builds, in one file. The platform uses families only through it.
 
-A family is one file: a config with the sizes, derived from `Family` or `TransformerFamily`, and the
-modules it builds. The platform uses families only through this interface.
-
-What `Family.suggest` returns are rough rules of benchmarks/tuning.py (docs/results/tuning.md): a
-small text is read more often and in smaller steps than in the papers.
+`Family.suggest` returns rough rules of benchmarks/tuning.py (docs/results/tuning.md).
 """
 
 import math
@@ -28,17 +25,15 @@ from rungwise.models.transformer.body import Body, OnBody, TokenOutput
 
 LITTLE = 10_000_000  # tokens of a text or a run that are few
 _OPERATIONS = 4e10  # of a model, a second of a core with bfloat16
-_LEAST_OPERATIONS = (
-    3e6  # a token: a model of fewer, with classes of words, spends its time elsewhere
-)
+# of a token: a model of fewer, with classes of words, spends its time elsewhere
+_LEAST_OPERATIONS = 3e6
 _LEAST_STEPS = 300
 _ROWS_OF_MORE = 32  # at the least, of a longer run
 ROW, MASKED = 64, 0.3  # tokens of a row, and the share of them that is masked
 
 
 class Size(NamedTuple):
-    """The tokens to train on, those of the vocabulary, the seconds on so many cores, and the
-    documents, if known."""
+    """What there is to train on, and with; `seconds` are those of so many workers."""
 
     tokens: int
     vocabulary: int
@@ -58,8 +53,7 @@ class Steps(NamedTuple):
 
 
 def suggest_steps(size: Size, operations: float, steps: Steps) -> dict[str, Any]:
-    """Suggest steps for a model of so many operations a token: as many as the seconds are enough
-    for, and as its passes over the text."""
+    """Suggest as many steps as the seconds allow at so many operations a token, and the passes."""
     affordable = size.seconds * size.workers * _OPERATIONS / max(operations, _LEAST_OPERATIONS)
     tokens = min(affordable, steps.passes * size.tokens)
     rows = steps.rows if tokens < LITTLE else max(steps.rows, _ROWS_OF_MORE)
@@ -72,14 +66,13 @@ def suggest_steps(size: Size, operations: float, steps: Steps) -> dict[str, Any]
 
 
 def suggest_passes(size: Size, a_second: float, most: float) -> int:
-    """The passes over the text that the seconds are enough for at so many tokens each on a core, at
-    least 1 and at most `most`."""
+    """Return the passes for which the seconds are enough at so many tokens a second on a core."""
     return max(1, round(min(most, size.seconds * size.workers * a_second / max(1, size.tokens))))
 
 
 class Family(Config):
     """A kind of model with its sizes; each subclass has a literal `kind` with its default. What a
-    family leaves out raises ConfigError naming `model.kind` and what was asked."""
+    family leaves out raises ConfigError naming `model.kind`."""
 
     kind: Any
     year: ClassVar[int]  # of the paper, the place of the rung in history
@@ -116,12 +109,12 @@ class Family(Config):
     @property
     def depth(self) -> int:
         """Blocks whose activations backward needs, for the memory estimate."""
-        self._lacks("layers")
+        return getattr(self, "num_layers", 1)
 
     @property
     def width(self) -> int:
         """Hidden units of a block, for the memory estimate."""
-        self._lacks("layers")
+        return getattr(self, "hidden_size", 1)
 
     @abstractmethod
     def describe(self) -> str:
@@ -132,8 +125,8 @@ class Family(Config):
         return self.page
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        """Build the model that the objective trains, with random weights from PyTorch's generator.
-        `vocab_multiple`: see `Body`."""
+        """Build the model that the objective trains, with random weights. `vocab_multiple`: see
+        `Body`."""
         self._lacks("weights that are learnt by gradient")
 
     def encoder(
@@ -151,18 +144,15 @@ class Family(Config):
         return False
 
     def suggest(self, size: Size) -> dict[str, Any]:
-        """Return keys of `model` and `pretrain`, with dots, that suit this size of text and time;
-        {} if there is nothing to choose."""
+        """Return keys of `model` and `pretrain`, with dots, that suit this text and time."""
         return {}
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the floating-point operations per token of a training step, forward and backward: 6
         per weight of each matrix that multiplies the token (2 forward, 4 backward), and attention.
-        V is the vocabulary without padding, T the row length, M the masked tokens per row. Not
-        counted: embedding look-ups, biases, norms, element-wise operations, softmax, the optimizer,
-        recomputation. The count depends on the model only, to compare implementations: the last MLP
-        counts at every position, although masked objectives compute it only where they predict (4 %
-        of BERT base at length 128)."""
+        V is the vocabulary without padding, T the row length, M the masked tokens per row. Left
+        out are look-ups, element-wise operations, the optimizer and recomputation. The last MLP
+        counts at every position, although masked objectives compute it only where they predict."""
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:
@@ -190,18 +180,9 @@ class Family(Config):
 
 
 class LayeredFamily(Family):
-    """A family with states of tokens, to fine-tune and to probe. The keys `num_layers` and
-    `hidden_size`, where it has them, are its depth and its width."""
+    """A family with states of tokens, to fine-tune and to probe."""
 
     suggested_steps: ClassVar[Steps | None] = None
-
-    @property
-    def depth(self) -> int:
-        return getattr(self, "num_layers", 1)
-
-    @property
-    def width(self) -> int:
-        return getattr(self, "hidden_size", 1)
 
     def suggest(self, size: Size) -> dict[str, Any]:
         if self.suggested_steps is None:
@@ -337,8 +318,6 @@ class TransformerFamily(LayeredFamily):
 
             6·L·(4·D² + 2·D·I) + 12·L·D·T
 
-        with I the intermediate size: the matrices, and the two products of attention over all
-        pairs of positions. Causal attention counts half, because a causal kernel skips the future.
-        Boundaries inside a row are ignored.
-        """
+        with I the intermediate size. Causal attention counts half, because a causal kernel skips
+        the future. Boundaries inside a row are ignored."""
         return sum(layer.flops(T, causal) for layer in self.blocks())

@@ -7,8 +7,6 @@
                    SolvedFamily     the same sums, from which all follows at once
                    RefiningFamily   what is counted, and vectors that are given
 
-Text comes as `TokenisedText`, with the bounds of its documents and their numbers in the split.
-
 V vocabulary, U units of a text: sentences or documents
 """
 
@@ -17,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import field_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
@@ -70,9 +67,8 @@ def fill_arrays(create: Create, tensors: Weights) -> Weights:
 
 
 class Fitting(Config):
-    """A way in which the weights of a family come about: the block `pretrain` of a recipe.
-    `objective` is the name of one of the family's; null stands for its first, which takes its place
-    as soon as the family is known (training/fit_config.py)."""
+    """A way in which the weights of a family come about: the block `pretrain` of a recipe. An
+    `objective` of null becomes the first of the family (training/fit_config.py)."""
 
     kind: Any
     objective: str | None = None  # one of the model's objectives; null: its first
@@ -129,14 +125,6 @@ class Fitting(Config):
     def check(self, model: Family, compute: ComputeConfig) -> None:
         """Raise ConfigError if `model` cannot be fitted this way on these machines."""
 
-    @field_validator("objective", mode="before")
-    @classmethod
-    def _plain_name(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            name = value.get("kind", "mlm_nsp")
-            raise ValueError(f"expected a plain name, objective: {name}, found {dict(value)}")
-        return value
-
 
 class ArrayModel(Protocol):
     """A trained model made of arrays."""
@@ -177,8 +165,7 @@ class CountedFamily(TabledFamily, Protocol):
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
     ) -> Weights:
-        """Estimate the arrays of the model from all counts. Raises DataError if the corpus is too
-        small."""
+        """Estimate the arrays of the model. Raises DataError if the corpus is too small."""
         ...
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> Any:
@@ -194,8 +181,7 @@ class WeightedFamily(Protocol):
     """A family whose weights are learnt in rounds."""
 
     def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
-        """Return the weights before the first round, for a training split of so many documents; a
-        token whose count is 0 is left out."""
+        """Return the weights before the first round; a token whose count is 0 is left out."""
         ...
 
     def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> ArrayModel:
@@ -290,15 +276,15 @@ class SolvedFamily(CooccurrenceFamily, Protocol):
     def solve(
         self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int
     ) -> "Solution":
-        """Return the vectors of a training split of so many documents; a token whose count is 0 is
-        left out. Raises DataError if the cells are too few."""
+        """Return the vectors; a token of count 0 is left out. Raises DataError for too few
+        cells."""
         ...
 
 
 @runtime_checkable
 class RefiningFamily(CooccurrenceFamily, Protocol):
-    """One whose model is calculated from all cells and from vectors that are given, those of
-    the step before. `vectors_by_default` is such a step."""
+    """One whose model is calculated from all cells and from the vectors of the step before, by
+    default `vectors_by_default`."""
 
     vectors_by_default: ClassVar[Mapping[str, Any]]
 

@@ -1,14 +1,11 @@
 """Counts in sorted arrays, which sum to the same bytes in any grouping, and the n-gram model.
 
 Only n-grams of the highest order are counted. Those that begin a sentence are padded with start
-symbols: `<s> <s> a b` stands for `<s> a b`, so the table determines every lower order. Rows are
-sorted by their last token, then by the one before and so on, so the n-grams of any lower order are
-runs of rows.
+symbols: `<s> <s> a b` stands for `<s> a b`, so the table determines every lower order, whose
+n-grams are runs of rows: rows are sorted by their last token, then by the one before and so on.
 
 The model is a trie: an n-gram of order n has the key `context * V + word`, where `context` is the
-index of its first n - 1 tokens in order n - 1; unigrams are indexed by id. Scoring finds the n-gram
-that ends at each position for n = 1, 2, ... with one binary search per level, for all positions at
-once.
+index of its first n - 1 tokens in order n - 1; unigrams are indexed by id.
 
 N n-grams or keys, O order, V vocabulary
 """
@@ -26,6 +23,7 @@ from rungwise.core.tokens import SpecialIds, TokenisedText
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Ids = NDArray[np.unsignedinteger]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +38,8 @@ class Table:
 
 
 def count_ngrams(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> Table:
-    """Count the n-grams of `order` in one shard of sentences, each closed by the end symbol. Raises
-    DataError if a sentence contains the start symbol."""
+    """Count the n-grams of `order` in sentences, each closed by the end symbol. Raises DataError if
+    one contains the start symbol."""
     if (ids == start_id).any():
         raise DataError(
             f"expected no start symbol (id {start_id}) inside a sentence, found one at token "
@@ -126,9 +124,6 @@ def sum_runs(values: NDArray[np.int64], starts: NDArray[np.intp]) -> NDArray[np.
     return np.add.reduceat(values, starts) if len(starts) else values[:0]
 
 
-Floats = NDArray[np.float64]
-
-
 def find_ngrams(
     ngrams: NDArray[np.integer], keys: Sequence[NDArray[np.int64]], vocab_size: int, first: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -164,10 +159,9 @@ class NgramLanguageModel:
         return len(self.ngram_log_probabilities)
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Return the natural log-probability of each token, given those before it in its text. The
-        context restarts at the beginning of a text and after an end symbol inside it. Append the
-        end symbol to have it predicted. Raises DataError for the start symbol and for a token
-        outside the vocabulary."""
+        """Return the natural log-probability of each token, given those before it in its text and
+        after the last end symbol in it. Append the end symbol to have it predicted. Raises
+        DataError for the start symbol and for a token outside the vocabulary."""
         lengths = np.array([len(text) for text in texts], np.int64)
         ids = np.concatenate([np.empty(0, np.int64), *(np.asarray(t, np.int64) for t in texts)])
         begins = np.zeros(len(ids), bool)
@@ -203,22 +197,17 @@ class NgramLanguageModel:
         return np.split(scores[inside], np.cumsum(lengths)[:-1]) if len(texts) else []
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the model as named arrays, for safetensors."""
-        tensors: dict[str, NDArray[Any]] = {
+        """Return named arrays, for safetensors; `from_tensors` is the inverse."""
+        return {
             "vocabulary": np.array([self.vocab_size, self.start_id]),
             "discounts": self.discounts,
+            **{f"keys.{n}": keys for n, keys in enumerate(self.keys, 2)},
+            **{f"log_probabilities.{n}": x for n, x in enumerate(self.ngram_log_probabilities, 1)},
+            **{f"log_backoffs.{n}": weights for n, weights in enumerate(self.log_backoffs, 1)},
         }
-        for name, first, arrays in (
-            ("keys", 2, self.keys),
-            ("log_probabilities", 1, self.ngram_log_probabilities),
-            ("log_backoffs", 1, self.log_backoffs),
-        ):
-            tensors |= {f"{name}.{order}": array for order, array in enumerate(arrays, first)}
-        return tensors
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> "NgramLanguageModel":
-        """Restore a model from `to_tensors`."""
         vocab_size, start_id = tensors["vocabulary"].tolist()
         orders = range(1, len(tensors["discounts"]) + 1)
         return cls(
@@ -263,9 +252,8 @@ def count_neighbours(
     counts_V: NDArray[np.int64],
     amounts: Sequence[int],
 ) -> SparseSums:
-    """Count pairs of words between two of the bounds; two at distance d, up to the length of
-    `amounts`, add `amounts[d - 1]` to the key row·V + column with row ≤ column. Words with a count
-    of 0 are removed first."""
+    """Count pairs of words between two of the bounds; two at distance d add `amounts[d - 1]` to the
+    key row·V + column with row ≤ column. Words with a count of 0 are removed first."""
     is_frequent = counts_V[text.ids] > 0
     words = text.ids[is_frequent].astype(np.int64)
     unit = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))[is_frequent]

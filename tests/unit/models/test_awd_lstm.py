@@ -209,24 +209,3 @@ def test_a_document_is_written_from_its_own_last_state() -> None:
 
 
 _KEYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
-
-def test_copying_digits_can_be_learnt_and_the_classifier_starts_from_its_weights() -> None:
-    torch.manual_seed(0)
-    config = LstmConfig(num_layers=1, hidden_size=64, initializer_range=0.1)
-    model = config.build(10, AUTOENCODER)
-    rows = DocumentRows(torch.randint(10, (64, 3)), torch.full((64,), 3))
-    optimizer = torch.optim.Adam(model.parameters(), 0.02)
-    loss = torch.tensor(9.0)
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss = AUTOENCODER(model, rows).loss()
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.1
-    encoder = config.encoder(AUTOENCODER, 10, 0.1, new_tokens=3)
-    encoder.load(model.state_dict())
-    for name, value in encoder.state_dict().items():
-        torch.testing.assert_close(
-            value[:10] if "embedding" in name else value, model.state_dict()[name]
-        )

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.core.configuration.config import validate
@@ -116,13 +115,6 @@ def test_the_two_i_of_i_think_therefore_i_am_differ(positions, monkeypatch):
     torch.testing.assert_close(*model.encode(ids_BT)[0, [1, 5]])
 
 
-def test_no_segments_means_all_are_the_first():
-    model = shaken(Bert(SMALL, VOCAB_SIZE))
-    ids_BT = torch.randint(VOCAB_SIZE, (2, 6))
-    torch.testing.assert_close(model.encode(ids_BT), model.encode(ids_BT, torch.zeros_like(ids_BT)))
-    assert not torch.allclose(model.encode(ids_BT), model.encode(ids_BT, torch.ones_like(ids_BT)))
-
-
 # The start: B6, B7.
 
 
@@ -137,26 +129,6 @@ def test_the_start_is_a_cut_normal_with_zero_biases():
             assert not parameter.any(), name
         elif "norm" in name:
             assert bool((parameter == 1).all()), name
-
-
-def test_the_output_shares_the_embedding_and_has_its_own_bias():
-    model = BertForPretraining(SMALL, VOCAB_SIZE)
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if VOCAB_SIZE in p.shape}
-    assert shapes == {"bert.token_embedding.weight": (VOCAB_SIZE, 32), "mlm.bias": (VOCAB_SIZE,)}
-    assert not model.mlm.bias.any()
-    # The bias is of the output alone: it moves logits and leaves the hidden states.
-    ids_BT, positions_BM = torch.randint(VOCAB_SIZE, (2, 6)), torch.tensor([[1], [2]])
-    hidden, logits = (
-        model.bert.encode(ids_BT),
-        model(MaskedBatch.to_predict(ids_BT, None, None, positions_BM)).mlm,
-    )
-    with torch.no_grad():
-        model.mlm.bias[3] = 1.0
-    moved = model(MaskedBatch.to_predict(ids_BT, None, None, positions_BM)).mlm - logits
-    torch.testing.assert_close(
-        moved, functional.one_hot(torch.tensor(3), VOCAB_SIZE).expand(2, 1, -1) * 1.0
-    )
-    assert torch.equal(model.bert.encode(ids_BT), hidden)
 
 
 # Padding and direction: B9.
@@ -190,33 +162,6 @@ def test_padding_changes_nothing(lengths, extra, seed):
         alone = model(MaskedBatch.to_predict(alone_ids, alone_segments, None, positions_BM[[row]]))
         torch.testing.assert_close(logits.mlm[row], alone.mlm[0], atol=1e-4, rtol=1e-5)
         torch.testing.assert_close(logits.nsp[row], alone.nsp[0], atol=1e-5, rtol=1e-5)
-
-
-def test_no_lengths_builds_no_mask(monkeypatch):
-    masks = []
-    real = functional.scaled_dot_product_attention
-
-    def spy(*tensors, attn_mask, **options):
-        masks.append(attn_mask)
-        return real(*tensors, attn_mask=attn_mask, **options)
-
-    monkeypatch.setattr(functional, "scaled_dot_product_attention", spy)
-    model = Bert(SMALL, VOCAB_SIZE)
-    ids_BT = torch.zeros(2, 6, dtype=torch.int64)
-    model.encode(ids_BT)
-    assert masks == [None, None]
-    model.encode(ids_BT, None, torch.tensor([6, 4]))
-    assert masks[2].tolist() == [[[[True] * 6]], [[[True] * 4 + [False] * 2]]]
-
-
-def test_dropout_is_off_unless_asked_for_and_off_in_evaluation():
-    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
-    model = Bert(SMALL, VOCAB_SIZE).train()
-    assert torch.equal(model.encode(ids_BT), model.encode(ids_BT))
-    model = Bert(SMALL.model_copy(update={"dropout": 0.1}), VOCAB_SIZE).train()
-    assert not torch.allclose(model.encode(ids_BT), model.encode(ids_BT))
-    model.eval()
-    assert torch.equal(model.encode(ids_BT), model.encode(ids_BT))
 
 
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])

@@ -79,17 +79,3 @@ def test_each_word_is_predicted_from_its_past_and_a_mix_of_the_source() -> None:
     assert losses.count.item() == 11
     torch.testing.assert_close(shares_BTS.sum(2), torch.ones(3, 7))
     assert (shares_BTS[1, :, 2:] == 0).all(), "padding"
-
-
-def test_copying_a_text_can_be_learnt_by_attention() -> None:
-    torch.manual_seed(2)
-    model = built(hidden_size=16, embedding_size=16, initializer_range=0.15).train()
-    optimizer = torch.optim.Adam(model.parameters(), 0.02)
-    loss = torch.tensor(9.0)
-    for _ in range(120):
-        ids_BT = torch.randint(V, (32, 1, 4)).expand(-1, 2, -1)
-        optimizer.zero_grad()
-        loss = TRANSLATION(model, TextPairs(ids_BT, torch.full((32, 2), 4))).loss()
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.5, "of new texts"

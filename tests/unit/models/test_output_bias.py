@@ -24,6 +24,7 @@ STACK = SMALL | {"num_heads": 2, "intermediate_size": 32, "max_position_embeddin
 WORDS = {"embedding_size": 16, "initializer_range": 1e-4}
 CLASSES = {"output": {"kind": "classes"}}
 TREE = {"output": {"kind": "tree"}}
+TWO_TREES = {"output": {"kind": "tree", "shape": "adaptive", "overlap": 0.3}}
 RUNS = {"sentences": 4, "sentence_length": 8}
 SENTENCES = SMALL | WORDS | {"classifier_size": 8}
 FILTERS = {"filters": [[1, 4], [2, 4]], "character_size": 4, "max_characters": 6, "num_highways": 1}
@@ -34,12 +35,7 @@ CASES: list[tuple[str, str, str | None, dict[str, Any]]] = [
     ("nnlm", "causal", None, WORDS | {"hidden_size": 8} | TREE),
     ("log_bilinear", "causal", None, WORDS),
     ("log_bilinear", "causal", None, WORDS | CLASSES),
-    (
-        "log_bilinear",
-        "causal",
-        None,
-        WORDS | {"output": {"kind": "tree", "shape": "adaptive", "overlap": 0.3}},
-    ),
+    ("log_bilinear", "causal", None, WORDS | TWO_TREES),
     ("rnn", "causal", None, SMALL),
     ("rnn", "causal", None, SMALL | CLASSES),
     ("lstm", "causal", None, SMALL),

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from rungwise.instances.batch import CausalBatch, document_starts
-from rungwise.models.transformer.attention import WHOLE, Boundaries, Documents, visible_keys
 from tests.small_models import (
     KINDS,
     gradient,
@@ -83,19 +82,6 @@ def test_variable_lengths_give_the_loss_and_the_gradient_of_the_dense_mask(
         sums.loss().backward()
         found.append((sums.total.detach(), sums.correct, gradient(model)))
     torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-10)
-
-
-def test_no_mask_is_built_where_documents_can_be_told() -> None:
-    lengths_B = torch.tensor([3, 4, 1])
-    told = visible_keys(4, lengths_B, WHOLE, causal=False, varlen=True)
-    assert isinstance(told, Documents)
-    assert (told.starts.tolist(), told.longest) == ([0, 3, 4, 8, 8, 9, 12], 4)
-    assert told.starts.dtype == torch.int32
-    document_BT = torch.tensor([[0, 0, 1, 1]])
-    starts = torch.tensor([0, 2, 4], dtype=torch.int32)
-    told = visible_keys(4, None, Boundaries(document_BT, None, starts), causal=True, varlen=True)
-    assert isinstance(told, Documents)
-    assert told.starts is starts
 
 
 @pytest.fixture(autouse=True)

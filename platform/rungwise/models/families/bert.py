@@ -5,13 +5,9 @@ Understanding", arXiv:1810.04805), after google-research/bert.
         ──> hidden (B, T, D) ──┬──> masked positions ──> MLM logits (B, M, V), embedding tied
                                └──> [CLS] ──> pooler, tanh ──> NSP logits (B, 2)
 
-MLM logits are computed at the masked positions only: 15 % of the largest matrix product. Classes of
-NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers swap them). Sentence order has
-the same head: 0 swapped, 1 in order (Lan et al. 2020, arXiv:1909.11942).
-
-The ablation "LTR & No NSP" (the BERT paper, table 5) differs from "No NSP" in two ways: attention
-is causal, and every position predicts the next token. Body and MLM head keep their modules and
-names. There is no pooler, because [CLS] sees only itself.
+Classes of NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers swap them), those
+of sentence order 0 swapped and 1 in order. The ablation "LTR & No NSP" (table 5) has causal
+attention, predicts the next token at every position, and has no pooler: [CLS] sees only itself.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
@@ -75,9 +71,10 @@ class EncoderFamily(TransformerFamily):
     def head(self, vocab_size: int) -> "MlmHead":
         """Build the head for tokens, without the weights that `initialise` draws."""
 
-    @abstractmethod
     def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
         """Build the model that predicts masked tokens, and pairs if the family can."""
+        body = self.stack(vocab_size, vocab_multiple, causal=False)
+        return MaskedOutput(self, body, self.head(vocab_size))
 
     def next_token(self, vocab_size: int, vocab_multiple: int) -> nn.Module:
         """Build the model that predicts the next token."""
@@ -201,10 +198,9 @@ class Bert(TransformerBody):
         return self.dropout(self.embedding_norm(summed_BTD))
 
     def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
-        """Return the position vectors, (T, D) or (B, T, D). Sinusoids have amplitude 1, fifty times
-        the initial 0.02 of token embeddings, and would drown the tokens in the LayerNorm that
-        follows. They are scaled to `initializer_range`, like a new learned table. (Vaswani et al.
-        multiply the token embeddings by sqrt(D) instead.)"""
+        """Return the position vectors, (T, D) or (B, T, D). Sinusoids have amplitude 1 and would
+        drown the tokens in the LayerNorm that follows: they are scaled to `initializer_range`, like
+        a new table."""
         if self.position_embedding is not None:
             return look_up_positions(self.position_embedding, sequence_length, positions_BT)
         weight = self.token_embedding.weight
@@ -226,8 +222,7 @@ class Bert(TransformerBody):
 
 class MlmHead(nn.Module):
     """Dense, GELU, LayerNorm, then the tied token embedding with an output bias. `input_size` is
-    the hidden size unless states are concatenated (bidirectional.py). `biases` applies to the dense
-    layer and LayerNorm."""
+    the hidden size unless states are concatenated (bidirectional.py)."""
 
     graphs: ClassVar = ("transform",)  # see parallel.py
 
@@ -287,8 +282,7 @@ class MaskedOutput(MaskedHead):
 
 
 class BertForPretraining(MaskedOutput):
-    """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False. The NSP
-    head also serves sentence order. Without it nothing would train a pooler, so there is none."""
+    """BERT with MLM and, with `next_sentence`, a pooler and the head of NSP or sentence order."""
 
     bert: Bert
 

@@ -6,14 +6,11 @@ design (Peters et al. 2018, arXiv:1802.05365) with Transformers, an alternative 
     right to left  b_t reads  targets[t .. T)  = xt+1 .. xT, from the end
     predicts       targets[t] from f_t and b_{t+1}: everything but xt+1 itself
 
-It reads the batches of GPT unchanged and predicts the same tokens. As in ELMo the two directions
-share only the token embedding, which is also the output. They meet only in the head; in BERT both
-sides mix in every layer. The last token of a document has nothing on its right: its b is zero.
+The directions share only the token embedding, which is also the output. The last token of a
+document has nothing on its right: its b is zero. Rows are reversed within their real tokens, so
+that padding stays at the end and a causal kernel needs no mask for it.
 
-Each row is reversed within its real tokens, so that padding stays at the end and a causal kernel
-needs no mask for it. Both directions number positions from the left.
-
-Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
+Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
 from typing import Any, ClassVar, Literal
@@ -116,8 +113,7 @@ class Bidirectional(Body):
         self, ids_BT: Tensor, targets_BT: Tensor, lengths_B: Tensor, where: Boundaries = WHOLE
     ) -> Tensor:
         """Return the states (B, T, 2D) from which each target is predicted: left, then right.
-        `lengths_B` counts the real targets of a row; states at padding are meaningless. `where`
-        describes the ids."""
+        `lengths_B` counts the real targets of a row; `where` describes the ids."""
         left_BTD = self.left_to_right(self.token_embedding(ids_BT), where)
         T = ids_BT.shape[1]
         place_T = torch.arange(T, device=ids_BT.device)
@@ -143,9 +139,9 @@ class Bidirectional(Body):
     def encode_layers(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
-        """Return num_layers + 1 tensors (B, T, 2D), embeddings first, for fine-tuning. At t the
-        left half has read ids[0 .. t] and the right half ids[t ..] from the end. As in ELMo,
-        nothing is predicted, so no token is left out."""
+        """Return num_layers + 1 tensors (B, T, 2D), embeddings first, for fine-tuning. As in ELMo,
+        no token is left out: at t the left half has read ids[0 .. t] and the right half ids[t
+        ..]."""
         B, T = ids_BT.shape
         tokens_BTD = self.token_embedding(ids_BT)
         left = self.left_to_right.layers(tokens_BTD, None)
@@ -170,8 +166,8 @@ class Bidirectional(Body):
 
 
 def reverse_places(sequence_length: int, lengths_B: Tensor) -> Tensor:
-    """Return the position (B, T) of each token after its row is reversed. Token t of n real ones
-    goes to n - 1 - t, padding to the end. It is its own inverse."""
+    """Return the position (B, T) of each token after its row is reversed, padding at the end. It is
+    its own inverse."""
     place_T = torch.arange(sequence_length, device=lengths_B.device)
     place_BT = lengths_B[:, None] - 1 - place_T
     # Not `%`: its ONNX export cannot take a length known only at run time.

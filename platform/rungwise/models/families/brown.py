@@ -1,14 +1,11 @@
-"""Brown clusters as a family: a language model over classes of words, fitted by counting.
+"""Brown clusters as a family: a language model over classes of words, fitted by counting (Brown
+et al. 1992, "Class-Based n-gram Models of Natural Language").
 
     documents ──> n-grams ──> clusters of words ──> P(class | classes before) P(word | class)
 
-Brown et al. 1992, "Class-Based n-gram Models of Natural Language". The clusters are those of
-losses/word_trees.py; their n-grams have modified Kneser-Ney smoothing (kneser_ney.py). Words
-too rare to be clustered, special and unseen tokens share a class, in which a word has the share of
-its count plus 1; the start and the end symbol have a class each.
-
-As a vector, a word is where it stands in the tree: 1 for each prefix of its path of 4, 6, 10 and 20
-bits, as in Turian, Ratinov & Bengio 2010 ("Word Representations").
+Words too rare to be clustered, special and unseen tokens share a class, in which a word has the
+share of its count plus 1; the start and the end symbol have a class each. As a vector, a word is 1
+for each prefix of its path in the tree of 4, 6, 10 and 20 bits (Turian, Ratinov & Bengio 2010).
 
 V vocabulary, C clusters, D prefixes
 """
@@ -64,19 +61,17 @@ class BrownConfig(Family):
         return f"{self.classes} classes of words, order {self.class_order}"
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
-        """Count the n-grams of one shard of documents."""
         return ngram_model.count_documents(text, special, self.class_order)
 
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
     ) -> Weights:
-        """Estimate the arrays of the model; see `estimate_model`."""
         table = merge_parts(parts, tasks, self.merge)
         return fill_arrays(create, self.estimate_model(table, vocab_size, special).to_tensors())
 
     def estimate_model(self, table: Table, vocab_size: int, special: SpecialIds) -> "ClassModel":
-        """Cluster the words, and estimate the model of their classes. Raises DataError if there are
-        too few."""
+        """Cluster the words, and estimate the model of their classes. Raises DataError for too
+        few."""
         start, end = special.require("cls", "end")
         left, right = table.ngrams[:, -2].astype(np.int64), table.ngrams[:, -1].astype(np.int64)
         occurrences_V = np.bincount(right, table.counts, vocab_size).astype(np.int64)
@@ -109,7 +104,6 @@ class BrownConfig(Family):
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> "ClassModel":
-        """Restore a model from `to_tensors`."""
         return ClassModel.from_tensors(tensors, self.classes + 2)
 
     def text_file(self, model: "ClassModel", words: Sequence[str], special: SpecialIds) -> TextFile:

@@ -1,16 +1,13 @@
 """The merges of Brown clustering, compiled by numba on first use and cached beside this file.
 
 Clusters in view have a slot each. A word enters, then the two clusters whose merge loses least
-mutual information become one; when all words have entered, pairs merge down to one cluster (Liang
-2005, "Semi-Supervised Learning for Natural Language", section 4.2).
+mutual information become one; at last pairs merge down to one cluster (Liang 2005, "Semi-Supervised
+Learning for Natural Language", section 4.2). With F(n) = n ln n and n[a, b] the adjacent pairs of
+words of two clusters, the loss of merging a and b, times the number of all pairs, is
 
-With F(n) = n ln n and n[a, b] the adjacent pairs of words of two clusters, the information lost by
-merging a and b, times the number of all pairs, is a sum over the other clusters c in view of
+    sum over the other clusters c in view of F(n[a, c]) + F(n[b, c]) - F(n[a, c] + n[b, c])
 
-    F(n[a, c]) + F(n[b, c]) - F(n[a, c] + n[b, c])        which is 0 unless both are above 0
-
-and the same of columns, plus what the four counts of a and b and their sizes lose. The sums are
-kept up to date, so that a word costs time proportional to the pairs of clusters that meet it.
+and of columns, plus what the counts of a and b and their sizes lose. The sums are kept up to date.
 
 V words, S slots, N distinct pairs of adjacent words
 """
@@ -96,9 +93,8 @@ def merge_words(
     classes: int,  # at least 1 and at most V
     table: Floats,  # n ln n of small n
 ) -> Any:
-    """Cluster words, which enter in this order. Return the slot of each (V,) after the last has
-    entered, and the merges from then on (C - 1, 2): the second slot of each becomes part of the
-    first."""
+    """Cluster words, which enter in this order. Return the slot of each (V,) after the last, and
+    the merges from then on (C - 1, 2): the second slot of each becomes part of the first."""
     size, slots = starts.shape[1] - 1, classes + 1
     slot_of, in_view = np.full(size, -1, np.int64), np.zeros(slots, np.bool_)
     pairs = np.zeros((2, slots, slots), np.int64)  # and its transpose

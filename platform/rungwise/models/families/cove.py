@@ -4,18 +4,13 @@ Translation: Contextualized Word Vectors", arXiv:1708.00107).
     source ──> word vectors ──> BiLSTM ──> BiLSTM ──> states (B, S, E) ───────────┐ attention
     target ──> vectors of the words before ──> LSTM ──> state ──> [mix of states; state] ──> word
 
-At each word of the target the decoder reads the word before, a vector of zeros before the first,
-and its own last output (input feeding); its state asks the encoder's states, and their mix and the
-state give the output (Luong et al. 2015, arXiv:1508.04025, the general score):
+The decoder begins with the last states of the encoder's highest layer, and reads the word before
+and its own last output. Attention is the general score of Luong et al. 2015, arXiv:1508.04025:
 
     shares = softmax(states W_1 h)    output = tanh(W_2 [shares · states; h])
 
-It begins with the last states of the encoder's highest layer. A step of word vectors before
-it gives the encoder fixed vectors, as GloVe's in the paper; a token without one has zeros there.
-The two languages share a tokenizer, and the decoder has vectors of its own.
-
-A task reads layers 0 and 2 side by side, [GloVe; CoVe] in the paper: `finetune.adaptation: {kind:
-features, layers: [0, 2], combine: join}`.
+A step of word vectors before it gives the encoder fixed vectors, as GloVe's in the paper; a token
+without one has zeros there. The languages share a tokenizer, and the decoder has its own vectors.
 
 Shapes: B batch, S source, T target, M embedding size, D hidden of one direction, E = 2·D.
 """
@@ -97,7 +92,7 @@ class CoveConfig(LayeredFamily):
         return MeanOfStates(model.body, None, *special.require("cls", "sep"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the four gates of both directions, and of the decoder its gates, the three matrices
+        """Count the gates of both directions, and of the decoder its gates, the three matrices
         above its state and the output, for half of the tokens each."""
         D, E = self.hidden_size, 2 * self.hidden_size
         encoder = sum(8 * D * (before + D) for before, _ in itertools.pairwise(self.sizes))
@@ -125,8 +120,8 @@ class TranslatorBody(Body):
     def encode(
         self, ids_BT: Tensor, lengths_B: Tensor | None
     ) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
-        """Return the embeddings and each layer's states, and the last outputs and cells of both
-        directions of the highest, (B, E) each."""
+        """Return the embeddings and each layer's states, and the last outputs and cells (B, E) of
+        both directions of the highest."""
         outputs, end = [self.token_embedding(ids_BT)], None
         for layer in self.layers:
             states_BTE, end = run_cells(layer, self.dropout(outputs[-1]), lengths_B)

@@ -1,5 +1,6 @@
 """ELMo's bidirectional language model (Peters et al. 2018, "Deep contextualized word
-representations", arXiv:1802.05365), after the release of its authors, allenai/bilm-tf.
+representations", arXiv:1802.05365), after the release of its authors, allenai/bilm-tf. Its layers
+are LSTMs with projected output (Sak et al. 2014, arXiv:1402.1128) and clipped values.
 
     bytes of a token ──> embedding (N, C, K) ──> the filters of each width, max over positions
         ──> ReLU ──> (N, F) ──> highways ──> projection ──> x
@@ -7,26 +8,20 @@ representations", arXiv:1802.05365), after the release of its authors, allenai/b
     x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
         └──> LSTM ──> LSTM + input ──> logits of the token before
 
-The character CNN is after Kim et al. 2016, arXiv:1508.06615, and Jozefowicz et al. 2016,
-arXiv:1602.02410. A character is one of 261 symbols: the 256 bytes and the five below. A token
-begins and ends with a mark and is padded to C symbols; the CNN reads the padding like any other
-symbol. The spelling of each token is a buffer beside the weights, filled once before training
-(`spell`), so using the weights needs no tokenizer. Each distinct token of a batch goes through the
-CNN once.
+A token is spelt in 261 symbols, the 256 bytes and the five below: a mark, its bytes, a mark, and
+padding to C, which the CNN reads like any other symbol (Kim et al. 2016, arXiv:1508.06615). The
+spelling is a buffer beside the weights, filled before training, so using them needs no tokenizer.
 
-The two directions share only the token vectors and the output. Dropout applies before each layer
-and before the output; layers above the first are residual. The loss is the mean of both over all
-tokens, as in the release; the paper sums them. Fine-tuning reads both directions concatenated: the
-paper's 2·L + 1 vectors as L + 1 layers, where layer 0 is the token's vector twice.
+The directions share only the token vectors and the output. The loss is the mean of both over all
+tokens, as in the release; the paper sums them. Fine-tuning reads the paper's 2·L + 1 vectors as L +
+1 layers, where layer 0 is the token's vector twice.
 
-The left-to-right state is carried from block to block (training/state.py). The release also
-carries the right-to-left state, but where blocks overlap by a token, that has read as the first
-input of one block what it predicts as the last target of the next. Here it starts from zero in each
-block, as in fine-tuning, so each direction gives a true probability. The release samples 8,192
-words per batch for the softmax; here it covers the whole vocabulary.
+The left-to-right state is carried from block to block (training/state.py). The release also carries
+the other one, but where blocks overlap by a token, that has read what it predicts; here it starts
+from zero in each block. The release samples 8,192 words per batch for the softmax; here all count.
 
-Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary, N
-tokens, C symbols of a token, K size of a symbol, F filters.
+Shapes: B batch, T sequence, D hidden (one direction), H cell, G = 4·H gates, L layers, S = D + H, V
+vocabulary, N tokens, C symbols of a token, K size of a symbol, F filters.
 """
 
 import math
@@ -36,6 +31,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rungwise.core.errors import BlockError
@@ -43,9 +39,8 @@ from rungwise.core.tokens import SpecialIds
 from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places
-from rungwise.models.families.projected_lstm import ProjectedLstm
 from rungwise.models.family import StatefulFamily, Steps
-from rungwise.models.losses.cross_entropy import padded_size
+from rungwise.models.losses.cross_entropy import at_least_float32, padded_size
 from rungwise.models.losses.objectives import BILM, Objective
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CarryingModel
@@ -59,84 +54,6 @@ NUM_SYMBOLS = 261
 # The delimiter of two texts ends one and begins the next.
 _BETWEEN = (END_TEXT, BEGIN_TEXT)
 _MARKS = ((BEGIN_TEXT,), _BETWEEN, (END_TEXT,))  # start, delimiter, extract (encoders.py)
-
-
-class CharacterEncoder(nn.Module):
-    """Replaces a token embedding. `filters` are pairs of width and number. The table `characters`
-    (V, C) is all padding until `spell`. The initial weights are drawn as in the released biLM."""
-
-    def __init__(
-        self,
-        vocab_size: int,
-        output_size: int,
-        filters: Sequence[tuple[int, int]],
-        character_size: int,
-        max_characters: int,
-        num_highways: int,
-    ) -> None:
-        super().__init__()
-        K, F = character_size, sum(number for _, number in filters)
-        # int32, because gloo cannot send 16 bits.
-        table_VC = torch.full((vocab_size, max_characters), PADDING, dtype=torch.int32)
-        self.register_buffer("characters", table_VC)
-        self.embedding = nn.Embedding(NUM_SYMBOLS, K)
-        convolutions = [nn.Conv1d(K, number, width) for width, number in filters]
-        self.convolutions = nn.ModuleList(convolutions)
-        # The first half is the new value, the second its gate.
-        highways = [nn.Linear(F, 2 * F) for _ in range(num_highways)]
-        self.highways = nn.ModuleList(highways)
-        self.projection = nn.Linear(F, output_size)
-        nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
-        for convolution in convolutions:
-            nn.init.uniform_(convolution.weight, -0.05, 0.05)
-            assert convolution.bias is not None
-            nn.init.zeros_(convolution.bias)
-        for linear in (*highways, self.projection):
-            nn.init.normal_(linear.weight, std=1 / math.sqrt(F))
-            nn.init.zeros_(linear.bias)
-        for highway in highways:
-            nn.init.constant_(highway.bias[F:], -2.0)  # gates begin almost closed
-
-    characters: Tensor
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the vectors (..., P) of ids of any shape."""
-        distinct_N, place = ids.unique(return_inverse=True)
-        return functional.embedding(place, self.vectors(self.characters[distinct_N]))
-
-    def vectors(self, characters_NC: Tensor) -> Tensor:
-        """Return the vectors (N, P) of tokens with this spelling."""
-        x_NKC = self.embedding(characters_NC).transpose(1, 2)  # (N, C, K) -> (N, K, C)
-        most = [convolution(x_NKC).amax(dim=2) for convolution in self.convolutions]
-        x_NF = torch.cat(most, dim=1).relu()
-        for highway in self.highways:
-            new_NF, gate_NF = highway(x_NF).chunk(2, dim=1)
-            x_NF = torch.lerp(x_NF, new_NF.relu(), gate_NF.sigmoid())
-        return self.projection(x_NF)
-
-    def spell(self, tokens: Sequence[bytes], end: int) -> None:
-        """Store the bytes of each token; `end` is the token between documents."""
-        rows = [_BETWEEN if index == end else tuple(token) for index, token in enumerate(tokens)]
-        self._write(0, rows)
-
-    def spell_marks(self, count: int) -> None:
-        """Spell the last `count` (0 or 3) tokens: the marks that begin, separate and end texts."""
-        if count:
-            self._write(len(self.characters) - count, _MARKS[:count])
-
-    @torch.no_grad()
-    def _write(self, first: int, rows: Sequence[Sequence[int]]) -> None:
-        C = self.characters.shape[1]
-        words = [(BEGIN_WORD, *row[: C - 2], END_WORD) for row in rows]
-        filled = [(*row, *[PADDING] * (C - len(row))) for row in words]
-        self.characters[first : first + len(rows)] = torch.tensor(filled, dtype=torch.int32)
-
-
-def products(filters: Sequence[tuple[int, int]], K: int, C: int, highways: int, P: int) -> int:
-    """Count the multiplications per token: filters at each position, highways, projection."""
-    F = sum(number for _, number in filters)
-    at_places = sum(width * K * number * (C - width + 1) for width, number in filters)
-    return at_places + highways * 2 * F * F + F * P
 
 
 Filter = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
@@ -188,6 +105,10 @@ class ElmoConfig(StatefulFamily):
     def width(self) -> int:
         return self.cell_size
 
+    @property
+    def num_filters(self) -> int:
+        return sum(number for _, number in self.filters)
+
     def describe(self) -> str:
         layers = format_count(self.num_layers, "layer")
         return f"{layers} a direction, hidden size {self.hidden_size}, cell size {self.cell_size}"
@@ -207,19 +128,218 @@ class ElmoConfig(StatefulFamily):
         return encoder
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
-        """Return the left-to-right model, which is exact."""
         return CarryingModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the character CNN and, in both directions, gates, projections and the output:
-
-            6·cnn + 2·6·(L·(4·H·2·D + H·D) + D·V)
-
-        The CNN counts for every token, although repeated tokens of a batch are computed once.
-        """
-        L, D, H = self.num_layers, self.hidden_size, self.cell_size
-        cnn = products(self.filters, self.character_size, self.max_characters, self.num_highways, D)
+        """Count the character CNN, for every token, and in both directions gates, projections and
+        the output: 6·cnn + 2·6·(L·(4·H·2·D + H·D) + D·V)."""
+        L, D, H, F = self.num_layers, self.hidden_size, self.cell_size, self.num_filters
+        K, C = self.character_size, self.max_characters
+        cnn = sum(width * K * number * (C - width + 1) for width, number in self.filters)
+        cnn += self.num_highways * 2 * F * F + F * D
         return float(6 * cnn + 12 * (L * 9 * H * D + D * V))
+
+
+class CharacterEncoder(nn.Module):
+    """Replaces a token embedding. The table `characters` (V, C) is all padding until `spell`. The
+    initial weights are drawn as in the released biLM."""
+
+    def __init__(self, config: ElmoConfig, vocab_size: int) -> None:
+        super().__init__()
+        K, F = config.character_size, config.num_filters
+        # int32, because gloo cannot send 16 bits.
+        table_VC = torch.full((vocab_size, config.max_characters), PADDING, dtype=torch.int32)
+        self.register_buffer("characters", table_VC)
+        self.embedding = nn.Embedding(NUM_SYMBOLS, K)
+        convolutions = [nn.Conv1d(K, number, width) for width, number in config.filters]
+        self.convolutions = nn.ModuleList(convolutions)
+        # The first half is the new value, the second its gate.
+        highways = [nn.Linear(F, 2 * F) for _ in range(config.num_highways)]
+        self.highways = nn.ModuleList(highways)
+        self.projection = nn.Linear(F, config.hidden_size)
+        nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
+        for convolution in convolutions:
+            nn.init.uniform_(convolution.weight, -0.05, 0.05)
+            assert convolution.bias is not None
+            nn.init.zeros_(convolution.bias)
+        for linear in (*highways, self.projection):
+            nn.init.normal_(linear.weight, std=1 / math.sqrt(F))
+            nn.init.zeros_(linear.bias)
+        for highway in highways:
+            nn.init.constant_(highway.bias[F:], -2.0)  # gates begin almost closed
+
+    characters: Tensor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the vectors (..., P) of ids of any shape."""
+        distinct_N, place = ids.unique(return_inverse=True)
+        return functional.embedding(place, self.vectors(self.characters[distinct_N]))
+
+    def vectors(self, characters_NC: Tensor) -> Tensor:
+        """Return the vectors (N, P) of tokens with this spelling."""
+        x_NKC = self.embedding(characters_NC).transpose(1, 2)  # (N, C, K) -> (N, K, C)
+        most = [convolution(x_NKC).amax(dim=2) for convolution in self.convolutions]
+        x_NF = torch.cat(most, dim=1).relu()
+        for highway in self.highways:
+            new_NF, gate_NF = highway(x_NF).chunk(2, dim=1)
+            x_NF = torch.lerp(x_NF, new_NF.relu(), gate_NF.sigmoid())
+        return self.projection(x_NF)
+
+    def spell(self, tokens: Sequence[bytes], end: int) -> None:
+        """Store the bytes of each token; `end` is the token between documents."""
+        rows = [_BETWEEN if index == end else tuple(token) for index, token in enumerate(tokens)]
+        self._write(0, rows)
+
+    def spell_marks(self, count: int) -> None:
+        """Spell the last `count` (0 or 3) tokens: the marks that begin, separate and end texts."""
+        if count:
+            self._write(len(self.characters) - count, _MARKS[:count])
+
+    @torch.no_grad()
+    def _write(self, first: int, rows: Sequence[Sequence[int]]) -> None:
+        C = self.characters.shape[1]
+        words = [(BEGIN_WORD, *row[: C - 2], END_WORD) for row in rows]
+        filled = [(*row, *[PADDING] * (C - len(row))) for row in words]
+        self.characters[first : first + len(rows)] = torch.tensor(filled, dtype=torch.int32)
+
+
+class ProjectedLstm(nn.Module):
+    """One left-to-right layer, TensorFlow's LSTMCell with num_proj, cell_clip and proj_clip (None:
+    no clipping), P output, H cell; initialised as there: biases 0, that of the forget gate 1.
+
+        [x_t, h_t-1] ──> gates i, f, o, g
+        c_t = clip(f · c_t-1 + i · g)           (B, H)      cell
+        h_t = clip(W_p (o · tanh c_t))          (B, P)      output, H > P
+
+    No gradient flows where a clip was active, nor into the initial state: backpropagation ends at
+    the beginning of a block (training/state.py)."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        P, H = config.hidden_size, config.cell_size
+        self.hidden_size, self.cell_size = P, H
+        self.cell_clip, self.projection_clip = config.cell_clip, config.projection_clip
+        # Order of the gates: input, forget, output, cell.
+        self.input_weight = nn.Parameter(torch.empty(4 * H, P))
+        self.state_weight = nn.Parameter(torch.empty(4 * H, P))
+        self.bias = nn.Parameter(torch.zeros(4 * H))
+        self.projection = nn.Parameter(torch.empty(P, H))
+        bound = math.sqrt(6 / (P + P + 4 * H))
+        nn.init.uniform_(self.input_weight, -bound, bound)
+        nn.init.uniform_(self.state_weight, -bound, bound)
+        nn.init.xavier_uniform_(self.projection)
+        with torch.no_grad():
+            self.bias[H : 2 * H] = 1.0
+
+    def forward(self, x_BTD: Tensor, state_BS: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the outputs (B, T, P) and the state (B, P + H) after the last token: output and
+        cell. A state of None stands for zeros."""
+        gates_BTG = functional.linear(x_BTD, self.input_weight, self.bias)
+        gates_TBG = at_least_float32(gates_BTG).transpose(0, 1)  # (B, T, G) -> (T, B, G)
+        if state_BS is None:
+            state_BS = gates_TBG.new_zeros(len(x_BTD), self.hidden_size + self.cell_size)
+        # In 16 bits rounding errors would accumulate from token to token.
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            outputs = _Steps.apply(
+                gates_TBG,
+                state_BS.to(gates_TBG.dtype),
+                self.state_weight,
+                self.projection,
+                self.cell_clip,
+                self.projection_clip,
+            )
+        assert isinstance(outputs, tuple)
+        output_TBP, cell_BH = outputs
+        return output_TBP.transpose(0, 1), torch.cat((output_TBP[-1], cell_BH), dim=-1)
+
+
+class _Steps(torch.autograd.Function):
+    """Returns outputs (T, B, P) and the last cell (B, H), given the inputs' share of the gates.
+    PyTorch's LSTM does not clip, and a loop under autograd computes weight gradients at each token.
+    Here backward computes them, and all that depends on the forward pass only, in one product over
+    all tokens; its loop holds only the recurrent part."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gates_TBG: Tensor,
+        state_BS: Tensor,
+        state_GP: Tensor,
+        projection_PH: Tensor,
+        cell_clip: float | None,
+        projection_clip: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        T, B, G = gates_TBG.shape
+        P, H = projection_PH.shape
+        # Index t holds the state before token t, index T the final state.
+        hidden_TBP = gates_TBG.new_empty(T + 1, B, P)
+        cell_TBH = gates_TBG.new_empty(T + 1, B, H)
+        hidden_TBP[0], cell_TBH[0] = state_BS.split((P, H), dim=1)
+        active_TBG = torch.empty((T, B, G), dtype=gates_TBG.dtype, device=gates_TBG.device)
+        for t in range(T):
+            active_BG = torch.addmm(gates_TBG[t], hidden_TBP[t], state_GP.T, out=active_TBG[t])
+            active_BG[:, : 3 * H].sigmoid_()
+            active_BG[:, 3 * H :].tanh_()
+            into, keep, out, new = active_BG.chunk(4, dim=1)
+            cell_BH = torch.mul(keep, cell_TBH[t], out=cell_TBH[t + 1]).addcmul_(into, new)
+            if cell_clip is not None:
+                cell_BH.clamp_(-cell_clip, cell_clip)
+            output_BP = torch.mm(cell_BH.tanh().mul_(out), projection_PH.T, out=hidden_TBP[t + 1])
+            if projection_clip is not None:
+                output_BP.clamp_(-projection_clip, projection_clip)
+        ctx.save_for_backward(active_TBG, cell_TBH, hidden_TBP, state_GP, projection_PH)
+        ctx.clips = cell_clip, projection_clip
+        last_BH = cell_TBH[-1].clone()
+        ctx.mark_non_differentiable(last_BH)
+        return hidden_TBP[1:].clone(), last_BH
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, output_TBP: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        active_TBG, cell_TBH, hidden_TBP, state_GP, projection_PH = ctx.saved_tensors
+        cell_clip, projection_clip = ctx.clips
+        into, keep, out, new = active_TBG.chunk(4, dim=2)
+        tanh_TBH = cell_TBH[1:].tanh()
+        # Derivatives of the memory (o · tanh c) by the cell, and of the cell by the gates.
+        to_cell_TBH = out * (1 - tanh_TBH.square())
+        to_gates_TBG = torch.cat(
+            (
+                new * into * (1 - into),
+                cell_TBH[:-1] * keep * (1 - keep),
+                tanh_TBH * out * (1 - out),  # of the memory, not of the cell
+                into * (1 - new.square()),
+            ),
+            dim=2,
+        )
+        kept_TBH = None if cell_clip is None else cell_TBH[1:].abs() < cell_clip
+        kept_TBP = None if projection_clip is None else hidden_TBP[1:].abs() < projection_clip
+
+        gates_TBG = torch.empty_like(active_TBG)
+        projected_TBP = torch.empty_like(hidden_TBP[1:])
+        hidden_BP, cell_BH = torch.zeros_like(hidden_TBP[0]), torch.zeros_like(cell_TBH[0])
+        for t in reversed(range(len(gates_TBG))):
+            projected_BP = torch.add(output_TBP[t], hidden_BP, out=projected_TBP[t])
+            if kept_TBP is not None:
+                projected_BP.mul_(kept_TBP[t])
+            memory_BH = projected_BP @ projection_PH
+            cell_BH = torch.addcmul(cell_BH, memory_BH, to_cell_TBH[t])
+            if kept_TBH is not None:
+                cell_BH.mul_(kept_TBH[t])
+            cells_BG = torch.cat((cell_BH, cell_BH, memory_BH, cell_BH), dim=1)
+            gates_BG = torch.mul(cells_BG, to_gates_TBG[t], out=gates_TBG[t])
+            cell_BH = cell_BH * keep[t]
+            hidden_BP = gates_BG @ state_GP
+        memory_TBH = out * tanh_TBH
+        return (
+            gates_TBG,
+            None,
+            gates_TBG.flatten(0, 1).T @ hidden_TBP[:-1].flatten(0, 1),
+            projected_TBP.flatten(0, 1).T @ memory_TBH.flatten(0, 1),
+            None,
+            None,
+        )
 
 
 class Elmo(Body):
@@ -230,23 +350,11 @@ class Elmo(Body):
     token_embedding: CharacterEncoder
 
     def __init__(self, config: ElmoConfig, vocab_size: int) -> None:
-        D = config.hidden_size
-        characters = CharacterEncoder(
-            vocab_size,
-            D,
-            config.filters,
-            config.character_size,
-            config.max_characters,
-            config.num_highways,
-        )
+        D, characters = config.hidden_size, CharacterEncoder(config, vocab_size)
         super().__init__(vocab_size, D, config.dropout, token_embedding=characters)
         self.width = 2 * D
         self.left_to_right, self.right_to_left = (
-            nn.ModuleList(
-                ProjectedLstm(D, D, config.cell_size, config.cell_clip, config.projection_clip)
-                for _ in range(config.num_layers)
-            )
-            for _ in range(2)
+            nn.ModuleList(ProjectedLstm(config) for _ in range(config.num_layers)) for _ in range(2)
         )
 
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
@@ -335,8 +443,7 @@ class ElmoForPretraining(NextTokenModel):
         return self.read_block(ids_BT, None)[0]
 
     def read_block(self, ids_BT: Tensor, state_BLS: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the left-to-right input (B, T, D) of the output matrix and the next state. A
-        state of None stands for zeros."""
+        """Return the left-to-right input (B, T, D) of the output matrix and the next state."""
         layers, after_BLS = self.elmo.read_left(self.elmo.token_embedding(ids_BT), state_BLS)
         return self.elmo.dropout(layers[-1]), after_BLS
 

@@ -5,14 +5,11 @@
 GPT-1 (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training") has the
 post-norm block of Vaswani et al.; GPT-2 (Radford et al. 2019, "Language Models are Unsupervised
 Multitask Learners") moves LayerNorm to the input of each sublayer, adds one at the end, and scales
-the initial weights of residual outputs by 1/sqrt(2 · num_layers). Both have learned positions,
-tanh GELU, a tied output matrix without bias, and weights drawn from a normal of 0.02.
+the initial weights of residual outputs by 1/sqrt(2 · num_layers). Attention does not cross the
+documents of a packed block unless `crosses_documents` makes it one text, as in GPT-3 (Brown et al.
+2020, arXiv:2005.14165, appendix B).
 
-Attention does not cross the documents of a packed block, and positions count within one. With
-`crosses_documents` a block is one text, as in GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix
-B): for documents that are sentences of a longer text.
-
-Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
+Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping
@@ -47,14 +44,13 @@ class DecoderFamily(TransformerFamily):
         return CausalModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the causal stack and the output: stack_flops + 6·D·V. GPT-2 124M at T = 1,024:
-        797.8 MFLOP with V = 50,257, and 798.0 with 50,304, the padded vocabulary."""
+        """Count the causal stack and the output: stack_flops + 6·D·V."""
         return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
 
 
 class GptConfig(DecoderFamily):
-    """The shape of a GPT; the defaults are the smallest GPT-2. `dropout` is 0 by default, where
-    both papers have 0.1: see kind `bert`."""
+    """The shape of a GPT; the defaults are the smallest GPT-2, but for its dropout of 0.1: see
+    `bert`."""
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Radford et al."

@@ -5,17 +5,16 @@ uniform distribution below the unigrams as in kenlm's lmplz (Heafield et al. 201
 Modified Kneser-Ney Language Model Estimation").
 
 The n-grams form a grid. A row has all that end with certain pairs of tokens: what extends an n-gram
-to the left, and its suffixes. A column has all that begin with a token of a range: what extends an
-n-gram to the right. Rows, and columns of one order, are tasks, and pass a block of arrays to each
-task of the next step:
+to the left, and its suffixes. A column has all that begin with a token of a range: what extends it
+to the right. Rows, and columns of one order, are tasks, and pass arrays to each of the next step:
 
     count       rows       adjusted counts
     discount    columns    each n-gram's discounted share of its context, and the back-off weights
     interpolate rows       probabilities
     arrange     columns    log-probabilities in the order of the trie (ngram_model.py)
 
-Counts are integers, and all floats of a context are added in the order of the trie, so any grid
-gives the same bits.
+Counts are integers, and the floats of a context are added in the order of the trie: any grid gives
+the same bits.
 
 N n-grams, O order, V vocabulary, C columns
 """
@@ -48,9 +47,9 @@ Integers = NDArray[np.int64]
 @dataclass(frozen=True)
 class Smoothing:
     """How counts become probabilities. `fallback` are the discounts of adjusted counts 1, 2 and 3
-    or more for orders where equation 26 fails (kenlm: 0.5, 1, 1.5). An n-gram of order n that
-    occurs at most `prune[n - 1]` times is left out, and its count goes to the back-off weight; the
-    last threshold holds for longer ones."""
+    or more where equation 26 fails. An n-gram of order n that occurs at most `prune[n - 1]` times
+    is left out, and its count goes to the back-off weight; the last threshold holds for longer
+    ones."""
 
     fallback: tuple[float, float, float] | None = None
     prune: tuple[int, ...] = (0,)
@@ -93,10 +92,9 @@ def estimate_tensors(
     create: Create = create_arrays,
 ) -> Weights:
     """Estimate the arrays of the model of tables partitioned as by `split_table`, with as many
-    columns as rows; its order is lower if no sentence is long enough. Every id below `vocab_size`
-    except the start symbol can be predicted; an id that never occurred gets the uniform share, like
-    kenlm's <unk>. Raises DataError if there are no n-grams, an id is out of range, or an order
-    needs a missing fallback."""
+    columns as rows; its order is lower if no sentence is long enough. An id that never occurred
+    gets the uniform share, like kenlm's <unk>. Raises DataError if there are no n-grams, an id is
+    out of range, or an order needs a missing fallback."""
     samples = [tasks.get(row[0]) for row in rows[:_SAMPLES]]
     longer = samples[0].ngrams.shape[1] - 1  # orders above 1
     bounds = _column_bounds(samples, len(rows), vocab_size)
@@ -220,8 +218,7 @@ def _estimate_unigrams(
 def _discounts(
     numbers: Sequence[int], order: int, fallback: tuple[float, float, float] | None
 ) -> list[float]:
-    """Compute the discounts of adjusted counts 0, 1, 2 and 3 or more from how many n-grams have the
-    counts 1 to 4; equation 26."""
+    """Compute the discounts of adjusted counts 0 to 3 or more by equation 26."""
     n1, n2, n3, n4 = numbers
     if n1 and n2 and n3:
         y = n1 / (n1 + 2 * n2)

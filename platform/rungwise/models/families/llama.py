@@ -3,11 +3,7 @@ arXiv:2505.09388): GPT with RMSNorm, SwiGLU, rotary positions and no biases.
 
     ids ──> token ──> causal pre-norm Transformer ──> hidden (B, T, D) ──> logits (B, T, V)
 
-Later models share keys and values among query heads (`num_key_value_heads`), and Qwen3 normalises
-queries and keys (`query_key_norm`). Residual outputs are scaled at initialisation as in GPT-2.
-Attention does not cross documents; see gpt.py.
-
-Shapes: B batch, T sequence, D hidden, V vocabulary.
+Residual outputs are scaled at initialisation as in GPT-2.
 """
 
 import math

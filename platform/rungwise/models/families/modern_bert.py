@@ -6,12 +6,8 @@ what decoders have learnt since.
 
 No biases except the output's, GeGLU, rotary positions, and global attention in every third layer,
 starting with the first; the others are local, with a smaller rotary base. There are no segments and
-no sentence pairs. The paper masks 30 % of the tokens, as the quickstart does (`instances.masking`).
-
-The paper packs rows without padding, as `instances.packed` does; unpacked, a batch holds rows of
-similar length. The first layer has no norm before attention, because the embeddings are normalised.
-
-Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
+no sentence pairs. The paper masks 30 % of the tokens (`instances.masking`) and packs rows without
+padding (`instances.packed`). The first layer has no norm before attention: the embeddings have one.
 """
 
 from collections.abc import Mapping
@@ -23,7 +19,7 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import DataError
 from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Modules, read_rotary_base
-from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reading_direction
+from rungwise.models.families.bert import EncoderFamily, MlmHead, reading_direction
 from rungwise.models.losses.masked_variants import HYBRID, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
 from rungwise.models.losses.sentences import TEXT_VECTORS
@@ -80,15 +76,11 @@ class ModernBertConfig(EncoderFamily):
         return f"{reading_direction(objective)}ModernBERT"
 
     def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> "ModernBert":
-        return ModernBert(self, vocab_size, vocab_multiple, causal=causal)
+        return ModernBert(self, vocab_size, vocab_multiple, causal)
 
     def head(self, vocab_size: int) -> MlmHead:
         epsilon = self.layer_norm_epsilon
         return MlmHead(self.hidden_size, vocab_size, biases=False, epsilon=epsilon)
-
-    def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
-        body = self.stack(vocab_size, vocab_multiple, causal=False)
-        return MaskedOutput(self, body, self.head(vocab_size))
 
 
 class ModernBert(TransformerBody):
@@ -97,12 +89,7 @@ class ModernBert(TransformerBody):
     name: ClassVar[str] = "modern_bert"
 
     def __init__(
-        self,
-        config: ModernBertConfig,
-        vocab_size: int,
-        vocab_multiple: int = 1,
-        *,
-        causal: bool = False,
+        self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int, causal: bool
     ) -> None:
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
         self.config = config

@@ -3,11 +3,8 @@
     documents ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
 
 Each document starts a new context, like a line in kenlm; n-grams inside it may cross sentence ends.
-
-An ARPA file (SRILM, kenlm) has the number of n-grams of each order, then a section for each order
-with lines of log10 P of the last word, the n-gram and, but for the highest order, log10 of its
-back-off weight. <s> starts a sentence and is never predicted, </s> ends it, <unk> stands for any
-unknown word.
+In an ARPA file (SRILM, kenlm) <s> starts a sentence and is never predicted, </s> ends it, <unk>
+stands for any unknown word.
 
 N n-grams, V vocabulary, O order
 """
@@ -15,7 +12,7 @@ N n-grams, V vocabulary, O order
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,23 +84,16 @@ class NgramConfig(Family):
     order: int = Field(default=5, ge=1, le=16)
     # discounts for counts of 1, 2 and 3 or more, where a corpus is too small to estimate them;
     # kenlm's are [0.5, 1, 1.5]
-    fallback_discounts: tuple[float, float, float] | None = None
+    fallback_discounts: (
+        tuple[
+            Annotated[float, Field(gt=0, le=1)],
+            Annotated[float, Field(gt=0, le=2)],
+            Annotated[float, Field(gt=0, le=3)],
+        ]
+        | None
+    ) = None
     # leave out n-grams that occur at most so often, by order; the last holds for longer ones
     prune: tuple[int, ...] = Field(default=(0,), min_length=1)
-
-    @field_validator("fallback_discounts")
-    @classmethod
-    def _leave_something(
-        cls, discounts: tuple[float, float, float] | None
-    ) -> tuple[float, float, float] | None:
-        # Of 0, a context may leave no probability to other tokens; of more than the count, its own
-        # tokens would get less than none.
-        if discounts and not all(0 < d <= most for most, d in enumerate(discounts, start=1)):
-            raise ValueError(
-                "expected discounts of more than 0 and at most the counts 1, 2 and 3, found "
-                f"{list(discounts)}; kenlm's are [0.5, 1, 1.5]"
-            )
-        return discounts
 
     @field_validator("prune")
     @classmethod
@@ -126,14 +116,11 @@ class NgramConfig(Family):
         return {"model.fallback_discounts": [0.5, 1.0, 1.5]} if little else {}
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
-        """Count the n-grams of one shard of documents."""
         return ngram_tables.count_documents(text, special, self.order)
 
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
     ) -> Weights:
-        """Estimate the arrays of the model from all counts. Raises DataError if the corpus is too
-        small."""
         (start,) = special.require("cls")
         smoothing = Smoothing(self.fallback_discounts, self.prune)
         return estimate_tensors(parts, vocab_size, start, smoothing, tasks, create)
@@ -153,7 +140,6 @@ class NgramConfig(Family):
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> NgramLanguageModel:
-        """Restore a model from its arrays."""
         return dataclasses.replace(NgramLanguageModel.from_tensors(tensors), end_id=special.end)
 
     split = staticmethod(ngram_tables.split_table)

@@ -7,8 +7,7 @@ Model", JMLR 3), with one hidden layer:
         ──> o = tanh(d + H x)
         ──> y = b + W x + U o,  one for each word; softmax
 
-[W U] is one output matrix over [x; o]; with `direct` false there is no W, as in some models of the
-paper. The rows of C are word vectors.
+[W U] is one output matrix over [x; o]; with `direct` false there is no W.
 
 **Log-bilinear language model** (Mnih & Hinton 2007, "Three new graphical models for statistical
 language modelling", ICML): a linear map of the words before predicts the vector of the next.
@@ -20,16 +19,11 @@ The words' rows of the output are their input vectors unless `tied` is false (Mn
 arXiv:1206.6426). With a tree as output it is HLBL (Mnih & Hinton 2008), whose C_i are `diagonal`.
 
 **Neural bigram model** (Xu & Rudnicky 2000, "Can artificial neural networks learn language
-models?", ICSLP), without a hidden layer:
-
-    p(j | i) = softmax over j of W[i, j] + b[j]
-
-Its optimum is the relative frequency of each pair, so the training loss falls to the conditional
-entropy of the text and never below; only stopping early smooths it.
+models?", ICSLP): p(j | i) = softmax over j of W[i, j] + b[j]. Its optimum is the relative frequency
+of each pair, so the training loss falls to the conditional entropy of the text and never below.
 
 All read the packed blocks of GPT. In the first two, a context does not cross the beginning of its
-document or block: a learnt vector of length M stands for each missing word. (The symbol that opens
-a document counts as a word of it.)
+document or block: a learnt vector stands for each missing word.
 
 Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, U distinct words, V
 vocabulary, X tokens.
@@ -128,8 +122,7 @@ class NnlmConfig(ContextFamily):
         return Nnlm(self, vocab_size)
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count H and the output matrix: 6·((n-1)·M·D + V·((n-1)·M + D)), or V·D without W; the
-        rows that a token multiplies in place of V for classes or a tree."""
+        """Count H and the output matrix: 6·((n-1)·M·D + V·((n-1)·M + D)), or V·D without W."""
         hidden = self.context_size * self.hidden_size
         return float(6 * (hidden + self.output.rows(V) * self.output_size))
 
@@ -150,8 +143,8 @@ class ContextBody(Body):
         self.missing_embedding = nn.Embedding(1, embedding_size)
 
     def context(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
-        """Return x (B, T, O·M) at each token: the vectors of the words at the offsets, in their
-        order, as far as they are of its document."""
+        """Return x (B, T, O·M) at each token: the vectors of the words at the offsets in its
+        document."""
         B, T = ids_BT.shape
         vector_BTM = self.token_embedding(ids_BT)
         missing_M = self.missing_embedding.weight[0].to(vector_BTM.dtype)
@@ -176,8 +169,8 @@ class ContextBody(Body):
 
 
 class Nnlm(ContextBody):
-    """C and H. It ignores segments: the delimiter ends a text. Word vectors and hidden layer are
-    padded with zeros to the same width, the larger of the two, because mixing layers adds them."""
+    """C and H. Word vectors and hidden layer are padded with zeros to the larger width of the two,
+    because mixing layers adds them."""
 
     name: ClassVar[str] = "nnlm"
 
@@ -253,14 +246,13 @@ class LogBilinearConfig(ContextFamily):
         return LogBilinear(self, vocab_size)
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the maps and the output: 6·((n-1)·M² + V·M), or (n-1)·M if diagonal; the rows that
-        a token multiplies in place of V for classes or a tree."""
+        """Count the maps and the output: 6·((n-1)·M² + V·M), or (n-1)·M if diagonal."""
         maps = self.context_size * (1 if self.diagonal else self.embedding_size)
         return float(6 * (maps + self.output.rows(V) * self.embedding_size))
 
 
 class LogBilinear(ContextBody):
-    """The vectors of words and the maps C_i. It ignores segments: the delimiter ends a text."""
+    """The vectors of words and the maps C_i."""
 
     name: ClassVar[str] = "log_bilinear"
 
@@ -320,14 +312,6 @@ class BigramConfig(Family):
     def compiles(self) -> bool:
         return False  # the number of distinct words differs
 
-    @property
-    def depth(self) -> int:
-        return 1
-
-    @property
-    def width(self) -> int:
-        return 1
-
     def describe(self) -> str:
         return "order 2, 1 weight for each pair of words"
 
@@ -385,7 +369,6 @@ class BigramModel:
 
     @torch.no_grad()
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """Return the natural log-probability of each token; see `LanguageModel`."""
         scores = []
         for text in texts:
             ids = torch.tensor([self.end, *text], device=self.module.bias.device)

@@ -8,32 +8,25 @@
                                             "LSTM Neural Networks for Language Modeling"
 
 The output matrix is the embedding unless `tied` is false (Press & Wolf 2017, arXiv:1608.05859; Inan
-et al. 2017, arXiv:1611.01462), with a bias. The state at the end of a block starts the next one:
-truncated backpropagation through time over one block. It also crosses the ends of documents, which
-the text marks.
+et al. 2017, arXiv:1611.01462). The state at the end of a block starts the next one, across the ends
+of documents: truncated backpropagation through time over one block. Each dropout is drawn once per
+block and used at all positions (Gal & Ghahramani 2016, arXiv:1512.05287).
 
 An LSTM may also learn as a sequence autoencoder (Dai & Le 2015, "Semi-supervised Sequence
 Learning", arXiv:1511.01432): it reads a document, and writes it again from its last state with the
-same weights. Writing begins with a vector of zeros, and reads before each word the one before it.
-
-Each dropout is drawn once per block and used at all positions (Gal & Ghahramani 2016,
-arXiv:1512.05287): `dropout` of units, between layers and before the output, separately for each
-row; `word_dropout` of words, in all rows alike; `recurrent_dropout` of recurrent weights.
+same weights, beginning with a vector of zeros.
 
 **AWD-LSTM**, the language model of ULMFiT (Merity et al. 2018, "Regularizing and Optimizing LSTM
 Language Models", arXiv:1708.02182; Howard & Ruder 2018, arXiv:1801.06146), ends with a layer of the
-embedding's size and has a dropout of units for each place: the input, between layers, the output.
-`recurrent_dropout` is its weight drop, `word_dropout` its embedding dropout. Two terms join the
-loss in training, but not its reported value:
+embedding's size and has a dropout for each place: `recurrent_dropout` is its weight drop,
+`word_dropout` its embedding dropout. Two terms join the loss in training, but not its value:
 
     alpha · mean of h²                  activation regularisation, h the dropped output
     beta · mean of (h_t - h_t-1)²       temporal activation regularisation, h the whole output
 
 Gradients go back about `gradient_length` tokens, drawn anew for each span: from N(length, 5), once
-in twenty from N(length / 2, 5). The paper gives each such span a step and scales its learning rate
-by its length; here a step is a block of `instances.sequence_length` tokens, cut into spans, and a
-token weighs as much as any other. Its optimizer, averaged SGD, is left out; Howard & Ruder take
-Adam.
+in twenty from N(length / 2, 5). The paper gives each span a step and scales its learning rate; here
+a step is a block, cut into spans. Its averaged SGD is left out; Howard & Ruder take Adam.
 
 Shapes: B batch, T sequence, D hidden, L layers, S parts of a state, V vocabulary. In a state the
 layers are as wide as the widest, with zeros behind the narrower.
@@ -41,7 +34,6 @@ layers are as wide as the widest, with zeros behind the narrower.
 
 import dataclasses
 import itertools
-from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -77,12 +69,11 @@ AUTOENCODER = dataclasses.replace(
 
 
 class RecurrentFamily(StatefulFamily):
-    """The keys of both. The dropouts are 0 unless asked for: see BertConfig. Small corpora, which
-    are read many times, need them."""
+    """The keys of both. Small corpora, which are read many times, need the dropouts."""
 
     suggested_steps: ClassVar[Steps | None] = Steps(6e-3)
     objectives: ClassVar = (CAUSAL,)
-    gates: ClassVar[int]  # of a cell, each with a matrix for its input and one for its state
+    cells: ClassVar[type[nn.LSTM | nn.RNN]] = nn.LSTM
 
     num_layers: int = Field(default=2, ge=1)
     hidden_size: int = Field(default=650, ge=1)
@@ -119,20 +110,20 @@ class RecurrentFamily(StatefulFamily):
         plain = self.model_copy(update={"word_dropout": 0.0, "recurrent_dropout": 0.0})
         return plain.layers(vocab_size)
 
-    @abstractmethod
     def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
         """Build the token table and the cells above it."""
+        return Recurrent(self, vocab_size, vocab_multiple)
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
         return CarryingModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the G gates of each layer (RNN: 1, LSTM: 4) over its input of A and its state of D
-        units, and the output: 6·sum of G·D·(A + D), + 6·D·V; the rows that a token multiplies in
-        place of V for classes or a tree. An autoencoder reads twice."""
+        """Count the G gates of each layer over its input of A and its state of D units, and the
+        output: 6·sum of G·D·(A + D), + 6·D·V. An autoencoder reads twice."""
         sizes, reads = self.sizes, 2 if objective is AUTOENCODER else 1
+        gates = 4 if self.cells is nn.LSTM else 1
         cells = sum(D * (A + D) for A, D in itertools.pairwise(sizes))
-        return float(6 * reads * self.gates * cells + 6 * sizes[-1] * self.output.rows(V))
+        return float(6 * reads * gates * cells + 6 * sizes[-1] * self.output.rows(V))
 
 
 class LstmConfig(RecurrentFamily):
@@ -140,7 +131,6 @@ class LstmConfig(RecurrentFamily):
     arXiv:1409.2329, with its output tied."""
 
     objectives: ClassVar = (CAUSAL, AUTOENCODER)
-    gates: ClassVar[int] = 4
 
     year: ClassVar[int] = 2012
     paper: ClassVar[str] = "Sundermeyer et al."
@@ -149,14 +139,11 @@ class LstmConfig(RecurrentFamily):
 
     kind: Literal["lstm"] = "lstm"
 
-    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
-        return Lstm(self, vocab_size, vocab_multiple)
-
 
 class RnnConfig(RecurrentFamily):
     """A simple recurrent network; the defaults are near Mikolov's, with its output tied."""
 
-    gates: ClassVar[int] = 1
+    cells: ClassVar[type[nn.LSTM | nn.RNN]] = nn.RNN
 
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Mikolov et al."
@@ -166,9 +153,6 @@ class RnnConfig(RecurrentFamily):
     kind: Literal["rnn"] = "rnn"
     num_layers: int = Field(default=1, ge=1)
     hidden_size: int = Field(default=200, ge=1)
-
-    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
-        return Rnn(self, vocab_size, vocab_multiple)
 
 
 class RowDropout(nn.Dropout):
@@ -184,21 +168,20 @@ class RowDropout(nn.Dropout):
 class Recurrent(Body):
     """The layers without the output. It ignores segments: the delimiter ends a text."""
 
-    cells: ClassVar[type[nn.LSTM | nn.RNN]]
-    parts: ClassVar[int]  # of a layer's state
-
     # Gradients go back so many tokens; None: to the beginning of the row.
     gradient_length: int | None = None
 
     def __init__(self, config: RecurrentFamily, vocab_size: int, vocab_multiple: int = 1) -> None:
         sizes, bound = config.sizes, config.initializer_range
         super().__init__(vocab_size, sizes[0], config.dropout, vocab_multiple)
+        self.name = config.kind  # pyright: ignore[reportAttributeAccessIssue]
         self.hidden_size, self.width, self.widths = config.hidden_size, sizes[-1], sizes
+        self.parts = 2 if config.cells is nn.LSTM else 1  # of a state: the output, and the cell
         self.dropout = RowDropout(config.dropout)
         self.word_dropout = config.word_dropout
         self.recurrent_dropout = config.recurrent_dropout
         self.layers = nn.ModuleList(
-            self.cells(before, after, batch_first=True)
+            config.cells(before, after, batch_first=True)
             for before, after in itertools.pairwise(sizes)
         )
         draw_uniform(self, bound)
@@ -234,8 +217,11 @@ class Recurrent(Body):
         for number, layer in enumerate(self.layers):
             size = self.widths[number + 1]
             state = None if state_BLSD is None else self._unpacked(state_BLSD[:, number, :, :size])
-            input_BTD = self.drop_input(outputs[-1], number)
-            x_BTD, state = self._through(layer, input_BTD, state, lengths_B)
+            input_BTD, dropped = self.drop_input(outputs[-1], number), {}
+            if self.training and self.recurrent_dropout:
+                weight = layer.get_parameter("weight_hh_l0")
+                dropped = {"weight_hh_l0": functional.dropout(weight, self.recurrent_dropout)}
+            x_BTD, state = run_cells(layer, input_BTD, lengths_B, state, dropped)
             outputs.append(x_BTD)
             end_BSD = torch.cat(state if self.parts > 1 else (state,)).transpose(0, 1)
             after.append(functional.pad(end_BSD, (0, widest - size)))
@@ -266,31 +252,6 @@ class Recurrent(Body):
         """Return a layer's state in PyTorch's form: a tensor (1, B, D), or a tuple of them."""
         parts = tuple(part_BD[None].contiguous() for part_BD in state_BSD.unbind(1))
         return parts if self.parts > 1 else parts[0]
-
-    def _through(
-        self, layer: nn.Module, x_BTD: Tensor, state: Any, lengths_B: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        dropped = {}
-        if self.training and self.recurrent_dropout:
-            weight = layer.get_parameter("weight_hh_l0")
-            dropped = {"weight_hh_l0": functional.dropout(weight, self.recurrent_dropout)}
-        return run_cells(layer, x_BTD, lengths_B, state, dropped)
-
-
-class Lstm(Recurrent):
-    """An LSTM; its state is the output and the cell of each layer."""
-
-    name: ClassVar[str] = "lstm"
-    cells = nn.LSTM
-    parts = 2
-
-
-class Rnn(Recurrent):
-    """A simple recurrent network; its state is the output of each layer."""
-
-    name: ClassVar[str] = "rnn"
-    cells = nn.RNN
-    parts = 1
 
 
 class RecurrentForPretraining(NextWordModel):
@@ -326,8 +287,7 @@ class Autoencoder(RecurrentForPretraining):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, rows: DocumentRows[Tensor]
     ) -> TokenSums:
-        """Return the summed loss and correct predictions of all tokens, given those before and the
-        state behind them all."""
+        """Return the sums over all tokens, given those before and the state behind them all."""
         body = self.body
         assert isinstance(body, Recurrent)
         vectors_BTD = body.embed(rows.ids)
@@ -342,10 +302,7 @@ _SPREAD, _HALVED = 5.0, 0.05  # of the lengths of spans; how often half the leng
 
 
 class AwdLstmConfig(RecurrentFamily):
-    """An AWD-LSTM; the defaults are those of the paper for the Penn Treebank, 24.2 M parameters for
-    10,000 words."""
-
-    gates: ClassVar[int] = 4
+    """An AWD-LSTM; the defaults are the paper's for the Penn Treebank, 24.2 M parameters."""
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Merity et al.; Howard & Ruder"
@@ -390,10 +347,8 @@ class AwdLstmConfig(RecurrentFamily):
         return AwdLstm(self, vocab_size, vocab_multiple)
 
 
-class AwdLstm(Lstm):
+class AwdLstm(Recurrent):
     """The layers without the output."""
-
-    name: ClassVar[str] = "awd_lstm"
 
     def __init__(self, config: AwdLstmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(config, vocab_size, vocab_multiple)

@@ -5,12 +5,9 @@ JMLR 12): a network scores windows of text above the same windows with another w
     the N words around ──> a vector each, joined ──> x ──> HardTanh(d + H x) ──> score f(x)
     loss of a window: max(0, 1 - f(x) + f(x with a random middle word))
 
-A score is no probability, so there is no perplexity; how many words of the vocabulary score higher
-in a window than its own is the rank by which Turian et al. 2010 follow the training. The random
-word is drawn uniformly when a row is read (instances/causal.py); it may be the word
-itself, as in the paper, and then its window costs 1. Windows end where their document does.
-
-Word vectors are what it is for; as an encoder it gives each token its window's hidden layer, as the
+A score is no probability, so there is no perplexity; Turian et al. 2010 follow the training by how
+many words score higher in a window than its own. The random word (instances/causal.py) may be the
+word itself, as in the paper. As an encoder it gives each token its window's hidden layer, as the
 paper's taggers have it. The half that learns tasks at the same time is left out.
 
 Shapes: B batch, T sequence, N window, M size of a word vector, D hidden, V vocabulary, X tokens.
@@ -87,15 +84,14 @@ class SennaConfig(LayeredFamily):
         return SennaModel(model, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the hidden layer of a window, its part of the other word, and both scores:
-        6·(N·M·D + M·D + 2·D)."""
+        """Count the hidden layer, its part of the other word, and both scores: 6·(N·M·D + M·D +
+        2·D)."""
         D = self.hidden_size
         return float(6 * D * ((self.window + 1) * self.embedding_size + 2))
 
 
 class Senna(ContextBody):
-    """Word vectors and the hidden layer. It ignores segments: the delimiter ends a text. Weights
-    are drawn with the variance of 1 / fan-in."""
+    """Word vectors and the hidden layer, drawn with the variance of 1 / fan-in."""
 
     name: ClassVar[str] = "senna"
     causal = False

@@ -9,17 +9,13 @@
     two_grus, ...  both directions, concatenated             last: the end of each direction
     transformer    all tokens, with sinusoids for places     mean
 
-Quick-thoughts has a second encoder g, without shared weights: the vector is [f; g], each of length
-1, and a score is the product of f of one with g of the other. What writes a text is a GRU that
-reads the words before and, at each, the vector; that enters all gates, as the terms C h of Kiros et
-al., and the state begins at zero. Inference puts [u; v; |u - v|; u * v] through linear layers,
-without a non-linearity between them, as in the release (facebookresearch/InferSent).
-
 InferSent is `two_lstms` with `max`. The Universal Sentence Encoder (Cer et al. 2018,
 arXiv:1803.11175) is a Transformer with `root`; its angular similarity orders as the cosine does.
+Quick-thoughts has a second encoder: the vector is [f; g], each of length 1. A GRU that reads the
+words before and, at each, the vector writes a text (the terms C h of Kiros et al. in all gates).
 
-Shapes: B runs or pairs, R sentences of a run, L tokens of a sentence, N sentences, X tokens, M
-embedding size, D hidden, E width of a state, K layers, d directions, V vocabulary, C labels.
+Shapes: B runs or pairs, L tokens of a sentence, N sentences, M embedding size, D hidden, E width of
+a state, K layers, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,6 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.tokens import SpecialIds
@@ -46,6 +43,7 @@ from rungwise.models.transformer.block import (
     Pooling,
     Transformer,
     draw_uniform,
+    gather_positions,
     initialise,
     pool,
     sinusoid_positions,
@@ -162,9 +160,8 @@ class SentenceEncoderConfig(LayeredFamily):
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the G gates of the first layer and those above, of d directions: 6·G·(M·D + D²/d)
-        and 6·G·(D² + D²/d), or the blocks, once for each encoder; for each sentence written the
-        decoder's gates and the output: 6·3·(M + 2·D)·D + 6·D·V. Work per sentence and per pair of
-        sentences is not counted, that of `words` among it."""
+        and 6·G·(D² + D²/d), or the blocks, once for each encoder; for each sentence written 6·3·(M
+        + 2·D)·D + 6·D·V. Work per sentence and per pair is not counted."""
         D, E = self.hidden_size, self.embedding_size
         (head, *others) = _heads(objective, self)
         # The steps of a mixture differ: only one encoder is counted.
@@ -248,9 +245,9 @@ class SentenceBody(Body):
         for layer in self.layers:
             outputs = []
             for number, cells in enumerate(layer):  # pyright: ignore[reportArgumentType]
-                read_BTD = _rotate(states[-1], turned_BT) if number else states[-1]
+                read_BTD = gather_positions(states[-1], turned_BT) if number else states[-1]
                 output_BTD = cells(read_BTD)[0]
-                outputs.append(_rotate(output_BTD, turned_BT) if number else output_BTD)
+                outputs.append(gather_positions(output_BTD, turned_BT) if number else output_BTD)
             states.append(torch.cat(outputs, dim=2))
         return states
 
@@ -261,10 +258,6 @@ class SentenceBody(Body):
             return [[self.token_embedding], *above]
         layers = [] if self.feeds_forward else self.layers
         return [[self.token_embedding], *([layer] for layer in layers)]
-
-
-def _rotate(states_BTD: Tensor, turned_BT: Tensor) -> Tensor:
-    return states_BTD.gather(1, turned_BT[:, :, None].expand_as(states_BTD))
 
 
 class Writer(nn.Module):
@@ -337,19 +330,17 @@ class SentenceVectorModel:
 
     @torch.no_grad()
     def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return the vectors (N, E) of texts: of one encoder, or of both, each of length 1. A text
-        of no tokens is zeros."""
+        """Return the vectors (N, E) of texts, of both encoders if there are two; zeros for no
+        tokens."""
         encoders = [each for each in (self.module.body, self.module.other) if each is not None]
         device = next(self.module.parameters()).device
         parts, places = [], []
         by_length = sorted((n for n in range(len(texts)) if texts[n]), key=lambda n: len(texts[n]))
         for begin in range(0, len(by_length), _SENTENCES_AT_ONCE):
             part = by_length[begin : begin + _SENTENCES_AT_ONCE]
-            lengths_N = torch.tensor([len(texts[n]) for n in part])
-            ids_NL = torch.zeros(len(part), int(lengths_N.max()), dtype=torch.int64)
-            for row, n in enumerate(part):
-                ids_NL[row, : len(texts[n])] = torch.tensor(texts[n])
-            vectors = [encoder(ids_NL.to(device), lengths_N.to(device)) for encoder in encoders]
+            lengths_N = torch.tensor([len(texts[n]) for n in part], device=device)
+            rows = [torch.tensor(texts[n], device=device) for n in part]
+            vectors = [encoder(pad_sequence(rows, True), lengths_N) for encoder in encoders]
             if len(encoders) > 1:
                 vectors = [functional.normalize(each) for each in vectors]
             parts.append(torch.cat(vectors, dim=1).float().cpu().numpy())
@@ -363,7 +354,6 @@ class SentenceVectorModel:
     def word_layers(
         self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
     ) -> NDArray[np.float32]:
-        """Return the vectors (K, N, E); see `ContextWordVectors`."""
         encoder = LayeredEncoder(self.module.body, None, 0)
         return EncodedWords(encoder, None, None).word_layers(texts, words)
 
