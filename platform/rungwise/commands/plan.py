@@ -86,8 +86,8 @@ def recipes(options: argparse.Namespace) -> None:
 def dry_run(options: argparse.Namespace) -> None:
     """Print the estimate of each training of a recipe, one for variants that train alike; of those
     fitted otherwise than by gradient, that they have no steps."""
+    from rungwise.pipeline.experiment import change_recipe
     from rungwise.pipeline.stages import pretrain_config
-    from rungwise.pipeline.variants import change_recipe
     from rungwise.pipeline.workflow import load_recipe
     from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 

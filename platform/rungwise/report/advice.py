@@ -8,7 +8,7 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.evaluation.suites.section import Column, MeasuredRung, Panel, plot_estimate
-from rungwise.forecast.comparisons import BITS, POINT, Advice, PricedModel, advise
+from rungwise.forecast.forecast import BITS, POINT, Advice, PricedModel, advise
 from rungwise.report import formats, style
 from rungwise.report.formats import Series
 from rungwise.report.page import Section

@@ -9,14 +9,17 @@ from matplotlib.axes import Axes
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import ClaimResult
 from rungwise.evaluation.curve import read_points
-from rungwise.forecast.comparisons import (
+from rungwise.forecast.forecast import (
     Crossing,
+    RungForecast,
+    backtest,
+    describe_backtest,
     describe_crossing,
     find_crossings,
+    forecast,
     predict_at_seconds,
 )
-from rungwise.forecast.forecast import RungForecast, backtest, describe_backtest, forecast
-from rungwise.forecast.points import Increase, Point
+from rungwise.forecast.laws import Increase, Point
 from rungwise.report import style
 from rungwise.report.formats import INK, Series, metric_name, small_percent
 from rungwise.report.page import Row, Section

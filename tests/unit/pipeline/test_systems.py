@@ -11,9 +11,9 @@ import yaml
 
 from rungwise.core.configuration.overrides import find_value, with_overrides
 from rungwise.core.configuration.yaml_file import load
+from rungwise.pipeline.experiment import change_recipe, resolve_variants
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
-from rungwise.pipeline.variants import change_recipe, resolve_variants
 from tests.conftest import REPOSITORY
 
 SYSTEMS: dict[str, Any] = yaml.safe_load(
