@@ -25,20 +25,30 @@ import numpy as np
 import yaml
 
 from benchmarks.common import REPOSITORY, RESULTS, add_results, print_rows
-from rungwise.forecast.comparisons import Crossing, find_crossings
 from rungwise.forecast.forecast import (
     BUDGETS,
     Backtest,
+    Crossing,
     HiddenBudget,
     compare,
     explain_refusals,
     explain_width,
+    find_crossings,
     forecast,
     mean_bits,
 )
 from rungwise.forecast.intervals import LawPriors, Priors, estimate_noise, fit_level
-from rungwise.forecast.laws import LAWS, Array, Law, Normal, fit_law
-from rungwise.forecast.points import Fitted, Increase, Point, group_by_rung
+from rungwise.forecast.laws import (
+    LAWS,
+    Array,
+    Fitted,
+    Increase,
+    Law,
+    Normal,
+    Point,
+    fit_law,
+    group_by_rung,
+)
 
 POINTS = RESULTS / "2026-11-28-forecast-points.json"
 PRIORS = REPOSITORY / "platform" / "rungwise" / "forecast" / "priors.yaml"

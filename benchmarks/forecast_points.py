@@ -25,12 +25,11 @@ from benchmarks.texts import real_data
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.curve import read_points
-from rungwise.forecast.points import Point
-from rungwise.pipeline.experiment import plan_experiment
+from rungwise.forecast.laws import Point
+from rungwise.pipeline.experiment import plan_experiment, resolve_variants
 from rungwise.pipeline.ladder import plan_curve
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph
-from rungwise.pipeline.variants import resolve_variants
 from rungwise.pipeline.workflow import run as run_workflow
 
 BUDGETS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)

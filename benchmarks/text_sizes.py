@@ -29,10 +29,9 @@ from rungwise.corpus.summary import CorpusSummary, read_split
 from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.instances.order import evenly
 from rungwise.models.family import Size
-from rungwise.pipeline.experiment import plan_experiment
+from rungwise.pipeline.experiment import change_recipe, plan_experiment, resolve_variants
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import instances_stages
-from rungwise.pipeline.variants import change_recipe, resolve_variants
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pipeline.workflow import run as run_workflow
 

@@ -15,9 +15,8 @@ from benchmarks.common import add_results, print_rows
 from benchmarks.forecast_points import RUNGS, WARMUP, make_recipe
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.suites.items import MeasureSummary
-from rungwise.pipeline.experiment import plan_experiment
+from rungwise.pipeline.experiment import plan_experiment, resolve_variants
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.variants import resolve_variants
 from rungwise.pipeline.workflow import run as run_workflow
 
 STEPS, SEEDS = 1024, 2  # half of those of a network on this text in forecast_points.py

@@ -45,9 +45,9 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import model_config
 from rungwise.models.family import Size
+from rungwise.pipeline.experiment import change_recipe
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.training.summary import PretrainSummary
 

@@ -20,8 +20,7 @@ from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, 
 from rungwise.tuning import SweepStageConfig
 from rungwise.tuning.config import draw_trials, resolve_settings
 from rungwise.tuning.record import Epoch, write_record
-from rungwise.tuning.running import summarise
-from rungwise.tuning.trial import SweepJob, Train, new_record
+from rungwise.tuning.running import SweepJob, Train, new_record, summarise
 from tests.summaries import standing
 
 BEST_RATE = 1e-3
@@ -111,7 +110,7 @@ def swept(
         epochs = settings.epochs
         if config.sweep.halving and number % 3 == 2:
             epochs = min(epochs, first)
-        trial = new_record(config, number, values)
+        trial = new_record(config, number)
         trial.state = "finished" if epochs == settings.epochs else "stopped_early"
         for epoch in range(1, epochs + 1):
             score = score_of(settings, epoch) - shift

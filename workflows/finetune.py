@@ -12,10 +12,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.run import run_workflow
 from rungwise.core.stages.stage import Stage
-from rungwise.pipeline.experiment import experiment_stages
+from rungwise.pipeline.experiment import experiment_stages, resolve_variants
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage
-from rungwise.pipeline.variants import resolve_variants
 
 
 def stages(recipe: Recipe) -> list[Stage]:

@@ -12,7 +12,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.curve import CurveSummary, read_points
 from rungwise.evaluation.suites.items import MeasureSummary
-from rungwise.forecast.points import group_by_rung
+from rungwise.forecast.laws import group_by_rung
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.workflow import load_recipe, run
 from rungwise.training.summary import PretrainSummary

@@ -47,9 +47,10 @@ def shown() -> Console:
 
 
 def lines(console: Console) -> list[list[str]]:
-    """Stage, state and the rest of each line."""
+    """Stage, state and the rest of each line about a stage."""
     assert isinstance(console.file, io.StringIO)
-    return [line.split(maxsplit=2) for line in console.file.getvalue().splitlines()]
+    rows = [line.split(maxsplit=2) for line in console.file.getvalue().splitlines()]
+    return [words for words in rows if words[0] in TITLES]
 
 
 @pytest.mark.slow

@@ -14,8 +14,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
 from rungwise.tuning.record import SweepSummary
-from rungwise.tuning.running import run_sweep
-from rungwise.tuning.trial import Train
+from rungwise.tuning.running import Train, run_sweep
 from tests.toy_sweeps import BEST_RATE, Events, inputs, marks, real, stage_config, toy
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-1}

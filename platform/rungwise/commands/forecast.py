@@ -17,9 +17,8 @@ from rungwise.core.exit_codes import plain_console
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rungwise.forecast.comparisons import Crossing
-    from rungwise.forecast.forecast import Backtest, RungForecast
-    from rungwise.forecast.points import Increase
+    from rungwise.forecast.forecast import Backtest, Crossing, RungForecast
+    from rungwise.forecast.laws import Increase
     from rungwise.pipeline.loading import LoadedCurve
     from rungwise.pipeline.recipe import Recipe
 
@@ -57,10 +56,9 @@ def _factor(text: str) -> float:
 
 def forecast(options: argparse.Namespace) -> None:
     """Print each rung now and then, and the crossings; or write the recipe of one rung."""
-    from rungwise.forecast.comparisons import find_crossings
-    from rungwise.forecast.forecast import backtest
+    from rungwise.forecast.forecast import backtest, find_crossings
     from rungwise.forecast.forecast import forecast as forecast_rungs
-    from rungwise.forecast.points import Increase
+    from rungwise.forecast.laws import Increase
     from rungwise.pipeline.loading import load_curve
     from rungwise.pipeline.workflow import load_recipe
 
@@ -146,8 +144,7 @@ def _print_lines(
     curve: LoadedCurve,
     console: Console,
 ) -> None:
-    from rungwise.forecast.comparisons import describe_crossing
-    from rungwise.forecast.forecast import describe_backtest
+    from rungwise.forecast.forecast import describe_backtest, describe_crossing
 
     for crossing in crossings[:_MOST_CROSSINGS]:
         console.print(describe_crossing(crossing, curve.names))
@@ -183,7 +180,7 @@ def _write_plan(
     """Write the recipe of a rung with the steps, or passes, of that budget."""
     import yaml
 
-    from rungwise.pipeline.variants import change_recipe
+    from rungwise.pipeline.experiment import change_recipe
 
     if options.plan.exists():
         raise UserError(f"{options.plan} exists; give --plan another file")

@@ -26,6 +26,7 @@ from rungwise.core.exit_codes import FAILED, OK, plain_console
 if TYPE_CHECKING:
     from rungwise.core.stages.stage import Stage
     from rungwise.pipeline.recipe import Recipe
+    from rungwise.training.config import GradientFit
     from rungwise.training.estimate import RunEstimate
     from rungwise.training.ray.resume_proof import Certificate
 
@@ -96,19 +97,40 @@ def recipes(options: argparse.Namespace) -> None:
 
 
 def dry_run(options: argparse.Namespace) -> None:
+    """Print the estimate of each training of a recipe, one for variants that train alike; of those
+    fitted otherwise than by gradient, that they have no steps."""
+    from rungwise.pipeline.experiment import change_recipe
+    from rungwise.pipeline.stages import pretrain_config
+    from rungwise.pipeline.workflow import load_recipe
+    from rungwise.training.fit_config import PretrainStageConfig, require_gradient
+
+    recipe = load_recipe(options.config, options.overrides)
+    console = Console()
+    trainings: list[tuple[str, Recipe, PretrainStageConfig]] = []
+    for name in recipe.variants:
+        variant = change_recipe(recipe, name)
+        config = pretrain_config(variant)
+        if config not in [other for _, _, other in trainings]:
+            trainings.append((name, variant, config))
+    for name, variant, config in trainings:
+        if len(trainings) > 1:
+            console.print(f"[bold]{name}[/]: {config.model.kind}, fitted by {config.pretrain.kind}")
+            if config.pretrain.length_key(config.model) != "steps":
+                continue
+        _estimate(variant, require_gradient(config, "steps"), options, console)
+
+
+def _estimate(
+    recipe: Recipe, settings: GradientFit, options: argparse.Namespace, console: Console
+) -> None:
     """Print the estimate, from the instances if they are built; otherwise rows count as full."""
     from rungwise.core.configuration.secrecy import redact
     from rungwise.core.stages import artifact as artifacts
     from rungwise.pipeline.places import root_folder
-    from rungwise.pipeline.stages import pretrain_config, pretrain_stages
-    from rungwise.pipeline.workflow import load_recipe
+    from rungwise.pipeline.stages import pretrain_stages
     from rungwise.training.estimate import Measures, device_memory, estimate_run, is_measured_fast
     from rungwise.training.feed import READ_BY_NAME
-    from rungwise.training.fit_config import require_gradient
 
-    recipe = load_recipe(options.config, options.overrides)
-    settings = require_gradient(pretrain_config(recipe), "steps")
-    console = Console()
     try:
         stages = pretrain_stages(recipe)
     except UserError as error:

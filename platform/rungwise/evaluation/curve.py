@@ -21,7 +21,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
 from rungwise.evaluation.search import count_cost
 from rungwise.evaluation.suites.items import read_items
-from rungwise.forecast.points import Point
+from rungwise.forecast.laws import Point
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.summary import PretrainSummary
 

@@ -1,13 +1,4 @@
-"""Settings of fine-tuning: the recipe, how the encoder is adapted, and the layer on top of it.
-
-adaptation      the encoder                                                     trained
-full            all weights learn (Devlin et al. 2019, arXiv:1810.04805)        everything
-frozen          fixed, without dropout; its last layer is read                  top, head
-discriminative  a layer learns more slowly than the one above, and may wait for all, in the end
-                its turn (Howard & Ruder 2018, arXiv:1801.06146)
-features        fixed; layers are mixed (Peters et al. 2018, arXiv:1802.05365)  mix, top, head
-                or read side by side
-"""
+"""Settings of fine-tuning: the recipe, how the encoder is adapted, and the layer on top of it."""
 
 from typing import Annotated, Literal, Self
 
@@ -22,7 +13,7 @@ Initialisation = Literal["pretrained", "random"]
 
 
 class FullAdaptation(Config):
-    """All weights are trained, at one learning rate."""
+    """All weights are trained, at one learning rate (Devlin et al. 2019, arXiv:1810.04805)."""
 
     kind: Literal["full"] = "full"
 
@@ -34,7 +25,8 @@ class FrozenAdaptation(Config):
 
 
 class DiscriminativeAdaptation(Config):
-    """The highest layer learns at `learning_rate`, lower ones slower, embeddings as the lowest."""
+    """The highest layer learns at `learning_rate`, lower ones slower, embeddings as the lowest
+    (Howard & Ruder 2018, arXiv:1801.06146)."""
 
     kind: Literal["discriminative"] = "discriminative"
     # Rate of a layer over that of the one above. Howard & Ruder: 1/2.6 for an LSTM of three layers;
@@ -46,7 +38,8 @@ class DiscriminativeAdaptation(Config):
 
 
 class FeaturesAdaptation(Config):
-    """The encoder is fixed, and a learned mix of its layers is read, or they are side by side."""
+    """The encoder is fixed, and a learned mix of its layers is read (Peters et al. 2018,
+    arXiv:1802.05365), or they are side by side."""
 
     kind: Literal["features"] = "features"
     # layers to read, 0 the embeddings; a single one makes a probe of it
@@ -72,10 +65,9 @@ class LinearTop(Config):
 
 
 class BilstmTop(Config):
-    """A randomly initialised BiLSTM between the encoder and the head.
-
-    With vectors of its own it is a tagger by itself, which the states of the encoder join somewhere
-    (TagLM, Peters et al. 2017, arXiv:1705.00108, section 2)."""
+    """A randomly initialised BiLSTM between the encoder and the head. With vectors of its own it is
+    a tagger by itself, which the states of the encoder join somewhere (TagLM, Peters et al. 2017,
+    arXiv:1705.00108, section 2)."""
 
     kind: Literal["bilstm"] = "bilstm"
     hidden_size: int = Field(default=256, ge=1)  # of one direction

@@ -60,12 +60,9 @@ def load_data(
     config: FinetuneConfig,
     noise: Sequence[float] = (),
 ) -> TaskData:
-    """Load the task, encoded for the model, and the model's weights. The splits are those
-    of `read_splits`.
-
-    Raises ConfigError if config, task and model do not fit together, DataError if the tokenizer is
-    not of the size of the model's vocabulary.
-    """
+    """Load the task, encoded for the model, and the model's weights. The splits are those of
+    `read_splits`. Raises ConfigError if config, task and model do not fit together, DataError if
+    the tokenizer is not of the size of the model's vocabulary."""
     info, trained = TaskSummary.of(task).info, PretrainSummary.of(pretrain)
     objective = trained.model.objective(trained.objective)
     pretrained = PretrainedBody(trained.model, objective, trained.vocab_size)
@@ -94,10 +91,8 @@ def load_data(
 
 
 def build_frame(config: FinetuneConfig, pretrained: PretrainedBody, tokenizer: Tokenizer) -> Frame:
-    """Return how rows are framed for a pretrained model.
-
-    Raises DataError if the model needs [CLS] and [SEP] and the tokenizer lacks them.
-    """
+    """Return how rows are framed for a pretrained model. Raises DataError if the model needs [CLS]
+    and [SEP] and the tokenizer lacks them."""
     objective, vocab_size = pretrained.objective, pretrained.vocab_size
     ahead = not _outline(pretrained.family, objective).causal
     if count_marks(objective):

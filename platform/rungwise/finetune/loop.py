@@ -1,10 +1,6 @@
 """Fine-tune one model on one task with one seed (Devlin et al. 2019, arXiv:1810.04805, section
 4.1): AdamW, linear warm-up and decay, one process with one device. The same seed gives the same
-bits.
-
-A saved state is safetensors with the names of a pretraining checkpoint: `model/NAME`,
-`optimizer/PARAMETER/KEY`, and `epoch`, the number done; with `best_epoch` also the best weights.
-The order depends on seed and epoch, dropout on seed and step, so it has no generator state.
+bits: order and dropout depend on seed, epoch and step, so a saved state has no generator.
 """
 
 import functools
@@ -47,10 +43,8 @@ from rungwise.training.state import RunState
 
 
 def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, float]:
-    """Return the factor on `learning_rate` of each parameter, by name.
-
-    Of L layers, layer l has decay^(L - l); the embeddings are layer 0.
-    """
+    """Return the factor on `learning_rate` of each parameter, by name. Of L layers, layer l has
+    decay^(L - l); the embeddings are layer 0."""
     adaptation = config.adaptation
     decay = adaptation.decay if isinstance(adaptation, DiscriminativeAdaptation) else 1.0
     of_head = (config.head_learning_rate or config.learning_rate) / config.learning_rate
@@ -76,10 +70,8 @@ def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
 
 
 def measure_rates(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the highest learning rates in the optimizer now, by config key.
-
-    For a fixed encoder `learning_rate` is the head's, as nothing else learns.
-    """
+    """Return the highest learning rates in the optimizer now, by config key. For a fixed encoder
+    `learning_rate` is the head's, as nothing else learns."""
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     of_encoder = [rates.pop(id(p)) for p in model.encoder.parameters() if id(p) in rates]
     return {
@@ -147,10 +139,8 @@ def save_state(
 def load_state(
     model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes
 ) -> tuple[int, Best | None]:
-    """Load `state`. Returns the number of epochs done, and the best epoch if there is one.
-
-    Raises UserError for the state of another model.
-    """
+    """Load `state`. Returns the number of epochs done, and the best epoch if there is one. Raises
+    UserError for the state of another model."""
     tensors = safetensors.torch.load(state)
     parameters = dict(model.named_parameters())
     for name, tensor in model.state_dict().items():
@@ -299,11 +289,9 @@ def make_batches(
     items: Sequence[Item], batch_size: int, seed: int, epoch: int
 ) -> list[NDArray[np.int64]]:
     """Return the items of each batch of an epoch: each once, those of a batch of similar length.
-
     Batches are padded to their longest row, and of a random batch of sentences half is padding. So
     items are shuffled, sorted by length within pools of `_POOL_BATCHES` batches, and full batches
-    shuffled again; the rest comes last. The result depends on the seed and the epoch only.
-    """
+    shuffled again; the rest comes last. The result depends on the seed and the epoch only."""
     order = np.argsort(bits(seed, epoch, np.arange(len(items))))
     lengths = np.array([max(len(row.ids) for row in items[index].rows) for index in order])
     pools = np.arange(len(order)) // (_POOL_BATCHES * batch_size)

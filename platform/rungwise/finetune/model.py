@@ -2,14 +2,10 @@
 
     ids ──> encoder ──> states (R, T, E) ──> top ──> head ──> logits
 
-The BiLSTM is that of Devlin et al. 2019 (arXiv:1810.04805, table 5 and section 5.3); with token
-vectors of its own it is TagLM's tagger (Peters et al. 2017, arXiv:1705.00108). The mean is that of
-Peters et al. 2018 ("Deep contextualized word representations", arXiv:1802.05365, equation 1):
-
-    mixed = gamma · sum over l of softmax(s)_l · layer_l
-
-`s` starts at 0, so the mix starts as the plain mean, and gamma at 1; weight decay pulls s back to
-that start, as their L2 term does. Layers may be normalised first (their section 3.2).
+Sources: the BiLSTM is that of Devlin et al. 2019 (arXiv:1810.04805, section 5.3), the tagger that
+of Peters et al. 2017 (arXiv:1705.00108), the mix that of Peters et al. 2018 (arXiv:1802.05365,
+equation 1): gamma · sum over l of softmax(s)_l · layer_l. It starts as the plain mean, to which
+weight decay pulls it back, as their L2 term does.
 
 Shapes: B batch, T sequence, E width of a state, H hidden size of one direction, K layers.
 """
@@ -132,11 +128,9 @@ class PretrainedBody:
 
 
 class HeadedEncoder(nn.Module):
-    """An encoder, optionally a mix of its layers and a BiLSTM on top, and a head.
-
-    With `fixed` the encoder gets no gradient and never uses dropout. `mixed` are the layers that
-    are read, 0 the embeddings: weighed by `mix`, or else side by side. By default it is the last.
-    """
+    """An encoder, optionally a mix of its layers and a BiLSTM on top, and a head. With `fixed` the
+    encoder gets no gradient and never uses dropout. `mixed` are the layers that are read, 0 the
+    embeddings: weighed by `mix`, or else side by side. By default it is the last."""
 
     def __init__(
         self,
@@ -186,10 +180,8 @@ class HeadedEncoder(nn.Module):
 
 
 class TaskModel(HeadedEncoder):
-    """A model for one task, with everything its predictions depend on.
-
-    `calibration` is fitted on the validation split, such as the threshold of no answer.
-    """
+    """A model for one task, with everything its predictions depend on. `calibration` is fitted on
+    the validation split, such as the threshold of no answer."""
 
     def __init__(self, config: FinetuneConfig, info: TaskInfo, pretrained: PretrainedBody) -> None:
         family, objective = pretrained.family, pretrained.objective
@@ -245,12 +237,10 @@ class TaskModel(HeadedEncoder):
 
     @torch.no_grad()
     def load_pretrained(self, weights: Mapping[str, Tensor]) -> None:
-        """Load pretrained weights, or only as many layers as the config says.
-
-        The head also starts from what pretraining put on the states, if all layers are loaded and
-        shapes fit: a pooler, and in generation the output layer. What pretraining did not train
-        stays random. Raises DataError for weights that do not fit the encoder.
-        """
+        """Load pretrained weights, or only as many layers as the config says. The head also starts
+        from what pretraining put on the states, if all layers are loaded and shapes fit: a pooler,
+        and in generation the output layer. What pretraining did not train stays random. Raises
+        DataError for weights that do not fit the encoder."""
         self.encoder.load(weights, self.config.loaded_layers)
         whole = self.config.loaded_layers in (None, self.encoder.num_layers)
         if isinstance(self.head, PooledHead) and self.head.pool.dense and whole:
@@ -280,10 +270,8 @@ def describe(model: TaskModel) -> dict[str, Any]:
 
 
 def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskModel:
-    """Build the described model, in evaluation mode.
-
-    Raises DataError naming the first tensor that is missing, left over or of another shape.
-    """
+    """Build the described model, in evaluation mode. Raises DataError naming the first tensor that
+    is missing, left over or of another shape."""
     family = model_config(description["model"])
     model = TaskModel(
         validate(FinetuneConfig, description["finetune"], source="finetune"),

@@ -1,13 +1,11 @@
 """Joint draws of the curves of a ladder's rungs, from which intervals and comparisons come.
 
 A draw of a rung is one law, chosen by how well each foretold the largest budget from the others;
-its parameters, fitted to points moved by the noise of seeds and documents and to priors moved
-likewise; and a misfit that grows with every doubling beyond the last point. These are widened by
-the factor of earlier backtests. To them come the luck of the run that is foretold and that of the
-held-out documents, which are drawn once for all rungs.
+its parameters, fitted to points and priors moved by their noise; and a misfit that grows with every
+doubling beyond the last point, widened by the factor of earlier backtests. To them come the luck of
+the run and that of the held-out documents, which are drawn once for all rungs.
 
-priors.yaml is written by `python -m benchmarks.forecast --write` from every corpus with a curve:
-priors of parameters, noise and misfit, by family or by how a family is fitted.
+priors.yaml is written by `python -m benchmarks.forecast --write` from every corpus with a curve.
 """
 
 from __future__ import annotations
@@ -21,8 +19,18 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rungwise.forecast.laws import LAWS, Array, Law, Normal, draw_fits, fit_law, log_loss
-from rungwise.forecast.points import Fitted, Point, group_by_rung
+from rungwise.forecast.laws import (
+    LAWS,
+    Array,
+    Fitted,
+    Law,
+    Normal,
+    Point,
+    draw_fits,
+    fit_law,
+    group_by_rung,
+    log_loss,
+)
 
 DRAWS = 500
 TAIL = 4.0  # degrees of freedom of the error by which laws are weighed
@@ -84,12 +92,9 @@ def estimate_noise(points: Sequence[Point], priors: Priors) -> Noise:
 def tie_levels(
     rungs: Mapping[str, Sequence[Point]], noise: Noise, priors: Priors
 ) -> dict[str, Normal]:
-    """Return a prior of the level of each rung of a known family, from the other rungs.
-
-    The loss of a family after a million tokens lies at much the same distance from that of others
-    on any text. Counts are known well from little, and tell a network's level before it has learnt
-    much.
-    """
+    """Return a prior of the level of each rung of a known family, from the other rungs. The loss of
+    a family after a million tokens lies at much the same distance from that of others on any text.
+    Counts are known well from little, and tell a network's level before it has learnt much."""
     levels: dict[str, Normal] = {}  # of the ladder, as each rung has it: mean and variance
     for rung, rows in rungs.items():
         if rows[-1].family in priors.gaps and rows[-1].measure == "bits_per_byte":
@@ -233,10 +238,8 @@ def weigh_laws(
     rows: Sequence[Point], noise: Noise, misfit: float, prior: LawPriors
 ) -> dict[str, float]:
     """Return weights of the laws, by how each foretells the largest budget from the smaller ones.
-
     The density of a t distribution around what a law foretold, as wide as its own error; equal
-    weights where leaving out the largest budget leaves fewer than two.
-    """
+    weights where leaving out the largest budget leaves fewer than two."""
     last = rows[-1]
     hidden = [row for row in rows if row.budget == last.budget]
     smaller = [row for row in rows if row.budget < last.budget]

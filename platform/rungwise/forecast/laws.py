@@ -1,4 +1,8 @@
-"""Laws of a rung's loss, and their robust fits.
+"""Points of a curve, what a rung was worth at one share of its budget and what that took; laws of a
+rung's loss, and their robust fits.
+
+All rungs of a ladder are measured on one held-out text and count tokens by one tokenizer, so that
+points of different rungs lie on common axes: core-seconds, tokens, bits.
 
 All laws are one curve with some parameters fixed. With x the effective data in millions of tokens,
 for U distinct tokens and R repeats of them:
@@ -21,14 +25,101 @@ loss. Every fit is a batch of problems: a grid of starts, or draws of the noise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.forecast.points import Fitted, Point
+Measure = Literal["bits_per_byte", "bits_per_masked_token"]
+Fitted = Literal["gradient", "counts"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A rung, trained with one seed on a share of its budget.
+
+    `rung`       name of the variant
+    `budget`     share of the recipe's: of the steps (gradient) or of the text (counts); 1 is all
+    `seed`       of the weights and of the order; runs that differ in it alone give the noise
+    `tokens`     read in training, all passes together
+    `distinct`   tokens of the training text that the run could read, each counted once; a run that
+                 reads less than one pass has `tokens` below `distinct`
+    `seconds`    of cores: wall-clock seconds times cores in use, from a start to the weights
+    `bits`       of held-out text, in the unit of `measure`; lower is better
+    `documents`  the same measure of each held-out document, in one order for all points of a
+                 ladder; None where it was not kept
+    `fitted`     "gradient": more steps help; "counts" (counted or solved): only more text does
+    `measure`    bits per byte, or per masked token where a rung has no code length
+    `family`     `model.kind` of the variant ("gpt", "ngram"), by which priors are kept; "" if none
+    """
+
+    rung: str
+    budget: float
+    seed: int
+    tokens: float
+    distinct: float
+    seconds: float
+    bits: float
+    documents: tuple[float, ...] | None = None
+    fitted: Fitted = "gradient"
+    measure: Measure = "bits_per_byte"
+    family: str = ""
+
+    @property
+    def unique(self) -> float:
+        """Tokens that were read at least once."""
+        return min(self.tokens, self.distinct)
+
+    @property
+    def repeats(self) -> float:
+        """Passes after the first."""
+        return self.tokens / self.unique - 1
+
+
+@dataclass(frozen=True)
+class Increase:
+    """Factors over budget 1 that a forecast is for: of core-seconds, and of training text. With
+    `seconds`, each rung that learns by gradient has so many core-seconds instead."""
+
+    compute: float = 1.0
+    text: float = 1.0
+    seconds: float | None = None
+
+
+def grow(point: Point, growth: Increase) -> Point:
+    """Return where a point would lie with more compute and text; its bits are unknown (NaN). A rung
+    that learns by gradient reads more tokens with more compute; one that counts reads its text
+    once, so that its compute follows its text."""
+    if point.fitted == "counts":
+        factor = growth.text / point.budget
+    elif growth.seconds is None:
+        factor = growth.compute / point.budget
+    else:
+        factor = growth.seconds / point.seconds
+    return replace(
+        point,
+        budget=point.budget * factor,
+        tokens=point.tokens * factor,
+        distinct=point.distinct * (factor if point.fitted == "counts" else growth.text),
+        seconds=point.seconds * factor,
+        bits=math.nan,
+        documents=None,
+    )
+
+
+def group_by_rung(points: Iterable[Point]) -> dict[str, list[Point]]:
+    """Return the points of each rung, by rising budget and seed; rungs in the order of points."""
+    rungs: dict[str, list[Point]] = {}
+    for point in points:
+        rungs.setdefault(point.rung, []).append(point)
+    return {
+        rung: sorted(rows, key=lambda row: (row.budget, row.tokens, row.distinct, row.seed))
+        for rung, rows in rungs.items()
+    }
+
 
 Array = NDArray[np.float64]
 Normal = tuple[float, float]  # mean, standard deviation
@@ -144,12 +235,9 @@ def fit_law(law: Law, points: Sequence[Point], prior: Mapping[str, Normal], nois
 
 
 def draw_fits(fit: Fit, generator: np.random.Generator, scales: Array) -> Array:
-    """Return parameters of one curve a draw.
-
-    Each draw moves the points by their errors, times its scale, and the means of the priors by
-    theirs, and fits anew: a sample of the posterior where the law is nearly linear (randomise, then
-    optimise).
-    """
+    """Return parameters of one curve a draw. Each draw moves the points by their errors, times its
+    scale, and the means of the priors by theirs, and fits anew: a sample of the posterior where the
+    law is nearly linear (randomise, then optimise)."""
     draws = len(scales)
     errors = fit.errors * scales[:, None]
     logs = fit.logs + errors * generator.standard_normal((draws, len(fit.logs)))
@@ -193,9 +281,7 @@ def minimise(
     steps: int,
 ) -> tuple[Array, Array]:
     """Return the parameters and costs that Levenberg and Marquardt's steps reach from each start.
-
-    `logs`, `errors` and `prior` are the same for all starts or have a row for each.
-    """
+    `logs`, `errors` and `prior` are the same for all starts or have a row for each."""
     columns, (mean, sd) = law.columns, prior
 
     def measure(parameters: Array) -> tuple[Array, Array, Array]:

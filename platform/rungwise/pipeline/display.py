@@ -1,8 +1,5 @@
-"""The display of a run: one live line per stage on a terminal, else one plain line per event.
-
-A narrow terminal cuts only the last column; names, states and times stay whole. At the end nothing
-is cut: long text wraps.
-"""
+"""The display of a run: one live line per stage on a terminal, else one plain line per event. A
+narrow terminal cuts only long text, and that only until the end."""
 
 import math
 import time

@@ -47,13 +47,6 @@ def page_name(artifact: Artifact) -> str | None:
     return artifact.record["summary"]["page"] if artifact.stage in _PAGES else None
 
 
-def choose_folder(stage: str, name: str, page: str | None) -> str:
-    """The folder for a file among the artifacts of the whole run; the page itself is at the top."""
-    if name == page:
-        return ""
-    return PAGE_FILES if stage in _PAGES else f"{PAGE_FILES}/{stage}"
-
-
 def headline_metrics(finished: Mapping[str, Artifact]) -> dict[str, float]:
     """The last validation of every pretraining, and the test score of every variant and rival."""
     results: dict[str, float] = {}
@@ -337,11 +330,12 @@ class StageJob:
         tracker.params(self._key, constants)
         tracker.tags(self._key, {NOTE_TAG: summary.headline})
         tracker.artifact(self._key, str(artifact.folder.local(artifacts.RECORD)))
+        folder = PAGE_FILES if stage.name in _PAGES else f"{PAGE_FILES}/{stage.name}"
         for name in summary.show:
             path = str(artifact.folder.local(name))
             tracker.artifact(self._key, path)
-            folder = choose_folder(stage.name, name, page_name(artifact))
-            tracker.artifact(self._build.parent, path, folder)
+            at_the_top = name == page_name(artifact)
+            tracker.artifact(self._build.parent, path, "" if at_the_top else folder)
         return artifact
 
 

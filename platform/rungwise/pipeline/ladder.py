@@ -2,10 +2,6 @@
 
 experiment.py ──> measure of each rung, evaluate of each task ──> claims ──┬──> ladder
 pretrainings of each rung at shares of its budget, if asked ──> curve ─────┘
-
-Runs that differ in their steps alone have a trunk in common (training/fit_config.py), so the
-schedule builds them in the order of their length, and each goes on from the plateau of the one
-before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +15,14 @@ from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
 from rungwise.evaluation.curve import CURVE, CurveConfig, CurveRun, CurveStageConfig
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig, SuiteConfig
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.pipeline.experiment import plan_experiment
+from rungwise.pipeline.experiment import (
+    ExperimentVariant,
+    name_variant,
+    plan_experiment,
+    resolve_variants,
+)
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import FinishedStages, Graph, Grow, measure_inputs, train_steps
-from rungwise.pipeline.variants import ExperimentVariant, name_variant, resolve_variants
 from rungwise.report.stage import LADDER, LadderConfig
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.training.fit_config import PretrainStageConfig
@@ -44,7 +44,11 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     judged = [stage for stages in experiment.measured.values() for stage in stages]
     for evaluated in experiment.evaluated:
         judged += [evaluated.inputs["task"], evaluated]
-    counted = tuple(rung for rung, (first, *_) in experiment.measured.items() if _is_counted(first))
+    counted = tuple(  # without a seed, so that luck has no part in it
+        rung
+        for rung, (first, *_) in experiment.measured.items()
+        if not hasattr(_pretrain_config(first).pretrain, "seed")
+    )
     config = ClaimsConfig(measured=measured, counted=counted)
     claims = CLAIMS.stage(config, {stage.display_name: stage for stage in judged})
     stages = experiment.stages | {claims.display_name: claims}
@@ -105,11 +109,6 @@ def grow_past_gaps(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow |
         return FinishedStages(remaining, frozenset(each.fingerprint for each in stages) - needed)
 
     return grow
-
-
-def _is_counted(measure: Stage) -> bool:
-    """Whether the measured rung was fitted without a seed, so that luck has no part in it."""
-    return not hasattr(measure.inputs["pretrain"].config.pretrain, "seed")  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def plan_curve(

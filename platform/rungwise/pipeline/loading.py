@@ -19,14 +19,14 @@ from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.curve import CurveSummary, read_points
 from rungwise.finetune import DESCRIPTION
-from rungwise.forecast.points import Point
+from rungwise.forecast.laws import Point
 from rungwise.models.config import name_models
 from rungwise.pipeline import workflow
+from rungwise.pipeline.experiment import change_recipe, resolve_variants
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches
 from rungwise.pipeline.stages import chain_stages, pretrain_config
-from rungwise.pipeline.variants import change_recipe, resolve_variants
 from rungwise.serving.predictor import Predictor, load_predictor, require_artifact
 from rungwise.training.pretrained import find_tokenizer, load_model
 
@@ -45,12 +45,10 @@ class Pretrained:
 
 
 def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor:
-    """Load the pretrained model of a recipe or a pretrain artifact, else a fine-tuned one.
-
-    `model` is a recipe or its file, the folder of an artifact or of several (the newest is used),
-    local or in an object store, or models:/NAME@ALIAS in the registry of `root`. Raises UserError
-    if there is no such model.
-    """
+    """Load the pretrained model of a recipe or a pretrain artifact, else a fine-tuned one. `model`
+    is a recipe or its file, the folder of an artifact or of several (the newest is used), local or
+    in an object store, or models:/NAME@ALIAS in the registry of `root`. Raises UserError if there
+    is no such model."""
     if isinstance(model, Recipe):
         return _load_pretrained(
             _built(apply_searches(model), "rungwise.run with a workflow that pretrains")

@@ -1,8 +1,5 @@
-"""Where recipes, workflows, artifacts and the tracking store are.
-
-Separate from workflow.py, since `rungwise status` and `doctor` need no recipe, whose blocks
-import PyTorch.
-"""
+"""Where recipes, workflows, artifacts and the tracking store are. Apart from workflow.py, since
+`rungwise status` and `doctor` need no recipe, whose blocks import PyTorch."""
 
 from __future__ import annotations
 

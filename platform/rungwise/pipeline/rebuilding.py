@@ -1,7 +1,4 @@
-"""Rebuild an artifact and all its inputs under another root, and compare them file by file.
-
-The records alone say what to build; neither the recipe nor the workflow need still exist.
-"""
+"""Rebuild an artifact and all its inputs from their records alone, and compare their files."""
 
 import fnmatch
 import typing

@@ -1,8 +1,7 @@
 """A recipe: the blocks of one YAML file, resolved once; among them the steps of its training.
 
-A recipe keeps the raw data that it was resolved from. Whatever differs from it (a variant, a tried
-value, matched steps) is resolved from that data with a few keys changed, in the same one pass, so
-that what the file leaves out follows the changed keys.
+A variant, a tried value or matched steps are resolved from the same raw data with a few keys
+changed, so that what the file leaves out follows the changed keys.
 """
 
 from __future__ import annotations
@@ -141,10 +140,8 @@ class TaskEntry(Config):
 
 class Recipe(Config):
     """All blocks. Each workflow needs those that it reads: training reads `model` and `pretrain`,
-    fine-tuning also the blocks from `tasks` on.
-
-    `pretrain.initial` fills in `model` and `tokenizer`; their other keys may still be given.
-    """
+    fine-tuning also the blocks from `tasks` on. `pretrain.initial` fills in `model` and
+    `tokenizer`; their other keys may still be given."""
 
     name: Name  # labels folders and runs
     root: str = "artifacts"  # folder or s3://bucket/prefix for everything that is built

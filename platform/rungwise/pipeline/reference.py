@@ -1,8 +1,5 @@
-"""Describe every key of a recipe in docs/reference.
-
-Types and defaults come from the pydantic models, descriptions from the comments above or beside the
-fields in the source.
-"""
+"""Describe every key of a recipe in docs/reference, from the pydantic models and the comments above
+or beside their fields in the source."""
 
 import ast
 import inspect

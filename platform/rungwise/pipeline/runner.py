@@ -1,10 +1,8 @@
 """Runs the stages of a workflow: reuses finished ones; builds, shows and tracks the rest.
 
 Only the driver writes records, the terminal and MLflow. If nothing is missing, neither Ray nor
-MLflow is started. The driver works through the stages in one loop: it starts every stage whose
-inputs are finished, up to `compute.max_concurrent_stages`, as a Ray task that begins when the
-cluster has room. A stage is built under a lease (core/stages/lease.py), so that concurrent drivers
-build each artifact once. Finished stages may decide which stages come next (stages.py).
+MLflow is started. A stage is built under a lease, so that concurrent drivers build each artifact
+once.
 """
 
 import contextlib
@@ -206,18 +204,14 @@ class Schedule:
                 self._poll(board)
                 self._grow()
         except KeyboardInterrupt:
-            self._save()
+            # Let the trainings at work save what they have learnt.
+            if scratches := [each for job in self._running.values() if (each := job.scratch)]:
+                self._build.display.announce("interrupted: saving")
+                request_saves(scratches, _SAVE_SECONDS)
             raise
         finally:
             self._show_reports(board, last=True)
             ray.kill(board)
-
-    def _save(self) -> None:
-        """Let the trainings at work save what they have learnt."""
-        scratches = [each for job in self._running.values() if (each := job.scratch)]
-        if scratches:
-            self._build.display.announce("interrupted: saving")
-            request_saves(scratches, _SAVE_SECONDS)
 
     def check(self) -> None:
         """Raise the first failure, if any; its message also names the stages not built."""

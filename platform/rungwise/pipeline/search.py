@@ -1,8 +1,7 @@
 """Searches over pretraining: which trials to build next, and what the recipe becomes at their end.
 
-A search is a function of finished stages (stages.py): whoever has the same scores takes the same
-next step. So it is resumed by looking at the records again, and every trial is an ordinary chain of
-stages: cached, leased and built side by side with others as any stage is.
+A search is a function of finished stages: whoever has the same scores takes the same next step. So
+it resumes from the records, and every trial is an ordinary chain of stages, cached and leased.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from rungwise.evaluation.search import (
 )
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.models.word_vectors.vector_family import VectorFamily
+from rungwise.pipeline.experiment import change_recipe
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import (
@@ -35,7 +35,6 @@ from rungwise.pipeline.stages import (
     pretrain_config,
     train_steps,
 )
-from rungwise.pipeline.variants import change_recipe
 from rungwise.tuning import check_space
 from rungwise.tuning.config import Halving, Values, draw_trials
 from rungwise.tuning.record import rank_trials

@@ -2,9 +2,8 @@
 
 corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ──> next step, fine-tuning or report
 
-Where searches decide about later stages, the list grows with what is finished. All state is in the
-records of finished stages, so a run that was killed grows again to where it was, and drivers that
-work on the same recipe grow alike.
+Where searches decide about later stages, the list grows with what is finished, alike for drivers
+that are killed or work on the same recipe.
 """
 
 from __future__ import annotations

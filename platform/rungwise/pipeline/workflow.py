@@ -1,7 +1,5 @@
-"""Read a recipe, plan and run its workflow.
-
-A workflow is a function `stages(recipe) -> list[Stage]`, or a Python file with that function.
-"""
+"""Read a recipe, plan and run its workflow: a function `stages(recipe) -> list[Stage]`, or a Python
+file with that function."""
 
 from __future__ import annotations
 
@@ -38,12 +36,10 @@ Workflow = str | Path | Callable[[Recipe], list[Stage]]
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe's YAML file and apply `key.path=value` overrides.
-
-    A name without a suffix, such as `bert-mini`, is a file in workflows/configs. Keys dropped
-    because an override changed their `kind` are named on standard error. Raises ConfigError naming
-    the override or the file, what was expected and the nearest known key.
-    """
+    """Read a recipe's YAML file and apply `key.path=value` overrides. A name without a suffix, such
+    as `bert-mini`, is a file in workflows/configs. Keys dropped because an override changed their
+    `kind` are named on standard error. Raises ConfigError naming the override or the file, what was
+    expected and the nearest known key."""
     note = Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print
     return load(Recipe, recipe_file(path), overrides, note)
 
@@ -69,7 +65,6 @@ def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:
 
 def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> Outcome:
     """Build what is missing below the recipe's root, show it on `console`, track it in MLflow.
-
     Raises UserError if the user can fix the problem, StageFailed if a stage raises anything else.
     """
     from rungwise.core.tracking.tracker import Tracker

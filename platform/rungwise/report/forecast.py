@@ -14,19 +14,22 @@ from rungwise.evaluation.curve import read_points
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Column, MeasuredRung, Panel, plot_estimate
 from rungwise.evaluation.suites.items import METRICS
-from rungwise.forecast.comparisons import (
+from rungwise.forecast.forecast import (
     BITS,
     POINT,
     Advice,
     Crossing,
     PricedModel,
+    RungForecast,
     advise,
+    backtest,
+    describe_backtest,
     describe_crossing,
     find_crossings,
+    forecast,
     predict_at_seconds,
 )
-from rungwise.forecast.forecast import RungForecast, backtest, describe_backtest, forecast
-from rungwise.forecast.points import Increase, Point
+from rungwise.forecast.laws import Increase, Point
 from rungwise.report import formats, style
 from rungwise.report.formats import INK, Series, metric_name, small_percent
 from rungwise.report.page import Row, Section

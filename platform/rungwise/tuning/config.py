@@ -1,9 +1,6 @@
-"""The settings to try: what a key may be, the block shared by `sweep` (fine-tuning) and `search`
-(pretraining), and the values of each trial.
-
-Draws are a pure function of the block, so that a restarted sweep or search draws the same. A draw
-depends only on the seed and the trial's number: adding trials does not change the earlier ones.
-"""
+"""The settings to try: the block shared by `sweep` (fine-tuning) and `search` (pretraining), and
+the values of each trial. A draw depends only on the seed and the trial's number, so that a restart
+draws the same, and adding trials does not change the earlier ones."""
 
 import itertools
 import math
@@ -110,21 +107,28 @@ Space = Annotated[OneOf | Uniform | LogUniform, Field(discriminator="kind")]
 def check_space(
     model: type[ConfigT], data: Mapping[str, Any], space: Mapping[str, Space], block: str = "sweep"
 ) -> None:
-    """Test every listed value, and each range's bounds and one inner point, in `data`.
-
-    `data` is a valid `model` as plain data. Raises ConfigError with `<block>.space.<key>`, the
-    value and, for an unknown key, the nearest one.
-    """
+    """Test every listed value, and each range's bounds and one inner point, in `data`, a valid
+    `model` as plain data. Raises ConfigError as `resolve_exactly` does."""
     for key, allowed in space.items():
         for value in allowed.probes():
-            where = f"{block}.space.{key}: {value!r} does not fit"
-            config = resolve(model, data, {key: value}, where)
-            resolved = find_value(config.model_dump(mode="json"), key)
-            if not matches(resolved, value):
-                raise ConfigError(
-                    f"{block}.space.{key}: {value!r} would become {resolved!r}; give values as the "
-                    "key takes them (whole numbers: kind choice)"
-                )
+            resolve_exactly(model, data, {key: value}, block)
+
+
+def resolve_exactly(
+    model: type[ConfigT], data: Mapping[str, Any], values: Values, block: str
+) -> ConfigT:
+    """Resolve `data` with these values. Raises ConfigError with `<block>.space.<key>` and the value
+    for one that does not fit, or that the key would change."""
+    drawn = ", ".join(f"{block}.space.{key}: {value!r}" for key, value in values.items())
+    config = resolve(model, data, values, f"{drawn} does not fit")
+    resolved = config.model_dump(mode="json")
+    for key, value in values.items():
+        if not matches(actual := find_value(resolved, key), value):
+            raise ConfigError(
+                f"{block}.space.{key}: {value!r} would become {actual!r}; give values as the key "
+                "takes them (whole numbers: kind choice)"
+            )
+    return config
 
 
 def matches(resolved: Any, value: Any) -> bool:
@@ -136,11 +140,9 @@ def matches(resolved: Any, value: Any) -> bool:
 
 
 class Halving(Config):
-    """Synchronous successive halving: when all trials have come as far, the best go on.
-
-    Jamieson & Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter
-    optimization", AISTATS, arXiv:1502.07943. The same scores have the same survivors each time.
-    """
+    """Synchronous successive halving: when all trials have come as far, the best go on. Jamieson &
+    Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization",
+    AISTATS, arXiv:1502.07943. The same scores have the same survivors each time."""
 
     # the part of the longest trial after which trials are compared first
     grace_period: float = Field(default=0.25, gt=0, lt=1)
@@ -261,16 +263,8 @@ def describe_values(values: Values) -> str:
 
 def resolve_settings(config: SweepStageConfig, values: Values) -> FinetuneConfig:
     """The `finetune` block of a trial. Raises ConfigError unless it holds each value exactly."""
-    own = {key.removeprefix(f"{FINETUNE}."): value for key, value in values.items()}
-    data = config.finetune.model_dump(mode="json")
-    settings = resolve(FinetuneConfig, data, own, f"sweep.space: {own} together")
-    data = settings.model_dump(mode="json")
-    for key, value in own.items():
-        if not matches(resolved := find_value(data, key), value):
-            raise ConfigError(
-                f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {resolved}"
-            )
-    return settings
+    data = {FINETUNE: config.finetune.model_dump(mode="json")}
+    return resolve_exactly(_Finetune, data, values, "sweep").finetune
 
 
 def check_values(config: SweepStageConfig, info: TaskInfo) -> None:

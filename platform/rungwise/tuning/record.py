@@ -1,14 +1,11 @@
 """Records of trials, the best of them, and the expected best by their number.
 
-A trial of a sweep writes a small JSON file, `trials/trial-003.json`, after every epoch, before it
-reports the epoch to Ray Tune; the driver adds what only it knows (stopped early, failed) when the
-trial ends. After the driver is killed, the records alone tell which trials have ended; Tune's
-snapshots lag.
+The driver adds to a trial's record what only it knows (stopped early, failed). After a kill, the
+records alone tell which trials have ended; Tune's snapshots lag.
 
-Dodge et al. 2019, "Show your work: improved reporting of experimental results", EMNLP,
-arXiv:1909.03004: a result means little without the number of trials it is the best of. Here trials
-are drawn without replacement, which is unbiased (Tang et al. 2020, "Showing your work doesn't
-always work", ACL).
+Dodge et al. 2019, "Show your work", EMNLP, arXiv:1909.03004: a result means little without the
+number of trials it is the best of. Trials are drawn without replacement, which is unbiased (Tang et
+al. 2020, "Showing your work doesn't always work", ACL).
 """
 
 import json
@@ -106,10 +103,8 @@ class TrialRecord(SummaryPart):
 
 class SweepTrial(TrialRecord, frozen=False):
     """A trial of a sweep, which changes as it runs. Score and loss are those of its last epoch.
-
     `finetune` is the resolved block, `effective` what training measured of it. `saved_epoch` is
-    that of the state to resume from.
-    """
+    that of the state to resume from."""
 
     finetune: FinetuneConfig
     seed: int

@@ -1,15 +1,11 @@
 """Sweep stage: try settings of one variant on Ray Tune, scored on the validation split only.
 
-Resuming relies on the trial records, not on Tune: its experiment snapshot lags by many seconds,
-may be unreadable for a later Ray, and holds settings only as pickles. A finished trial is withheld
-from Tune; an interrupted one restarts, or resumes from its last saved state if trials are halved.
+Resuming relies on the records of trials: Tune's snapshot lags and holds settings only as pickles.
+Halving is decided once all trials have reached a milestone, whichever ends first (the asynchronous
+variant, Li et al. 2020, stops them in order of arrival), so each round is one run of Tune.
 
-Each run of a trial to the end of a round is one trial of Ray Tune. Successive halving is decided
-once all trials have reached a milestone, so the survivors do not depend on which trial ends first
-(the asynchronous variant, Li et al. 2020, stops trials in order of arrival). Decisions are saved
-before any trial continues. Tune's own schedulers do not fit: HyperBand fills brackets in order of
-arrival and cannot be given the decisions of an earlier attempt, and with a scheduler that pauses
-trials Tune starts all at once, ignoring max_concurrent_trials.
+A sweep over a key that nothing reads looks normal, so two checks: the resolved `finetune` block
+holds each value (`resolve_settings`), and what training measured equals it (`check_applied`).
 
 The winner's score is a maximum over trials and so too high; evaluation/comparison/compare.py gives
 an unbiased one, with new seeds on the test split.
@@ -17,27 +13,32 @@ an unbiased one, with new seeds on the test split.
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import ray
 from ray import tune
+from ray.exceptions import RayActorError
 from ray.tune import Callback, Stopper
-from ray.tune.search import Searcher
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.context import Context, Reporter
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes, format_count
+from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
+from rungwise.models.device import use_threads
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.scoring.metrics import format_metric
 from rungwise.tuning.config import (
-    EPOCHS,
+    FINETUNE,
     Halving,
     SweepStageConfig,
     Values,
@@ -49,6 +50,7 @@ from rungwise.tuning.config import (
 )
 from rungwise.tuning.record import (
     STATES,
+    Epoch,
     SweepSummary,
     SweepTrial,
     rank_trials,
@@ -58,15 +60,149 @@ from rungwise.tuning.record import (
     trial_name,
     write_record,
 )
-from rungwise.tuning.trial import (
-    DECISIONS,
-    SweepJob,
-    Train,
-    check_applied,
-    new_record,
-    run_trial,
-    train,
-)
+
+TABLE, RECORD = "trials.csv", "sweep.json"
+DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
+_PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
+_PRECISION = 1e-6  # relative; measured values may be float32
+
+
+def check_applied(trial: str, values: Mapping[str, Any], measured: Mapping[str, float]) -> None:
+    """Raise UserError if a drawn value was not in force; unmeasured keys are not checked."""
+    for key, value in values.items():
+        name = key.removeprefix(f"{FINETUNE}.")
+        if name not in measured or value is None:
+            continue  # null defers to another key
+        if not math.isclose(value, measured[name], rel_tol=_PRECISION):
+            raise UserError(
+                f"{trial}: {key} was drawn as {value!r}, but {measured[name]:g} was in force, so "
+                "its score is not that of its settings; take the key out of sweep.space, or mend "
+                "what it does not reach (a batch larger than the training split is cut to it)"
+            )
+
+
+# The training of a trial, by settings, inputs, seed, what to call after an epoch, and a state that
+# `on_epoch` received or None. Metrics named `effective/<key of the finetune block>` are settings as
+# measured: the optimizer's peak learning rate, the rows of the first batch.
+Train = Callable[[FinetuneConfig, dict[str, Artifact], int, OnEpoch, bytes | None], None]
+
+
+def train(
+    settings: FinetuneConfig,
+    inputs: dict[str, Artifact],
+    seed: int,
+    on_epoch: OnEpoch,
+    start: bytes | None,
+) -> None:
+    data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], settings)
+    finetune(settings, data, seed, on_epoch, start)
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """The values that all trials of a sweep share, sent to their processes."""
+
+    config: SweepStageConfig
+    inputs: Mapping[str, Artifact]
+    output: Folder
+    metric: str  # of the validation split; higher is better
+    report: Reporter
+    train: Train
+
+
+class _AtMilestone(Exception):
+    """Ends the training of a trial that waits at a milestone."""
+
+
+def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float, end: int) -> None:
+    """Run the trial of a `number` to the epoch `end` of a round, for Ray Tune, with as many threads
+    as it holds whole CPUs. Raises UserError if the score is not finite."""
+    use_threads(cpus)
+    trial, start = new_record(job.config, config["number"]), None
+    if job.config.sweep.halving:
+        earlier = read_record(trial.name, job.output)
+        if earlier is not None and earlier.saved_epoch is not None:
+            file = earlier.state_file(earlier.saved_epoch)
+            if read_note(job.output, f"{file}.json"):
+                start = job.output.read_bytes(file)
+        if earlier is not None and (start is not None or earlier.saved_epoch is None):
+            trial = earlier
+    # Epochs after the saved state run again.
+    trial.history = trial.history[: trial.saved_epoch or 0]
+    trial.state, trial.error = "running", ""
+    write_record(trial, job.output)
+    settings = trial.finetune
+    if not trial.history:
+        job.report.nested(trial.name, trial.parameters())
+    before, start_time = trial.seconds, time.monotonic()
+
+    def on_epoch(
+        epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None
+    ) -> None:
+        scores = {key: value for key, value in metrics.items() if not key.startswith(_PREFIX)}
+        measured = {
+            key.removeprefix(_PREFIX): value for key, value in metrics.items() if key not in scores
+        }
+        # Prefer the score of the kept weights, which can be of an earlier epoch.
+        score = scores.get("kept/score", scores[job.metric])
+        if not math.isfinite(score):
+            raise UserError(f"{trial.name}: {job.metric} is {score} after epoch {epoch}")
+        trial.effective |= measured
+        trial.seconds = before + time.monotonic() - start_time
+        loss = scores.get("kept/loss", scores.get("loss", math.nan))
+        row = Epoch(
+            epoch=epoch,
+            score=score,
+            loss=loss if math.isfinite(loss) else None,
+            seconds=round(trial.seconds, 3),
+            metrics={key: value for key, value in scores.items() if math.isfinite(value)},
+        )
+        trial.history, trial.score, trial.loss = (*trial.history, row), row.score, row.loss
+        # Mark the last epoch as the end: Tune may cut short whatever follows.
+        trial.state = "finished" if epoch == settings.epochs else "running"
+        if epoch == end and trial.state == "running":
+            assert state is not None, "successive halving needs the state of training"
+            file = trial.state_file(epoch)
+            job.output.write_bytes(file, state())
+            digest = {file: job.output.sha256(file)}
+            write_note(job.output, f"{file}.json", {"epoch": epoch}, digest)
+            former, trial.saved_epoch, trial.state = trial.saved_epoch, epoch, "waiting"
+            write_record(trial, job.output)
+            if former is not None:
+                job.output.remove(trial.state_file(former))
+        else:
+            write_record(trial, job.output)
+        job.report.metrics(row.points(), epoch, run=trial.name)
+        job.report.flush()
+        tune.report({"score": score, "epoch": epoch, "values": trial.values, "measured": measured})
+        if trial.state == "waiting":
+            raise _AtMilestone
+
+    try:
+        job.train(settings, dict(job.inputs), trial.seed, on_epoch, start)
+        if not trial.history:
+            raise UserError(f"{trial.name}: its training ended without an epoch")
+        trial.state = "finished"
+        trial.effective["epochs"] = float(trial.history[-1].epoch)
+    except _AtMilestone:
+        pass
+    except RayActorError:
+        raise  # the board has died with the driver; the record says how far the trial came
+    except Exception as error:
+        trial.fail(str(error) or type(error).__name__)
+        raise
+    finally:
+        # Tune stops a trial by SystemExit; the driver then writes its final state.
+        if trial.state != "running":
+            write_record(trial, job.output)
+        job.report.flush()
+
+
+def new_record(config: SweepStageConfig, number: int) -> SweepTrial:
+    """The record of a trial that has not begun."""
+    values = draw_trials(config.sweep)[number]
+    settings = resolve_settings(config, values)
+    return SweepTrial(number=number, values=values, finetune=settings, seed=config.sweep.seed)
 
 
 def select_survivors(trials: Iterable[SweepTrial], milestone: int, halving: Halving) -> list[str]:
@@ -80,98 +216,41 @@ def select_survivors(trials: Iterable[SweepTrial], milestone: int, halving: Halv
     return [trial_name(number) for number in halving.select(rank_trials(rows))]
 
 
-class RoundSearcher(Searcher):
-    """Hands out the next run, up to the next milestone, of each surviving trial; calls `stop` for
-    each trial that is dropped. Its only state is in the records of trials."""
-
-    def __init__(self, job: SweepJob, stop: Callable[[SweepTrial], None]) -> None:
-        super().__init__()
-        self._ends = job.config.rounds
-        self._job, self._stop = job, stop
-        self.values = draw_trials(job.config.sweep)  # of each trial, by number
-        # By milestone: the trials that continue.
-        self._survivors: dict[str, list[str]] = read_note(job.output, DECISIONS) or {}
-        self._round = 0
-        self._failed: set[str] = set()  # in this attempt; earlier failures are retried
-        self._running: set[str] = set()
-        self._runs = self._open_round()
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Does nothing: `end_run` is called with the name of the trial."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Does nothing."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Does nothing."""
-
-    def decide(self) -> bool:
-        """Decide the milestones that all trials have reached; return whether anything is left."""
-        while not self._runs and not self._running and self._round < len(self._ends) - 1:
-            self._close_round()
-            self._round += 1
-            self._runs = self._open_round()
-        return bool(self._runs or self._running)
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The next run; None while other runs of the round are under way."""
-        if not self.decide():
-            return Searcher.FINISHED  # pyright: ignore[reportReturnType]
-        if not self._runs:
-            return None
-        number = self._runs.pop(0)
-        self._running.add(trial_name(number))
-        values = self.values[number]
-        return {"trial": {"number": number, "values": values}, "until": self._until(values)}
-
-    def end_run(self, name: str, failed: bool) -> None:
-        self._running.discard(name)
-        if failed:
-            self._failed.add(name)
-
-    def _open_round(self) -> list[int]:
-        """The survivors short of the end of this round, those with records first."""
-        if str(self._ends[self._round]) in self._survivors:
-            return []  # decided by an earlier attempt; failures until then are final
-        records = {trial.number: trial for trial in read_records(self._job.output)}
-        runs: list[int] = []
-        for number in sorted(range(len(self.values)), key=lambda number: number not in records):
-            name, trial = trial_name(number), records.get(number)
-            if name in self._failed or not self._survived(name):
-                continue
-            reached = trial.saved_epoch or 0 if trial else 0
-            if trial is None or not (trial.ended or reached >= self._until(trial.values)):
-                runs.append(number)
-        return runs
-
-    def _until(self, values: Values) -> int:
-        """The epoch that ends this round for a trial."""
-        return min(self._ends[self._round], values.get(EPOCHS, self._job.config.finetune.epochs))
-
-    def _survived(self, name: str) -> bool:
-        return not self._round or name in self._survivors[str(self._ends[self._round - 1])]
-
-    def _close_round(self) -> None:
-        """Decide this milestone, unless an earlier attempt has, and stop the other trials."""
-        milestone, output = self._ends[self._round], self._job.output
-        halving = self._job.config.sweep.halving
-        assert halving
-        trials = [trial for trial in read_records(output) if self._survived(trial.name)]
-        if str(milestone) not in self._survivors:
-            self._survivors[str(milestone)] = select_survivors(trials, milestone, halving)
-            write_note(output, DECISIONS, self._survivors)
+def play_rounds(
+    job: SweepJob, stop: Callable[[SweepTrial], None]
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield the epoch that ends each round, and the numbers of trials to run that far, those with
+    records first; call `stop` for each trial that is dropped. The only state is in the records: a
+    milestone is decided once all its trials have ended, or by an earlier attempt, whose failures
+    are then final. Other failed trials run again."""
+    config, output = job.config, job.output
+    decided: dict[str, list[str]] = read_note(output, DECISIONS) or {}
+    numbers = list(range(len(draw_trials(config.sweep))))
+    for end in config.rounds:
+        records = {trial.number: trial for trial in read_records(output)}
+        runs = [
+            number
+            for number in sorted(numbers, key=lambda number: number not in records)
+            if (trial := records.get(number)) is None
+            or not (trial.ended or (trial.saved_epoch or 0) >= end)
+        ]
+        if runs and str(end) not in decided:
+            yield end, runs
+        if end == config.rounds[-1]:
+            return
+        assert config.sweep.halving
+        trials = [trial for trial in read_records(output) if trial.number in numbers]
+        if str(end) not in decided:
+            decided[str(end)] = select_survivors(trials, end, config.sweep.halving)
+            write_note(output, DECISIONS, decided)
+        numbers = [number for number in numbers if trial_name(number) in decided[str(end)]]
         for trial in trials:
-            if trial.state == "waiting" and trial.name not in self._survivors[str(milestone)]:
+            if trial.state == "waiting" and trial.number not in numbers:
                 trial.state = "stopped_early"
                 write_record(trial, output)
                 if trial.saved_epoch is not None:
                     output.remove(trial.state_file(trial.saved_epoch))
-                self._stop(trial)
-
-
-TABLE, RECORD = "trials.csv", "sweep.json"
+                stop(trial)
 
 
 def run_sweep(
@@ -182,11 +261,9 @@ def run_sweep(
     train: Train = train,
 ) -> SweepSummary:
     """Run the trials; the winner has the best validation score of those that ran to their end.
-
     `inputs` are task, tokenizer and pretrain. Restarted with the same `output`, it runs only
     unfinished trials. Raises UserError if every trial failed, if a trial needs more than any node
-    has, or if a value was not in force; ConfigError for a value that does not fit the task.
-    """
+    has, or if a value was not in force; ConfigError for a value that does not fit the task."""
     info = TaskSummary.of(inputs["task"]).info
     check_values(config, info)
     job = SweepJob(config, inputs, output, info.metric, context.report, train)
@@ -244,10 +321,8 @@ def _rank(trials: Sequence[SweepTrial]) -> list[int]:
 
 
 def count_concurrent(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) -> int:
-    """The number of concurrent trials: as many as asked for, or as fit on the nodes.
-
-    `nodes` are their resources. Raises UserError if a trial needs more than any node has.
-    """
+    """The number of concurrent trials: as many as asked for, or as fit on the nodes. `nodes` are
+    their resources. Raises UserError if a trial needs more than any node has."""
     cpus, gpus = compute.cpus_per_trial, compute.gpus_per_trial
     fit = sum(
         int(min(node.get("CPU", 0) / cpus, node.get("GPU", 0) / gpus if gpus else np.inf) + 1e-9)
@@ -266,15 +341,14 @@ def count_concurrent(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) 
 def run_trials(
     job: SweepJob, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scratch: str
 ) -> None:
-    """Run every unfinished trial; results are in their records.
-
-    Raises UserError if a drawn value was not in force.
-    """
+    """Run every unfinished trial; results are in their records. Raises UserError if a drawn value
+    was not in force."""
     concurrent = count_concurrent(compute, nodes)
-    records = read_records(job.output)
-    watch = _Watch(job, sum(trial.ended for trial in records))
-    for values in watch.rounds.values:
+    trials = draw_trials(job.config.sweep)
+    for values in trials:
         resolve_settings(job.config, values)
+    records = read_records(job.output)
+    watch = _Watch(job, sum(trial.ended for trial in records), len(trials))
     # Report earlier attempts' trials again, since their last reports may have been lost. Tracking
     # accepts each point of a run once, so nothing is duplicated.
     for trial in records:
@@ -284,40 +358,37 @@ def run_trials(
                 job.report.metrics(row.points(), row.epoch, run=trial.name)
             if trial.ended:
                 job.report.nested(trial.name, {}, "FINISHED")
-    if not watch.rounds.decide():
-        return
-    tune.Tuner(
-        tune.with_resources(
-            functools.partial(run_trial, job=job, cpus=compute.cpus_per_trial),
-            {"cpu": compute.cpus_per_trial, "gpu": compute.gpus_per_trial},
-        ),
-        tune_config=tune.TuneConfig(
-            # As if no trial were stopped: the searcher ends the sweep itself.
-            num_samples=len(watch.rounds.values) * len(job.config.rounds),
-            search_alg=watch.rounds,
-            max_concurrent_trials=concurrent,
-            # Saves starting a process per trial; safe because training seeds all its generators.
-            reuse_actors=True,
-            trial_name_creator=lambda trial: trial_name(trial.config["trial"]["number"]),
-            trial_dirname_creator=lambda trial: f"{trial}-{trial.config['until']}",
-        ),
-        run_config=tune.RunConfig(
-            name="sweep", storage_path=scratch, verbose=0, callbacks=[watch], stop=watch
-        ),
-    ).fit()
-    if watch.wrong:
-        raise watch.wrong
+    for end, runs in play_rounds(job, watch.close):
+        tune.Tuner(
+            tune.with_resources(
+                functools.partial(run_trial, job=job, cpus=compute.cpus_per_trial, end=end),
+                {"cpu": compute.cpus_per_trial, "gpu": compute.gpus_per_trial},
+            ),
+            param_space={"number": tune.grid_search(runs)},
+            tune_config=tune.TuneConfig(
+                max_concurrent_trials=concurrent,
+                # Saves starting a process per trial; safe because training seeds all its
+                # generators.
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial_name(trial.config["number"]),
+                trial_dirname_creator=str,
+            ),
+            run_config=tune.RunConfig(
+                name=f"until-{end}", storage_path=scratch, verbose=0, callbacks=[watch], stop=watch
+            ),
+        ).fit()
+        if watch.wrong:
+            raise watch.wrong
 
 
 class _Watch(Callback, Stopper):
     """Compares measured with drawn values, and stops the sweep as soon as one was not in force;
     completes records and reports progress."""
 
-    def __init__(self, job: SweepJob, ended: int) -> None:
+    def __init__(self, job: SweepJob, ended: int, total: int) -> None:
         self.wrong: UserError | None = None
-        self.rounds = RoundSearcher(job, self.close)
         self._job = job
-        self._ended = ended
+        self._ended, self._total = ended, total
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
@@ -333,7 +404,6 @@ class _Watch(Callback, Stopper):
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         record = self._record(trial)
         self._compare(record.name, record.values, record.effective)
-        self.rounds.end_run(record.name, failed=False)
         if self.wrong or record.state == "waiting":
             return  # the sweep is being aborted, or the trial may continue
         self.close(record)
@@ -343,7 +413,6 @@ class _Watch(Callback, Stopper):
         if record.state != "failed":
             record.fail("its process died")
             write_record(record, self._job.output)
-        self.rounds.end_run(record.name, failed=True)
         self.close(record, "FAILED")
 
     def _compare(self, name: str, values: Values, measured: dict[str, float]) -> None:
@@ -355,11 +424,11 @@ class _Watch(Callback, Stopper):
     def _record(self, trial: Any) -> SweepTrial:
         record = read_record(str(trial), self._job.output)
         # None if its process died before writing a record.
-        return record or new_record(self._job.config, **trial.config["trial"])
+        return record or new_record(self._job.config, trial.config["number"])
 
     def close(self, record: SweepTrial, status: str = "FINISHED") -> None:
         """End a finished trial's tracking run and report progress."""
         self._ended += 1
         self._job.report.nested(record.name, {}, status)
         score = {self._job.metric: record.history[-1].score} if record.history else {}
-        self._job.report.progress(self._ended, len(self.rounds.values), trial=record.name, **score)
+        self._job.report.progress(self._ended, self._total, trial=record.name, **score)

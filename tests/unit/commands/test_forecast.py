@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rungwise.__main__ import main
-from rungwise.forecast.points import Point
+from rungwise.forecast.laws import Point
 from rungwise.pipeline import loading
 from rungwise.pipeline.loading import LoadedCurve
 from rungwise.pipeline.workflow import load_recipe

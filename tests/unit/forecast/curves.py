@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from rungwise.forecast.intervals import Priors
-from rungwise.forecast.points import Fitted, Point
+from rungwise.forecast.laws import Fitted, Point
 
 BUDGETS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 LARGEST = 8e6  # tokens of budget 1

@@ -13,11 +13,9 @@ from benchmarks.forecast import (
     leave_out,
     measure_crossing,
 )
-from rungwise.forecast.comparisons import Crossing
-from rungwise.forecast.forecast import HiddenBudget
+from rungwise.forecast.forecast import Crossing, HiddenBudget
 from rungwise.forecast.intervals import Interval
-from rungwise.forecast.laws import LAWS, PARAMETERS, log_loss
-from rungwise.forecast.points import Point
+from rungwise.forecast.laws import LAWS, PARAMETERS, Point, log_loss
 from tests.unit.forecast.curves import list_points, vague_priors
 
 BUDGETS = [2.0**-k for k in range(7)]

@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 
-from rungwise.forecast.comparisons import PricedModel, advise, find_crossings, interpolate
-from rungwise.forecast.forecast import backtest, forecast
-from rungwise.forecast.points import Increase
+from rungwise.forecast.forecast import (
+    PricedModel,
+    advise,
+    backtest,
+    find_crossings,
+    forecast,
+    interpolate,
+)
+from rungwise.forecast.laws import Increase
 from tests.unit.forecast.curves import LARGEST, list_points, vague_priors
 
 

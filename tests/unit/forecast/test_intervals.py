@@ -15,7 +15,7 @@ from rungwise.forecast.intervals import (
     read_priors,
     weigh_laws,
 )
-from rungwise.forecast.points import Increase, Point, grow
+from rungwise.forecast.laws import Increase, Point, grow
 from tests.unit.forecast.curves import list_points, vague_priors
 from tests.unit.forecast.test_laws import line_law, passes_law, power_law
 

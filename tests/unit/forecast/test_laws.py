@@ -6,8 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rungwise.forecast.laws import FIXED, LAWS, PARAMETERS, fit_law, log_loss
-from rungwise.forecast.points import Fitted, Increase, Point, grow
+from rungwise.forecast.laws import (
+    FIXED,
+    LAWS,
+    PARAMETERS,
+    Fitted,
+    Increase,
+    Point,
+    fit_law,
+    grow,
+    log_loss,
+)
 from tests.unit.forecast.curves import LARGEST, list_points, vague_priors
 
 

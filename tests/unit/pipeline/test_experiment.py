@@ -11,10 +11,9 @@ from rungwise.core.configuration.overrides import load, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.summary import CompareConfig
-from rungwise.pipeline.experiment import Experiment, plan_experiment
+from rungwise.pipeline.experiment import Experiment, plan_experiment, resolve_variants
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage
-from rungwise.pipeline.variants import resolve_variants
 from rungwise.report.page import recipe_text
 from tests.conftest import small_recipe, write_corpus
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from rungwise.core.configuration.overrides import find_value, load, with_overrides
+from rungwise.pipeline.experiment import change_recipe, resolve_variants
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
-from rungwise.pipeline.variants import change_recipe, resolve_variants
 from tests.conftest import REPOSITORY
 
 SYSTEMS: dict[str, Any] = yaml.safe_load(

@@ -107,3 +107,16 @@ def test_the_command_prints_what_a_recipe_would_take(
     assert main(["dry-run", str(recipe), *wide, "pretrain.global_batch_size=512"]) == 0
     assert "--measure" in capsys.readouterr().out
     assert not (tmp_path / "root").exists()
+
+
+def test_rungs_without_steps_need_no_estimate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = small_recipe(tmp_path / "root", tmp_path)
+    counts = {"model": {"kind": "ngram"}, "pretrain": {"kind": "counts"}}
+    recipe["variants"] = {"whole": {}, "counted": counts, "longer": {"pretrain.steps": 30}}
+    assert main(["dry-run", str(write_recipe(tmp_path / "r.yaml", recipe))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line for line in lines if "fitted by" in line]
+    assert {line.split(":")[0] for line in heads} == {"whole", "counted", "longer"}
+    assert sum(line.startswith("parameters") for line in lines) == 2

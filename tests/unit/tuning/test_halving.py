@@ -1,4 +1,4 @@
-"""Successive halving by its searcher alone: runs that end in a shuffled order, and kills."""
+"""Successive halving by its rounds alone: runs that end in a shuffled order, and kills."""
 
 import random
 from collections import Counter
@@ -11,8 +11,7 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tuning.config import draw_trials, resolve_settings
 from rungwise.tuning.record import Epoch, read_record, read_records, trial_name, write_record
-from rungwise.tuning.running import RoundSearcher
-from rungwise.tuning.trial import SweepJob, new_record, train
+from rungwise.tuning.running import SweepJob, new_record, play_rounds, train
 from tests.toy_sweeps import score_of, stage_config
 
 BLOCK = {
@@ -30,7 +29,7 @@ FAILS = "trial-004"
 
 
 class Cluster:
-    """Runs trials round by round, three at once; `seed` draws which ends next."""
+    """Runs trials round by round; `seed` draws which ends next."""
 
     def __init__(self, output: Path, seed: int) -> None:
         self.job = SweepJob(CONFIG, {}, Folder.at(output), "accuracy", SilentReporter(), train)
@@ -41,25 +40,21 @@ class Cluster:
 
     def work(self, most: int | None = None) -> bool:
         """Go on until the end, or until so many runs have ended: killed then, with some begun."""
-        rounds = RoundSearcher(self.job, lambda trial: self.stopped.append(trial.name))
-        begun: dict[str, dict[str, Any]] = {}
-        while most is None or most > 0:
-            while len(begun) < 3 and isinstance(given := rounds.suggest("id"), dict):
-                begun[trial_name(given["trial"]["number"])] = given
-            if not begun:
-                assert rounds.suggest("id") == "FINISHED"
-                return True
-            name = self._draw.choice(sorted(begun))
-            failed = self._run(name, begun.pop(name)["until"])
-            rounds.end_run(name, failed)
-            most = None if most is None else most - 1
-        for name, given in begun.items():
-            self._run(name, given["until"], cut_off=True)
-        return False
+        for end, runs in play_rounds(self.job, lambda trial: self.stopped.append(trial.name)):
+            self._draw.shuffle(runs)
+            whole = runs if most is None else runs[:most]
+            for number in whole:
+                self._run(number, end)
+            for number in runs[len(whole) : len(whole) + 3]:
+                self._run(number, end, cut_off=True)
+            if most is not None and (most := most - len(whole)) == 0:
+                return False
+        return True
 
-    def _run(self, name: str, until: int, cut_off: bool = False) -> bool:
-        settings, number = SETTINGS[name], int(name[-3:])
-        trial = read_record(name, self.job.output) or new_record(CONFIG, number, VALUES[number])
+    def _run(self, number: int, end: int, cut_off: bool = False) -> None:
+        trial = read_record(trial_name(number), self.job.output) or new_record(CONFIG, number)
+        name, settings = trial.name, trial.finetune
+        until = min(end, settings.epochs)
         trial.history = trial.history[: trial.saved_epoch or 0]
         for epoch in range(len(trial.history) + 1, until + (not cut_off)):
             score = score_of(settings, epoch)
@@ -77,7 +72,6 @@ class Cluster:
         if not cut_off:
             self.ended[name, until] += 1
             self.order.append(name)
-        return trial.state == "failed"
 
     def told(self) -> list[Any]:
         return [

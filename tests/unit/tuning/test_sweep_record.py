@@ -19,15 +19,13 @@ from rungwise.core.wording import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.tuning.record import (
     Epoch,
-    State,
     SweepTrial,
     read_record,
     read_records,
     tabulate,
     write_record,
 )
-from rungwise.tuning.running import count_concurrent, summarise
-from rungwise.tuning.trial import SweepJob, check_applied, run_trial, split_metrics
+from rungwise.tuning.running import SweepJob, check_applied, count_concurrent, run_trial, summarise
 from tests.toy_sweeps import inputs, stage_config, toy
 
 RECORD = SweepTrial(
@@ -64,7 +62,7 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     space = {"finetune.best_epoch": {"kind": "choice", "values": [True]}}
     config, output = stage_config(space=space), Folder.at(tmp_path)
     job = SweepJob(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
-    run_trial({"trial": {"number": 0, "values": {"finetune.best_epoch": True}}}, job=job, cpus=1)
+    run_trial({"number": 0}, job=job, cpus=1, end=3)
     record = read_record("trial-000", output)
     assert record is not None
     assert [row.metrics["accuracy"] for row in record.history] == [0.4, 0.6, 0.5]
@@ -74,10 +72,10 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
 
 
 @pytest.mark.parametrize(
-    ("epochs", "until", "state"), [(2, 1, "waiting"), (1, None, "finished"), (2, None, "running")]
+    ("epochs", "end", "state"), [(2, 1, "waiting"), (1, 1, "finished"), (2, 2, "running")]
 )
 def test_a_trial_whose_driver_is_killed_has_not_failed(
-    tmp_path: Path, epochs: int, until: int | None, state: str
+    tmp_path: Path, epochs: int, end: int, state: str
 ) -> None:
     """Its board dies with the driver; a trial of a halving that failed would be out of the race."""
 
@@ -85,14 +83,12 @@ def test_a_trial_whose_driver_is_killed_has_not_failed(
         def flush(self) -> None:
             raise ActorDiedError
 
-    block: dict[str, Any] = {"halving": {}} if until else {}
     space = {"finetune.batch_size": {"kind": "choice", "values": [8]}}
-    config = stage_config({"epochs": epochs}, space=space, **block)
+    config = stage_config({"epochs": epochs}, space=space, halving={})
     output = Folder.at(tmp_path)
     job = SweepJob(config, inputs(tmp_path), output, "accuracy", Orphaned(), toy())
-    drawn = {"number": 0, "values": {"finetune.batch_size": 8}}
     with pytest.raises(ActorDiedError):
-        run_trial({"trial": drawn, "until": until}, job=job, cpus=1)
+        run_trial({"number": 0}, job=job, cpus=1, end=end)
     record = read_record("trial-000", output)
     assert record is not None
     assert (record.state, record.error, len(record.history)) == (state, "", 1)
@@ -108,13 +104,6 @@ def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Pa
     assert summarise(job).best.name == "trial-999"
 
 
-def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
-    states = {state: change(state=state).ended for state in State.__args__}
-    assert states.pop("finished")
-    assert states.pop("stopped_early")
-    assert states == {"running": False, "waiting": False, "failed": False}
-
-
 def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
     finished = change(history=(ROW,), score=0.7, state="finished", effective={"batch_size": 8.0})
     failed = change(number=4, history=(ROW,), state="failed", error="it broke, twice")
@@ -125,17 +114,6 @@ def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
     assert written[0]["effective/batch_size"] == "8.0"
     assert (written[0]["score"], written[0]["loss"], written[0]["epochs_run"]) == ("0.7", "", "1")
     assert (written[1]["score"], written[1]["error"]) == ("", "it broke, twice")
-
-
-def test_a_trials_parameters_are_its_whole_block_and_the_other_keys_it_drew() -> None:
-    parameters = RECORD.parameters()
-    assert parameters["finetune.batch_size"] == 8
-    assert "finetune.epochs" in parameters
-
-
-def test_measured_settings_are_no_metrics() -> None:
-    metrics, measured = split_metrics({"accuracy": 0.5, "effective/adaptation.decay": 0.9})
-    assert (metrics, measured) == ({"accuracy": 0.5}, {"adaptation.decay": 0.9})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.tuning import train_network
 from rungwise.models.family import Size
-from rungwise.pipeline.variants import change_recipe
+from rungwise.pipeline.experiment import change_recipe
 from rungwise.pipeline.workflow import load_recipe
 from tests.training_runs import LENGTH, VOCAB, make_instances
 
