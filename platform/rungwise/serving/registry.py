@@ -9,6 +9,7 @@ better than guessing, than a rival without pretraining, or than random weights.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -35,6 +36,7 @@ from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
+from rungwise.models.trained.generation import Sampling
 from rungwise.serving.card import NAME as CARD
 from rungwise.serving.card import (
     fit_description,
@@ -164,6 +166,7 @@ class _Entry:
     comparable_by: tuple[str, ...]
     caution: str
     tags: dict[str, str]
+    writes: bool = False  # from left to right, so that it can continue a text
 
 
 def register_model(
@@ -255,7 +258,8 @@ def _log_version(
             # An input schema would refuse other accepted forms (lists, `text` for words, option0
             # and so on); anything else is refused with a message of our own.
             signature=ModelSignature(
-                outputs=infer_signature(entry.inputs, pd.DataFrame(entry.answers)).outputs
+                outputs=infer_signature(entry.inputs, pd.DataFrame(entry.answers)).outputs,
+                params=_list_params(entry),
             ),
             input_example=entry.inputs,
             pip_requirements=[
@@ -266,6 +270,22 @@ def _log_version(
         number, model_id = str(info.registered_model_version), str(info.model_id)
     assert number, "an error leaves the block above"
     return number, model_id
+
+
+def _list_params(entry: _Entry) -> Any:
+    """The fields of a `Sampling` with their defaults, of which a `length` of 0 draws nothing; None
+    for a model that does not write."""
+    from mlflow.types import ParamSchema, ParamSpec
+
+    if not entry.writes:
+        return None
+    none = dataclasses.asdict(Sampling(length=0))
+    return ParamSchema(
+        [
+            ParamSpec(name, "double" if isinstance(value, float) else "long", value)
+            for name, value in none.items()
+        ]
+    )
 
 
 def _make_task_entry(
@@ -311,6 +331,7 @@ def _make_pretrain_entry(
         comparable_by=("rungwise.tokens", "rungwise.objective"),
         caution=summary.caution,
         tags={"rungwise.objective": summary.objective},
+        writes=predictor.writes,
     )
 
 
