@@ -23,6 +23,7 @@ from rungwise.models.fitting import (
     CooccurrenceFamily,
     CountedFamily,
     Fitting,
+    MixingFamily,
     ReadingFamily,
     RefiningFamily,
     SolvedFamily,
@@ -126,11 +127,39 @@ class CooccurrenceConfig(_Passes):
                 )
 
 
+class InterpolationConfig(Fitting):
+    """Fitting of a gate between a model of counts and a network: both are trained before it, each
+    on its own, and the gate on documents that neither has read."""
+
+    fits: ClassVar[type] = MixingFamily
+    fitter: ClassVar = LazyFunction("rungwise.training.interpolation:pretrain_by_interpolation")
+    reads_tokens: ClassVar[bool] = True
+
+    kind: Literal["interpolation"] = "interpolation"
+    network: GradientConfig  # how the network is trained; its seed is the one below
+    # share of the training documents that are left to the gate
+    set_aside: float = Field(default=0.05, gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+
+    def parts(self, model: Family) -> Mapping[str, tuple[Family, Fitting]]:
+        assert isinstance(model, MixingFamily)
+        network = self.network.model_copy(update={"seed": self.seed})
+        return {
+            "counts": (model.counts, with_objective(CountsConfig(), model.counts)),
+            "network": (model.network, with_objective(network, model.network)),
+        }
+
+    @property
+    def parts_share(self) -> float:
+        return 1 - self.set_aside
+
+
 # By gradient, the last, are all families that no other kind fits.
 PretrainConfig = Annotated[
     Annotated[CountsConfig, Tag("counts")]
     | Annotated[AsynchronousConfig, Tag("asynchronous")]
     | Annotated[CooccurrenceConfig, Tag("cooccurrence")]
+    | Annotated[InterpolationConfig, Tag("interpolation")]
     | Annotated[GradientConfig, Tag("gradient")],
     Discriminator(_kind),
 ]
