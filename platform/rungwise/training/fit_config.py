@@ -154,13 +154,12 @@ class InterpolationConfig(Fitting):
         return 1 - self.set_aside
 
 
-# By gradient, the last, are all families that no other kind fits.
 PretrainConfig = Annotated[
     Annotated[CountsConfig, Tag("counts")]
     | Annotated[AsynchronousConfig, Tag("asynchronous")]
     | Annotated[CooccurrenceConfig, Tag("cooccurrence")]
-    | Annotated[InterpolationConfig, Tag("interpolation")]
-    | Annotated[GradientConfig, Tag("gradient")],
+    | Annotated[GradientConfig, Tag("gradient")]
+    | Annotated[InterpolationConfig, Tag("interpolation")],
     Discriminator(_kind),
 ]
 KINDS: dict[str, type[Fitting]] = {
@@ -213,8 +212,9 @@ def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
 
 
 def fitting_kind(model: Family) -> str:
-    """Return the kind of `pretrain` that fits a family."""
-    return next(kind for kind, block in KINDS.items() if isinstance(model, block.fits))
+    """Return the kind of `pretrain` that fits a family: gradient, if no other does."""
+    own = (kind for kind, block in KINDS.items() if block.fits is not Family)
+    return next((kind for kind in own if isinstance(model, KINDS[kind].fits)), "gradient")
 
 
 def with_objective(pretrain: FittingT, model: Family) -> FittingT:

@@ -59,7 +59,7 @@ class CountsAndNetworkConfig(Family):
 
     kind: Literal["counts_and_network"] = "counts_and_network"
     counts: NgramConfig = NgramConfig()
-    network: Network
+    network: Network = GptConfig()
     # one weight of the counts for all text, or one for each context
     gate: Literal["constant", "learnt"] = "learnt"
 
