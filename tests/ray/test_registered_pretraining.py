@@ -23,6 +23,21 @@ WORDS = {"kind": "word", "vocab_size": 200, "min_frequency": 1}
 # A kind, keys of a worse model, and what is answered.
 RUNGS: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
     "bert": ({}, ["pretrain.steps=5"], {"vector"}),
+    "gpt": (
+        {
+            "instances": {"kind": "causal", "sequence_length": 32},
+            "model": {
+                "kind": "gpt",
+                "num_layers": 1,
+                "num_heads": 2,
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "max_position_embeddings": 32,
+            },
+        },
+        ["pretrain.steps=5"],
+        {"log_probability", "tokens"},
+    ),
     "ngram": (
         {
             "tokenizer": WORDS,
@@ -87,6 +102,8 @@ def test_from_a_recipe_to_the_alias(
     code = (
         "import mlflow, sys; mlflow.set_tracking_uri(sys.argv[1]);"
         "model = mlflow.pyfunc.load_model(sys.argv[2]);"
+        "params = {'length': 5, 'temperature': 0.0} if model.metadata.get_params_schema() else {};"
+        "print(model.predict(sys.argv[3:], params).to_json());"
         "print(model.predict(sys.argv[3:]).to_json(orient='records', double_precision=15));"
         "assert 'ray' not in sys.modules"
     )
@@ -98,7 +115,7 @@ def test_from_a_recipe_to_the_alias(
         text=True,
         check=True,
     )
-    by_mlflow = json.loads(done.stdout.strip().splitlines()[-1])
+    continued, by_mlflow = map(json.loads, done.stdout.strip().splitlines()[-2:])
     asked = tmp_path / "asked.txt"
     asked.write_text("".join(f"{text}\n" for text in example))
     for model in (f"models:/{name}/2", f"runs:/{version.run_id}/model", str(config)):
@@ -110,6 +127,12 @@ def test_from_a_recipe_to_the_alias(
                 same = line[key] if key == "nearest" else pytest.approx(line[key], rel=1e-6)
                 assert own[key] == same
 
+    assert ("continuation" in continued) == (kind == "gpt")
+    if kind == "gpt":
+        flags = ["--input", str(asked), "--length=5", "--temperature=0"]
+        assert main(["predict", str(config), "--root", str(root), *flags]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["continuation"] for line in lines] == list(continued["continuation"].values())
     assert main(["run", "pretrain", str(config), *worse]) == 0
     assert registry.find_holder(client, name, "champion") == "2", "its validation loss is lower"
     capsys.readouterr()

@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,11 +20,15 @@ from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import DataError, UserError
 
 _ARRAY = ".npy"
+_ANEW = "/new"
 
 if TYPE_CHECKING:
-    from rungwise.serving.predictor import Model, Trial
+    from rungwise.models.trained.generation import Sampling
+    from rungwise.serving.predictor import Trial
     from rungwise.tasks.data.cutting import Format
     from rungwise.tasks.kinds.examples import Example
+
+    Answer = Callable[[Sequence[Example]], list[dict[str, Any]]]
 
 
 def add(commands: Commands) -> None:
@@ -41,8 +45,9 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--format", choices=("text", "tsv", "csv", "jsonl"), help="default: by the file's suffix"
     )
-    help_text = "type a text and see a model fill its gap, continue it or label it"
     parser.add_argument("--batch-size", type=positive_integer, default=64, metavar="N")
+    _add_sampling(parser, "continue each text by N tokens at most (default: 0)", length=0)
+    help_text = "type a text and see a model fill its gap, continue it or label it"
     parser = add_verb(commands, try_model, help_text, "try")
     add_served_model(parser)
     parser.add_argument("texts", metavar="TEXT", nargs="*", help="default: ask for it")
@@ -53,6 +58,7 @@ def add(commands: Commands) -> None:
         help="answer a word with the N words nearest to it, by the vectors of any pretrained "
         "model's tokens",
     )
+    _add_sampling(parser, "a model that writes adds N tokens at most (default: 40)", length=40)
     parser = add_verb(commands, inspect, "print instances as readable text, masks in colour")
     parser.add_argument(
         "instances", metavar="INSTANCES", help="artifacts/instances (the newest), or a folder in it"
@@ -61,6 +67,32 @@ def add(commands: Commands) -> None:
     parser.add_argument("--split", default="train", choices=("train", "validation"))
     parser.add_argument("--epoch", type=int, default=0, help="each has new masks and windows")
     parser.add_argument("--seed", type=int, default=0, help="seed of the masks and the choice")
+
+
+def _add_sampling(parser: argparse.ArgumentParser, length_help: str, length: int) -> None:
+    parser.add_argument("--length", type=int, default=length, metavar="N", help=length_help)
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="T",
+        help="of what a model writes: 0 takes the likeliest token, 1 draws as the model says "
+        "(default: 0.8)",
+    )
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="draw among the K likeliest tokens (default: all)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+
+
+def _read_sampling(options: argparse.Namespace) -> Sampling:
+    from rungwise.models.trained.generation import Sampling
+
+    return Sampling(options.length, options.temperature, options.top_k, options.seed)
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -73,6 +105,11 @@ def predict(options: argparse.Namespace) -> None:
     folder = find_served(options.model, options.root)
     file_format = options.format or _detect_format(source)
     predictor = load_predictor(folder)
+    sampling = _read_sampling(options) if options.length else None
+
+    def answer(examples: Sequence[Example]) -> list[dict[str, Any]]:
+        return predictor(examples, sampling)
+
     with ExitStack() as stack:
         name = "stdin" if source == "-" else source
         lines = check_encoding(_open(source, stack), name)
@@ -80,16 +117,16 @@ def predict(options: argparse.Namespace) -> None:
         output = stack.enter_context(_open_output(options.to, binary=as_array))
         examples = read_lines(lines, file_format, predictor.info, name)
         if as_array:
-            write_vectors(predictor, examples, options.batch_size, output)
+            write_vectors(answer, examples, options.batch_size, output)
             return
-        for line in predict_lines(predictor, examples, options.batch_size):
+        for line in predict_lines(answer, examples, options.batch_size):
             output.write(line)
             output.flush()
 
 
-def predict_lines(predictor: Model, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
+def predict_lines(answer: Answer, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
     """Yield the output lines of each batch as one string."""
-    for batch, predictions in _answers(predictor, examples, batch_size):
+    for batch, predictions in _answers(answer, examples, batch_size):
         yield "".join(
             json.dumps({"where": example.where, **prediction}, ensure_ascii=False) + "\n"
             for example, prediction in zip(batch, predictions, strict=True)
@@ -97,13 +134,13 @@ def predict_lines(predictor: Model, examples: Iterable[Example], batch_size: int
 
 
 def write_vectors(
-    predictor: Model, examples: Iterable[Example], batch_size: int, output: IO[bytes]
+    answer: Answer, examples: Iterable[Example], batch_size: int, output: IO[bytes]
 ) -> None:
     """Write the vectors (N, E) of N texts for numpy. Raises UserError if the model has none."""
     import numpy as np
 
     rows: list[Any] = []
-    for _, predictions in _answers(predictor, examples, batch_size):
+    for _, predictions in _answers(answer, examples, batch_size):
         vectors = [prediction.get("vector") for prediction in predictions]
         if None in vectors:
             raise UserError(
@@ -115,11 +152,11 @@ def write_vectors(
 
 
 def _answers(
-    predictor: Model, examples: Iterable[Example], batch_size: int
+    answer: Answer, examples: Iterable[Example], batch_size: int
 ) -> Iterator[tuple[list[Example], list[dict[str, Any]]]]:
     iterator = iter(examples)
     while batch := list(islice(iterator, batch_size)):
-        yield batch, predictor(batch)
+        yield batch, answer(batch)
 
 
 def _detect_format(source: str) -> Format:
@@ -182,30 +219,47 @@ def try_model(options: argparse.Namespace) -> None:
     from rungwise.serving.predictor import load_predictor, make_trial, try_nearest
 
     model = load_predictor(find_served(options.model, options.root))
-    trial = try_nearest(model, options.nearest) if options.nearest else make_trial(model)
+    trial = (
+        try_nearest(model, options.nearest)
+        if options.nearest
+        else make_trial(model, _read_sampling(options))
+    )
     if options.texts:
         if len(options.texts) < len(trial.fields):
             raise UserError(
                 f"expected {len(trial.fields)} texts ({', '.join(trial.fields)}), found "
                 f"{len(options.texts)}; this model answers {trial.hint}"
             )
-        print(trial.answer(*options.texts))  # noqa: T201
+        begin = options.texts[0] if trial.goes_on else ""
+        print(begin + trial.answer(*options.texts))  # noqa: T201
     else:
         _ask(trial)
 
 
 def _ask(trial: Trial) -> None:
-    """Ask for texts and answer them until the input ends; a mistake is said, and asked again."""
+    """Ask for texts and answer them until the input ends; a mistake is said, and asked again. At a
+    terminal, a model that writes goes on with all that was said, until somebody types /new."""
     is_terminal = sys.stdin.isatty()
     if is_terminal:
-        print(f"{trial.hint}   (ends with Ctrl-D)")  # noqa: T201
+        hint = f"; an empty line: more; {_ANEW}: a new text" if trial.goes_on else ""
+        print(f"{trial.hint}{hint}   (ends with Ctrl-D)")  # noqa: T201
+    said = ""
     try:
         while True:
             texts = [input(f"{name}: " if is_terminal else "") for name in trial.fields]
+            if trial.goes_on and is_terminal:
+                if texts == [_ANEW]:
+                    said = ""
+                    continue
+                texts = [f"{said} {texts[0]}".strip() if texts[0] else said]
             try:
-                print(trial.answer(*texts), flush=True)  # noqa: T201
+                answer = trial.answer(*texts)
             except DataError as error:
                 print(redact(str(error)), file=sys.stderr, flush=True)  # noqa: T201
+                continue
+            if trial.goes_on:
+                said = texts[0] + answer
+            print(answer if is_terminal or not trial.goes_on else said, flush=True)  # noqa: T201
     except EOFError:
         if is_terminal:
             print()  # noqa: T201

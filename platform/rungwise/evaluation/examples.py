@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.core.randomness import bits, uniform
+from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.instances.order import evenly
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, WordVectors
+from rungwise.models.trained.generation import Sampling, generate
 from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile
@@ -29,7 +30,7 @@ TOP = 5  # guesses for a blank
 TEMPERATURE = 0.8
 LONGEST_PROMPT, MOST_NEW = 24, 40  # tokens
 MOST_INSTANCES = 2048  # per page, so that it does not grow with the corpus
-_INSTANCE, _WORD, _BLOCK, _TOKEN, _POSITION = 11, 12, 22, 23, 31  # streams of the generator
+_INSTANCE, _WORD, _BLOCK, _POSITION = 11, 12, 22, 31  # streams of the generator
 _ROWS_AT_ONCE = 512
 _CONTEXT_TOKENS = 16  # minimum on either side of a blank
 _SHORTEST_STRETCH = 8  # that a prompt is taken from
@@ -345,7 +346,7 @@ def choose_prompts(
         prompt, truth = stretch[:length], stretch[length : length + room]
         text = _text(tokenizer, prompt, end).lstrip()
         prompts.append(
-            Prompt(instance, tuple(prompt), room, text, _added_text(tokenizer, prompt, truth, end))
+            Prompt(instance, tuple(prompt), room, text, added_text(tokenizer, prompt, truth, end))
         )
     return prompts
 
@@ -358,52 +359,27 @@ def continue_prompts(
     if not prompts:
         return []
     greedy, sampled = (
-        _generate(model, prompts, end, seed, temperature) for temperature in (0.0, TEMPERATURE)
+        generate(
+            model,
+            [prompt.ids for prompt in prompts],
+            end,
+            Sampling(temperature=temperature, seed=seed),
+            streams=[prompt.instance for prompt in prompts],
+            rooms=[prompt.room for prompt in prompts],
+        )
+        for temperature in (0.0, TEMPERATURE)
     )
     return [
-        Continuation(prompt, *(_added_text(tokenizer, prompt.ids, new, end) for new in both))
+        Continuation(prompt, *(added_text(tokenizer, prompt.ids, new, end) for new in both))
         for prompt, *both in zip(prompts, greedy, sampled, strict=True)
     ]
-
-
-def _generate(
-    model: NextTokenLogits, prompts: Sequence[Prompt], end: int, seed: int, temperature: float
-) -> list[list[int]]:
-    """New tokens per prompt, including the end symbol; temperature 0 is greedy. The prefix is
-    computed anew for every token, since a page needs a few dozen within one window."""
-    rows = [list(prompt.ids) for prompt in prompts]
-    open_rows = [row for row, prompt in enumerate(prompts) if prompt.room > 0]
-    while open_rows:
-        # Padding at the end of a row is invisible to the positions before it.
-        longest = max(len(rows[row]) for row in open_rows)
-        ids_NT = torch.tensor([rows[r] + [0] * (longest - len(rows[r])) for r in open_rows])
-        last_N = torch.tensor([len(rows[row]) - 1 for row in open_rows])
-        logits_NV = model.next_logits(ids_NT)[torch.arange(len(open_rows)), last_N].double()
-        if temperature:
-            below_NV = torch.softmax(logits_NV / temperature, dim=-1).cumsum(dim=-1)
-            draw_N = uniform(
-                seed, _TOKEN, np.array([prompts[row].instance for row in open_rows]), last_N.numpy()
-            )
-            # Rounding leaves the sum beside 1; scaling by it keeps every draw within range.
-            draw_N1 = torch.from_numpy(draw_N)[:, None] * below_NV[:, -1:]
-            next_N = torch.searchsorted(below_NV, draw_N1, right=True)[:, 0]
-        else:
-            next_N = logits_NV.argmax(dim=-1)
-        for row, token in zip(open_rows, next_N.tolist(), strict=True):
-            rows[row].append(token)
-        open_rows = [
-            row
-            for row in open_rows
-            if rows[row][-1] != end and len(rows[row]) < len(prompts[row].ids) + prompts[row].room
-        ]
-    return [row[len(prompt.ids) :] for row, prompt in zip(rows, prompts, strict=True)]
 
 
 def _text(tokenizer: Tokenizer, ids: Sequence[int], end: int) -> str:
     return tokenizer.decode([t for t in ids if t != end], skip_special_tokens=False)
 
 
-def _added_text(tokenizer: Tokenizer, prompt: Sequence[int], new: Sequence[int], end: int) -> str:
+def added_text(tokenizer: Tokenizer, prompt: Sequence[int], new: Sequence[int], end: int) -> str:
     """The text that `new` adds to the prompt, whitespace included."""
     before = _text(tokenizer, prompt, end)
     whole = _text(tokenizer, [*prompt, *new], end)

@@ -24,7 +24,7 @@ from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.core.wording import format_count
 from rungwise.instances import shards
 from rungwise.instances.kind import Facts, Kind
-from rungwise.instances.summary import InstancesSummary, ShardFile
+from rungwise.instances.summary import InstancesConfig, InstancesSummary, ShardFile
 from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
 from rungwise.tokenizer.token_text import TokensFile, document_hash, join_texts
 
@@ -132,7 +132,7 @@ _MOST_LENDERS = 8
 
 
 def build_instances(
-    config: Kind, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: InstancesConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> InstancesSummary:
     """Build every shard of both splits. Raises DataError if a shard breaks the contract, if a split
     has only one document for NSP, or if the tokenizer lacks a special token that the kind needs."""

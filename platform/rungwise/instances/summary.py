@@ -13,7 +13,6 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig, CorruptedWordsConfig
-from rungwise.instances.kind import Kind
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
 from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.texts import (
@@ -91,9 +90,9 @@ InstancesConfig = Annotated[
     | DocumentRowsConfig,
     Field(discriminator="kind"),
 ]
-_ADAPTER: TypeAdapter[Kind] = TypeAdapter(InstancesConfig)
+_ADAPTER: TypeAdapter[InstancesConfig] = TypeAdapter(InstancesConfig)
 
 
-def read_kind(instances: Artifact) -> Kind:
+def read_kind(instances: Artifact) -> InstancesConfig:
     """The config that an instances artifact was built with."""
     return _ADAPTER.validate_python(instances.record["config"])

@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.brown import BrownConfig
+from rungwise.models.families.counts_and_network import CountsAndNetworkConfig
 from rungwise.models.families.cove import CoveConfig
 from rungwise.models.families.elmo import ElmoConfig
 from rungwise.models.families.gpt import GptConfig
@@ -43,6 +44,7 @@ ModelConfig = Annotated[
     | SennaConfig
     | SentenceEncoderConfig
     | NgramConfig
+    | CountsAndNetworkConfig
     | BrownConfig
     | Word2vecConfig
     | GloveConfig

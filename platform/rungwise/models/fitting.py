@@ -6,6 +6,7 @@
     cooccurrence   PairsFamily      sums of pairs, then epochs over them
                    SolvedFamily     the same sums, from which all follows at once
                    RefiningFamily   what is counted, and vectors that are given
+    interpolation  MixingFamily     a gate between two models that are trained before it
 
 V vocabulary, U units of a text: sentences or documents
 """
@@ -99,6 +100,15 @@ class Fitting(Config):
     def validated_rows(self) -> tuple[int, int] | None:
         """How many held-out rows its validation reads, and the seed of their masks."""
         return None
+
+    def parts(self, model: Family) -> Mapping[str, tuple[Family, "Fitting"]]:
+        """The models, by name, that are trained before it and from which it is made."""
+        return {}
+
+    @property
+    def parts_share(self) -> float:
+        """The share of the training documents that the parts read."""
+        return 1.0
 
     @property
     def shared_steps(self) -> int:
@@ -292,6 +302,20 @@ class RefiningFamily(CooccurrenceFamily, Protocol):
         self, vectors: NDArray[np.float32], cells: Any, counts_V: NDArray[np.int64], seed: int
     ) -> "Solution":
         """Return the model on vectors (V, D). Raises DataError if the cells are too few."""
+        ...
+
+
+@runtime_checkable
+class MixingFamily(Protocol):
+    """One that mixes the predictions of two models."""
+
+    counts: Family
+    network: Family
+
+    def mix(
+        self, counts: Any, network: Any, texts: Sequence[Sequence[int]], seed: int
+    ) -> ArrayModel:
+        """Return the model of both, its gate fitted on documents that neither has read."""
         ...
 
 

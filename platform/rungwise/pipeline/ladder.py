@@ -183,7 +183,8 @@ def _explain_no_curve(recipe: Recipe, measure: Stage) -> str:
     config = _pretrain_config(measure)
     if not config.pretrain.holds_out or not config.objective.predicts_text:
         return "its loss is not that of tokens of held-out text"
-    return "it is trained in several steps" if recipe.steps else ""
+    several = recipe.steps or config.pretrain.parts(config.model)
+    return "it is trained in several steps" if several else ""
 
 
 def _pretrain_config(measure: Stage) -> PretrainStageConfig:

@@ -104,13 +104,12 @@ def train_steps(
     for step, config in zip(recipe.training_steps, configs, strict=True):
         if common and step.reads_each_task:
             break
-        if config.pretrain.reads_tokens:
-            stages = _tokens_stages(recipe, tokenizer, step, TokensConfig(), examples)
-            inputs = {"tokens": stages["tokens"]}
-        else:
-            stages = _instances_stages(recipe, tokenizer, step, examples)
-            inputs = {name: stage for name, stage in stages.items() if is_read(name)}
-        if trained:
+        stages, inputs = _reading_stages(recipe, tokenizer, step, config, examples)
+        if parts := config.pretrain.parts(config.model):
+            trained = _train_parts(recipe, tokenizer, step, config, examples)
+            pretrained = (each.stages["pretrain"] for each in trained)
+            inputs |= dict(zip(parts, pretrained, strict=True))
+        elif trained:
             inputs[INITIAL] = trained[-1].stages["pretrain"]
         elif step.pretrain and (path := step.pretrain.imported):
             weights = INITIAL_WEIGHTS.stage(ImportConfig(path=path), {"tokenizer": tokenizer})
@@ -118,6 +117,48 @@ def train_steps(
         stages["pretrain"] = PRETRAIN.stage(config, inputs, Title("pretrain", step=step.name))
         trained.append(TrainedStep(step, stages))
     return trained
+
+
+def _reading_stages(
+    recipe: Recipe,
+    tokenizer: Stage,
+    step: StepConfig,
+    config: PretrainStageConfig,
+    examples: Stage | None,
+) -> tuple[dict[str, Stage], dict[str, Stage]]:
+    """The stages that make what a pretraining reads, inputs first, and those that it reads."""
+    if config.pretrain.reads_tokens:
+        stages = _tokens_stages(recipe, tokenizer, step, TokensConfig(), examples)
+        return stages, {"tokens": stages["tokens"]}
+    stages = _instances_stages(recipe, tokenizer, step, examples)
+    return stages, {name: stage for name, stage in stages.items() if is_read(name)}
+
+
+def _train_parts(
+    recipe: Recipe,
+    tokenizer: Stage,
+    step: StepConfig,
+    config: PretrainStageConfig,
+    examples: Stage | None,
+) -> list[TrainedStep]:
+    """The steps that train the models which this one is made of, on their share of the text."""
+    share = recipe.text_share * config.pretrain.parts_share
+    recipe = recipe.model_copy(update={"text_share": share})
+    trained: list[TrainedStep] = []
+    for name, part in _list_parts(step, config).items():
+        own = _check_step(recipe, part, None)
+        stages, inputs = _reading_stages(recipe, tokenizer, part, own, examples)
+        stages["pretrain"] = PRETRAIN.stage(own, inputs, Title("pretrain", step=name))
+        trained.append(TrainedStep(part, stages))
+    return trained
+
+
+def _list_parts(step: StepConfig, config: PretrainStageConfig) -> dict[str, StepConfig]:
+    """The models that this one is made of, by name, each as a step."""
+    return {
+        name: step.model_copy(update={"name": name, "model": model, "pretrain": pretrain})
+        for name, (model, pretrain) in config.pretrain.parts(config.model).items()
+    }
 
 
 def chain_stages(recipe: Recipe) -> tuple[list[Stage], list[TrainedStep]]:
@@ -267,6 +308,8 @@ def _check_step(recipe: Recipe, step: StepConfig, before: Family | None) -> Pret
         pretrain = pretrain.model_copy(update={"initial": None})
     config = PretrainStageConfig(model=model, pretrain=pretrain)
     _check_weights(config, before)
+    for part in _list_parts(step, config).values():
+        _check_step(recipe, part, None)
     for name, rows in pretrain.mixed_rows.items():
         member = config.model_copy(
             update={"pretrain": require_gradient(config, "mixture").pretrain.of_member(name)}

@@ -4,34 +4,27 @@ It needs only its description, weights and tokenizer, neither Ray nor the artifa
 from. A fine-tuned model answers as its task says; a pretrained one:
 
 n-gram or left-to-right       log_probability of the text and its end token, in nats, and the number
-                              of tokens
+                              of tokens; with a `Sampling`, the continuation instead
+text with a gap, ___          gap: the likeliest tokens for it, of a model that reads both sides
 with vectors of sentences     vector: its own way; else of a bidirectional model the mean of the
                               last states, special tokens included; long text is cut
 table of word vectors         of a word its vector, and the nearest words with their cosines
 """
 
-import itertools
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.examples import (
-    MOST_NEW,
-    Neighbourhood,
-    Prompt,
-    continue_prompts,
-    token_text,
-)
+from rungwise.evaluation.examples import Neighbourhood
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import list_devices
 from rungwise.models.trained.capabilities import (
@@ -42,7 +35,8 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.models.trained.encoders import MeanOfStates
-from rungwise.models.trained.language_models import MaskedModel
+from rungwise.models.trained.generation import Sampling
+from rungwise.serving.answers import GAP, continue_texts, fill_gap
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tasks.kinds.items import Item, token_ids
@@ -90,8 +84,13 @@ class Predictor:
             quiet,
         )
 
-    def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """One prediction per example, in order; see tasks/kinds/ for the keys."""
+    def __call__(
+        self, examples: Sequence[Example], sampling: Sampling | None = None
+    ) -> list[dict[str, Any]]:
+        """One prediction per example, in order; see tasks/kinds/ for the keys. Raises DataError for
+        a `sampling`: a task's answers are not drawn."""
+        if sampling is not None:
+            raise DataError("a fine-tuned model answers as its task says; leave the length out")
         if not examples:
             return []
         kind = self.model.kind
@@ -135,6 +134,7 @@ class PretrainedPredictor:
         model, encoder = load_model(pretrain, special), load_encoder(pretrain)
         self.model = model
         self.words: list[str] = []
+        self.writes = isinstance(model, NextTokenLogits)
         if isinstance(model, LanguageModel) and (encoder is None or encoder.causal):
             (end,) = special.require("end")
             self._answer = lambda ids, _: _log_probabilities(model, ids, end)
@@ -151,9 +151,29 @@ class PretrainedPredictor:
             self.words = near.words
             self._answer = lambda _, words: [_describe_word(near, word) for word in words]
 
-    def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """One answer per example, in order. Raises DataError for a word that a table lacks."""
+    def __call__(
+        self, examples: Sequence[Example], sampling: Sampling | None = None
+    ) -> list[dict[str, Any]]:
+        """One answer per example, in order. Raises DataError for a word that a table lacks, and
+        for `sampling` of a model that does not write."""
         texts = [example.text for example in examples if isinstance(example, Text)]
+        if sampling is not None:
+            continuations = continue_texts(self._writer(), self.tokenizer, texts, sampling)
+            return [{"continuation": text} for text in continuations]
+        if not isinstance(model := self.model, BlankLogits):
+            return self._reply(texts)
+        others = iter(self._reply([text for text in texts if GAP not in text]))
+        return [
+            {"gap": fill_gap(model, self.tokenizer, text)} if GAP in text else next(others)
+            for text in texts
+        ]
+
+    def _writer(self) -> NextTokenLogits:
+        if isinstance(self.model, NextTokenLogits):
+            return self.model
+        raise DataError("this model does not write from left to right; leave the length out")
+
+    def _reply(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         return self._answer(token_ids(self.tokenizer, texts), texts)
 
 
@@ -209,35 +229,43 @@ def load_predictor(folder: Folder) -> Model:
     return Predictor.load(folder)
 
 
-GAP = "___"
 _BEST = 5
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A model to try. `fields` are the names of the texts that `answer` takes."""
+    """A model to try. `fields` are the names of the texts that `answer` takes; with `goes_on` it
+    returns what follows the text."""
 
     hint: str
     fields: tuple[str, ...]
     answer: Callable[..., str]
+    goes_on: bool = False
 
 
-def make_trial(predictor: Model) -> Trial:
-    """Return what to type for a model, and what it answers. Raises DataError for a model that can
-    only be fine-tuned."""
+def make_trial(predictor: Model, sampling: Sampling | None = None) -> Trial:
+    """Return what to type for a model, and what it answers; `sampling` says how one goes on that
+    reads from the left. Raises DataError for a model that can only be fine-tuned."""
     if isinstance(predictor, Predictor):
         return _try_task(predictor)
-    return _try_pretrained(predictor.model, predictor.tokenizer)
+    return _try_pretrained(predictor.model, predictor.tokenizer, sampling or Sampling())
 
 
-def _try_pretrained(model: object, tokenizer: Tokenizer) -> Trial:
+def _try_pretrained(model: object, tokenizer: Tokenizer, sampling: Sampling) -> Trial:
     match model:
         case BlankLogits():
             hint = f"a text with a gap: the {GAP} of France"
-            return Trial(hint, ("text",), lambda text: _fill_gap(model, tokenizer, text))
+            return Trial(
+                hint, ("text",), lambda text: _join(fill_gap(model, tokenizer, text).items())
+            )
         case NextTokenLogits():
             hint = "the beginning of a text: it goes on"
-            return Trial(hint, ("text",), lambda text: _continue_text(model, tokenizer, text))
+
+            def go_on(text: str) -> str:
+                (added,) = continue_texts(model, tokenizer, [text], sampling)
+                return added
+
+            return Trial(hint, ("text",), go_on, goes_on=True)
         case LanguageModel():
             hint = "a text: how likely is it?"
             return Trial(hint, ("text",), lambda text: _rate_text(model, tokenizer, text))
@@ -286,51 +314,8 @@ def _describe(prediction: dict[str, Any]) -> str:
     return "  ".join(texts)
 
 
-def _join(shares: Sequence[tuple[str, float]]) -> str:
+def _join(shares: Iterable[tuple[str, float]]) -> str:
     return "  ".join(f"{name} {share:.1%}" for name, share in shares)
-
-
-@torch.no_grad()
-def _fill_gap(model: BlankLogits, tokenizer: Tokenizer, text: str) -> str:
-    before, gap, after = text.partition(GAP)
-    if not gap or GAP in after:
-        raise DataError(f"expected one gap, written {GAP}, found {text!r}; this model fills gaps")
-    special = special_ids(tokenizer)
-    left, right = token_ids(tokenizer, [before.strip(), after.strip()])
-    if isinstance(model, MaskedModel):
-        first, hidden, last = special.require("cls", "mask", "sep")
-    else:
-        first, last = special.require("end", "end")
-        # Any token that begins no document; a two-direction model never sees the one in the gap.
-        hidden = next(token for token in itertools.count() if token not in special.ids)
-    longest = getattr(model, "max_length", None)
-    row = [first, *left, hidden, *right, last]
-    if longest is not None and len(row) > longest:
-        raise _explain_length(len(row), longest)
-    logits_1V = model.blank_logits(
-        torch.tensor([row]),
-        torch.zeros(1, len(row), dtype=torch.long),
-        torch.tensor([len(row)]),
-        torch.tensor([1 + len(left)]),
-    )
-    best = torch.softmax(logits_1V[0].float(), dim=-1).topk(_BEST)
-    tokens = [token_text(tokenizer, token) for token in best.indices.tolist()]
-    return _join(list(zip(tokens, best.values.tolist(), strict=True)))
-
-
-def _continue_text(model: NextTokenLogits, tokenizer: Tokenizer, text: str) -> str:
-    (end,) = special_ids(tokenizer).require("end")
-    ids = [end, *token_ids(tokenizer, [text])[0]]
-    longest = getattr(model, "max_length", None) or len(ids) + MOST_NEW
-    if len(ids) >= longest:
-        raise _explain_length(len(ids), longest)
-    prompt = Prompt(0, tuple(ids), min(MOST_NEW, longest - len(ids)), text, "")
-    (continuation,) = continue_prompts(model, tokenizer, [prompt], end, seed=0)
-    return text + continuation.sampled.rstrip()
-
-
-def _explain_length(tokens: int, longest: int) -> DataError:
-    return DataError(f"the text has {tokens} tokens, and the model reads {longest}; shorten it")
 
 
 def _rate_text(model: LanguageModel, tokenizer: Tokenizer, text: str) -> str:

@@ -7,6 +7,7 @@ validation split, or with the same objective on the same text, or its summary gi
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -29,6 +30,7 @@ from rungwise.core.tracking.store import quieten_mlflow
 from rungwise.corpus.summary import read_split
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
+from rungwise.models.trained.generation import Sampling
 from rungwise.serving.card import NAME as CARD
 from rungwise.serving.card import (
     fit_description,
@@ -124,6 +126,7 @@ class _Entry:
     score: float
     caution: str
     tags: dict[str, str]
+    writes: bool = False  # from left to right, so that it can continue a text
 
 
 def register_model(
@@ -215,7 +218,8 @@ def _log_version(
             # An input schema would refuse other accepted forms (lists, `text` for words, option0
             # and so on); anything else is refused with a message of our own.
             signature=ModelSignature(
-                outputs=infer_signature(entry.inputs, pd.DataFrame(entry.answers)).outputs
+                outputs=infer_signature(entry.inputs, pd.DataFrame(entry.answers)).outputs,
+                params=_list_params(entry),
             ),
             input_example=entry.inputs,
             pip_requirements=[
@@ -226,6 +230,22 @@ def _log_version(
         number, model_id = str(info.registered_model_version), str(info.model_id)
     assert number, "an error leaves the block above"
     return number, model_id
+
+
+def _list_params(entry: _Entry) -> Any:
+    """The fields of a `Sampling` with their defaults, of which a `length` of 0 draws nothing; None
+    for a model that does not write."""
+    from mlflow.types import ParamSchema, ParamSpec
+
+    if not entry.writes:
+        return None
+    none = dataclasses.asdict(Sampling(length=0))
+    return ParamSchema(
+        [
+            ParamSpec(name, "double" if isinstance(value, float) else "long", value)
+            for name, value in none.items()
+        ]
+    )
 
 
 def _make_task_entry(
@@ -271,6 +291,7 @@ def _make_pretrain_entry(
         score=-summary.final["loss"],
         caution=summary.caution,
         tags={_OBJECTIVE: summary.objective},
+        writes=predictor.writes,
     )
 
 

@@ -14,6 +14,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from rungwise.core.storage.folder import Folder
+from rungwise.models.trained.generation import Sampling
 from rungwise.serving.predictor import load_predictor
 from rungwise.tasks.data.cutting import parse_examples
 
@@ -32,12 +33,14 @@ class Served(PythonModel):
         model_input,  # untyped, or MLflow would derive a schema
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """One row per example. Bare texts are enough if an example is one text."""
+        """One row per example. Bare texts are enough if an example is one text. `params` of a model
+        that writes are the fields of `Sampling`; with a `length` it continues each text."""
         examples = parse_examples(_plain(model_input), self._predictor.info)
         # The index of the caller's rows, so that a column of answers fits a sorted or filtered
         # frame.
         index = model_input.index if isinstance(model_input, pd.DataFrame | pd.Series) else None
-        return pd.DataFrame(self._predictor(examples), index=index)
+        sampling = Sampling(**params) if params and params.get("length") else None
+        return pd.DataFrame(self._predictor(examples, sampling), index=index)
 
 
 def _plain(model_input: Any) -> Any:

@@ -44,6 +44,12 @@ def close_documents(text: TokenisedText, end: int) -> tuple[Ids, NDArray[np.int6
     return ids, starts + np.arange(len(starts))
 
 
+def split_documents(text: TokenisedText, end: int) -> list[list[int]]:
+    """Return the ids of each document, closed by the end symbol."""
+    ids, starts = close_documents(text, end)
+    return [document.tolist() for document in np.split(ids, starts[1:-1])]
+
+
 def document_hash(name: str) -> int:
     """Return the 64-bit hash that identifies the document of this name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

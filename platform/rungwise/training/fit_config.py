@@ -23,6 +23,7 @@ from rungwise.models.fitting import (
     CooccurrenceFamily,
     CountedFamily,
     Fitting,
+    MixingFamily,
     ReadingFamily,
     RefiningFamily,
     SolvedFamily,
@@ -126,12 +127,39 @@ class CooccurrenceConfig(_Passes):
                 )
 
 
-# By gradient, the last, are all families that no other kind fits.
+class InterpolationConfig(Fitting):
+    """Fitting of a gate between a model of counts and a network: both are trained before it, each
+    on its own, and the gate on documents that neither has read."""
+
+    fits: ClassVar[type] = MixingFamily
+    fitter: ClassVar = LazyFunction("rungwise.training.interpolation:pretrain_by_interpolation")
+    reads_tokens: ClassVar[bool] = True
+
+    kind: Literal["interpolation"] = "interpolation"
+    network: GradientConfig  # how the network is trained; its seed is the one below
+    # share of the training documents that are left to the gate
+    set_aside: float = Field(default=0.05, gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+
+    def parts(self, model: Family) -> Mapping[str, tuple[Family, Fitting]]:
+        assert isinstance(model, MixingFamily)
+        network = self.network.model_copy(update={"seed": self.seed})
+        return {
+            "counts": (model.counts, with_objective(CountsConfig(), model.counts)),
+            "network": (model.network, with_objective(network, model.network)),
+        }
+
+    @property
+    def parts_share(self) -> float:
+        return 1 - self.set_aside
+
+
 PretrainConfig = Annotated[
     Annotated[CountsConfig, Tag("counts")]
     | Annotated[AsynchronousConfig, Tag("asynchronous")]
     | Annotated[CooccurrenceConfig, Tag("cooccurrence")]
-    | Annotated[GradientConfig, Tag("gradient")],
+    | Annotated[GradientConfig, Tag("gradient")]
+    | Annotated[InterpolationConfig, Tag("interpolation")],
     Discriminator(_kind),
 ]
 KINDS: dict[str, type[Fitting]] = {
@@ -184,8 +212,9 @@ def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
 
 
 def fitting_kind(model: Family) -> str:
-    """Return the kind of `pretrain` that fits a family."""
-    return next(kind for kind, block in KINDS.items() if isinstance(model, block.fits))
+    """Return the kind of `pretrain` that fits a family: gradient, if no other does."""
+    own = (kind for kind, block in KINDS.items() if block.fits is not Family)
+    return next((kind for kind in own if isinstance(model, KINDS[kind].fits)), "gradient")
 
 
 def with_objective(pretrain: FittingT, model: Family) -> FittingT:

@@ -194,7 +194,7 @@ def test_an_objective_that_is_left_out_is_the_familys_first_and_stands_in_the_co
 def test_a_block_without_a_kind_is_fitted_by_gradient_and_problems_name_their_keys() -> None:
     assert stage({"kind": "gpt"}).pretrain.kind == "gradient"
     assert stage({"kind": "gpt"}, kind="gradient") == stage({"kind": "gpt"})
-    kinds = "counts, asynchronous, cooccurrence, gradient"
+    kinds = "counts, asynchronous, cooccurrence, gradient, interpolation"
     with pytest.raises(
         ConfigError, match=rf"pretrain\.kind: expected one of {kinds}; found 'magic'"
     ):

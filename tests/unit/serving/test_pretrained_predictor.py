@@ -181,6 +181,79 @@ def test_a_beginning_goes_on_and_always_alike(
     assert len(lines[0].strip()) > len(beginning)
 
 
+def test_a_continuation_is_that_of_transformers_and_keeps_to_what_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = built("causal", tmp_path / "root")
+    folder, beginning = made["pretrain"].folder.uri, " ".join(words()[:2])
+    write_pretrained(made["pretrain"], Folder.at(tmp_path / "out"))
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = [tokenizer.eos_token_id, *tokenizer.encode(beginning, add_special_tokens=False)]
+    with torch.no_grad():
+        whole = model.generate(torch.tensor([ids]), max_new_tokens=4, do_sample=False)[0]
+    expected = tokenizer.decode(whole, skip_special_tokens=True).strip()
+
+    def said(*flags: str) -> str:
+        assert main(["try", folder, beginning, *flags]) == 0
+        return capsys.readouterr().out.strip()
+
+    assert said("--temperature=0", "--length=4") == expected
+    assert said("--top-k=1", "--length=4") == expected
+    assert len({said(f"--seed={seed}") for seed in range(3)}) == 3
+    (tmp_path / "in.txt").write_text(f"{beginning}\n" * 2)
+    asked = ["predict", folder, "--input", str(tmp_path / "in.txt"), "--length=4", "--top-k=1"]
+    assert main(asked) == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert beginning + json.loads(line)["continuation"] == expected
+    assert main(["try", folder, beginning, "--temperature=-1"]) != 0
+    assert "temperature: expected 0 or more, found -1.0" in capsys.readouterr().err
+
+
+def test_predict_fills_gaps_as_try_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = built("mlm", tmp_path / "root")["pretrain"].folder.uri
+    gap, plain = f"{words()[0]} ___ {words()[1]}", words()[0]
+    assert main(["try", folder, gap]) == 0
+    shares = SHARE.findall(capsys.readouterr().out)
+    (tmp_path / "in.txt").write_text(f"{gap}\n{plain}\n")
+    assert main(["predict", folder, "--input", str(tmp_path / "in.txt")]) == 0
+    filled, other = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [(token, f"{100 * share:.1f}") for token, share in filled["gap"].items()] == shares
+    assert other.keys() == {"where", "vector"}
+    assert main(["predict", folder, "--input", str(tmp_path / "in.txt"), "--length=3"]) != 0
+    assert "does not write from left to right" in capsys.readouterr().err
+
+
+def test_a_conversation_goes_on_until_a_new_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = built("causal", tmp_path / "root")["pretrain"].folder.uri
+    first, second = words()[:2]
+    typed = iter([first, "", second, "/new", first])
+    heard: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def type_line(prompt: str) -> str:
+        heard.append(capsys.readouterr().out)
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", type_line)
+    assert main(["try", folder, "--length=3"]) == 0
+    _, answer, more, then, nothing, again = heard
+    assert answer == again, "a new text knows nothing of the old one"
+    assert nothing == ""
+    capsys.readouterr()
+    told = f"{first}{answer.rstrip()}"
+    assert main(["try", folder, told, "--length=3"]) == 0
+    told += more.rstrip("\n")
+    assert capsys.readouterr().out.rstrip("\n") == told
+    assert main(["try", folder, f"{told} {second}", "--length=3"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == f"{told} {second}" + then.rstrip("\n")
+
+
 def test_lines_are_asked_for_until_the_input_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow.pyfunc
@@ -13,28 +15,40 @@ from rungwise.serving import ray_serve
 
 
 class Echo:
-    def predict(self, texts: list[str]) -> pd.DataFrame:
-        return pd.DataFrame({"text": texts})
+    metadata = SimpleNamespace(get_params_schema=lambda: "one of a model that writes")
+
+    def predict(self, texts: list[str], params: dict[str, Any]) -> pd.DataFrame:
+        return pd.DataFrame({"text": texts, **params, "vector": math.nan})
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "says"),
+    ("query", "body", "status", "says"),
     [
-        (json.dumps(["a"] * 1000), 200, '"text":"a"'),
-        (json.dumps(["a"] * 1001), 413, "expected at most 1,000 examples, found 1,001"),
-        (json.dumps("a" * (4 << 20)), 413, "expected at most 4,194,304 bytes, found 4,194,306"),
-        ("[", 400, "Expecting value"),
+        ("", json.dumps(["a"] * 1000), 200, '"text":"a"'),
+        ("", json.dumps(["a"] * 1001), 413, "expected at most 1,000 examples, found 1,001"),
+        ("", json.dumps("a" * (4 << 20)), 413, "expected at most 4,194,304 bytes, found 4,194,306"),
+        ("", "[", 400, "Expecting value"),
+        ("length=9&temperature=0", '["a"]', 200, '[{"text":"a","length":9,"temperature":0.0}]'),
+        ("length=x", '["a"]', 400, "?length=: expected a number, found 'x'"),
+        ("lenght=9", '["a"]', 400, "?lenght=: expected one of length, temperature, top_k, seed"),
+        (
+            "length=11",
+            json.dumps(["a"] * 1000),
+            413,
+            "expected at most 10,000 new tokens, found 11,000",
+        ),
     ],
 )
 def test_a_request_is_bounded_by_its_work_and_its_bytes(
-    body: str, status: int, says: str, monkeypatch: pytest.MonkeyPatch
+    query: str, body: str, status: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlflow.pyfunc, "load_model", lambda uri: Echo())
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body.encode(), "more_body": False}
 
-    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    scope = {"type": "http", "method": "POST", "headers": [], "query_string": query.encode()}
+    request = Request(scope, receive)
     answer = asyncio.run(ray_serve._Model("models:/x@champion")(request))
     assert answer.status_code == status
     assert says in bytes(answer.body).decode()

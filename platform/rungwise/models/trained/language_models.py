@@ -14,7 +14,7 @@ Shapes: B batch, T sequence, V vocabulary, N tokens.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -28,6 +28,9 @@ from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.models.transformer.body import boundaries
+
+# Numbers (B, T, K) of each target, from the logits (B, T, V) and the targets (B, T).
+Measure = Callable[[Tensor, Tensor], NDArray[np.floating[Any]]]
 
 _MOST_LOGITS = 1 << 22  # held at a time; fits the cache of a CPU
 _MOST_TOKENS = 1 << 12  # read at a time by MaskedModel, for the same reason
@@ -90,10 +93,17 @@ class _BlockModel(_TrainedModule, ABC):
     def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
         """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
 
-    @torch.no_grad()
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """Return the natural log-probability of each token; see `LanguageModel`."""
-        scores = [np.zeros(len(text)) for text in texts]
+        return [rows_N1[:, 0] for rows_N1 in self.measure_targets(texts, _score_targets)]
+
+    @torch.no_grad()
+    def measure_targets(
+        self, texts: Sequence[Sequence[int]], measure: Measure, numbers: int = 1
+    ) -> list[NDArray[np.float64]]:
+        """Return what `measure` makes of the logits (B, T, V) and the targets (B, T): so many
+        numbers for each token of each text, (N, numbers)."""
+        scores = [np.zeros((len(text), numbers)) for text in texts]
         streams = [[self.end, *text] for text in texts]
         queue = sorted(
             self._windows([len(text) for text in texts]),
@@ -106,10 +116,10 @@ class _BlockModel(_TrainedModule, ABC):
             del queue[-count:]
             pieces = [streams[w.text][w.start : w.stop + 1] for w in group]
             batch = self._batch(pieces).to(self._device)
-            log_BT = _target_log_probabilities(self.target_logits(batch), batch.targets)
-            for window, row_T in zip(group, log_BT, strict=True):
+            rows_BTK = measure(self.target_logits(batch), batch.targets)
+            for window, row_TK in zip(group, rows_BTK, strict=True):
                 span = slice(window.first - window.start, window.stop - window.start)
-                scores[window.text][window.first : window.stop] = row_T[span]
+                scores[window.text][window.first : window.stop] = row_TK[span]
         return scores
 
     def _windows(self, lengths: Sequence[int]) -> Iterator[Window]:
@@ -155,9 +165,11 @@ class CarryingModel(CausalModel):
     `module.to_logits(vectors)`, and the next state."""
 
     @torch.no_grad()
-    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """Return the natural log-probability of each token, given all before it; no windows."""
-        scores = [np.zeros(len(text)) for text in texts]
+    def measure_targets(
+        self, texts: Sequence[Sequence[int]], measure: Measure, numbers: int = 1
+    ) -> list[NDArray[np.float64]]:
+        """Measure each token, given all before it; no windows."""
+        scores = [np.zeros((len(text), numbers)) for text in texts]
         queue = sorted(range(len(texts)), key=lambda text: len(texts[text]))
         most = max(1, _MOST_LOGITS // self.vocab_size)  # tokens
         while queue and texts[queue[-1]]:
@@ -170,10 +182,10 @@ class CarryingModel(CausalModel):
                 pieces = [stream[start : start + most + 1] for stream in streams]
                 batch = _blocks(pieces).to(self._device)
                 states_BTD, state = self.module.read_block(batch.ids, state)
-                log_BT = _target_log_probabilities(self.module.to_logits(states_BTD), batch.targets)
-                for text, row_T in zip(group, log_BT, strict=True):
+                rows_BTK = measure(self.module.to_logits(states_BTD), batch.targets)
+                for text, row_TK in zip(group, rows_BTK, strict=True):
                     part = scores[text][start : start + most]
-                    part[:] = row_T[: len(part)]
+                    part[:] = row_TK[: len(part)]
         return scores
 
 
@@ -284,6 +296,10 @@ def _target_log_probabilities(logits: Tensor, targets: Tensor) -> NDArray[np.flo
     logits = at_least_float32(logits)
     target_logits = logits.gather(-1, targets.to(logits.device)[..., None])[..., 0]
     return (target_logits - logits.logsumexp(dim=-1)).cpu().numpy()
+
+
+def _score_targets(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.floating[Any]]:
+    return _target_log_probabilities(logits_BTV, targets_BT)[..., None]
 
 
 def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch[Tensor]:

@@ -8,10 +8,8 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
-
-import numpy as np
 
 from rungwise.cluster.tasks import pack_items
 from rungwise.core.stages.artifact import Artifact
@@ -22,7 +20,7 @@ from rungwise.models.fitting import HERE, CountedFamily, Tasks
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.models.trained.language_models import measure_loss
 from rungwise.tokenizer.token_stage import TokensSummary
-from rungwise.tokenizer.token_text import TokensFile, close_documents
+from rungwise.tokenizer.token_text import TokensFile, split_documents
 from rungwise.training.fit_config import CountsConfig, FitConfig
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL, create_arrays
@@ -53,8 +51,12 @@ def pretrain_by_counts(
         tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
     model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
     (end,) = tokens.special.require("end")
-    texts = list(_documents(artifact, end))
-    nats, bits_per_byte = measure_loss(model, texts, tokens.text_bytes.validation)
+    documents = [
+        document
+        for row in tokens.split_files("validation")
+        for document in split_documents(read_text(artifact, row.file), end)
+    ]
+    nats, bits_per_byte = measure_loss(model, documents, tokens.text_bytes.validation)
     parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
     return PretrainSummary(
         fitting="counts",
@@ -138,11 +140,3 @@ class RayTasks(Tasks):
         import ray
 
         ray.wait([handle], fetch_local=False)
-
-
-def _documents(artifact: Artifact, end: int) -> Iterator[list[int]]:
-    """Yield the ids of each held-out document, closed by the end symbol."""
-    for row in TokensSummary.of(artifact).split_files("validation"):
-        ids, starts = close_documents(read_text(artifact, row.file), end)
-        for document in np.split(ids, starts[1:-1]):
-            yield document.tolist()

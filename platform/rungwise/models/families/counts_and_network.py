@@ -1,0 +1,270 @@
+"""Counts and a network, mixed: P(t) = g·P_counts(t) + (1 - g)·P_network(t).
+
+Counts know what they have seen, networks what is like it, so that both together predict text better
+than the better of them. One weight g is that of the first recurrent language models (Mikolov et al.
+2010, "Recurrent neural network based language model"; Jelinek & Mercer 1980 for the weight fitted
+on text set aside). A learnt gate has a weight for each context, from how long a context the counts
+know, how much probability they leave to shorter ones, and how sure the network is.
+
+N tokens, F features, H hidden units, O order, V vocabulary, B rows, T positions
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from rungwise.core.errors import DataError
+from rungwise.core.tokens import SpecialIds
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
+from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
+from rungwise.models.family import Family
+from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.ngram_model import NgramLanguageModel, find_ngrams
+from rungwise.models.trained.language_models import CausalModel
+
+_HIDDEN, _ITERATIONS = 16, 100  # units of the gate, and steps of L-BFGS that fit it
+_DECAY = 1e-4  # of the gate's weights
+_COUNTS, _NETWORK, _GATE = "counts.", "network.", "gate."
+_LONGEST = "network_length"  # of a row that the network was trained on; 0: any
+
+Network = Annotated[
+    GptConfig
+    | LlamaConfig
+    | LstmConfig
+    | RnnConfig
+    | AwdLstmConfig
+    | NnlmConfig
+    | LogBilinearConfig,
+    Field(discriminator="kind"),
+]
+
+
+class CountsAndNetworkConfig(Family):
+    """An n-gram model and a network that reads from left to right."""
+
+    year: ClassVar[int] = 2010
+    paper: ClassVar[str] = "Mikolov et al."
+    idea: ClassVar[str] = "counts words and trains a network, and lets both vote on the next word"
+    objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)
+
+    kind: Literal["counts_and_network"] = "counts_and_network"
+    counts: NgramConfig = NgramConfig()
+    network: Network = GptConfig()
+    # one weight of the counts for all text, or one for each context
+    gate: Literal["constant", "learnt"] = "learnt"
+
+    def describe(self) -> str:
+        gate = "one weight" if self.gate == "constant" else "a weight for each context"
+        return f"{self.counts.describe()}, and {self.network.describe()}; {gate}"
+
+    def page_name(self, objective: Objective) -> str:
+        network = self.network.page_name(self.network.objective(objective.name))
+        return f"{self.counts.order}-gram + {network}"
+
+    def mix(
+        self,
+        counts: NgramLanguageModel,
+        network: CausalModel,
+        texts: Sequence[Sequence[int]],
+        seed: int,
+    ) -> "CountsAndNetwork":
+        """Return the model of both, its gate fitted on documents that neither has read. Raises
+        DataError if there are none."""
+        if not sum(map(len, texts)):
+            raise DataError(
+                "expected documents that are set aside, found none; raise pretrain.set_aside, or "
+                "add documents to the corpus"
+            )
+        model = CountsAndNetwork(counts, network, _Gate(self.gate == "learnt", counts.order))
+        model.fit_gate(texts, seed)
+        return model
+
+    def from_tensors(
+        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
+    ) -> "CountsAndNetwork":
+        """Restore the model from its arrays."""
+
+        def of(prefix: str) -> dict[str, NDArray[Any]]:
+            names = (name for name in tensors if name.startswith(prefix))
+            return {name.removeprefix(prefix): np.array(tensors[name]) for name in names}
+
+        counts = self.counts.from_tensors(of(_COUNTS), special)
+        objective = self.network.objective(CAUSAL.name)
+        module = self.network.build(counts.vocab_size, objective)
+        _load(module, of(_NETWORK))
+        network = self.network.trained(module.eval(), objective, special)
+        assert isinstance(network, CausalModel)
+        if longest := int(tensors[_LONGEST]):
+            network = dataclasses.replace(network, max_length=longest)
+        gate = _Gate(self.gate == "learnt", counts.order)
+        _load(gate, of(_GATE))
+        return CountsAndNetwork(counts, network, gate.eval())
+
+
+def _load(module: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+    module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+class _Gate(nn.Module):
+    """The log-odds (N,) of the counts: a constant, or a small network on features (N, F)."""
+
+    mean: Tensor  # (F,) of the features, and their standard deviations
+    scale: Tensor
+
+    def __init__(self, learns: bool, order: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(order + 3))
+        self.register_buffer("scale", torch.ones(order + 3))
+        self.bias = nn.Parameter(torch.zeros(()))
+        self.hidden = nn.Linear(order + 3, _HIDDEN) if learns else None
+        self.output = nn.Linear(_HIDDEN, 1, bias=False) if learns else None
+        self.double()
+
+    def weights(self) -> list[Tensor]:
+        """The parameters but for the bias of the odds."""
+        return [each for name, each in self.named_parameters() if name != "bias"]
+
+    def forward(self, features_NF: Tensor) -> Tensor:
+        if self.hidden is None or self.output is None:
+            return self.bias.expand(len(features_NF))
+        hidden_NH = self.hidden((features_NF - self.mean) / self.scale).tanh()
+        return self.output(hidden_NH)[:, 0] + self.bias
+
+
+class CountsAndNetwork:
+    """An exact language model: the gate depends on the text before a token alone."""
+
+    is_exact: ClassVar[bool] = True
+
+    def __init__(self, counts: NgramLanguageModel, network: CausalModel, gate: _Gate) -> None:
+        self.counts, self.network, self.gate = counts, network, gate
+
+    @property
+    def max_length(self) -> int | None:
+        return self.network.max_length
+
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """Return the natural log-probability of each token; see `LanguageModel`."""
+        if not sum(map(len, texts)):
+            return [np.zeros(0) for _ in texts]
+        counts_N, network_N, features_NF = self._read(texts)
+        with torch.no_grad():
+            logs_N = _mix(self.gate(features_NF), counts_N, network_N)
+        return np.split(logs_N.numpy(), np.cumsum([len(text) for text in texts])[:-1])
+
+    @torch.no_grad()
+    def next_logits(self, ids_BT: Tensor) -> Tensor:
+        """Return the log-probabilities (B, T, V) of each next token; a row holds one document,
+        opened by the end symbol."""
+        network_BTV = at_least_float32(self.network.next_logits(ids_BT)).log_softmax(-1).double()
+        rows = []
+        for ids_T, network_TV in zip(ids_BT.tolist(), network_BTV, strict=True):
+            text = ids_T[1:]
+            counts_TV = np.stack(
+                [self.counts.next_log_probabilities(text[:place]) for place in range(len(ids_T))]
+            )
+            known_T2 = _known_contexts(self.counts, [[*text, 0]])
+            features_TF = _features(known_T2, _confidence(network_TV).numpy(), self.counts.order)
+            gate_T1 = self.gate(features_TF)[:, None]
+            rows.append(_mix(gate_T1, torch.from_numpy(counts_TV), network_TV))
+        return torch.stack(rows)
+
+    def fit_gate(self, texts: Sequence[Sequence[int]], seed: int) -> None:
+        """Fit the gate to these documents by its likelihood."""
+        counts_N, network_N, features_NF = self._read(texts)
+        gate = self.gate
+        gate.mean.copy_(features_NF.mean(dim=0))
+        gate.scale.copy_(features_NF.std(dim=0).clamp(min=1e-3))
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in gate.named_parameters():
+                deviation = 0.3 if name == "hidden.weight" else 0.0
+                parameter.normal_(0, deviation, generator=generator)
+        optimizer = torch.optim.LBFGS(
+            gate.parameters(), max_iter=_ITERATIONS, line_search_fn="strong_wolfe"
+        )
+
+        def measure() -> Tensor:
+            optimizer.zero_grad()
+            loss = -_mix(gate(features_NF), counts_N, network_N).mean()
+            # A steep gate would turn on the last digits of a probability.
+            loss = loss + _DECAY * sum(weight.square().sum() for weight in gate.weights())
+            loss.backward()
+            return loss
+
+        optimizer.step(measure)
+        gate.eval()
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of counts, network and gate by name."""
+        parts = {
+            _COUNTS: self.counts.to_tensors(),
+            _NETWORK: {k: v.numpy() for k, v in self.network.module.state_dict().items()},
+            _GATE: {k: v.numpy() for k, v in self.gate.state_dict().items()},
+        }
+        arrays = {
+            f"{key}{name}": each for key, part in parts.items() for name, each in part.items()
+        }
+        return arrays | {_LONGEST: np.array(self.network.max_length or 0)}
+
+    def _read(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the log-probabilities (N,) by the counts and by the network, and the features
+        (N, F) of the contexts."""
+        counts_N = np.concatenate(self.counts.log_probabilities(texts))
+        network_N3 = np.concatenate(self.network.measure_targets(texts, _read_network, 3))
+        features_NF = _features(
+            _known_contexts(self.counts, texts), network_N3[:, 1:], self.counts.order
+        )
+        return torch.from_numpy(counts_N), torch.from_numpy(network_N3[:, 0]), features_NF
+
+
+def _mix(gate: Tensor, counts: Tensor, network: Tensor) -> Tensor:
+    of_counts = nn.functional.logsigmoid(gate) + counts
+    return torch.logaddexp(of_counts, nn.functional.logsigmoid(-gate) + network)
+
+
+def _read_network(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.float64]:
+    """Return of each target its log-probability, and how sure the network is, (B, T, 3)."""
+    log_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
+    target_BT1 = log_BTV.gather(-1, targets_BT[..., None])
+    return torch.cat([target_BT1, _confidence(log_BTV)], dim=-1).double().numpy()
+
+
+def _confidence(log_probabilities: Tensor) -> Tensor:
+    """Return the largest log-probability and the entropy, (..., 2)."""
+    entropy = -(log_probabilities.exp() * log_probabilities.clamp(min=-1e4)).sum(dim=-1)
+    return torch.stack([log_probabilities.amax(dim=-1), entropy], dim=-1)
+
+
+def _known_contexts(model: NgramLanguageModel, texts: Sequence[Sequence[int]]) -> NDArray[Any]:
+    """Return of each token's context how many tokens of it the counts know, and the log of its
+    back-off weight, (N, 2)."""
+    rows = []
+    for text in texts:
+        tokens = np.array([model.start_id, *text], np.int64)
+        known_N2 = np.zeros((len(text), 2))
+        for length in range(1, min(model.order, len(tokens))):
+            contexts = np.lib.stride_tricks.sliding_window_view(tokens[:-1], length)
+            index, exists = find_ngrams(contexts, model.keys[: length - 1], model.vocab_size)
+            places = np.flatnonzero(exists) + length - 1
+            known_N2[places, 0] = length
+            known_N2[places, 1] = model.log_backoffs[length - 1][index[exists]]
+        rows.append(known_N2)
+    return np.concatenate(rows)
+
+
+def _features(known_N2: NDArray[Any], sure_N2: NDArray[Any], order: int) -> Tensor:
+    """Return the features (N, F): the known length one-hot, its back-off weight, and how sure the
+    network is."""
+    lengths_NO = np.eye(order)[known_N2[:, 0].astype(np.int64)]
+    return torch.from_numpy(np.concatenate([lengths_NO, known_N2[:, 1:], sure_N2], axis=1))
