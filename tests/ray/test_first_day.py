@@ -27,7 +27,7 @@ from tests.conftest import REPOSITORY
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 CHINESE = "\u4e09\u56fd"
-BUDGET = "pretrain.steps=30 pretrain.validation_every_steps=15"
+BUDGET = "pretrain.steps=60 pretrain.validation_every_steps=30"
 # Steps enough for Ctrl-C to come in between, however slow the hand and fast the machine.
 LONGER = "pretrain.steps=600 pretrain.validation_every_steps=300 compute.checkpoint_every_steps=20"
 

@@ -120,7 +120,7 @@ def _ask_task(evaluation: EvaluateSummary, pretraining: Mapping[str, float]) -> 
         before = pretraining.get(name, 0.0) if result.pretraining else 0.0
         seconds[name] = before + sum(runs) / len(runs)
     seconds |= {name: rival.seconds for name, rival in evaluation.rivals.items()}
-    words = f"For the task {evaluation.task}"
+    words = f"For the task {evaluation.task.replace('_', ' ')}"
     return LadderQuestion(words, evaluation.metric, evaluation.estimates(), seconds)
 
 

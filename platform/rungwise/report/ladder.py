@@ -207,8 +207,8 @@ def _write_picture(
 def draw_ladder(
     rungs: Sequence[MeasuredRung], columns: Sequence[Column], looks: Looks, *, narrow: bool = False
 ) -> bytes:
-    """The ladder as a picture: a bar for each model, the newest on top, longer the more it learnt;
-    a panel for each score."""
+    """The ladder as a picture: a mark for each model, the newest on top, further to the right the
+    more it learnt; a panel for each score."""
     values = [
         {
             name: cell.value
@@ -225,7 +225,9 @@ def draw_ladder(
     for axes, column, own, scores in zip(panels, columns, rows, values, strict=True):
         names, higher = [rung.name for rung in own], METRICS[column.metric].higher_is_better
         style.draw_bars(axes, scores, names, column.metric, higher, looks, column.floors)
-        unit = formats.metric_axis(column.metric, "")
+        # Tasks that are averaged may be judged by different scores.
+        is_mean = column.name == TASKS_MEAN
+        unit = "score (%)" if is_mean else formats.metric_axis(column.metric, "")
         better = "higher is better" if higher else "lower is better"
         style.dress(axes, column.name, f"{unit}; {better}", grid="x")
         with_years = [f"{rung.name}  {rung.pretrain.origin.year}" for rung in own]

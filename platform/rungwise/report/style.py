@@ -130,18 +130,22 @@ def draw_bars(
     looks: Mapping[str, Series],
     floors: Mapping[str, float],
 ) -> None:
-    """Draw a bar from the worst end for each row that has a value, the first row at the bottom,
-    with interval and value; a dotted line through the best so far, dashed ones at the floors."""
+    """Draw a mark for each row that has a value, the first row at the bottom, with interval and
+    value, and with a bar from 0 where more is better; a dotted line through the best so far, dashed
+    ones at the floors."""
     factor = scale(metric)
     bars = {place: values[name] for place, name in enumerate(rows) if name in values}
     bounds = [each for bar in bars.values() for each in (bar.low, bar.high, bar.mean)]
     ends = [factor * each for each in (*bounds, *floors.values()) if not math.isnan(each)]
     room = max(ends) - min(ends) or abs(ends[0]) or 1.0
+    has_zero = higher_is_better and min(ends) >= 0
     worst = min(ends) - 0.12 * room if higher_is_better else max(ends) + 0.12 * room
+    worst = 0.0 if has_zero else worst
     best = max(ends) + 0.3 * room if higher_is_better else min(ends) - 0.3 * room
     for place, bar in bars.items():
         look, value = looks[rows[place]], factor * bar.mean
-        axes.plot([worst, value], [place, place], color=look.colour, linewidth=5, alpha=0.35)
+        if has_zero:
+            axes.plot([0, value], [place, place], color=look.colour, linewidth=5, alpha=0.35)
         axes.errorbar(
             value,
             place,

@@ -26,7 +26,7 @@ from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Size
 from rungwise.models.fitting import Solution
-from rungwise.models.losses.objectives import Objective
+from rungwise.models.losses.objectives import Objective, Origin
 from rungwise.models.ngram_model import SparseSums, count_neighbours, merge_sums
 from rungwise.models.word_vectors.vector_family import (
     TABLE,
@@ -36,6 +36,7 @@ from rungwise.models.word_vectors.vector_family import (
 )
 
 Floats = NDArray[np.float64]
+_PPMI = "a list of numbers for every word, from the words that stand beside it more than by chance"
 
 
 class LsaConfig(VectorFamily):
@@ -69,6 +70,11 @@ class LsaConfig(VectorFamily):
         weighting = {"counts": "counts", "log_entropy": "log-entropy", "ppmi": "PPMI"}
         contexts = self.contexts if self.contexts == "documents" else f"a window of {self.window}"
         return f"{weighting[self.weighting]} of {contexts}, vectors of {self.size}"
+
+    def origin(self, objective: Objective) -> Origin:
+        if self.weighting != "ppmi":
+            return super().origin(objective)
+        return Origin(2015, "Levy et al.", _PPMI)
 
     def page_name(self, objective: Objective) -> str:
         return "PPMI-SVD model" if self.weighting == "ppmi" else "LSA model"
