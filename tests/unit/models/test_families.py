@@ -8,23 +8,31 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import Batch
 from rungwise.instances.kind import Kind
+from rungwise.models import config as families
 from rungwise.models.config import FAMILIES, model_config
+from rungwise.models.counterpart import Architecture, Counterpart
+from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Family, Size
 from rungwise.models.fitting import Fitting
 from rungwise.pipeline.recipe import Recipe
+from rungwise.serving.hugging_face import export_model, load_model
 from rungwise.training import fit_config as pretraining_config
 from rungwise.training.config import GradientConfig
 from rungwise.training.fit_config import (
+    KINDS,
     PRETRAIN,
     PretrainStageConfig,
     fitting_kind,
@@ -70,6 +78,20 @@ def test_nothing_above_models_knows_which_families_or_objectives_there_are(path:
             assert node.value not in names, f"{path.name}:{node.lineno} names {node.value}"
 
 
+def test_the_walk_would_see_a_family_and_an_objective(tmp_path: Path) -> None:
+    for code in (
+        "from rungwise.models.families.gpt import GptConfig",
+        "from rungwise.models.families import bert",
+        "from rungwise.models.losses.objectives import CAUSAL",
+        "masks = kind in ('mlm', 'mlm_nsp')",
+    ):
+        (tmp_path / "bad.py").write_text(code)
+        with pytest.raises(AssertionError):
+            test_nothing_above_models_knows_which_families_or_objectives_there_are(
+                tmp_path / "bad.py"
+            )
+
+
 def kind_tests(code: str) -> list[int]:
     """The lines that ask which kind of instances, or batch of it, they hold."""
     classes = {each.__name__ for kind in INSTANCES.values() for each in kind.__mro__}
@@ -98,6 +120,20 @@ def test_nothing_outside_instances_asks_which_kind_it_holds() -> None:
             assert kind_tests(path.read_text("utf-8")) == [], path
     for path in sorted(PACKAGE.rglob("*.j2")):
         assert not [kind for kind in INSTANCES if f'"{kind}"' in path.read_text("utf-8")], path
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "isinstance(config, MaskedKind)",
+        "isinstance(batch, (int, CausalBatch))",
+        "match config:\n    case SentenceRunsConfig(): ...",
+        "reader.config.kind in ('masked_pairs', 'causal')",
+        "config.kind == 'causal'",
+    ],
+)
+def test_the_walk_would_see_a_kind(code: str) -> None:
+    assert kind_tests(code) == [1 + code.count("\n")]
 
 
 @pytest.mark.parametrize("kind", INSTANCES.values(), ids=INSTANCES)
@@ -262,6 +298,69 @@ def test_a_way_of_fitting_answers_for_itself(monkeypatch: pytest.MonkeyPatch) ->
     assert not PRETRAIN.trains_alone(config, ComputeConfig())
     with pytest.raises(ConfigError, match="kind is copied, which has no steps; expected gradient"):
         require_gradient(config, "steps")
+
+
+def test_only_the_room_of_a_way_of_fitting_asks_which_it_is() -> None:
+    ways = {block.__name__ for block in KINDS.values()}
+    asked = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+                named = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+                asked |= {str(path.relative_to(PACKAGE))} if named & ways else set()
+    assert asked <= {"training/fit_config.py"}
+
+
+class MirrorConfig(GptConfig):
+    """A family with a counterpart of its own in transformers, which has odd names."""
+
+    kind: Literal["mirror"] = "mirror"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @classmethod
+    def counterparts(cls) -> tuple[Counterpart, ...]:
+        block, layer = "gpt.transformer.blocks.{}", "mirror.{}"
+        parts = {"attention.output": "out", "mlp.expand": "up", "mlp.contract": "down"}
+        norms = {"attention_norm": "first", "mlp_norm": "second"}
+        mirror = Counterpart(
+            model_type="mirror",
+            architectures={"next": Architecture("MirrorForCausalLM")},
+            names={
+                **{f"{block}.{own}": f"{layer}.{name}" for own, name in (parts | norms).items()},
+                f"{block}.attention.query_key_value": tuple(f"{layer}.{part}" for part in "qkv"),
+                "gpt.token_embedding": "words",
+                "gpt.position_embedding": "places",
+                "gpt.transformer.final_norm": "last",
+            },
+            transposed=(f"{block}.mlp.expand",),
+            dropouts=("dropout",),
+        )
+        return (mirror,)
+
+
+def test_a_family_is_exported_and_imported_by_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(families, "FAMILIES", (MirrorConfig,))
+    config = MirrorConfig(
+        num_layers=2, num_heads=2, hidden_size=8, intermediate_size=12, dropout=0.25
+    )
+    model = config.build(11, config.objectives[0])
+    words = {f"w{number}": number for number in range(11)}
+    Tokenizer(WordLevel(words, unk_token="w0")).save(str(tmp_path / "words.json"))
+    assert export_model(model, config, tmp_path / "words.json", tmp_path) == "MirrorForCausalLM"
+    stored = load_file(tmp_path / "model.safetensors")
+    own = model.state_dict()
+    assert torch.equal(
+        stored["mirror.1.up.weight"], own["gpt.transformer.blocks.1.mlp.expand.weight"].T
+    )
+    loaded, state = load_model(tmp_path)
+    assert loaded == config
+    assert state.keys() == own.keys()
+    assert all(torch.equal(state[name], own[name]) for name in own)
+    del stored["mirror.0.k.bias"]
+    save_file(stored, tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match=r"the tensor mirror\.0\.k\.bias is missing"):
+        load_model(tmp_path)
 
 
 def test_what_a_family_lacks_is_refused_by_its_kind() -> None:
