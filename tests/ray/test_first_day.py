@@ -3,6 +3,7 @@ the commands themselves name, and nothing else."""
 
 import csv
 import gzip
+import itertools
 import json
 import os
 import re
@@ -32,6 +33,10 @@ BUDGET = "pretrain.steps=60 pretrain.validation_every_steps=30"
 LONGER = "pretrain.steps=600 pretrain.validation_every_steps=300 compute.checkpoint_every_steps=20"
 
 
+def _is_variable(word: str) -> bool:
+    return word.partition("=")[0].isupper()
+
+
 class Shell:
     """A terminal in the folder of the clone."""
 
@@ -45,13 +50,16 @@ class Shell:
         self._screen = folder.parent / "screen"
 
     def start(self, command: str) -> subprocess.Popen[bytes]:
-        program, *arguments = shlex.split(command)
-        assert program == "rungwise"
+        words = shlex.split(command)
+        variables = dict(word.split("=", 1) for word in itertools.takewhile(_is_variable, words))
+        program, *arguments = words[len(variables) :]
+        own = [sys.executable, "-m", "rungwise"]
+        beside = [str(Path(sys.executable).with_name(program))]
         with self._screen.open("wb") as screen:
             return subprocess.Popen(
-                [sys.executable, "-m", "rungwise", *arguments],
+                [*(own if program == "rungwise" else beside), *arguments],
                 cwd=self.folder,
-                env=self.environment,
+                env=self.environment | variables,
                 stdout=screen,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
