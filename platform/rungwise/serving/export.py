@@ -42,7 +42,7 @@ from rungwise import tokenizer as tokenizers
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.exit_codes import plain_console
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import DESCRIPTION, describe
 from rungwise.finetune.model import TaskModel
@@ -118,6 +118,12 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
         return Export(files, loader)
     if fitting_kind(config) == "counts":
         return _write_counted(pretrain, config, tokenizer, to)
+    if parts := training.pretrain.parts(config):
+        folders = (find_input(pretrain, name).folder.uri for name in parts)
+        raise ConfigError(
+            f"no other program reads a {config.kind}; export the models that it is made of: "
+            + ", ".join(f"rungwise export {folder}" for folder in folders)
+        )
     reader = tokenizers.load_reader(tokenizer.folder)
     try:
         card = write_pretrain_card(config.kind, {"pretrain": pretrain}, recorded_licences(pretrain))

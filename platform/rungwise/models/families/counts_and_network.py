@@ -26,7 +26,7 @@ from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
-from rungwise.models.family import Family
+from rungwise.models.family import Family, Size
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.ngram_model import NgramLanguageModel, find_ngrams
@@ -70,6 +70,14 @@ class CountsAndNetworkConfig(Family):
     def page_name(self, objective: Objective) -> str:
         network = self.network.page_name(self.network.objective(objective.name))
         return f"{self.counts.order}-gram + {network}"
+
+    def suggest(self, size: Size) -> dict[str, Any]:
+        parts = {_COUNTS: self.counts.suggest(size), _NETWORK: self.network.suggest(size)}
+        return {
+            key.replace(".", f".{part}", 1): value
+            for part, keys in parts.items()
+            for key, value in keys.items()
+        }
 
     def mix(
         self,
