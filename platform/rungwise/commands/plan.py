@@ -97,8 +97,7 @@ def recipes(options: argparse.Namespace) -> None:
 
 
 def dry_run(options: argparse.Namespace) -> None:
-    """Print the estimate of each training of a recipe, one for variants that train alike; of those
-    fitted otherwise than by gradient, that they have no steps."""
+    """Print the estimate of the training of a recipe, or a row for each that its variants have."""
     from rungwise.pipeline.experiment import change_recipe
     from rungwise.pipeline.stages import pretrain_config
     from rungwise.pipeline.workflow import load_recipe
@@ -109,21 +108,63 @@ def dry_run(options: argparse.Namespace) -> None:
     trainings: list[tuple[str, Recipe, PretrainStageConfig]] = []
     for name in recipe.variants:
         variant = change_recipe(recipe, name)
-        config = pretrain_config(variant)
-        if config not in [other for _, _, other in trainings]:
-            trainings.append((name, variant, config))
+        whole = pretrain_config(variant)
+        parts = {
+            f"{name}/{part}": PretrainStageConfig.model_validate(
+                {"model": model, "pretrain": pretrain}
+            )
+            for part, (model, pretrain) in whole.pretrain.parts(whole.model).items()
+        }
+        for title, config in {**parts, name: whole}.items():
+            if config not in [other for _, _, other in trainings]:
+                trainings.append((title, variant, config))
+    if len(trainings) == 1:
+        [(_, variant, config)] = trainings
+        settings = require_gradient(config, "steps")
+        _print_estimate(*_estimate(variant, settings, options, console), console)
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("variant", no_wrap=True)
+    table.add_column("model", no_wrap=True)
+    for heading in ("parameters", "steps", "tokens", "memory", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    times: list[float | None] = []
     for name, variant, config in trainings:
-        if len(trainings) > 1:
-            console.print(f"[bold]{name}[/]: {config.model.kind}, fitted by {config.pretrain.kind}")
-            if config.pretrain.length_key(config.model) != "steps":
-                continue
-        _estimate(variant, require_gradient(config, "steps"), options, console)
+        if config.pretrain.length_key(config.model) != "steps":
+            table.add_row(name, config.model.kind, "", f"by {config.pretrain.kind}")
+            continue
+        settings = require_gradient(config, "steps")
+        result, *_ = _estimate(variant, settings, options, None)
+        times.append(result.seconds)
+        table.add_row(
+            name,
+            config.model.kind,
+            f"{result.parameters:,}",
+            f"{result.steps:,}",
+            f"{result.training.tokens:,.0f}",
+            f"{result.memory_bytes_a_device / 1e9:.2g} GB",
+            _format_seconds(result.seconds),
+        )
+    console.print(table)
+    known = None if None in times else sum(filter(None, times))
+    console.print(
+        f"\n{len(times)} trainings by gradient, each once and one after the other: "
+        f"{_format_seconds(known)}. Counts, budgets of a curve, suites and tasks come on top."
+    )
+
+
+def _format_seconds(seconds: float | None) -> str:
+    from rungwise.report.formats import duration
+
+    return "not known" if seconds is None else duration(seconds, 0)
 
 
 def _estimate(
-    recipe: Recipe, settings: GradientFit, options: argparse.Namespace, console: Console
-) -> None:
-    """Print the estimate, from the instances if they are built; otherwise rows count as full."""
+    recipe: Recipe, settings: GradientFit, options: argparse.Namespace, console: Console | None
+) -> tuple[RunEstimate, bool, str]:
+    """The estimate of a training, from the instances if they are built, else of full rows; whether
+    they are built, and what it needs of a device's memory. A console gets a bar while it measures.
+    """
     from rungwise.core.configuration.secrecy import redact
     from rungwise.core.stages import artifact as artifacts
     from rungwise.pipeline.places import root_folder
@@ -135,7 +176,7 @@ def _estimate(
         stages = pretrain_stages(recipe)
     except UserError as error:
         # The estimate is useful before the text is there.
-        console.print(f"[yellow]the corpus cannot be read: {escape(redact(str(error)))}[/]")
+        plain_console().print(f"[yellow]the corpus cannot be read: {escape(redact(str(error)))}[/]")
         stages = {}
     root = root_folder(recipe.root)
     measures = []
@@ -156,7 +197,7 @@ def _estimate(
         and memory is not None
         and is_measured_fast(settings, measures, recipe.compute)
     )
-    bar = Progress(console=console, transient=True, disable=not measure)
+    bar = Progress(console=console, transient=True, disable=not measure or console is None)
     with bar:
         task = bar.add_task("batches on this machine")
 
@@ -179,12 +220,10 @@ def _estimate(
         if needed > memory:
             remedy = "lower compute.micro_batch_size, or set compute.parallel=fsdp"
             text = f"[bold red]{text}, too little; {remedy}[/]"
-    _print_estimate(result, all(each.instances for each in measures), text, console)
+    return result, all(each.instances for each in measures), text
 
 
 def _print_estimate(estimate: RunEstimate, built: bool, memory: str, console: Console) -> None:
-    from rungwise.report.formats import duration
-
     source = "measured on this machine, times the workers" if estimate.measured else "given"
     factors = f"{estimate.micro_batch_size} x {estimate.accumulation} x {estimate.workers}"
     rows = {
@@ -207,7 +246,7 @@ def _print_estimate(estimate: RunEstimate, built: bool, memory: str, console: Co
         "speed": "not known: give --tokens-per-second or --measure"
         if estimate.tokens_per_second is None
         else f"{estimate.tokens_per_second:,.0f} tokens/s, {source}",
-        "time": "not known" if estimate.seconds is None else duration(estimate.seconds, 0),
+        "time": _format_seconds(estimate.seconds),
         "cost": "not known: set compute.price_per_hour"
         if estimate.cost is None
         else f"{estimate.cost:,.2f}, in the unit of compute.price_per_hour",

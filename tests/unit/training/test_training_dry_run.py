@@ -109,14 +109,35 @@ def test_the_command_prints_what_a_recipe_would_take(
     assert not (tmp_path / "root").exists()
 
 
-def test_rungs_without_steps_need_no_estimate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_ladder_has_a_row_for_each_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     recipe = small_recipe(tmp_path / "root", tmp_path)
     counts = {"model": {"kind": "ngram"}, "pretrain": {"kind": "counts"}}
-    recipe["variants"] = {"whole": {}, "counted": counts, "longer": {"pretrain.steps": 30}}
+    network = {"kind": "gpt"} | {k: v for k, v in recipe["model"].items() if k != "kind"}
+    fit = {"kind": "interpolation", "network": recipe["pretrain"] | {"steps": 20}}
+    recipe["variants"] = {
+        "whole": {},
+        "frozen": {"finetune.adaptation": {"kind": "frozen"}},
+        "counted": counts,
+        "longer": {"pretrain.steps": 60},
+        "both": {
+            "instances": {"kind": "causal", "sequence_length": 32},
+            "model": {"kind": "counts_and_network", "counts": {"order": 3}, "network": network},
+            "pretrain": fit,
+        },
+    }
+    recipe["finetune"] = {}
     assert main(["dry-run", str(write_recipe(tmp_path / "r.yaml", recipe))]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    heads = [line for line in lines if "fitted by" in line]
-    assert {line.split(":")[0] for line in heads} == {"whole", "counted", "longer"}
-    assert sum(line.startswith("parameters") for line in lines) == 2
+    table, total = capsys.readouterr().out.strip().split("\n\n")
+    steps = {row.split()[0]: row.split()[3] for row in table.splitlines()[1:]}
+    assert steps == {
+        "frozen": "40",  # trains as `whole` does, and comes before it in the file
+        "counted": "counts",
+        "longer": "60",
+        "both/counts": "counts",
+        "both/network": "20",
+        "both": "interpolation",
+    }
+    assert total.startswith("3 trainings by gradient")
