@@ -24,7 +24,8 @@ from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK, plain_console
 
 if TYPE_CHECKING:
-    from rungwise.core.stages.stage import Stage
+    from rungwise.core.stages.stage import Planned, Stage
+    from rungwise.core.storage.folder import Folder
     from rungwise.pipeline.recipe import Recipe
     from rungwise.training.config import GradientFit
     from rungwise.training.estimate import RunEstimate
@@ -75,17 +76,40 @@ def plan(options: argparse.Namespace) -> None:
     if options.resolved:
         console.print(write_resolved(recipe), end="")
         return
-    rows = workflow.plan(options.workflow, recipe)
+    rows, root = workflow.plan(options.workflow, recipe), root_folder(recipe.root)
+    times = [_last_seconds(row, root, recipe.name) for row in rows]
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "fingerprint", "state"):
         table.add_column(heading, no_wrap=True)  # only the reason gives way on a narrow terminal
+    table.add_column("took", justify="right", no_wrap=True)
     table.add_column("because", overflow="fold")
-    for row in rows:
+    for row, seconds in zip(rows, times, strict=True):
         state = Text("cached", "cyan") if row.artifact else Text("build", "bold cyan")
-        table.add_row(row.stage.display_name, row.stage.fingerprint, state, redact(row.reason))
+        took = "" if seconds is None else _format_seconds(seconds)
+        table.add_row(
+            row.stage.display_name, row.stage.fingerprint, state, took, redact(row.reason)
+        )
     console.print(table, soft_wrap=False)
-    missing = sum(row.artifact is None for row in rows)
-    console.print(f"{missing} of {len(rows)} stages to build below {root_folder(recipe.root).uri}")
+    missing = [seconds for row, seconds in zip(rows, times, strict=True) if row.artifact is None]
+    line = f"{len(missing)} of {len(rows)} stages to build below {root.uri}"
+    if known := [seconds for seconds in missing if seconds is not None]:
+        line += (
+            f"; {len(known)} of them took {_format_seconds(sum(known))} when they were last built"
+        )
+    console.print(line)
+
+
+def _last_seconds(row: Planned, root: Folder, label: str) -> float | None:
+    """How long the stage took, or one of its title with other settings; None if none was built."""
+    from rungwise.core.stages import artifact as artifacts
+
+    if row.artifact is not None:
+        return row.artifact.record["seconds"]
+    title = row.stage.display_name
+    for artifact in artifacts.list_artifacts(root, row.stage.name):
+        if (artifact.label, artifact.record["title"]) == (label, title):
+            return artifact.record["seconds"]
+    return None
 
 
 def recipes(options: argparse.Namespace) -> None:
