@@ -170,10 +170,10 @@ def dry_run(options: argparse.Namespace) -> None:
             _format_seconds(result.seconds),
         )
     console.print(table)
-    known = None if None in times else sum(filter(None, times))
+    total = None if None in times else sum(filter(None, times))
     console.print(
         f"\n{len(times)} trainings by gradient, each once and one after the other: "
-        f"{_format_seconds(known)}. Counts, budgets of a curve, suites and tasks come on top."
+        f"{_format_seconds(total)}. Counts, budgets of a curve, suites and tasks come on top."
     )
 
 

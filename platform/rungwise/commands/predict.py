@@ -243,23 +243,23 @@ def _ask(trial: Trial) -> None:
     if is_terminal:
         hint = f"; an empty line: more; {_ANEW}: a new text" if trial.goes_on else ""
         print(f"{trial.hint}{hint}   (ends with Ctrl-D)")  # noqa: T201
-    said = ""
+    story = ""
     try:
         while True:
             texts = [input(f"{name}: " if is_terminal else "") for name in trial.fields]
             if trial.goes_on and is_terminal:
                 if texts == [_ANEW]:
-                    said = ""
+                    story = ""
                     continue
-                texts = [f"{said} {texts[0]}".strip() if texts[0] else said]
+                texts = [f"{story} {texts[0]}".strip() if texts[0] else story]
             try:
                 answer = trial.answer(*texts)
             except DataError as error:
                 print(redact(str(error)), file=sys.stderr, flush=True)  # noqa: T201
                 continue
             if trial.goes_on:
-                said = texts[0] + answer
-            print(answer if is_terminal or not trial.goes_on else said, flush=True)  # noqa: T201
+                story = texts[0] + answer
+            print(answer if is_terminal or not trial.goes_on else story, flush=True)  # noqa: T201
     except EOFError:
         if is_terminal:
             print()  # noqa: T201

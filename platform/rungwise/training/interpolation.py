@@ -76,14 +76,14 @@ def pretrain_by_interpolation(
 def _draw_unread(artifact: Artifact, read: Artifact, end: int) -> list[list[int]]:
     """The training documents that are not among those `read`, up to `_MOST_TOKENS`."""
     known = {name for text in _read_split(read, "train") for name in text.documents.tolist()}
-    drawn: list[list[int]] = []
+    unread: list[list[int]] = []
     tokens = 0
     for text in _read_split(artifact, "train"):
         for name, document in zip(text.documents.tolist(), split_documents(text, end), strict=True):
             if name not in known and tokens < _MOST_TOKENS:
-                drawn.append(document)
+                unread.append(document)
                 tokens += len(document)
-    return drawn
+    return unread
 
 
 def _read_split(artifact: Artifact, split: str) -> Iterator[TokenisedText]:

@@ -102,20 +102,20 @@ class CountsAndNetworkConfig(Family):
     ) -> "CountsAndNetwork":
         """Restore the model from its arrays."""
 
-        def of(prefix: str) -> dict[str, NDArray[Any]]:
+        def select(prefix: str) -> dict[str, NDArray[Any]]:
             names = (name for name in tensors if name.startswith(prefix))
             return {name.removeprefix(prefix): np.array(tensors[name]) for name in names}
 
-        counts = self.counts.from_tensors(of(_COUNTS), special)
+        counts = self.counts.from_tensors(select(_COUNTS), special)
         objective = self.network.objective(CAUSAL.name)
         module = self.network.build(counts.vocab_size, objective)
-        _load(module, of(_NETWORK))
+        _load(module, select(_NETWORK))
         network = self.network.trained(module.eval(), objective, special)
         assert isinstance(network, CausalModel)
         if longest := int(tensors[_LONGEST]):
             network = dataclasses.replace(network, max_length=longest)
         gate = _Gate(self.gate == "learnt", counts.order)
-        _load(gate, of(_GATE))
+        _load(gate, select(_GATE))
         return CountsAndNetwork(counts, network, gate.eval())
 
 
@@ -181,8 +181,10 @@ class CountsAndNetwork:
             counts_TV = np.stack(
                 [self.counts.next_log_probabilities(text[:place]) for place in range(len(ids_T))]
             )
-            known_T2 = _known_contexts(self.counts, [[*text, 0]])
-            features_TF = _features(known_T2, _confidence(network_TV).numpy(), self.counts.order)
+            known_T2 = _find_contexts(self.counts, [[*text, 0]])
+            features_TF = _make_features(
+                known_T2, _measure_confidence(network_TV).numpy(), self.counts.order
+            )
             gate_T1 = self.gate(features_TF)[:, None]
             rows.append(_mix(gate_T1, torch.from_numpy(counts_TV), network_TV))
         return torch.stack(rows)
@@ -230,8 +232,8 @@ class CountsAndNetwork:
         (N, F) of the contexts."""
         counts_N = np.concatenate(self.counts.log_probabilities(texts))
         network_N3 = np.concatenate(self.network.measure_targets(texts, _read_network, 3))
-        features_NF = _features(
-            _known_contexts(self.counts, texts), network_N3[:, 1:], self.counts.order
+        features_NF = _make_features(
+            _find_contexts(self.counts, texts), network_N3[:, 1:], self.counts.order
         )
         return torch.from_numpy(counts_N), torch.from_numpy(network_N3[:, 0]), features_NF
 
@@ -245,16 +247,16 @@ def _read_network(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.float64]
     """Return of each target its log-probability, and how sure the network is, (B, T, 3)."""
     log_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
     target_BT1 = log_BTV.gather(-1, targets_BT[..., None])
-    return torch.cat([target_BT1, _confidence(log_BTV)], dim=-1).double().numpy()
+    return torch.cat([target_BT1, _measure_confidence(log_BTV)], dim=-1).double().numpy()
 
 
-def _confidence(log_probabilities: Tensor) -> Tensor:
+def _measure_confidence(log_probabilities: Tensor) -> Tensor:
     """Return the largest log-probability and the entropy, (..., 2)."""
     entropy = -(log_probabilities.exp() * log_probabilities.clamp(min=-1e4)).sum(dim=-1)
     return torch.stack([log_probabilities.amax(dim=-1), entropy], dim=-1)
 
 
-def _known_contexts(model: NgramLanguageModel, texts: Sequence[Sequence[int]]) -> NDArray[Any]:
+def _find_contexts(model: NgramLanguageModel, texts: Sequence[Sequence[int]]) -> NDArray[Any]:
     """Return of each token's context how many tokens of it the counts know, and the log of its
     back-off weight, (N, 2)."""
     rows = []
@@ -271,7 +273,7 @@ def _known_contexts(model: NgramLanguageModel, texts: Sequence[Sequence[int]]) -
     return np.concatenate(rows)
 
 
-def _features(known_N2: NDArray[Any], sure_N2: NDArray[Any], order: int) -> Tensor:
+def _make_features(known_N2: NDArray[Any], sure_N2: NDArray[Any], order: int) -> Tensor:
     """Return the features (N, F): the known length one-hot, its back-off weight, and how sure the
     network is."""
     lengths_NO = np.eye(order)[known_N2[:, 0].astype(np.int64)]
