@@ -4,13 +4,14 @@ Counts know what they have seen, networks what is like it, so that both together
 than the better of them. One weight g is that of the first recurrent language models (Mikolov et al.
 2010, "Recurrent neural network based language model"; Jelinek & Mercer 1980 for the weight fitted
 on text set aside). A learnt gate has a weight for each context, from how long a context the counts
-know, how much probability they leave to shorter ones, and how sure the network is.
+know, how much probability they leave to shorter ones, and how sure counts and network are.
 
 N tokens, F features, H hidden units, O order, V vocabulary, B rows, T positions
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ from rungwise.models.ngram_model import NgramLanguageModel, find_ngrams
 from rungwise.models.trained.language_models import CausalModel
 
 _HIDDEN, _ITERATIONS = 16, 100  # units of the gate, and steps of L-BFGS that fit it
+_UNKNOWN = -100.0  # below the logarithm of any probability
 _DECAY = 1e-4  # of the gate's weights
 _COUNTS, _NETWORK, _GATE = "counts.", "network.", "gate."
 _LONGEST = "network_length"  # of a row that the network was trained on; 0: any
@@ -131,10 +133,10 @@ class _Gate(nn.Module):
 
     def __init__(self, learns: bool, order: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(order + 3))
-        self.register_buffer("scale", torch.ones(order + 3))
+        self.register_buffer("mean", torch.zeros(order + 4))
+        self.register_buffer("scale", torch.ones(order + 4))
         self.bias = nn.Parameter(torch.zeros(()))
-        self.hidden = nn.Linear(order + 3, _HIDDEN) if learns else None
+        self.hidden = nn.Linear(order + 4, _HIDDEN) if learns else None
         self.output = nn.Linear(_HIDDEN, 1, bias=False) if learns else None
         self.double()
 
@@ -156,6 +158,21 @@ class CountsAndNetwork:
 
     def __init__(self, counts: NgramLanguageModel, network: CausalModel, gate: _Gate) -> None:
         self.counts, self.network, self.gate = counts, network, gate
+
+    @cached_property
+    def _likeliest(self) -> list[NDArray[np.float64]]:
+        """By length of a context, the log-probability of the likeliest token that the counts know
+        after each; the lowest where they know none."""
+        counts, best = self.counts, []
+        for length, keys in enumerate(counts.keys, start=1):
+            logs_N = np.full(len(counts.log_backoffs[length - 1]), _UNKNOWN)
+            contexts = keys // counts.vocab_size
+            starts = np.flatnonzero(np.diff(contexts, prepend=-1))
+            if len(starts):
+                values = counts.ngram_log_probabilities[length]
+                logs_N[contexts[starts]] = np.maximum.reduceat(values, starts)
+            best.append(logs_N)
+        return best
 
     @property
     def max_length(self) -> int | None:
@@ -181,9 +198,9 @@ class CountsAndNetwork:
             counts_TV = np.stack(
                 [self.counts.next_log_probabilities(text[:place]) for place in range(len(ids_T))]
             )
-            known_T2 = _find_contexts(self.counts, [[*text, 0]])
+            known_T3 = _find_contexts(self.counts, self._likeliest, [[*text, 0]])
             features_TF = _make_features(
-                known_T2, _measure_confidence(network_TV).numpy(), self.counts.order
+                known_T3, _measure_confidence(network_TV).numpy(), self.counts.order
             )
             gate_T1 = self.gate(features_TF)[:, None]
             rows.append(_mix(gate_T1, torch.from_numpy(counts_TV), network_TV))
@@ -233,7 +250,9 @@ class CountsAndNetwork:
         counts_N = np.concatenate(self.counts.log_probabilities(texts))
         network_N3 = np.concatenate(self.network.measure_targets(texts, _read_network, 3))
         features_NF = _make_features(
-            _find_contexts(self.counts, texts), network_N3[:, 1:], self.counts.order
+            _find_contexts(self.counts, self._likeliest, texts),
+            network_N3[:, 1:],
+            self.counts.order,
         )
         return torch.from_numpy(counts_N), torch.from_numpy(network_N3[:, 0]), features_NF
 
@@ -256,25 +275,31 @@ def _measure_confidence(log_probabilities: Tensor) -> Tensor:
     return torch.stack([log_probabilities.amax(dim=-1), entropy], dim=-1)
 
 
-def _find_contexts(model: NgramLanguageModel, texts: Sequence[Sequence[int]]) -> NDArray[Any]:
-    """Return of each token's context how many tokens of it the counts know, and the log of its
-    back-off weight, (N, 2)."""
+def _find_contexts(
+    model: NgramLanguageModel,
+    likeliest: Sequence[NDArray[np.float64]],
+    texts: Sequence[Sequence[int]],
+) -> NDArray[Any]:
+    """Return of each token's context how many tokens of it the counts have seen followed by
+    something, the log of its back-off weight, and that of their likeliest token, (N, 3)."""
     rows = []
     for text in texts:
         tokens = np.array([model.start_id, *text], np.int64)
-        known_N2 = np.zeros((len(text), 2))
+        known_N3 = np.zeros((len(text), 3))
         for length in range(1, min(model.order, len(tokens))):
             contexts = np.lib.stride_tricks.sliding_window_view(tokens[:-1], length)
             index, exists = find_ngrams(contexts, model.keys[: length - 1], model.vocab_size)
-            places = np.flatnonzero(exists) + length - 1
-            known_N2[places, 0] = length
-            known_N2[places, 1] = model.log_backoffs[length - 1][index[exists]]
-        rows.append(known_N2)
+            exists &= likeliest[length - 1][index] > _UNKNOWN
+            places, index = np.flatnonzero(exists) + length - 1, index[exists]
+            known_N3[places, 0] = length
+            known_N3[places, 1] = model.log_backoffs[length - 1][index]
+            known_N3[places, 2] = likeliest[length - 1][index]
+        rows.append(known_N3)
     return np.concatenate(rows)
 
 
-def _make_features(known_N2: NDArray[Any], sure_N2: NDArray[Any], order: int) -> Tensor:
-    """Return the features (N, F): the known length one-hot, its back-off weight, and how sure the
-    network is."""
-    lengths_NO = np.eye(order)[known_N2[:, 0].astype(np.int64)]
-    return torch.from_numpy(np.concatenate([lengths_NO, known_N2[:, 1:], sure_N2], axis=1))
+def _make_features(known_N3: NDArray[Any], sure_N2: NDArray[Any], order: int) -> Tensor:
+    """Return the features (N, F): the known length one-hot, its back-off weight, and how sure
+    counts and network are."""
+    lengths_NO = np.eye(order)[known_N3[:, 0].astype(np.int64)]
+    return torch.from_numpy(np.concatenate([lengths_NO, known_N3[:, 1:], sure_N2], axis=1))
