@@ -1,26 +1,20 @@
 """Describe what files hold, from samples: format, layout, language, size.
 
-    files ──> kinds by their first bytes ──> a source of a recipe for each kind that is text
-                    │                                  │
-                    └──> advice for what is no text    └──> a corpus of a sample: its counts
-
-The sample is read, cleaned and split by the steps of the stage, so that what is said is what a run
-will have; for more text than the sample, the counts are estimates. The recipe is a draft that a
-person checks before it is run (commands/init.py).
+A sample is read, cleaned and split by the steps of the corpus stage, so that its counts are those
+of a run; for more text they are estimates.
 """
 
 import codecs
-import contextlib
 import csv
 import glob
-import itertools
 import json
 import re
 import statistics
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -284,7 +278,8 @@ def _match(patterns: Sequence[str]) -> set[str]:
 
 def _guess_kind(file: SourceFile) -> str:
     """Return the kind of a file by its content; empty if it holds no text."""
-    head, suffix = _read_head(file), _plain_name(file).suffix.lower()
+    head, _ = _read_start(file, _HEAD_BYTES)
+    suffix = _plain_name(file).suffix.lower()
     if not file.size_bytes or not head:
         return ""
     if streams.is_pointer(head):
@@ -310,22 +305,16 @@ def _guess_kind(file: SourceFile) -> str:
 def _guess_lines(text: str) -> str:
     """Return the kind of text whose lines are no prose: tagged, with times or in columns; or ""."""
     lines = [line for line in text.split("\n")[:-1] or [text] if line.strip()]
-    names: dict[str, set[str]] = {"": set(), "/": set()}
-    for mark, name in _TAG.findall(text):
-        names[mark].add(name.lower())
-    closed = bool(names[""] & names["/"])
-    tagged = _share(lines, lambda line: bool((closed and _TAG.search(line)) or _WIKI.search(line)))
-    begun = _share(lines, lambda line: bool(_TAG.match(line)))
-    begins = closed and _TAG.match(text.lstrip())
-    if _MARKUP.match(text) or begins or tagged >= _TAGGED or begun >= _BEGUN:
+    tags = {(mark, name.lower()) for mark, name in _TAG.findall(text)}
+    closed = any(("/", name) in tags for mark, name in tags if not mark)
+    tagged = sum(bool((closed and _TAG.search(line)) or _WIKI.search(line)) for line in lines)
+    begun, timed = (sum(map(bool, map(each.match, lines))) for each in (_TAG, _TIME))
+    begins, number = closed and _TAG.match(text.lstrip()), max(1, len(lines))
+    if _MARKUP.match(text) or begins or tagged >= _TAGGED * number or begun >= _BEGUN * number:
         return "markup"
-    if _share(lines, lambda line: bool(_TIME.match(line))) >= _TIMED:
+    if timed >= _TIMED * number:
         return "times"
     return "table" if any(_are_rows(lines, each) for each in ("\t", ",", ";", "|", None)) else ""
-
-
-def _share(lines: Sequence[str], condition: Callable[[str], bool]) -> float:
-    return sum(map(condition, lines)) / max(1, len(lines))
 
 
 def _are_rows(lines: Sequence[str], separator: str | None) -> bool:
@@ -347,13 +336,6 @@ def _are_rows(lines: Sequence[str], separator: str | None) -> bool:
 def _is_tag(cell: str) -> bool:
     """Whether a cell is no word: a number, a mark, or capitals such as NNP and B-location."""
     return bool(_SPAN.fullmatch(cell)) or all(one.isupper() or not one.isalpha() for one in cell)
-
-
-def _read_head(file: SourceFile) -> bytes:
-    head = b""
-    with contextlib.suppress(OSError):
-        head = streams.read_head(file, _HEAD_BYTES)
-    return head
 
 
 def _decode(head: bytes) -> tuple[str, str]:
@@ -384,22 +366,23 @@ def _take_samples(kind: str, files: Sequence[SourceFile]) -> list[_Sample]:
         return [_read_rows(file, kind) for file in spread[:_FEWEST_FILES]]
     samples, rest = [], _SAMPLE_BYTES
     for number, file in enumerate(sorted(spread, key=lambda file: file.size_bytes)):
-        samples.append(_read_beginning(file, rest // (len(spread) - number)))
-        rest -= samples[-1].file.size_bytes
+        content, share = _read_start(file, rest // (len(spread) - number))
+        if share < 1 and not wide_encoding(content):
+            end = content.rfind(b"\n") + 1 or content.rfind(b" ") + 1 or len(content)
+            content, share = content[:end], share * end / len(content)
+        name = file.uri.removesuffix(streams.compression_suffix(file.uri))
+        part = Member(name, name, len(content), content=content)
+        samples.append(_Sample(part, share * file.size_bytes, []))
+        rest -= len(content)
     return samples
 
 
-def _read_beginning(file: SourceFile, num_bytes: int) -> _Sample:
-    """Return the beginning of a file, up to the end of a line if there is one."""
-    content, share = b"", 1.0
-    with contextlib.suppress(OSError):
-        content, share = streams.read_start(file, num_bytes)
-    if share < 1 and not wide_encoding(content):
-        end = content.rfind(b"\n") + 1 or content.rfind(b" ") + 1 or len(content)
-        content, share = content[:end], share * end / len(content)
-    name = file.uri.removesuffix(streams.compression_suffix(file.uri))
-    part = Member(name, name, len(content), content=content)
-    return _Sample(part, share * file.size_bytes, [])
+def _read_start(file: SourceFile, num_bytes: int) -> tuple[bytes, float]:
+    """Return the beginning of a file and its share of the file; nothing of a damaged one."""
+    try:
+        return streams.read_start(file, num_bytes)
+    except OSError:
+        return b"", 1.0
 
 
 def _read_rows(file: SourceFile, kind: str) -> _Sample:
@@ -409,9 +392,8 @@ def _read_rows(file: SourceFile, kind: str) -> _Sample:
     try:
         if kind == "parquet":
             with file.open() as stream, pq.ParquetFile(stream) as table:
-                for batch in table.iter_batches(_SAMPLE_RECORDS):
-                    rows = batch.to_pylist()
-                    break
+                batches = table.iter_batches(_SAMPLE_RECORDS)
+                rows = next((each.to_pylist() for each in batches), [])
                 share = len(rows) / max(1, table.metadata.num_rows) or 1.0
         else:
             with open_arrow(file) as stream, pa.ipc.open_stream(stream) as batches:
@@ -439,7 +421,7 @@ def _describe_group(kind: str, files: Sequence[SourceFile]) -> FileGroup | None:
     else:
         suffixes = Counter(_plain_name(file).suffix.lower() for file in files)
         group.is_code = sum(suffixes[suffix] for suffix in _CODE) > len(files) / 2
-        _choose_layout(group, [_read_head(sample.file) for sample in samples])
+        _choose_layout(group, [_read_start(sample.file, _HEAD_BYTES)[0] for sample in samples])
     _count(group, samples, scale)
     return group
 
@@ -452,7 +434,7 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
     )
     for sample in samples:
         documents = read_range(Range(0, 0, (sample.file,)), config)
-        group.sample += itertools.islice(documents, len(sample.rows) or None)
+        group.sample += islice(documents, len(sample.rows) or None)
     words: Counter[str] = Counter()
     texts = ["\n".join(document.paragraphs) for document in group.sample]
     for text in texts:

@@ -27,6 +27,12 @@ _NAMES_SHOWN = 20
 class Damage(DataError):
     """One example cannot be used; others can."""
 
+    @classmethod
+    def found(cls, where: str, expected: str, found: str, keys: str = "") -> "Damage":
+        """Say what was expected and found, and which `keys` of data.format may be wrong."""
+        change = f", or change data.format.{keys}" if keys else ""
+        return cls(f"{where}: expected {expected}, found {found}; mend it{change}")
+
 
 class FormatConfig(Config, ABC):
     """Base of the format blocks. What follows from the format is a property, never a key."""
@@ -115,9 +121,7 @@ def label_name(value: str, labels: dict[str, str] | tuple[str, ...] | None, wher
     if value and labels is not None:
         expected = f"one of the labels {join_names(labels)}"
         found = quote(value) + suggest(value, labels)
-    raise Damage(
-        f"{where}: expected {expected}, found {found}; mend the line, or change data.format.labels"
-    )
+    raise Damage.found(where, expected, found, "labels")
 
 
 def count_words(content: Any) -> int:
@@ -178,7 +182,7 @@ def words(value: Any, where: str, what: str) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = " ".join(each for each in value if each.strip())
     if not isinstance(value, str):
-        raise Damage(f"{where}: {what} must be text, found {quote(value)}; mend the line")
+        raise Damage.found(where, f"text as {what}", quote(value))
     if not value.strip():
         raise Damage(
             f"{where}: {what} is empty; mend the line, or check which column data.format names"

@@ -14,7 +14,7 @@ from typing import Any
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.object_store import is_remote
-from rungwise.core.storage.outside import find, list_matching_files
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
 from rungwise.core.wording import list_first
 from rungwise.corpus.cleaning.characters import describe_lost_characters
@@ -241,8 +241,6 @@ def _read_task(
                 form["split"] = column
                 data |= {split: data["train"] for split in SPLITS if split in column}
                 sizes = _count_rows(form, train.files)
-        if data.keys().isdisjoint(SPLITS[1:]):
-            notes += _name_neighbours(path, groups[first])
     if isinstance(reader, TableFormat):
         columns = [*next(_read_records(reader, train.files[0]), {})]
         notes.insert(0, explain_columns(form, columns))
@@ -283,17 +281,6 @@ def _list_paths(path: str, form: dict[str, Any], files: Sequence[SourceFile]) ->
     if form["kind"] == "folders":  # the folder of those of the classes
         paths = [*dict.fromkeys(path.rsplit("/", 2)[0] for path in paths)]
     return paths[0] if len(paths) == 1 else paths
-
-
-def _name_neighbours(path: str, files: Sequence[SourceFile]) -> list[str]:
-    """Return a note about files of other splits in the folder of the only file that was given."""
-    folder, _, name = path.rpartition("/")
-    if [file.name.rpartition("/")[2] for file in files] != [name]:
-        return []
-    splits = group_by_split([file for file in find(folder or ".") if "/" not in file.name])
-    own = name_split(name)
-    others = [f.name for split in SPLITS if split != own for f in splits.get(split, ())]
-    return [f"beside it: {join_names(others)}; give the folder to use its splits"] if others else []
 
 
 def group_by_split(
