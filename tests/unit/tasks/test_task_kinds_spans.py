@@ -18,7 +18,7 @@ from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, Question
 from rungwise.tasks.kinds.items import Frame, Item, Row, locate, windows
 from rungwise.tasks.kinds.kind import Outputs, Reading
-from rungwise.tasks.kinds.span import NO_ANSWER
+from rungwise.tasks.kinds.answers import NO_ANSWER
 from rungwise.tasks.scoring import metrics
 from rungwise.tokenizer import (
     ByteBpeConfig,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.kinds.examples import Example, TaskInfo
+from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, Pairs, Pooling
 from rungwise.tasks.kinds.rivals import Rival
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric
@@ -327,6 +327,22 @@ class TaskKind(ABC):
                 f"{where}: {word} {label!r} is none of the task's ({', '.join(self.info.labels)})"
             )
         return self._numbers[label]
+
+
+class TextKind(TaskKind):
+    """A kind whose example is a text or a pair of texts."""
+
+    def __init__(self, info: TaskInfo, reading: Reading | None = None) -> None:
+        super().__init__(info, reading)
+        self.columns = ("text", "second") if info.pair else ("text",)
+        self.is_one_text = not info.pair
+
+    @property
+    def marks(self) -> int:
+        return 3 if self.info.pair else 2
+
+    def parse(self, record: Record) -> Text:
+        return Text(record.where, *(record.text(name) for name in self.columns))
 
 
 def decide_best(row: Mapping[str, Any]) -> list[Decision]:
