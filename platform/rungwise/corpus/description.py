@@ -267,13 +267,13 @@ def _list_patterns(files: Mapping[str, Sequence[SourceFile]], group: Collection[
             [f"{folder}/**/*{glob.escape(suffix)}" for suffix in suffixes],
             [f"{folder}/{name}" for name in names],
         )
-        fitting = (each for each in choices if len(each) <= _MOST_GLOBS and _match(each) == {*uris})
-        patterns += next(fitting, [*uris]) if uris else []
+        for choice in [each for each in choices if uris and len(each) <= _MOST_GLOBS]:
+            if {file.uri for each in choice for file in data_files(find_files(each))} == {*uris}:
+                patterns += choice
+                break
+        else:
+            patterns += uris
     return patterns
-
-
-def _match(patterns: Sequence[str]) -> set[str]:
-    return {file.uri for each in patterns for file in data_files(find_files(each))}
 
 
 def _guess_kind(file: SourceFile) -> str:
@@ -435,10 +435,8 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
     for sample in samples:
         documents = read_range(Range(0, 0, (sample.file,)), config)
         group.sample += islice(documents, len(sample.rows) or None)
-    words: Counter[str] = Counter()
     texts = ["\n".join(document.paragraphs) for document in group.sample]
-    for text in texts:
-        words.update(text.lower().split())
+    words = Counter(word for text in texts for word in text.lower().split())
     if not words:
         return
     with tempfile.TemporaryDirectory() as folder:

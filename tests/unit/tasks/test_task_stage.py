@@ -244,12 +244,11 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
     [
         (
             {"train": rows(20), "test": "\n"},
-            r"data\.test: expected examples, found none in .*test\.tsv; change data\.test",
+            r"data\.test: expected test examples, found none in .*test\.tsv; change it",
         ),
         (
             {"train": rows(4), "validation_fraction": 0.0001},
-            r"the share of data\.train that is validation has no example; change "
-            r"data\.validation_fraction",
+            r"data\.validation_fraction: expected validation examples, found none in .*train\.tsv",
         ),
         (
             {"train": rows(90, "a")},

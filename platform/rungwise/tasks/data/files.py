@@ -270,19 +270,13 @@ def _reading(file: SourceFile, split: str) -> Iterator[None]:
 
 
 def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConfig) -> None:
-    if examples:
-        return
-    paths = config.paths()
-    if split in paths:
+    if not examples:
+        paths = config.paths()
+        key = split if split in paths else f"{split}_fraction"
         raise DataError(
-            f"data.{split}: expected examples, found none in {', '.join(paths[split])}; change "
-            f"data.{split}"
+            f"data.{key}: expected {split} examples, found none in "
+            f"{', '.join(paths.get(split, paths['train']))}; change it, or name other files"
         )
-    keys = [f"data.{other}_fraction" for other in SPLITS[1:] if other not in paths]
-    raise DataError(
-        f"the share of data.train that is {split} has no example; change "
-        f"{' or '.join(keys)}, or name a file"
-    )
 
 
 def _labels(

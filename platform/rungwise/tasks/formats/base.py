@@ -16,22 +16,12 @@ from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.wording import list_first
 from rungwise.corpus.config import DETECT, has_ascii_breaks
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
-from rungwise.tasks.kinds.examples import Example, Kind
+from rungwise.tasks.kinds.examples import Damage, Example, Kind, check_encodable
 
 # Counters of damaged examples, and of the words that they held.
 DROPPED, WORDS_DROPPED = "damaged_examples_dropped", "words_dropped_with_damage"
 _SHOWN = 60
 _NAMES_SHOWN = 20
-
-
-class Damage(DataError):
-    """One example cannot be used; others can."""
-
-    @classmethod
-    def found(cls, where: str, expected: str, found: str, keys: str = "") -> "Damage":
-        """Say what was expected and found, and which `keys` of data.format may be wrong."""
-        change = f", or change data.format.{keys}" if keys else ""
-        return cls(f"{where}: expected {expected}, found {found}; mend it{change}")
 
 
 class FormatConfig(Config, ABC):
@@ -187,14 +177,7 @@ def words(value: Any, where: str, what: str) -> str:
         raise Damage(
             f"{where}: {what} is empty; mend the line, or check which column data.format names"
         )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Damage(
-            f"{where}: {what} holds half of a character (a lone surrogate): {value!r:.80}; mend "
-            "the line"
-        ) from None
-    return value
+    return check_encodable(value, where, what)
 
 
 def quote(value: Any) -> str:

@@ -42,7 +42,6 @@ from rungwise.tasks.kinds.kind import (
     Stand,
     TextKind,
     commonest,
-    decide_best,
 )
 from rungwise.tasks.kinds.rivals import (
     LOGISTIC,
@@ -243,9 +242,6 @@ class Classification(SentenceKind):
 
     def probabilities(self, outputs: Outputs) -> list[list[float]]:
         return [scipy.special.softmax(logits).tolist() for logits in mean_logits(outputs)]
-
-    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
-        return decide_best(row)
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
         label = commonest(example.target for example in train)
