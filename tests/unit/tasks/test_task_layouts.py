@@ -473,10 +473,3 @@ def test_parquet_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for content in (whole[:-20], b"text\tlabel\n"):
         with pytest.raises(DataError, match="expected a Parquet or Arrow file, found what"):
             read_content(tmp_path, form, content, "train.parquet")
-
-
-def test_a_number_of_a_class_is_printed_with_its_name(tmp_path: Path) -> None:
-    path, content, _ = LAYOUTS["Parquet of Hugging Face, classes"]
-    (tmp_path / path).write_bytes(content)
-    block = described(path, guess_format(str(tmp_path / path)))
-    assert block["format"]["labels"] == {0: "neg", 1: "pos"}

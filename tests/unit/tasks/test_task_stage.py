@@ -35,7 +35,6 @@ from tests.conftest import s3_bucket
 from tests.summaries import standing
 
 TABLE = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
-PAIRS = {"kind": "table", "columns": {"text": 0, "second": 1, "label": 2}, "header": False}
 
 
 class Block(Config):
@@ -314,13 +313,6 @@ def test_the_metric_is_that_of_the_kind(
     content = "\n".join(row.format(n=n, n2=n % 2, label="ab"[n % 2]) for n in range(60))
     summary, _ = made(tmp_path, format=form, train=content)
     assert summary.info.metric == metric
-
-
-def test_pairs_are_known_as_pairs(tmp_path: Path) -> None:
-    content = "".join(f"text {n}\tother\t{'ab'[n % 2]}\n" for n in range(60))
-    summary, task = made(tmp_path, format=PAIRS, train=content)
-    assert summary.info.pair is True
-    assert {e.second for e in read_examples(task, "train")} == {"other"}
 
 
 def test_a_task_is_read_from_a_bucket_and_written_to_it() -> None:
