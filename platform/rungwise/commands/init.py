@@ -118,7 +118,8 @@ def init(options: argparse.Namespace) -> None:
     workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
     text = write_recipe(name, sources, model, workflow)
     if options.ladder:
-        for task, why in list_gaps(sources, load_fraction(text)).items():
+        held_out = yaml.safe_load(text)["corpus"]["held_out_fraction"]
+        for task, why in list_gaps(sources, held_out).items():
             text = re.sub(rf"(?m)^  {task}: .*\n", "", text)
             say(f"the task {task} is left out: {why}")
         text = text.replace("\ntasks:\n\n", "\n")
@@ -130,11 +131,6 @@ def init(options: argparse.Namespace) -> None:
     path.write_text(text, encoding="utf-8")
     say(f"\nwrote {path}; to train on it:\n")
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
-
-
-def load_fraction(text: str) -> float:
-    """The share of the text that a recipe holds out."""
-    return yaml.safe_load(text)["corpus"]["held_out_fraction"]
 
 
 def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:

@@ -75,19 +75,15 @@ def guess_layout(text: str) -> str:
     return "sentence" if ends > 0.8 and inside < 0.25 else "paragraph"
 
 
-def split_documents(text: str, separator: str) -> list[str]:
-    pattern = r"\n(?:[ \t]*\n)+" if separator == "blank_line" else r"\n"
-    return [part for part in re.split(pattern, text) if part.strip()]
-
-
 def guess_separator(text: str, layout: str) -> str:
     """Guess what separates documents within a file, "" for nothing."""
     if layout == "wrapped":
         return ""
-    blocks = [block.splitlines() for block in split_documents(text, "blank_line")]
+    parts = re.split(r"\n(?:[ \t]*\n)+", text)
+    blocks = [part.splitlines() for part in parts if part.strip()]
     if len(blocks) >= 5 and statistics.mean(map(len, blocks)) >= 3:
         return "blank_line"
-    lines = split_documents(text, "line")
+    lines = [line for line in text.split("\n") if line.strip()]
     indented = sum(line[0].isspace() for line in lines) / max(1, len(lines))
     short = sum(len(line) < 60 for line in lines) / max(1, len(lines))
     if layout == "paragraph" and len(lines) >= 20 and indented < 0.2 and short < 0.15:
@@ -184,8 +180,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class _Sample:
-    """The beginning of a file of text, or the first rows of a table; and how many bytes of the
-    stored file hold them."""
+    """The beginning of a file, as text or as rows; and how many bytes of the file hold it."""
 
     file: SourceFile
     bytes: float
@@ -217,12 +212,9 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
         for kind, advice in _ADVICE.items()
         if kind in by_kind
     ]
-    others += [
-        f"{format_count(group.files, 'file')} of {group.kind} without a document of "
-        f"{DocumentRules().minimum_characters} characters"
-        for group in groups
-        if not group.documents
-    ]
+    least = f"without a document of {DocumentRules().minimum_characters} characters"
+    empty = [group for group in groups if not group.documents]
+    others += [f"{format_count(each.files, 'file')} of {each.kind} {least}" for each in empty]
     suffixes = Counter(
         _plain_name(file).suffix or "without a suffix" if file.size_bytes else "empty"
         for file in by_kind[""].values()

@@ -21,18 +21,8 @@ from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
 from rungwise.tokenizer.training import wordpiece
 
 WORDS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "11",
+    *("zero", "one", "two", "three", "four", "five"),
+    *("six", "seven", "eight", "nine", "ten", "11"),
 ]
 FRAME = Frame(start=101, between=102, end=103, sequence_length=8)
 LABELS = TaskInfo("classification", ("no", "yes"), False, "accuracy")

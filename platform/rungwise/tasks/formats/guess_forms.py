@@ -4,6 +4,7 @@ A column is known by a name that data sets use, or else by what it holds: the la
 is the longest.
 """
 
+import contextlib
 import csv
 import itertools
 import json
@@ -50,21 +51,14 @@ _DECIMALS, _DECIMAL_COMMAS = re.compile(r"-?\d+\.\d+"), re.compile(r"-?\d+,\d+")
 _ID = re.compile(r"(?:.*[\W_]|.*[a-z](?=I))?(?:[Ii][Dd]|(?i:idx|index|uuid|guid))")
 NO_LABEL = "-1"  # where classes are numbered
 _MOST_NAMES = 8
-_REASONS = {
-    "label": "its values recur",
-    "labels": "its values recur",
-    "score": "its values are numbers",
-}
+_REASONS = dict.fromkeys(("label", "labels"), "its values recur")
+_REASONS["score"] = "its values are numbers"
 _FEW = 10  # fewer values do not tell whether they recur
 _LONGEST_LABEL = 60
 _MOST_TEXTS = 3
 _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
 # Decimal commas may stand between semicolons.
-_DELIMITERS: tuple[Form, ...] = (
-    {},
-    {"delimiter": ";", "quoting": True},
-    {"delimiter": ",", "quoting": True},
-)
+_DELIMITERS: tuple[Form, ...] = ({}, *({"delimiter": each, "quoting": True} for each in ";,"))
 _CONLLU_WIDTH = 10
 
 
@@ -94,7 +88,10 @@ def guess_json(text: str, stated: Form) -> Iterator[Form]:
     try:
         data = json.loads(text)
     except ValueError:
-        layout, data = {"layout": "json_lines"}, [*_parse_lines(text)]
+        layout, data = {"layout": "json_lines"}, []
+        for line in _spread(text.split("\n")):
+            with contextlib.suppress(ValueError):
+                data.append(json.loads(line))
     match data:
         case {"data": [{"paragraphs": _}, *_]}:
             yield {"kind": "squad"}
@@ -104,14 +101,6 @@ def guess_json(text: str, stated: Form) -> Iterator[Form]:
     rows = _spread(data) if isinstance(data, list) else []
     if records := [row for row in rows if isinstance(row, dict)]:
         yield from _guess_records(records, layout, stated)
-
-
-def _parse_lines(text: str) -> Iterator[Any]:
-    for line in _spread(text.split("\n")):
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
 
 
 def guess_parquet(content: bytes, stated: Form) -> Iterator[Form]:
@@ -284,11 +273,16 @@ def _are_ids(name: Any, values: Sequence[Any]) -> bool:
 
 def _find_target(columns: Columns, lower: Mapping[str, Any]) -> Any:
     """Return the column that has the name of labels, else of a score; None if there is none."""
-    # What rarely recurs are scores, or texts to write.
-    labels = [lower[n] for n in _LABELS if n in lower and _may_be_labels(columns[lower[n]])]
+    labels = []
+    for name in [lower[name] for name in _LABELS if name in lower]:
+        values = columns[name]
+        are_few, are_lists = len(values) < _FEW, any(isinstance(value, list) for value in values)
+        # What rarely recurs are scores, or texts to write.
+        if are_few or are_lists or _mostly_recurs(values):
+            labels.append((are_few or _varies(values), name))
     # The first one that has several values, or too few to tell.
-    label = max(labels, key=lambda n: len(columns[n]) < _FEW or _varies(columns[n]), default=None)
-    return next((lower[n] for n in _SCORES if n in lower), None) if label is None else label
+    scores = [lower[name] for name in _SCORES if name in lower]
+    return max(labels, key=lambda pair: pair[0])[1] if labels else next(iter(scores), None)
 
 
 def _find_named_texts(
@@ -363,11 +357,6 @@ def _find_classes(columns: Columns, but: Any) -> Any:
     return min(shares, key=lambda name: shares[name], default=None)
 
 
-def _may_be_labels(values: Sequence[Any]) -> bool:
-    are_lists = any(isinstance(value, list) for value in values)
-    return len(values) < _FEW or are_lists or _mostly_recurs(values)
-
-
 def _varies(values: Sequence[Any]) -> bool:
     return len({*map(str, values)}) > 1
 
@@ -415,7 +404,12 @@ def _guess_tagged(lines: Sequence[str]) -> Iterator[Form]:
 def _guess_tag_columns(columns: Sequence[Sequence[str]], *, are_sentences: bool) -> Form | None:
     """Return the block for the columns of words and of tags, None if there are none."""
     width = len(columns)
-    number = next((n for n, cells in enumerate(columns[:3]) if _are_numbers(cells)), None)
+    # A column that numbers the words of each sentence, from 0 or 1.
+    number = None
+    for place, cells in enumerate(columns[:3]):
+        if cells[0] in ("0", "1") and sum(map(str.isdecimal, cells)) > 0.5 * len(cells):
+            number = place
+            break
     if number == 0 and width == _CONLLU_WIDTH:
         return {"kind": "conllu"}
     word = 0 if number is None else number + 1
@@ -432,8 +426,3 @@ def _guess_tag_columns(columns: Sequence[Sequence[str]], *, are_sentences: bool)
         return None
     form: Form = {"kind": "conll"} | ({"word": word} if word else {})
     return form | ({"tag": tag} if tag != width - 1 else {})
-
-
-def _are_numbers(cells: Sequence[str]) -> bool:
-    """Tell whether a column numbers the words of each sentence, from 0 or 1."""
-    return cells[0] in ("0", "1") and sum(map(str.isdecimal, cells)) > 0.5 * len(cells)

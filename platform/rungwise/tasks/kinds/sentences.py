@@ -186,9 +186,10 @@ def _counts(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) 
     return np.concatenate([predicted * gold, predicted, gold], axis=1)
 
 
-def _accuracy(totals: Numbers) -> Numbers:
-    right, _, gold = thirds(totals)
-    return ratio(right.sum(-1), gold.sum(-1))
+def _micro_f1(totals: Numbers) -> Numbers:
+    """The accuracy, where each example has one label and one is predicted."""
+    right, predicted, gold = thirds(totals)
+    return ratio(2 * right.sum(-1), (predicted + gold).sum(-1))
 
 
 def _macro_f1(totals: Numbers) -> Numbers:
@@ -214,7 +215,7 @@ class Classification(SentenceKind):
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "one of {labels} labels for {input}"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
-        "accuracy": TaskMetric(_counts, _accuracy),
+        "accuracy": TaskMetric(_counts, _micro_f1),
         "macro_f1": TaskMetric(_counts, _macro_f1),
         "f1": TaskMetric(_counts, lambda totals: f1_scores(totals)[..., 1]),
         "matthews": TaskMetric(_counts, _matthews),
@@ -360,11 +361,6 @@ def _count_labels(predictions: Predictions, examples: Sequence[Text], info: Task
     return _sums(predicted_NC, _indicators([example.target for example in examples], info))
 
 
-def _micro_f1(totals: Numbers) -> Numbers:
-    right, predicted, gold = thirds(totals[..., 2:])
-    return ratio(2 * right.sum(-1), (predicted + gold).sum(-1))
-
-
 class Multilabel(SentenceKind):
     """Predicts {"labels", "probabilities"}: labels in alphabetical order, probabilities of all
     labels in the order of the task.
@@ -381,7 +377,7 @@ class Multilabel(SentenceKind):
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "which of {labels} labels {input} has"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
-        "micro_f1": TaskMetric(_count_labels, _micro_f1),
+        "micro_f1": TaskMetric(_count_labels, lambda totals: _micro_f1(totals[..., 2:])),
         "macro_f1": TaskMetric(_count_labels, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),
         "exact_match": TaskMetric(_count_labels, mean),
     }
