@@ -177,13 +177,16 @@ UNSEEN: dict[str, Any] = {
 
 
 def test_a_label_that_training_never_has_is_refused_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
-        made(tmp_path, **UNSEEN)
-    assert str(error.value) == (
-        "data.test: test.tsv:2: the label 'bb' of this test example is on no training example (did "
-        "you mean 'b'?); the labels there are a, b; mend the files, or set data.unseen_labels to "
-        "drop or keep"
+    message = (
+        r"data\.test: test\.tsv:2: the label 'bb' of this test example is on no training example "
+        r"\(did you mean 'b'\?\); the labels there are a, b; .* data\.unseen_labels to drop or keep"
     )
+    with pytest.raises(DataError, match=message):
+        made(tmp_path, **UNSEEN)
+    train = "EU I-ORG\nsays O\n\n" * 9
+    keys: dict[str, Any] = {"train": train, "validation": train, "test": "EU O\n\nBonn I-LOC\n"}
+    with pytest.raises(DataError, match=r"data\.test: test\.tsv:3: the label 'B-LOC' of this test"):
+        made(tmp_path, format={"kind": "conll"}, **keys)
 
 
 def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -> None:
@@ -199,13 +202,6 @@ def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -
         "test: examples kept with a label unseen in training: 1",
         "no training example has the label bb",
     ]
-
-
-def test_an_unseen_tag_is_found_as_well(tmp_path: Path) -> None:
-    conll = {"kind": "conll"}
-    train = "EU I-ORG\nsays O\n\n" * 9
-    with pytest.raises(DataError, match=r"data\.test: test\.tsv:3: the label 'B-LOC' of this test"):
-        made(tmp_path, format=conll, train=train, validation=train, test="EU O\n\nBonn I-LOC\n")
 
 
 def test_a_split_may_have_a_format_of_its_own(tmp_path: Path) -> None:
