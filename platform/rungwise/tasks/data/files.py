@@ -282,10 +282,7 @@ def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConf
 def _labels(
     config: FilesTaskConfig, splits: dict[str, list[Any]], counts: dict[str, Counter[str]]
 ) -> tuple[str, ...]:
-    """Return the names of the labels; reject, drop or keep examples whose label training lacks.
-
-    Runs on the whole training split, before a budget is drawn from it.
-    """
+    """Return the names of the labels; reject, drop or keep examples whose label training lacks."""
     if not KINDS[config.format.task_kind].labelled:
         return ()
     known = {label for example in splits["train"] for label in example.labels}
@@ -358,8 +355,7 @@ def _budget(
 
 
 def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
-    """Raise DataError if nearly all tags mark spans but a few do not. These are typing errors, and
-    would silently change the metric to accuracy per word."""
+    """Raise DataError if a few tags mark no spans: typing errors, which would change the metric."""
     spans = {label for label in labels if SPANS.fullmatch(label)} - {"O"}
     if len(bare := {label for label in labels if label in BARE} - {"O"}) > 2 and not spans:
         spans = bare  # such as B, M, E and S

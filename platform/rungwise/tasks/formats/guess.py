@@ -1,8 +1,5 @@
-"""Look at files of labelled data, and guess the task block that reads them.
-
-content ──> candidate blocks, likeliest first ──> the first that reads nearly all
-names of files and columns ──> the splits ──> the block of the task
-"""
+"""Guess the task block that reads files of labelled data: of the blocks that fit their content, the
+first that reads nearly all; and the splits, by the names of files and columns."""
 
 import os.path
 from collections import Counter
@@ -157,8 +154,7 @@ def _parse_form(form: dict[str, Any]) -> TaggedFormat:
 def _read_examples(
     form: dict[str, Any], files: Sequence[SourceFile], most: int | None = 2 * ROWS
 ) -> tuple[list[Example], Counter[str]] | None:
-    """Read at most so many examples of each file; with None, all. Returns None if too much of them
-    is damaged."""
+    """Read so many examples of each file, or all; return None if too much of them is damaged."""
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:
@@ -201,8 +197,7 @@ def _read_part(form: dict[str, Any], files: Sequence[SourceFile], notes: list[st
 def _read_task(
     path: str, form: dict[str, Any], groups: dict[str, list[SourceFile]]
 ) -> Guess | None:
-    """Read all splits, by a block that reads the beginning of a file. Returns None if it reads no
-    file to train on."""
+    """Read all splits by a block; return None if it reads no file to train on."""
     first = next(split for split in (*SPLITS, "") if split in groups)
     form, notes = dict(form), list[str]()
     if len(groups) > 1 and first != "train":

@@ -229,7 +229,11 @@ def _guess_columns(
             continue
         target, keys = _target_columns(name, columns[name], layout)
         table = {"kind": "table", **layout, **keys}
-        forms = _find_named_texts(lower, lengths, name)
+        # The columns that have the names of a pair, and of a text.
+        pairs = [names for names in _PAIRS if {*names} <= {*lower}][:1]
+        forms: list[Form] = [{"text": lower[a], "second": lower[b]} for a, b in pairs]
+        texts = [lower[each] for each in _TEXTS if each in lower]
+        forms += [{"text": each} for each in texts if lengths[each] and each != name][:1]
         if name == named and longest != name and not _are_ids(longest, columns[longest]):
             forms.append({"text": longest})
         forms += _find_texts(columns, prose, lengths, longest, name)
@@ -240,8 +244,7 @@ def _guess_columns(
 
 
 def _no_labels(values: Sequence[Any]) -> list[str]:
-    """Return what stands for no label: a lone -, and -1 beside classes that are numbered from 0.
-    Where these are 0 and 1 alone, -1 may be a class."""
+    """Return what stands for no label: -, and -1 beside three classes or more, numbered from 0."""
     different = {str(value).strip() for value in values}
     others = different - {NO_LABEL}
     numbered = all(map(str.isdecimal, others)) and len(others) > 2 and "0" in others
@@ -285,16 +288,6 @@ def _find_target(columns: Columns, lower: Mapping[str, Any]) -> Any:
     return max(labels, key=lambda pair: pair[0])[1] if labels else next(iter(scores), None)
 
 
-def _find_named_texts(
-    lower: Mapping[str, Any], lengths: Mapping[Any, float], target: Any
-) -> list[Form]:
-    """Return the columns that have the names of a pair, and of a text."""
-    pairs = [names for names in _PAIRS if {*names} <= {*lower}]
-    texts = [lower[n] for n in _TEXTS if n in lower and lengths[lower[n]] and lower[n] != target]
-    forms: list[Form] = [{"text": lower[a], "second": lower[b]} for a, b in pairs[:1]]
-    return [*forms, *({"text": text} for text in texts[:1])]
-
-
 def _find_texts(
     columns: Columns, prose: Sequence[Any], lengths: Mapping[Any, float], longest: Any, target: Any
 ) -> Iterator[Form]:
@@ -315,16 +308,15 @@ def _find_texts(
 
 def _has_options(columns: Columns) -> bool:
     """Tell whether these are questions with options, whose block is stated by hand."""
-    lower = {name.lower(): name for name in columns}
-    if any(isinstance(columns[lower[name]][0], list) for name in _OPTIONS if name in lower):
+    lower = {name.lower(): values for name, values in columns.items()}
+    if any(isinstance(lower[name][0], list) for name in _OPTIONS if name in lower):
         return True
     stems = [match[1] for match in map(_OPTION_SERIES.fullmatch, lower) if match]
     return len(stems) > len({*stems}) or lower.keys() >= {*"abc"}
 
 
 def _target_columns(name: Any, values: Sequence[Any], layout: Form) -> tuple[Form, Form]:
-    """Return the column of a score, or of one or several labels per example, and the format keys it
-    needs."""
+    """Return the column of a score, a label or labels, and the format keys that it needs."""
     cells = [str(value).strip() for value in values]
     commas = sum(bool(_DECIMAL_COMMAS.fullmatch(cell)) for cell in cells)
     are_commas = commas > (0 if layout.get("delimiter") == ";" else 0.5 * len(cells))
