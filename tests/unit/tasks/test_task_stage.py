@@ -104,16 +104,6 @@ def test_the_summary_says_what_a_system_needs_and_the_splits_are_written(
     assert Counter(e.target for e in read_examples(task, "train")) == {"a": 15, "b": 15}
 
 
-def test_shares_of_one_file_leave_no_text_in_two_splits(tmp_path: Path) -> None:
-    summary, task = made(tmp_path, train=rows(200) * 2)
-    splits = [
-        {e.text for e in read_examples(task, split)} for split in ("train", "validation", "test")
-    ]
-    assert sum(len(texts) for texts in splits) == 200
-    assert summary.examples.total + summary.examples.test == 400
-    assert summary.overlap == {"validation": 0, "test": 0}
-
-
 def test_a_budget_and_maxima_cap_the_splits_and_baselines_know_the_whole_one(
     tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]
 ) -> None:
