@@ -30,7 +30,7 @@ from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.wording import format_count
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
-from rungwise.corpus.cleaning.characters import describe_lost_characters
+from rungwise.corpus.cleaning.characters import describe_lost_characters, guess_language
 from rungwise.corpus.cleaning.quality import count_marked
 from rungwise.corpus.config import CorpusConfig, DocumentRules
 from rungwise.corpus.document import RawDocument
@@ -44,22 +44,6 @@ from rungwise.corpus.summary import count_units
 
 _LINE_END = re.compile("[.!?\u3002\uff01\uff1f\u2026][\"')\\]\u201d\u2019\u300d\u300f]*\\s*$")
 _SENTENCE_END = re.compile("[.!?](?=\\s)|[\u3002\uff01\uff1f]")
-# Scripts, and the least share of letters that shows them; Japanese first, as it also writes Han.
-_SCRIPTS = {
-    "Japanese": (re.compile("[\u3040-\u30ff]"), 0.1),
-    "Korean": (re.compile("[\uac00-\ud7a3]"), 0.3),
-    "Chinese": (re.compile("[\u3400-\u9fff]"), 0.3),
-}
-# The most frequent words of languages in Latin letters.
-_COMMON = {
-    "English": "the of and to in that is was it for",
-    "German": "der die und das ist nicht ein zu den mit",
-    "French": "le la les et des est une dans que pour",
-    "Spanish": "el la los que y en una por con del",
-    "Italian": "il che di e la un per non con sono",
-    "Portuguese": "o que de e a os um para com n\u00e3o",
-    "Dutch": "de het een en van is niet dat op te",
-}
 
 
 def guess_layout(text: str) -> str:
@@ -89,21 +73,6 @@ def guess_separator(text: str, layout: str) -> str:
     if layout == "paragraph" and len(lines) >= 20 and indented < 0.2 and short < 0.15:
         return "line"
     return ""
-
-
-def language(text: str) -> str:
-    """Guess the language or script of a text by its letters and most frequent words."""
-    letters = sum(map(str.isalpha, text)) or 1
-    for name, (pattern, share) in _SCRIPTS.items():
-        if len(pattern.findall(text)) / letters > share:
-            return name
-    words = Counter(text.lower().split())
-    counts = {name: sum(words[word] for word in common.split()) for name, common in _COMMON.items()}
-    best = max(counts, key=lambda name: counts[name])
-    if counts[best] / (words.total() or 1) > 0.08:
-        return best
-    latin = sum(letter.isascii() and letter.isalpha() for letter in text) / letters
-    return "Latin letters" if latin > 0.7 else "letters other than Latin"
 
 
 _SAMPLE_BYTES = 8_000_000  # read of the files of a kind
@@ -440,7 +409,7 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
     times = group.files / len(samples) if is_file else scale
     group.documents = round(times * summary.documents.total)
     joined = "\n".join(texts)[:_LANGUAGE_CHARACTERS]
-    group.language = "code" if group.is_code else language(joined)
+    group.language = "code" if group.is_code else guess_language(joined)
     group.letters = len(set().union(*words))
     group.frequent_words = sum(count >= _FREQUENT for count in words.values())
     has_words = count_units(group.words, group.characters)[1] == "words"

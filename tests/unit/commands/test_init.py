@@ -19,8 +19,9 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
+from rungwise.corpus.cleaning.characters import guess_language
 from rungwise.corpus.config import CorpusConfig, DocumentRules, FileSource
-from rungwise.corpus.description import FileGroup, describe_files, language
+from rungwise.corpus.description import FileGroup, describe_files
 from rungwise.corpus.files import list_ranges, list_source_files
 from rungwise.corpus.summary import format_amount
 from rungwise.models.config import ModelConfig
@@ -366,7 +367,7 @@ def test_many_files_with_blank_lines_are_documents_each(tmp_path: Path) -> None:
     ],
 )
 def test_languages(text: str, expected: str) -> None:
-    assert language(text) == expected
+    assert guess_language(text) == expected
 
 
 def test_chinese_is_counted_by_characters(tmp_path: Path) -> None:
