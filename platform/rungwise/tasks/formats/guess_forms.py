@@ -51,8 +51,8 @@ _DECIMALS, _DECIMAL_COMMAS = re.compile(r"-?\d+\.\d+"), re.compile(r"-?\d+,\d+")
 _ID = re.compile(r"(?:.*[\W_]|.*[a-z](?=I))?(?:[Ii][Dd]|(?i:idx|index|uuid|guid))")
 NO_LABEL = "-1"  # where classes are numbered
 _MOST_NAMES = 8
-_REASONS = dict.fromkeys(("label", "labels"), "its values recur")
-_REASONS["score"] = "its values are numbers"
+_RECUR = "its values recur"
+_REASONS = {"label": _RECUR, "labels": _RECUR, "score": "its values are numbers"}
 _FEW = 10  # fewer values do not tell whether they recur
 _LONGEST_LABEL = 60
 _MOST_TEXTS = 3
