@@ -389,11 +389,8 @@ def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
 def split_examples(
     examples: Sequence[Example], fractions: dict[str, float], seed: int
 ) -> dict[str, list[Example]]:
-    """Split `examples` by the given fractions; the rest is "train".
-
-    Examples with the same first text, such as questions about one context, stay together, so the
-    fractions hold only approximately.
-    """
+    """Split `examples` by about these fractions; the rest is "train". A group of examples, such as
+    questions about one context, stays together."""
     bounds = np.cumsum(list(fractions.values()))
     splits = [*fractions, "train"]
     places = np.searchsorted(bounds, _draws([e.group for e in examples], seed), side="right")

@@ -1,7 +1,5 @@
-"""Guess format blocks by content: tables, tagged words in columns, objects of JSON and Parquet.
-
-A column is known by a name that data sets use, or else by what it holds: the labels recur, the text
-is the longest.
+"""Guess format blocks by content: tables, tagged words in columns, objects of JSON and Parquet. A
+column is known by a name that data sets use, else by what it holds: labels recur, texts are long.
 """
 
 import contextlib
