@@ -20,7 +20,9 @@ from rungwise.commands.tasks import (
     flow,
     stated_columns,
 )
-from rungwise.core.errors import UserError
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.exit_codes import plain_console
+from rungwise.core.wording import format_count
 
 if TYPE_CHECKING:
     from rungwise.corpus.description import FileGroup
@@ -37,7 +39,6 @@ _FEWEST_CHARACTERS = 500
 _FEWEST_OF_ONE = 4000  # whose held-out tenth is some sentences long (held_out.py)
 _TABLES = (".csv", ".tsv")
 _LADDER = "ladder"  # the recipe whose rungs `--ladder` writes
-_LONGEST_NAME = 40
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 _ROW = _LENGTH * 0.75  # tokens of a row, on average
 _DECODERS = ("gpt", "llama")  # read text as bytes, code too
@@ -68,7 +69,6 @@ def add(commands: Commands) -> None:
 
 def init(options: argparse.Namespace) -> None:
     """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
-    from rungwise.core.exit_codes import plain_console
     from rungwise.core.public_data import how_to_get
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files
@@ -94,16 +94,13 @@ def init(options: argparse.Namespace) -> None:
     if not sources:
         files = f"; found: {', '.join(others)}" if others else ""
         raise UserError(f"no text below {', '.join(options.paths)}{files}")
-    if (characters := sum(each.characters for each in sources)) < _FEWEST_CHARACTERS:
+    is_one = sum(each.documents for each in sources) == 1
+    least = _FEWEST_OF_ONE if is_one else _FEWEST_CHARACTERS
+    if (characters := sum(each.characters for each in sources)) < least:
         raise UserError(
-            f"about {characters:,} characters of text below {', '.join(options.paths)}; expected "
-            f"{_FEWEST_CHARACTERS:,} or more to learn from"
-        )
-    if sum(each.documents for each in sources) == 1 and characters < _FEWEST_OF_ONE:
-        raise UserError(
-            f"one document of about {characters:,} characters below {', '.join(options.paths)}, "
-            f"too short to hold a part of it out; expected {_FEWEST_OF_ONE:,} or more, or several "
-            "documents"
+            f"{'one document of ' * is_one}about {characters:,} characters of text below "
+            f"{', '.join(options.paths)}; expected {least:,} or more to learn from"
+            f"{' and to hold a part of out, or several documents' * is_one}"
         )
     name = options.name or derive_name(options.paths[0])
     path = Path(f"{name}.yaml")
@@ -118,7 +115,8 @@ def init(options: argparse.Namespace) -> None:
     workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
     text = write_recipe(name, sources, model, workflow)
     if options.ladder:
-        for task, why in list_gaps(sources, load_fraction(text)).items():
+        held_out = yaml.safe_load(text)["corpus"]["held_out_fraction"]
+        for task, why in list_gaps(sources, held_out).items():
             text = re.sub(rf"(?m)^  {task}: .*\n", "", text)
             say(f"the task {task} is left out: {why}")
         text = text.replace("\ntasks:\n\n", "\n")
@@ -132,15 +130,9 @@ def init(options: argparse.Namespace) -> None:
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
 
 
-def load_fraction(text: str) -> float:
-    """The share of the text that a recipe holds out."""
-    return yaml.safe_load(text)["corpus"]["held_out_fraction"]
-
-
 def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:
     """The made tasks of the ladder that the sample of the text cannot fill, and why."""
     from rungwise.core.configuration.config import validate
-    from rungwise.core.errors import DataError
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.storage.folder import Folder
     from rungwise.corpus.building.stage import write_corpus
@@ -185,7 +177,6 @@ registry: {{}} # rungwise-{name}@champion
 
 
 def _describe(source: FileGroup) -> str:
-    from rungwise.core.wording import format_count
     from rungwise.corpus.summary import format_amount
 
     first = (

@@ -1,26 +1,20 @@
 """Describe what files hold, from samples: format, layout, language, size.
 
-    files ──> kinds by their first bytes ──> a source of a recipe for each kind that is text
-                    │                                  │
-                    └──> advice for what is no text    └──> a corpus of a sample: its counts
-
-The sample is read, cleaned and split by the steps of the stage, so that what is said is what a run
-will have; for more text than the sample, the counts are estimates. The recipe is a draft that a
-person checks before it is run (commands/init.py).
+A sample is read, cleaned and split by the steps of the corpus stage, so that its counts are those
+of a run; for more text they are estimates.
 """
 
 import codecs
-import contextlib
 import csv
 import glob
-import itertools
 import json
 import re
 import statistics
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -36,7 +30,7 @@ from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.wording import format_count
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
-from rungwise.corpus.cleaning.characters import describe_lost_characters
+from rungwise.corpus.cleaning.characters import describe_lost_characters, guess_language
 from rungwise.corpus.cleaning.quality import count_marked
 from rungwise.corpus.config import CorpusConfig, DocumentRules
 from rungwise.corpus.document import RawDocument
@@ -50,22 +44,6 @@ from rungwise.corpus.summary import count_units
 
 _LINE_END = re.compile("[.!?\u3002\uff01\uff1f\u2026][\"')\\]\u201d\u2019\u300d\u300f]*\\s*$")
 _SENTENCE_END = re.compile("[.!?](?=\\s)|[\u3002\uff01\uff1f]")
-# Scripts, and the least share of letters that shows them; Japanese first, as it also writes Han.
-_SCRIPTS = {
-    "Japanese": (re.compile("[\u3040-\u30ff]"), 0.1),
-    "Korean": (re.compile("[\uac00-\ud7a3]"), 0.3),
-    "Chinese": (re.compile("[\u3400-\u9fff]"), 0.3),
-}
-# The most frequent words of languages in Latin letters.
-_COMMON = {
-    "English": "the of and to in that is was it for",
-    "German": "der die und das ist nicht ein zu den mit",
-    "French": "le la les et des est une dans que pour",
-    "Spanish": "el la los que y en una por con del",
-    "Italian": "il che di e la un per non con sono",
-    "Portuguese": "o que de e a os um para com n\u00e3o",
-    "Dutch": "de het een en van is niet dat op te",
-}
 
 
 def guess_layout(text: str) -> str:
@@ -81,39 +59,20 @@ def guess_layout(text: str) -> str:
     return "sentence" if ends > 0.8 and inside < 0.25 else "paragraph"
 
 
-def split_documents(text: str, separator: str) -> list[str]:
-    pattern = r"\n(?:[ \t]*\n)+" if separator == "blank_line" else r"\n"
-    return [part for part in re.split(pattern, text) if part.strip()]
-
-
 def guess_separator(text: str, layout: str) -> str:
     """Guess what separates documents within a file, "" for nothing."""
     if layout == "wrapped":
         return ""
-    blocks = [block.splitlines() for block in split_documents(text, "blank_line")]
+    parts = re.split(r"\n(?:[ \t]*\n)+", text)
+    blocks = [part.splitlines() for part in parts if part.strip()]
     if len(blocks) >= 5 and statistics.mean(map(len, blocks)) >= 3:
         return "blank_line"
-    lines = split_documents(text, "line")
+    lines = [line for line in text.split("\n") if line.strip()]
     indented = sum(line[0].isspace() for line in lines) / max(1, len(lines))
     short = sum(len(line) < 60 for line in lines) / max(1, len(lines))
     if layout == "paragraph" and len(lines) >= 20 and indented < 0.2 and short < 0.15:
         return "line"
     return ""
-
-
-def language(text: str) -> str:
-    """Guess the language or script of a text by its letters and most frequent words."""
-    letters = sum(map(str.isalpha, text)) or 1
-    for name, (pattern, share) in _SCRIPTS.items():
-        if len(pattern.findall(text)) / letters > share:
-            return name
-    words = Counter(text.lower().split())
-    counts = {name: sum(words[word] for word in common.split()) for name, common in _COMMON.items()}
-    best = max(counts, key=lambda name: counts[name])
-    if counts[best] / (words.total() or 1) > 0.08:
-        return best
-    latin = sum(letter.isascii() and letter.isalpha() for letter in text) / letters
-    return "Latin letters" if latin > 0.7 else "letters other than Latin"
 
 
 _SAMPLE_BYTES = 8_000_000  # read of the files of a kind
@@ -190,8 +149,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class _Sample:
-    """The beginning of a file of text, or the first rows of a table; and how many bytes of the
-    stored file hold them."""
+    """The beginning of a file, as text or as rows; and how many bytes of the file hold it."""
 
     file: SourceFile
     bytes: float
@@ -223,12 +181,9 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
         for kind, advice in _ADVICE.items()
         if kind in by_kind
     ]
-    others += [
-        f"{format_count(group.files, 'file')} of {group.kind} without a document of "
-        f"{DocumentRules().minimum_characters} characters"
-        for group in groups
-        if not group.documents
-    ]
+    least = f"without a document of {DocumentRules().minimum_characters} characters"
+    empty = [group for group in groups if not group.documents]
+    others += [f"{format_count(each.files, 'file')} of {each.kind} {least}" for each in empty]
     suffixes = Counter(
         _plain_name(file).suffix or "without a suffix" if file.size_bytes else "empty"
         for file in by_kind[""].values()
@@ -273,18 +228,19 @@ def _list_patterns(files: Mapping[str, Sequence[SourceFile]], group: Collection[
             [f"{folder}/**/*{glob.escape(suffix)}" for suffix in suffixes],
             [f"{folder}/{name}" for name in names],
         )
-        fitting = (each for each in choices if len(each) <= _MOST_GLOBS and _match(each) == {*uris})
-        patterns += next(fitting, [*uris]) if uris else []
+        for choice in [each for each in choices if uris and len(each) <= _MOST_GLOBS]:
+            if {file.uri for each in choice for file in data_files(find_files(each))} == {*uris}:
+                patterns += choice
+                break
+        else:
+            patterns += uris
     return patterns
-
-
-def _match(patterns: Sequence[str]) -> set[str]:
-    return {file.uri for each in patterns for file in data_files(find_files(each))}
 
 
 def _guess_kind(file: SourceFile) -> str:
     """Return the kind of a file by its content; empty if it holds no text."""
-    head, suffix = _read_head(file), _plain_name(file).suffix.lower()
+    head, _ = _read_start(file, _HEAD_BYTES)
+    suffix = _plain_name(file).suffix.lower()
     if not file.size_bytes or not head:
         return ""
     if streams.is_pointer(head):
@@ -310,22 +266,16 @@ def _guess_kind(file: SourceFile) -> str:
 def _guess_lines(text: str) -> str:
     """Return the kind of text whose lines are no prose: tagged, with times or in columns; or ""."""
     lines = [line for line in text.split("\n")[:-1] or [text] if line.strip()]
-    names: dict[str, set[str]] = {"": set(), "/": set()}
-    for mark, name in _TAG.findall(text):
-        names[mark].add(name.lower())
-    closed = bool(names[""] & names["/"])
-    tagged = _share(lines, lambda line: bool((closed and _TAG.search(line)) or _WIKI.search(line)))
-    begun = _share(lines, lambda line: bool(_TAG.match(line)))
-    begins = closed and _TAG.match(text.lstrip())
-    if _MARKUP.match(text) or begins or tagged >= _TAGGED or begun >= _BEGUN:
+    tags = {(mark, name.lower()) for mark, name in _TAG.findall(text)}
+    closed = any(("/", name) in tags for mark, name in tags if not mark)
+    tagged = sum(bool((closed and _TAG.search(line)) or _WIKI.search(line)) for line in lines)
+    begun, timed = (sum(map(bool, map(each.match, lines))) for each in (_TAG, _TIME))
+    begins, number = closed and _TAG.match(text.lstrip()), max(1, len(lines))
+    if _MARKUP.match(text) or begins or tagged >= _TAGGED * number or begun >= _BEGUN * number:
         return "markup"
-    if _share(lines, lambda line: bool(_TIME.match(line))) >= _TIMED:
+    if timed >= _TIMED * number:
         return "times"
     return "table" if any(_are_rows(lines, each) for each in ("\t", ",", ";", "|", None)) else ""
-
-
-def _share(lines: Sequence[str], condition: Callable[[str], bool]) -> float:
-    return sum(map(condition, lines)) / max(1, len(lines))
 
 
 def _are_rows(lines: Sequence[str], separator: str | None) -> bool:
@@ -347,13 +297,6 @@ def _are_rows(lines: Sequence[str], separator: str | None) -> bool:
 def _is_tag(cell: str) -> bool:
     """Whether a cell is no word: a number, a mark, or capitals such as NNP and B-location."""
     return bool(_SPAN.fullmatch(cell)) or all(one.isupper() or not one.isalpha() for one in cell)
-
-
-def _read_head(file: SourceFile) -> bytes:
-    head = b""
-    with contextlib.suppress(OSError):
-        head = streams.read_head(file, _HEAD_BYTES)
-    return head
 
 
 def _decode(head: bytes) -> tuple[str, str]:
@@ -384,22 +327,23 @@ def _take_samples(kind: str, files: Sequence[SourceFile]) -> list[_Sample]:
         return [_read_rows(file, kind) for file in spread[:_FEWEST_FILES]]
     samples, rest = [], _SAMPLE_BYTES
     for number, file in enumerate(sorted(spread, key=lambda file: file.size_bytes)):
-        samples.append(_read_beginning(file, rest // (len(spread) - number)))
-        rest -= samples[-1].file.size_bytes
+        content, share = _read_start(file, rest // (len(spread) - number))
+        if share < 1 and not wide_encoding(content):
+            end = content.rfind(b"\n") + 1 or content.rfind(b" ") + 1 or len(content)
+            content, share = content[:end], share * end / len(content)
+        name = file.uri.removesuffix(streams.compression_suffix(file.uri))
+        part = Member(name, name, len(content), content=content)
+        samples.append(_Sample(part, share * file.size_bytes, []))
+        rest -= len(content)
     return samples
 
 
-def _read_beginning(file: SourceFile, num_bytes: int) -> _Sample:
-    """Return the beginning of a file, up to the end of a line if there is one."""
-    content, share = b"", 1.0
-    with contextlib.suppress(OSError):
-        content, share = streams.read_start(file, num_bytes)
-    if share < 1 and not wide_encoding(content):
-        end = content.rfind(b"\n") + 1 or content.rfind(b" ") + 1 or len(content)
-        content, share = content[:end], share * end / len(content)
-    name = file.uri.removesuffix(streams.compression_suffix(file.uri))
-    part = Member(name, name, len(content), content=content)
-    return _Sample(part, share * file.size_bytes, [])
+def _read_start(file: SourceFile, num_bytes: int) -> tuple[bytes, float]:
+    """Return the beginning of a file and its share of the file; nothing of a damaged one."""
+    try:
+        return streams.read_start(file, num_bytes)
+    except OSError:
+        return b"", 1.0
 
 
 def _read_rows(file: SourceFile, kind: str) -> _Sample:
@@ -409,9 +353,8 @@ def _read_rows(file: SourceFile, kind: str) -> _Sample:
     try:
         if kind == "parquet":
             with file.open() as stream, pq.ParquetFile(stream) as table:
-                for batch in table.iter_batches(_SAMPLE_RECORDS):
-                    rows = batch.to_pylist()
-                    break
+                batches = table.iter_batches(_SAMPLE_RECORDS)
+                rows = next((each.to_pylist() for each in batches), [])
                 share = len(rows) / max(1, table.metadata.num_rows) or 1.0
         else:
             with open_arrow(file) as stream, pa.ipc.open_stream(stream) as batches:
@@ -439,7 +382,7 @@ def _describe_group(kind: str, files: Sequence[SourceFile]) -> FileGroup | None:
     else:
         suffixes = Counter(_plain_name(file).suffix.lower() for file in files)
         group.is_code = sum(suffixes[suffix] for suffix in _CODE) > len(files) / 2
-        _choose_layout(group, [_read_head(sample.file) for sample in samples])
+        _choose_layout(group, [_read_start(sample.file, _HEAD_BYTES)[0] for sample in samples])
     _count(group, samples, scale)
     return group
 
@@ -452,11 +395,9 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
     )
     for sample in samples:
         documents = read_range(Range(0, 0, (sample.file,)), config)
-        group.sample += itertools.islice(documents, len(sample.rows) or None)
-    words: Counter[str] = Counter()
+        group.sample += islice(documents, len(sample.rows) or None)
     texts = ["\n".join(document.paragraphs) for document in group.sample]
-    for text in texts:
-        words.update(text.lower().split())
+    words = Counter(word for text in texts for word in text.lower().split())
     if not words:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -468,7 +409,7 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
     times = group.files / len(samples) if is_file else scale
     group.documents = round(times * summary.documents.total)
     joined = "\n".join(texts)[:_LANGUAGE_CHARACTERS]
-    group.language = "code" if group.is_code else language(joined)
+    group.language = "code" if group.is_code else guess_language(joined)
     group.letters = len(set().union(*words))
     group.frequent_words = sum(count >= _FREQUENT for count in words.values())
     has_words = count_units(group.words, group.characters)[1] == "words"

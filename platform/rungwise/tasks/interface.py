@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 
+from rungwise.tasks.kinds.answers import Generation, Span
 from rungwise.tasks.kinds.choice import Choice
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
-from rungwise.tasks.kinds.generation import Generation
 from rungwise.tasks.kinds.kind import Reading, TaskKind
-from rungwise.tasks.kinds.multilabel import Multilabel
-from rungwise.tasks.kinds.sentences import Classification, Regression
-from rungwise.tasks.kinds.span import Span
+from rungwise.tasks.kinds.sentences import Classification, Multilabel, Regression
 from rungwise.tasks.kinds.tagging import Tagging
 
 _KINDS: tuple[type[TaskKind], ...] = (

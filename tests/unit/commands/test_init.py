@@ -19,8 +19,9 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
+from rungwise.corpus.cleaning.characters import guess_language
 from rungwise.corpus.config import CorpusConfig, DocumentRules, FileSource
-from rungwise.corpus.description import FileGroup, describe_files, language
+from rungwise.corpus.description import FileGroup, describe_files
 from rungwise.corpus.files import list_ranges, list_source_files
 from rungwise.corpus.summary import format_amount
 from rungwise.models.config import ModelConfig
@@ -85,15 +86,6 @@ def only(folder: Path) -> FileGroup:
 def books(folder: Path, count: int, paragraphs: int = 400) -> None:
     for number in range(count):
         (folder / f"{number}.txt").write_text(wrapped(number, paragraphs))
-
-
-def test_a_few_large_books_are_cut_into_documents(tmp_path: Path) -> None:
-    books(tmp_path, 2)
-    seen = only(tmp_path)
-    assert (seen.kind, seen.files, seen.language) == ("text", 2, "English")
-    assert seen.source["documents"] == "chunk"
-    assert "lines" not in seen.source  # wrapped is the default
-    assert seen.documents >= 40
 
 
 @pytest.mark.parametrize(
@@ -375,7 +367,7 @@ def test_many_files_with_blank_lines_are_documents_each(tmp_path: Path) -> None:
     ],
 )
 def test_languages(text: str, expected: str) -> None:
-    assert language(text) == expected
+    assert guess_language(text) == expected
 
 
 def test_chinese_is_counted_by_characters(tmp_path: Path) -> None:
@@ -503,27 +495,6 @@ def test_labelled_rows_become_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sum(map(len, task.splits.values())) == 90
     assert len(task.splits["validation"]) < len(task.splits["test"]) < len(task.splits["train"])
     assert all(each.text.endswith("said he") for each in task.splits["train"])
-
-
-def test_labels_of_a_folder_keep_their_own_splits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "texts").mkdir()
-    books(tmp_path / "texts", 20, paragraphs=4)
-    (tmp_path / "reviews").mkdir()
-    for split, number in (("train", 90), ("test", 40)):
-        rows = [f"{' '.join(prose(n, 2))} {n}\t{('good', 'bad')[n % 2]}\n" for n in range(number)]
-        (tmp_path / "reviews" / f"{split}.tsv").write_text("".join(rows))
-    (tmp_path / "reviews" / "notes.md").write_text("What this is.\n")
-    assert main(["init", "texts", "--labels", "reviews"]) == 0
-    assert "left out, since its name tells no split: notes.md" in capsys.readouterr().out
-    data = load_recipe("texts.yaml").tasks["reviews"].data
-    assert isinstance(data, FilesTaskConfig)
-    assert (data.train, data.test) == (("reviews/train.tsv",), ("reviews/test.tsv",))
-    task = load(data)
-    assert len(task.splits["test"]) == 40
-    assert len(task.splits["train"]) + len(task.splits["validation"]) == 90
 
 
 def test_a_table_is_not_read_as_prose_and_one_without_labels_is_told(

@@ -276,19 +276,6 @@ def test_a_single_label_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "all examples have one label, 'x'; a task needs two" in capsys.readouterr().out
 
 
-def test_files_of_other_splits_beside_the_only_one_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "below").mkdir()
-    for name in ("train.tsv", "test.tsv", "notes.md", "below/dev.tsv"):
-        (tmp_path / name).write_text(tsv(*labelled(0, 40)))
-    for path in ("train.tsv", str(tmp_path / "train.tsv"), "below/dev.tsv"):
-        assert main(["tasks", path]) == 0
-        said = "# beside it: test.tsv; give the folder to use its splits" in capsys.readouterr().out
-        assert said == (path != "below/dev.tsv")
-
-
 @pytest.mark.parametrize("column", ["splitset_label", "fold", "Set", "is_test"])
 def test_a_column_that_may_name_the_split_is_said(
     column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

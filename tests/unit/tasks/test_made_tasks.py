@@ -2,6 +2,7 @@
 from the text only as its rule says; the text is Python's own manual."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -16,7 +17,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
-from rungwise.corpus.document import SCHEMA, text_digest
+from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.summary import read_split
 from rungwise.evaluation.suites.minimal_pairs import (
     MinimalPairsSuite,
@@ -48,17 +49,21 @@ SMALL: dict[str, Any] = {
 COUNTERPARTS = {("is", "are"), ("was", "were"), ("has", "have"), ("this", "these"), ("a", "an")}
 
 
-def write_corpus(folder: Path, documents: dict[str, list[list[str]]], held_out: int) -> Artifact:
-    """A corpus of these paragraphs of sentences; each `held_out`th document is held out."""
-    folder.mkdir()
+def write_corpus(
+    folder: Path,
+    documents: dict[str, list[list[str]]],
+    is_held_out: Callable[[int], bool] = lambda number: number % 3 == 0,
+) -> Artifact:
+    """A corpus of these paragraphs of sentences; the label of `a.b` is a."""
+    folder.mkdir(parents=True)
     files = []
     for split, remainder in (("train", False), ("validation", True)):
         rows = []
         for number, (name, paragraphs) in enumerate(documents.items()):
-            if (number % held_out == 0) == remainder:
+            if is_held_out(number) == remainder:
                 starts = np.cumsum([0, *map(len, paragraphs)])[:-1].tolist()
                 sentences = [sentence for each in paragraphs for sentence in each]
-                row: dict[str, Any] = {"id": name, "label": "manual", "digest": name}
+                row: dict[str, Any] = {"id": name, "label": name.partition(".")[0], "digest": name}
                 row |= {"sentences": sentences, "paragraph_starts": starts, "spans": []}
                 rows.append(row)
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split}-00000.parquet")
@@ -72,7 +77,7 @@ def manual(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         name: [segment(" ".join(part.split())) for part in text.split("\n\n") if part.strip()]
         for name, text in topics.items()
     }
-    return write_corpus(tmp_path_factory.mktemp("manual") / "corpus", documents, held_out=3)
+    return write_corpus(tmp_path_factory.mktemp("manual") / "corpus", documents)
 
 
 def paragraphs_of(corpus: Artifact) -> dict[tuple[str, int], Paragraph]:
@@ -163,7 +168,7 @@ def test_chinese_words_are_characters(tmp_path: Path) -> None:
         ]
         for d in range(40)
     }
-    corpus = write_corpus(tmp_path / "corpus", documents, held_out=3)
+    corpus = write_corpus(tmp_path / "corpus", documents)
     sizes: dict[str, Any] = {"train_examples": 8, "validation_examples": 4, "test_examples": 8}
     tags = made.load(CapitalsConfig(**sizes), corpus).splits["test"][0]
     assert {*tags.tags} == {made.PLAIN, made.END}
@@ -248,33 +253,21 @@ def test_a_unigram_model_guesses_swapped_words_with_half_credit_exactly(
 
 def corpus(folder: Path, paragraphs: int = 6) -> Artifact:
     """Three libraries of ten modules; one boilerplate paragraph stands in all of them."""
-    files = []
-    for split, modules in (("train", range(10)), ("validation", range(10, 16))):
-        rows = []
-        for label, fruit in (("alpha", "apples"), ("beta", "pears"), ("gamma", "plums")):
-            for module in modules:
-                sentences = [
+    documents = {
+        f"{label}.{module}": [
+            *(
+                [
                     f"The {label} library and module {module} of kind {p} does what "
                     f"{label.title()} says it does with {fruit} and nothing else at all."
-                    for p in range(paragraphs)
                 ]
-                sentences.append(
-                    "Licensed under the same licence as all of the other files are here."
-                )
-                rows.append(
-                    {
-                        "id": f"{label}.{module}",
-                        "label": label,
-                        "digest": text_digest(sentences),
-                        "sentences": sentences,
-                        "paragraph_starts": list(range(len(sentences))),
-                        "spans": [[] for _ in sentences],
-                    }
-                )
-        folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split}-00000.parquet")
-        files.append({"file": f"{split}-00000.parquet", "split": split, "documents": len(rows)})
-    return corpus_of(folder, files)
+                for p in range(paragraphs)
+            ),
+            ["Licensed under the same licence as all of the other files are here."],
+        ]
+        for label, fruit in (("alpha", "apples"), ("beta", "pears"), ("gamma", "plums"))
+        for module in range(16)
+    }
+    return write_corpus(folder, documents, lambda number: number % 16 >= 10)
 
 
 def test_the_task_is_balanced_hides_the_name_and_shares_no_document_or_text(tmp_path: Path) -> None:

@@ -85,10 +85,6 @@ def test_a_bad_block_is_refused(keys: dict[str, Any], message: str) -> None:
         task(**keys)
 
 
-def test_one_path_is_a_list_of_one() -> None:
-    assert task(train="a").train == task(train=["a"]).train == ("a",)
-
-
 def test_a_task_that_moves_is_the_same_and_one_that_changes_is_not(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()

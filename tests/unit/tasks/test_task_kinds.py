@@ -63,7 +63,7 @@ def test_nothing_outside_the_kinds_asks_which_kind_it_holds() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "from rungwise.tasks.kinds.span import THRESHOLD, Span",
+        "from rungwise.tasks.kinds.answers import THRESHOLD, Span",
         "windows = info.kind != 'tagging'",
         "if form.task_kind in ('classification', 'regression'): ...",
         "match info.kind:\n    case 'span' | 'generation': ...",

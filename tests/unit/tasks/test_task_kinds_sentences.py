@@ -21,18 +21,8 @@ from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
 from rungwise.tokenizer.training import wordpiece
 
 WORDS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "11",
+    *("zero", "one", "two", "three", "four", "five"),
+    *("six", "seven", "eight", "nine", "ten", "11"),
 ]
 FRAME = Frame(start=101, between=102, end=103, sequence_length=8)
 LABELS = TaskInfo("classification", ("no", "yes"), False, "accuracy")
@@ -220,7 +210,6 @@ def test_no_row_is_longer_than_its_frame(lengths: list[int], longest: int, way: 
 
 PIECES = ["[UNK]", "play", "##ing", "##s", "a", "b", "c", "中", "文", "."]
 INFO = TaskInfo("tagging", ("O", "B-X", "I-X"), False, "f1")
-CASED_FRAME = Frame(start=101, between=102, end=103, sequence_length=8)
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +220,7 @@ def cased_tokenizer() -> Tokenizer:
 
 def test_the_first_piece_stands_for_its_word(cased_tokenizer: Tokenizer) -> None:
     sentence = Tagged("a", ("Playings", "a", "中文"), ("B-X", "O", "I-X"))
-    [item] = task_kind(INFO).encode([sentence], cased_tokenizer, CASED_FRAME)
+    [item] = task_kind(INFO).encode([sentence], cased_tokenizer, FRAME)
     assert item.rows[0].ids == (101, 1, 2, 3, 4, 7, 8, 103)
     assert (item.places, item.target, item.first) == ((1, 4, 5), (1, 0, 2), 0)
 
@@ -247,7 +236,7 @@ def test_the_last_piece_stands_for_its_word_where_nothing_later_is_seen(
 
 def test_a_word_without_pieces_is_the_unknown_token(cased_tokenizer: Tokenizer) -> None:
     sentence = Tagged("a", ("a", "\u200b", "", "b"), ("O", "B-X", "I-X", "O"))
-    [item] = task_kind(INFO).encode([sentence], cased_tokenizer, CASED_FRAME)
+    [item] = task_kind(INFO).encode([sentence], cased_tokenizer, FRAME)
     assert item.rows[0].ids == (101, 4, 0, 0, 5, 103)
     assert item.places == (1, 2, 3, 4)
 
@@ -257,7 +246,7 @@ def test_long_sentences_are_cut_between_words_and_too_long_words_inside(
 ) -> None:
     words = ("a", "b", "playing", "playings", "c", "中" * 9, ".")
     tags = ("O", "O", "B-X", "I-X", "O", "B-X", "O")
-    items = task_kind(INFO).encode([Tagged("a", words, tags)], cased_tokenizer, CASED_FRAME)
+    items = task_kind(INFO).encode([Tagged("a", words, tags)], cased_tokenizer, FRAME)
     assert [item.rows[0].ids[1:-1] for item in items] == [
         (4, 5, 1, 2),
         (1, 2, 3, 6),
@@ -275,7 +264,7 @@ def test_long_sentences_are_cut_between_words_and_too_long_words_inside(
 
 def test_a_sentence_without_words_has_an_item_and_no_tags(cased_tokenizer: Tokenizer) -> None:
     examples = [Tagged("a", ()), Tagged("b", ("a",))]
-    items = task_kind(INFO).encode(examples, cased_tokenizer, CASED_FRAME)
+    items = task_kind(INFO).encode(examples, cased_tokenizer, FRAME)
     predictions = task_kind(INFO).decode(
         Outputs([np.zeros((0, 3)), np.array([[0, 1, 0]])], items, examples), {}
     )
@@ -322,9 +311,9 @@ def test_words_of_byte_level_bpe_have_the_tokens_they_have_inside_a_text() -> No
 def test_tags_that_do_not_fit_are_refused_with_their_place() -> None:
     made = train(WordPieceConfig(kind="wordpiece", vocab_size=40, min_frequency=1), ["a b c"])
     with pytest.raises(DataError, match="ner:7: 2 words, but 1 tags"):
-        task_kind(INFO).encode([Tagged("ner:7", ("a", "b"), ("O",))], made, CASED_FRAME)
+        task_kind(INFO).encode([Tagged("ner:7", ("a", "b"), ("O",))], made, FRAME)
     with pytest.raises(DataError, match=r"ner:9: tag 'B-Y' is none of the task's \(O, B-X, I-X\)"):
-        task_kind(INFO).encode([Tagged("ner:9", ("a",), ("B-Y",))], made, CASED_FRAME)
+        task_kind(INFO).encode([Tagged("ner:9", ("a",), ("B-Y",))], made, FRAME)
 
 
 def test_tag_schemes_that_mark_spans_are_told_from_parts_of_speech() -> None:

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.finetune import SplitData, scoring
-from rungwise.finetune.loop import build
 from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.answers import NO_ANSWER
 from rungwise.tasks.kinds.examples import Answer, Question
 from rungwise.tasks.kinds.items import Frame, Item, Row, locate, windows
 from rungwise.tasks.kinds.kind import Outputs, Reading
-from rungwise.tasks.kinds.span import NO_ANSWER
 from rungwise.tasks.scoring import metrics
 from rungwise.tokenizer import (
     ByteBpeConfig,
@@ -30,7 +28,6 @@ from rungwise.tokenizer import (
 )
 from tests.conftest import made_up_sentences
 from tests.task_cases import SPAN, perfect_logits
-from tests.toy_tasks import FRAME, config_of, toy_data
 
 # Letters, composed and combined accents, han characters, a ligature, blanks of many kinds, emoji
 # joined to one, characters of four bytes, marks that are not seen, and wide forms.
@@ -237,10 +234,12 @@ def test_no_answer_is_validationabove_the_threshold_only() -> None:
         assert prediction["no_answer_score"] == 5
 
 
+@pytest.mark.parametrize("longest", [30, 1])
 @pytest.mark.parametrize("metric", ["f1", "exact_match"])
-def test_the_calibrated_threshold_is_the_best_there_is(metric: str) -> None:
+def test_the_calibrated_threshold_is_the_best_there_is(metric: str, longest: int) -> None:
+    """Also of answers of one token: a longer span that scores higher could not be given."""
     rng = np.random.default_rng(1)
-    info = replace(SPAN, metric=metric)
+    kind = task_kind(replace(SPAN, metric=metric), Reading(max_answer_tokens=longest))
     context = "red green blue"
     places = [(0, 3), (4, 9), (10, 14)]
     for trial in range(30):
@@ -251,7 +250,7 @@ def test_the_calibrated_threshold_is_the_best_there_is(metric: str) -> None:
         items = [window(number, places) for number in range(12)]
         # Few different logits, so that scores tie.
         outputs = [rng.integers(0, 3, (6, 2)).astype(float) for _ in items]
-        calibration = task_kind(info).calibrate(Outputs(outputs, items, examples))
+        calibration = kind.calibrate(Outputs(outputs, items, examples))
         if all(example.answers for example in examples):
             assert calibration == {}
             continue
@@ -259,8 +258,8 @@ def test_the_calibrated_threshold_is_the_best_there_is(metric: str) -> None:
         scores = []
         for threshold in (calibration["null_threshold"], *np.arange(-9.5, 9.5)):
             tried = {"null_threshold": threshold}
-            predictions = task_kind(info).decode(Outputs(outputs, items, examples), tried)
-            scores.append(task_kind(info).score(predictions, examples)[metric])
+            predictions = kind.decode(Outputs(outputs, items, examples), tried)
+            scores.append(kind.score(predictions, examples)[metric])
         assert scores[0] == pytest.approx(max(scores)), trial
 
 
@@ -299,38 +298,3 @@ def test_chinese_answers_score_by_longest_common_stretch_of_characters() -> None
     assert of("", "光荣") == (0, 0)
     assert of("") == (1, 1)
     assert not metrics.is_chinese("Kublai Khan (忽必烈) was a grandson")
-
-
-def test_the_threshold_is_the_best_for_answers_as_long_as_the_config_allows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of one token here: a longer span that scores higher is no answer that could be given."""
-    rng = np.random.default_rng(4)
-    config, data = config_of(max_answer_tokens=1), toy_data("span")
-    examples, items, outputs = [], [], []
-    for number in range(60):
-        answers = (Answer("ab", 0),) if number % 2 else ()
-        examples.append(Question(str(number), str(number), "?", "ab cd ef", answers))
-        row = FRAME.two([7], [8, 9, 10])
-        items.append(Item((row,), number, places=((0, 2), (3, 5), (6, 8))))
-        logits = rng.normal(size=(len(row.ids), 2)) * 3
-        logits[row.second] += 3 * (number % 2)
-        outputs.append(logits)
-    model = build(config, data)
-    monkeypatch.setattr(scoring, "_answers", lambda *_: (outputs, 0.0))
-    validation = replace(data, splits={"validation": SplitData(examples, items)})
-    found = scoring.calibrate_and_score(model, validation).metrics["f1"]
-    leads = [
-        each["no_answer_score"]
-        for each in task_kind(SPAN, Reading(max_answer_tokens=1)).decode(
-            Outputs(outputs, items, examples), {}
-        )
-    ]
-    best = 0.0
-    for threshold in (min(leads) - 1, *leads):
-        calibration = {"null_threshold": threshold}
-        said = task_kind(SPAN, Reading(max_answer_tokens=1)).decode(
-            Outputs(outputs, items, examples), calibration
-        )
-        best = max(best, task_kind(SPAN).score(said, examples)["f1"])
-    assert found == pytest.approx(best, abs=1e-9)

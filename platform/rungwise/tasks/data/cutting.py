@@ -9,8 +9,6 @@ choice                     -            context, question (may be empty), option
                                         (JSON: options, a list)
 """
 
-import csv
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +18,8 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import SummaryPart
-from rungwise.tasks.formats.records import read_cells
+from rungwise.tasks.formats.base import Damage
+from rungwise.tasks.formats.records import number_rows, parse_json, read_cells
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import Example, Kind, TaskInfo, Text, join_parts
 from rungwise.tasks.kinds.items import WORD, Cut, Item
@@ -144,20 +143,13 @@ def read_lines(
                 yield parse_example({name: line.rstrip("\r\n")}, info, f"{source}:{number}")
         case "jsonl":
             for number, line in enumerate(lines, start=1):
-                where = f"{source}:{number}"
-                if not line.strip():
-                    continue
-                try:
-                    values = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise DataError(
-                        f"{where}: expected one JSON object a line, found {error}"
-                    ) from error
-                if not isinstance(values, dict):
-                    raise DataError(
-                        f"{where}: expected a JSON object, found {type(values).__name__}"
-                    )
-                yield parse_example(values, info, where)
+                if line.strip():
+                    problem = "expected one JSON object a line, found no JSON"
+                    values = parse_json(line, source, number, problem, "mend the line")
+                    where = f"{source}:{number}"
+                    if not isinstance(values, dict):
+                        raise Damage.found(where, "a JSON object", type(values).__name__)
+                    yield parse_example(values, info, where)
         case "tsv":
             yield from _table(read_cells(lines, "\t", quoting=False), info, source)
         case "csv":
@@ -204,23 +196,12 @@ def parse_example(values: Mapping[str, Any], info: TaskInfo, where: str) -> Exam
 
 
 def _table(reader: Any, info: TaskInfo, source: str) -> Iterator[Example]:
-    header: list[str] = []
-    begins = 1
-    try:
-        for row in reader:
-            where = f"{source}:{reader.line_num}"
-            begins = reader.line_num + 1
-            if not header:
-                header = [name.strip() for name in row]
-            elif row and len(row) != len(header):
-                raise DataError(
-                    f"{where}: expected {len(header)} columns ({', '.join(header)}), found "
-                    f"{len(row)}"
-                )
-            elif row:
-                yield parse_example(dict(zip(header, row, strict=True)), info, where)
-    except csv.Error as error:
-        raise DataError(
-            f"{source}:{begins}: the quotes of this row do not match ({error}); mend the row, or "
-            "give the data as TSV or JSON Lines"
-        ) from None
+    rows = number_rows(reader, source, "give the data as TSV or JSON Lines")
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    for line, row in rows:
+        if len(row) != len(header):
+            raise DataError(
+                f"{source}:{line}: expected {len(header)} columns ({', '.join(header)}), found "
+                f"{len(row)}"
+            )
+        yield parse_example(dict(zip(header, row, strict=True)), info, f"{source}:{line}")

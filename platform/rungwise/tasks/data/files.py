@@ -270,28 +270,19 @@ def _reading(file: SourceFile, split: str) -> Iterator[None]:
 
 
 def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConfig) -> None:
-    if examples:
-        return
-    paths = config.paths()
-    if split in paths:
+    if not examples:
+        paths = config.paths()
+        key = split if split in paths else f"{split}_fraction"
         raise DataError(
-            f"data.{split}: expected examples, found none in {', '.join(paths[split])}; change "
-            f"data.{split}"
+            f"data.{key}: expected {split} examples, found none in "
+            f"{', '.join(paths.get(split, paths['train']))}; change it, or name other files"
         )
-    keys = [f"data.{other}_fraction" for other in SPLITS[1:] if other not in paths]
-    raise DataError(
-        f"the share of data.train that is {split} has no example; change "
-        f"{' or '.join(keys)}, or name a file"
-    )
 
 
 def _labels(
     config: FilesTaskConfig, splits: dict[str, list[Any]], counts: dict[str, Counter[str]]
 ) -> tuple[str, ...]:
-    """Return the names of the labels; reject, drop or keep examples whose label training lacks.
-
-    Runs on the whole training split, before a budget is drawn from it.
-    """
+    """Return the names of the labels; reject, drop or keep examples whose label training lacks."""
     if not KINDS[config.format.task_kind].labelled:
         return ()
     known = {label for example in splits["train"] for label in example.labels}
@@ -364,8 +355,7 @@ def _budget(
 
 
 def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
-    """Raise DataError if nearly all tags mark spans but a few do not. These are typing errors, and
-    would silently change the metric to accuracy per word."""
+    """Raise DataError if a few tags mark no spans: typing errors, which would change the metric."""
     spans = {label for label in labels if SPANS.fullmatch(label)} - {"O"}
     if len(bare := {label for label in labels if label in BARE} - {"O"}) > 2 and not spans:
         spans = bare  # such as B, M, E and S
@@ -399,11 +389,8 @@ def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
 def split_examples(
     examples: Sequence[Example], fractions: dict[str, float], seed: int
 ) -> dict[str, list[Example]]:
-    """Split `examples` by the given fractions; the rest is "train".
-
-    Examples with the same first text, such as questions about one context, stay together, so the
-    fractions hold only approximately.
-    """
+    """Split `examples` by about these fractions; the rest is "train". A group of examples, such as
+    questions about one context, stays together."""
     bounds = np.cumsum(list(fractions.values()))
     splits = [*fractions, "train"]
     places = np.searchsorted(bounds, _draws([e.group for e in examples], seed), side="right")

@@ -96,11 +96,8 @@ def in_turns(
 
 
 class LikeWords:
-    """The words of a text that have nearly the same frequency as a given one.
-
-    Only words in small letters that occur `least` times or more; a script without capitals has
-    only small letters.
-    """
+    """The words of a text with nearly the same frequency as a given one, of those in small letters
+    that occur `least` times or more."""
 
     def __init__(self, counts: Mapping[str, int], least: int) -> None:
         self._words = sorted(

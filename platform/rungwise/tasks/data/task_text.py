@@ -1,8 +1,6 @@
-"""The text of a task without its labels, as a corpus for task-adaptive pretraining (Gururangan et
-al. 2020, arXiv:2004.10964, section 4), and its pairs as tokens, for pretraining on pairs.
-
-A context comes once, beside all that is about it; options keep their order, right and wrong ones
-alike. Only the training split is text. A task fits in memory, so there is no Ray Data here.
+"""The training text of a task without its labels, as a corpus for task-adaptive pretraining
+(Gururangan et al. 2020, arXiv:2004.10964, section 4), and its pairs as tokens, for pretraining on
+pairs. A task fits in memory, so there is no Ray Data here.
 """
 
 from collections.abc import Iterator, Sequence

@@ -16,16 +16,12 @@ from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.wording import list_first
 from rungwise.corpus.config import DETECT, has_ascii_breaks
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
-from rungwise.tasks.kinds.examples import Example, Kind
+from rungwise.tasks.kinds.examples import Damage, Example, Kind, check_encodable
 
 # Counters of damaged examples, and of the words that they held.
 DROPPED, WORDS_DROPPED = "damaged_examples_dropped", "words_dropped_with_damage"
 _SHOWN = 60
 _NAMES_SHOWN = 20
-
-
-class Damage(DataError):
-    """One example cannot be used; others can."""
 
 
 class FormatConfig(Config, ABC):
@@ -115,9 +111,7 @@ def label_name(value: str, labels: dict[str, str] | tuple[str, ...] | None, wher
     if value and labels is not None:
         expected = f"one of the labels {join_names(labels)}"
         found = quote(value) + suggest(value, labels)
-    raise Damage(
-        f"{where}: expected {expected}, found {found}; mend the line, or change data.format.labels"
-    )
+    raise Damage.found(where, expected, found, "labels")
 
 
 def count_words(content: Any) -> int:
@@ -178,19 +172,12 @@ def words(value: Any, where: str, what: str) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = " ".join(each for each in value if each.strip())
     if not isinstance(value, str):
-        raise Damage(f"{where}: {what} must be text, found {quote(value)}; mend the line")
+        raise Damage.found(where, f"text as {what}", quote(value))
     if not value.strip():
         raise Damage(
             f"{where}: {what} is empty; mend the line, or check which column data.format names"
         )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Damage(
-            f"{where}: {what} holds half of a character (a lone surrogate): {value!r:.80}; mend "
-            "the line"
-        ) from None
-    return value
+    return check_encodable(value, where, what)
 
 
 def quote(value: Any) -> str:

@@ -1,20 +1,17 @@
-"""Look at files of labelled data, and guess the task block that reads them.
-
-content ──> candidate blocks, likeliest first ──> the first that reads nearly all
-names of files and columns ──> the splits ──> the block of the task
-"""
+"""Guess the task block that reads files of labelled data: of the blocks that fit their content, the
+first that reads nearly all; and the splits, by the names of files and columns."""
 
 import os.path
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.object_store import is_remote
-from rungwise.core.storage.outside import find, list_matching_files
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
 from rungwise.core.wording import list_first
 from rungwise.corpus.cleaning.characters import describe_lost_characters
@@ -157,8 +154,7 @@ def _parse_form(form: dict[str, Any]) -> TaggedFormat:
 def _read_examples(
     form: dict[str, Any], files: Sequence[SourceFile], most: int | None = 2 * ROWS
 ) -> tuple[list[Example], Counter[str]] | None:
-    """Read at most so many examples of each file; with None, all. Returns None if too much of them
-    is damaged."""
+    """Read so many examples of each file, or all; return None if too much of them is damaged."""
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:
@@ -174,13 +170,36 @@ def _read_examples(
     return (examples, counts) if examples else None
 
 
+@dataclass
+class _Part:
+    """The files of a split that a block reads, and what is in them."""
+
+    files: list[SourceFile] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def _read_part(form: dict[str, Any], files: Sequence[SourceFile], notes: list[str]) -> _Part:
+    """Read the files of a split whole; note those that the block does not read."""
+    part, left = _Part(), list[str]()
+    for unit in [files] if form["kind"] == "folders" else [[file] for file in files]:
+        if (result := _read_examples(form, unit, None)) is None:
+            left += [file.name for file in unit]
+            continue
+        part.files += unit
+        part.examples += result[0]
+        part.counts += result[1]
+    if left:
+        notes.append(f"left out, since the block does not read it: {join_names(left)}")
+    return part
+
+
 def _read_task(
     path: str, form: dict[str, Any], groups: dict[str, list[SourceFile]]
 ) -> Guess | None:
-    """Read the training files whole, by a block that reads their beginning, and find the other
-    splits. Returns None if too much of them is damaged."""
+    """Read all splits by a block; return None if it reads no file to train on."""
     first = next(split for split in (*SPLITS, "") if split in groups)
-    form, files, notes = dict(form), groups[first], list[str]()
+    form, notes = dict(form), list[str]()
     if len(groups) > 1 and first != "train":
         notes.append(f"no file is named as one to train on; the block takes {first}")
     if form.get("scheme") == "as_is":
@@ -188,50 +207,54 @@ def _read_task(
             "the tags seem to mark spans, in no scheme that is known; the block takes them as "
             "labels of words"
         )
-    files = _select_readable(form, files, notes)
-    result = _read_examples(form, files, None)
-    if result is None:
+    train = _read_part(form, groups[first], notes)
+    if not train.examples:
         return None
-    examples, counts = result
-    whole = len(groups) == 1 and len(files) == len(groups[first])
-    paths = path if whole else _list_paths(path, form, files)
-    if counts[DROPPED]:
+    rest = {split: files for split, files in groups.items() if split not in ("", first)}
+    parts = {split: _read_part(form, files, notes) for split, files in rest.items()}
+    parts = {split: part for split, part in parts.items() if part.examples}
+    if first and "" in groups:
+        names = join_names(file.name for file in groups[""])
+        notes.append(f"left out, since its name tells no split: {names}")
+    if "test" not in parts and "validation" in parts:
+        parts["test"] = parts.pop("validation")
+        notes.append("no other file with labels is named as a test; validation is taken")
+    parts = {"train": train} | {split: parts[split] for split in SPLITS if split in parts}
+    if any(part.counts[DROPPED] for part in parts.values()):
         form["on_error"] = "drop"
-    data = {"kind": "files", "format": form, "train": paths}
-    if len(groups) > 1:
-        others = {split: files for split, files in groups.items() if split != first}
-        splits = _find_splits(form, others, notes)
-        data |= {
-            split: _list_paths(path, form, splits[split]) for split in SPLITS if split in splits
-        }
-    elif isinstance(reader := _parse_form(form), RecordsFormat):
-        column, note = find_split_column(reader, files)
-        notes += [note] if note else []
-        if column is not None:
-            form["split"] = column
-            data |= {split: paths for split in SPLITS[1:] if split in column}
-    if len(groups) == 1 and data.keys().isdisjoint(SPLITS[1:]):
-        notes += _name_neighbours(path, groups[first])
-    if isinstance(table := _parse_form(form), TableFormat):
-        columns = [*next(_read_records(table, files[0]), {})]
+    data = {"kind": "files", "format": form}
+    data |= {split: _list_paths(path, form, part.files) for split, part in parts.items()}
+    sizes = {split: len(part.examples) for split, part in parts.items()}
+    reader = _parse_form(form)
+    if len(groups) == 1:
+        if len(train.files) == len(groups[first]):
+            data["train"] = path
+        if isinstance(reader, RecordsFormat):
+            column, note = find_split_column(reader, train.files)
+            notes += [note] if note else []
+            if column is not None:
+                form["split"] = column
+                data |= {split: data["train"] for split in SPLITS if split in column}
+                sizes = _count_rows(form, train.files)
+    if isinstance(reader, TableFormat):
+        columns = [*next(_read_records(reader, train.files[0]), {})]
         notes.insert(0, explain_columns(form, columns))
-    notes += describe_lost_characters("\n".join(map(join_parts, examples)))
-    guess = Guess(data, examples, counts, notes, _count_parts(form, data))
+    notes += describe_lost_characters("\n".join(map(join_parts, train.examples)))
+    guess = Guess(data, train.examples, train.counts, notes, sizes)
     notes += _describe_labels(guess.labels, form)
-    if len(guess.labels) == 1 and KINDS[_parse_form(form).task_kind].labelled:
+    if len(guess.labels) == 1 and KINDS[reader.task_kind].labelled:
         notes.append(f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two")
     return guess
 
 
-def _count_parts(form: dict[str, Any], data: dict[str, Any]) -> dict[str, int]:
-    """Return the number of examples of each part that has files or rows of its own."""
-    config, sizes = _parse_form(form), {}
-    for split in filter(data.__contains__, SPLITS):
-        paths = data[split] if isinstance(data[split], list) else [data[split]]
-        counts: Counter[str] = Counter()
-        files = config.select_files(list_matching_files(paths, f"data.{split}"), counts)
-        sizes[split] = sum(1 for file in files for _ in config.read(file, split, counts))
-    return sizes
+def _count_rows(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, int]:
+    """Return the number of examples of each part that a column names."""
+    reader = _parse_form(form)
+    return {
+        split: sum(1 for file in files for _ in reader.read(file, split, Counter()))
+        for split in SPLITS
+        if split in form["split"]
+    }
 
 
 def _describe_labels(labels: Counter[str], form: dict[str, Any]) -> Iterator[str]:
@@ -253,50 +276,6 @@ def _list_paths(path: str, form: dict[str, Any], files: Sequence[SourceFile]) ->
     if form["kind"] == "folders":  # the folder of those of the classes
         paths = [*dict.fromkeys(path.rsplit("/", 2)[0] for path in paths)]
     return paths[0] if len(paths) == 1 else paths
-
-
-def _select_readable(
-    form: dict[str, Any], files: Sequence[SourceFile], notes: list[str]
-) -> Sequence[SourceFile]:
-    """Return the files that the block reads; note the others."""
-    if form["kind"] == "folders":
-        return files
-    result = [file for file in files if _read_examples(form, [file]) is not None]
-    if left := [file.name for file in files if file not in result]:
-        notes.append(f"left out, since the block does not read it: {join_names(left)}")
-    return result
-
-
-def _find_splits(
-    form: dict[str, Any], groups: dict[str, list[SourceFile]], notes: list[str]
-) -> dict[str, Sequence[SourceFile]]:
-    """Return the files of the other splits. Where validation has the only other files with
-    labels, they are the test."""
-    splits = {
-        split: _select_readable(form, files, notes) for split, files in groups.items() if split
-    }
-    splits = {split: files for split, files in splits.items() if files}
-    if rest := [file.name for file in groups.get("", [])]:
-        notes.append(f"left out, since its name tells no split: {join_names(rest)}")
-    if "test" not in splits and "validation" in splits:
-        splits["test"] = splits.pop("validation")
-        notes.append("no other file with labels is named as a test; validation is taken")
-    for files in splits.values():
-        result = _read_examples(form, files, None)
-        if result is not None and result[1][DROPPED]:
-            form["on_error"] = "drop"
-    return splits
-
-
-def _name_neighbours(path: str, files: Sequence[SourceFile]) -> list[str]:
-    """Return a note about files of other splits in the folder of the only file that was given."""
-    folder, _, name = path.rpartition("/")
-    if [file.name.rpartition("/")[2] for file in files] != [name]:
-        return []
-    splits = group_by_split([file for file in find(folder or ".") if "/" not in file.name])
-    own = name_split(name)
-    others = [f.name for split in SPLITS if split != own for f in splits.get(split, ())]
-    return [f"beside it: {join_names(others)}; give the folder to use its splits"] if others else []
 
 
 def group_by_split(

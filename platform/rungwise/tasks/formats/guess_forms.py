@@ -1,9 +1,8 @@
-"""Guess format blocks by content: tables, tagged words in columns, objects of JSON and Parquet.
-
-A column is known by a name that data sets use, or else by what it holds: the labels recur, the text
-is the longest.
+"""Guess format blocks by content: tables, tagged words in columns, objects of JSON and Parquet. A
+column is known by a name that data sets use, else by what it holds: labels recur, texts are long.
 """
 
+import contextlib
 import csv
 import itertools
 import json
@@ -50,21 +49,14 @@ _DECIMALS, _DECIMAL_COMMAS = re.compile(r"-?\d+\.\d+"), re.compile(r"-?\d+,\d+")
 _ID = re.compile(r"(?:.*[\W_]|.*[a-z](?=I))?(?:[Ii][Dd]|(?i:idx|index|uuid|guid))")
 NO_LABEL = "-1"  # where classes are numbered
 _MOST_NAMES = 8
-_REASONS = {
-    "label": "its values recur",
-    "labels": "its values recur",
-    "score": "its values are numbers",
-}
+_RECUR = "its values recur"
+_REASONS = {"label": _RECUR, "labels": _RECUR, "score": "its values are numbers"}
 _FEW = 10  # fewer values do not tell whether they recur
 _LONGEST_LABEL = 60
 _MOST_TEXTS = 3
 _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
 # Decimal commas may stand between semicolons.
-_DELIMITERS: tuple[Form, ...] = (
-    {},
-    {"delimiter": ";", "quoting": True},
-    {"delimiter": ",", "quoting": True},
-)
+_DELIMITERS: tuple[Form, ...] = ({}, *({"delimiter": each, "quoting": True} for each in ";,"))
 _CONLLU_WIDTH = 10
 
 
@@ -94,7 +86,10 @@ def guess_json(text: str, stated: Form) -> Iterator[Form]:
     try:
         data = json.loads(text)
     except ValueError:
-        layout, data = {"layout": "json_lines"}, [*_parse_lines(text)]
+        layout, data = {"layout": "json_lines"}, []
+        for line in _spread(text.split("\n")):
+            with contextlib.suppress(ValueError):
+                data.append(json.loads(line))
     match data:
         case {"data": [{"paragraphs": _}, *_]}:
             yield {"kind": "squad"}
@@ -104,14 +99,6 @@ def guess_json(text: str, stated: Form) -> Iterator[Form]:
     rows = _spread(data) if isinstance(data, list) else []
     if records := [row for row in rows if isinstance(row, dict)]:
         yield from _guess_records(records, layout, stated)
-
-
-def _parse_lines(text: str) -> Iterator[Any]:
-    for line in _spread(text.split("\n")):
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
 
 
 def guess_parquet(content: bytes, stated: Form) -> Iterator[Form]:
@@ -240,7 +227,11 @@ def _guess_columns(
             continue
         target, keys = _target_columns(name, columns[name], layout)
         table = {"kind": "table", **layout, **keys}
-        forms = _find_named_texts(lower, lengths, name)
+        # The columns that have the names of a pair, and of a text.
+        pairs = [names for names in _PAIRS if {*names} <= {*lower}][:1]
+        forms: list[Form] = [{"text": lower[a], "second": lower[b]} for a, b in pairs]
+        texts = [lower[each] for each in _TEXTS if each in lower]
+        forms += [{"text": each} for each in texts if lengths[each] and each != name][:1]
         if name == named and longest != name and not _are_ids(longest, columns[longest]):
             forms.append({"text": longest})
         forms += _find_texts(columns, prose, lengths, longest, name)
@@ -251,8 +242,7 @@ def _guess_columns(
 
 
 def _no_labels(values: Sequence[Any]) -> list[str]:
-    """Return what stands for no label: a lone -, and -1 beside classes that are numbered from 0.
-    Where these are 0 and 1 alone, -1 may be a class."""
+    """Return what stands for no label: -, and -1 beside three classes or more, numbered from 0."""
     different = {str(value).strip() for value in values}
     others = different - {NO_LABEL}
     numbered = all(map(str.isdecimal, others)) and len(others) > 2 and "0" in others
@@ -284,21 +274,16 @@ def _are_ids(name: Any, values: Sequence[Any]) -> bool:
 
 def _find_target(columns: Columns, lower: Mapping[str, Any]) -> Any:
     """Return the column that has the name of labels, else of a score; None if there is none."""
-    # What rarely recurs are scores, or texts to write.
-    labels = [lower[n] for n in _LABELS if n in lower and _may_be_labels(columns[lower[n]])]
+    labels = []
+    for name in [lower[name] for name in _LABELS if name in lower]:
+        values = columns[name]
+        are_few, are_lists = len(values) < _FEW, any(isinstance(value, list) for value in values)
+        # What rarely recurs are scores, or texts to write.
+        if are_few or are_lists or _mostly_recurs(values):
+            labels.append((are_few or _varies(values), name))
     # The first one that has several values, or too few to tell.
-    label = max(labels, key=lambda n: len(columns[n]) < _FEW or _varies(columns[n]), default=None)
-    return next((lower[n] for n in _SCORES if n in lower), None) if label is None else label
-
-
-def _find_named_texts(
-    lower: Mapping[str, Any], lengths: Mapping[Any, float], target: Any
-) -> list[Form]:
-    """Return the columns that have the names of a pair, and of a text."""
-    pairs = [names for names in _PAIRS if {*names} <= {*lower}]
-    texts = [lower[n] for n in _TEXTS if n in lower and lengths[lower[n]] and lower[n] != target]
-    forms: list[Form] = [{"text": lower[a], "second": lower[b]} for a, b in pairs[:1]]
-    return [*forms, *({"text": text} for text in texts[:1])]
+    scores = [lower[name] for name in _SCORES if name in lower]
+    return max(labels, key=lambda pair: pair[0])[1] if labels else next(iter(scores), None)
 
 
 def _find_texts(
@@ -321,16 +306,15 @@ def _find_texts(
 
 def _has_options(columns: Columns) -> bool:
     """Tell whether these are questions with options, whose block is stated by hand."""
-    lower = {name.lower(): name for name in columns}
-    if any(isinstance(columns[lower[name]][0], list) for name in _OPTIONS if name in lower):
+    lower = {name.lower(): values for name, values in columns.items()}
+    if any(isinstance(lower[name][0], list) for name in _OPTIONS if name in lower):
         return True
     stems = [match[1] for match in map(_OPTION_SERIES.fullmatch, lower) if match]
     return len(stems) > len({*stems}) or lower.keys() >= {*"abc"}
 
 
 def _target_columns(name: Any, values: Sequence[Any], layout: Form) -> tuple[Form, Form]:
-    """Return the column of a score, or of one or several labels per example, and the format keys it
-    needs."""
+    """Return the column of a score, a label or labels, and the format keys that it needs."""
     cells = [str(value).strip() for value in values]
     commas = sum(bool(_DECIMAL_COMMAS.fullmatch(cell)) for cell in cells)
     are_commas = commas > (0 if layout.get("delimiter") == ";" else 0.5 * len(cells))
@@ -361,11 +345,6 @@ def _find_classes(columns: Columns, but: Any) -> Any:
         and max(len(str(value)) for value in values) < _LONGEST_LABEL
     }
     return min(shares, key=lambda name: shares[name], default=None)
-
-
-def _may_be_labels(values: Sequence[Any]) -> bool:
-    are_lists = any(isinstance(value, list) for value in values)
-    return len(values) < _FEW or are_lists or _mostly_recurs(values)
 
 
 def _varies(values: Sequence[Any]) -> bool:
@@ -415,7 +394,12 @@ def _guess_tagged(lines: Sequence[str]) -> Iterator[Form]:
 def _guess_tag_columns(columns: Sequence[Sequence[str]], *, are_sentences: bool) -> Form | None:
     """Return the block for the columns of words and of tags, None if there are none."""
     width = len(columns)
-    number = next((n for n, cells in enumerate(columns[:3]) if _are_numbers(cells)), None)
+    # A column that numbers the words of each sentence, from 0 or 1.
+    number = None
+    for place, cells in enumerate(columns[:3]):
+        if cells[0] in ("0", "1") and sum(map(str.isdecimal, cells)) > 0.5 * len(cells):
+            number = place
+            break
     if number == 0 and width == _CONLLU_WIDTH:
         return {"kind": "conllu"}
     word = 0 if number is None else number + 1
@@ -432,8 +416,3 @@ def _guess_tag_columns(columns: Sequence[Sequence[str]], *, are_sentences: bool)
         return None
     form: Form = {"kind": "conll"} | ({"word": word} if word else {})
     return form | ({"tag": tag} if tag != width - 1 else {})
-
-
-def _are_numbers(cells: Sequence[str]) -> bool:
-    """Tell whether a column numbers the words of each sentence, from 0 or 1."""
-    return cells[0] in ("0", "1") and sum(map(str.isdecimal, cells)) > 0.5 * len(cells)

@@ -52,10 +52,16 @@ def read_cells(lines: Iterable[str], delimiter: str, *, quoting: bool) -> Reader
 def read_rows(
     file: SourceFile, encoding: str, delimiter: str, *, quoting: bool
 ) -> Iterator[tuple[int, list[str]]]:
+    """Yield the `number_rows` of a file."""
+    text = read_text(file, encoding)
+    remedy = "set data.format.quoting to false if quotes are characters like others"
+    rows = read_cells(io.StringIO(text, newline=""), delimiter, quoting=quoting)
+    yield from number_rows(rows, file.uri, remedy + explain_escapes(text))
+
+
+def number_rows(rows: Reader, source: str, remedy: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of each row that is not blank, with the line that the row begins on.
-    Raises DataError if quotes do not match."""
-    text = io.StringIO(read_text(file, encoding), newline="")
-    rows = read_cells(text, delimiter, quoting=quoting)
+    Raises DataError, with `source`, the line and a `remedy`, if quotes do not match."""
     line = 1
     try:
         for cells in rows:
@@ -64,9 +70,8 @@ def read_rows(
             line = rows.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{file.uri}:{line}: the quotes of this row do not match ({error}); mend the row, or "
-            "set data.format.quoting to false if quotes are characters like others"
-            f"{explain_escapes(text.getvalue())}"
+            f"{source}:{line}: the quotes of this row do not match ({error}); mend the row, or "
+            f"{remedy}"
         ) from None
 
 
@@ -112,9 +117,7 @@ def require_object(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, list):
         return {str(place): each for place, each in enumerate(value)}
     if not isinstance(value, dict):
-        raise Damage(
-            f"{where}: expected a JSON object, found a {type(value).__name__}; mend the line"
-        )
+        raise Damage.found(where, "a JSON object", f"a {type(value).__name__}")
     return value
 
 
@@ -169,17 +172,17 @@ def _fields(record: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def parse_json(text: str, file: SourceFile, line: int, problem: str, remedy: str) -> Any:
-    """Parse JSON that begins on `line` of a file. Raises Damage if it is not JSON."""
+def parse_json(text: str, source: str, line: int, problem: str, remedy: str) -> Any:
+    """Parse JSON that begins on `line` of a source. Raises Damage if it is not JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise Damage(
-            f"{file.uri}:{line + error.lineno - 1}: {problem} ({error.msg} at column "
+            f"{source}:{line + error.lineno - 1}: {problem} ({error.msg} at column "
             f"{error.colno}); {remedy}"
         ) from None
     except (RecursionError, ValueError) as error:
-        raise Damage(f"{file.uri}:{line}: not JSON that can be read: {error}") from None
+        raise Damage(f"{source}:{line}: not JSON that can be read: {error}") from None
 
 
 def column_index(column: Column, header: Sequence[str], where: str, key: str) -> int:
@@ -303,11 +306,11 @@ class RecordsFormat(FormatConfig):
                 cells = [*cells[: width - 1], self.delimiter.join(cells[width - 1 :])]
             with self.skip_damage(counts, cells):
                 if len(cells) < width or (len(cells) > width and not self.extra_columns):
-                    raise Damage(
-                        f"{where}: expected {width} columns separated by {self.delimiter!r}, found "
-                        f"{len(cells)}: {quote(self.delimiter.join(cells))}; mend the row, or "
-                        "change data.format.delimiter, quoting or columns, or leave such rows out "
-                        "with data.format.on_error: drop"
+                    raise Damage.found(
+                        where,
+                        f"{width} columns separated by {self.delimiter!r}",
+                        f"{len(cells)}: {quote(self.delimiter.join(cells))}",
+                        "delimiter, quoting or columns, or leave such rows out by on_error: drop",
                     )
                 yield (
                     str(line),
@@ -347,7 +350,7 @@ def read_objects(
         for line, text in enumerate(split_lines(read_text(file, form.encoding)), start=1):
             if text.strip():
                 with form.skip_damage(counts, text):
-                    value = parse_json(text, file, line, problem, remedy)
+                    value = parse_json(text, file.uri, line, problem, remedy)
                     yield str(line), require_object(value, f"{file.uri}:{line}")
         return
     if layout == "parquet":
@@ -355,7 +358,7 @@ def read_objects(
         return
     remedy = "fetch the file again, or change data.format.kind"
     text = read_text(file, form.encoding)
-    data = parse_json(text, file, 1, "expected JSON, found none", remedy)
+    data = parse_json(text, file.uri, 1, "expected JSON, found none", remedy)
     if not isinstance(data, list | dict):
         raise DataError(
             f"{file.uri}: expected a JSON array of objects, found a {type(data).__name__}; change "

@@ -141,20 +141,15 @@ class TableFormat(RecordsFormat):
         except (TypeError, ValueError, OverflowError):
             score = math.nan
         if not math.isfinite(score):
-            raise Damage(
-                f"{where}: expected a number as the score, found {quote(value)}; mend the line, or "
-                "change data.format.columns.score"
-            )
+            raise Damage.found(where, "a number as the score", quote(value), "columns.score")
         return score
 
 
 def _is_marked(value: Any, where: str) -> bool:
     mark = str(value).strip().lower()
     if mark not in ("0", "1", "0.0", "1.0", "false", "true"):
-        raise Damage(
-            f"{where}: expected 0 or 1 in each column of a label, found {quote(value)}; mend the "
-            "line, or change data.format.columns.labels"
-        )
+        expected = "0 or 1 in each column of a label"
+        raise Damage.found(where, expected, quote(value), "columns.labels")
     return mark in ("1", "1.0", "true")
 
 
@@ -167,10 +162,8 @@ def _label_text(value: Any, where: str) -> str:
             return "true" if value else "false"
         case str() | int():
             return str(value).strip()
-    raise Damage(
-        f"{where}: a label must be text or a whole number, or a list of one, found {quote(value)}; "
-        "mend the line, or change data.format.columns.label"
-    )
+    expected = "text or a whole number as a label, or a list of one"
+    raise Damage.found(where, expected, quote(value), "columns.label")
 
 
 class ChoiceColumns(Config):
@@ -227,31 +220,24 @@ class ChoiceFormat(RecordsFormat):
         if "columns.names" in row:
             names = row["columns.names"]
             if not isinstance(names, list) or len(names) != len(options):
-                raise Damage(
-                    f"{where}: expected a name for each of the {len(options)} options, found "
-                    f"{quote(names)}; mend the line, or change data.format.columns.names"
-                )
+                expected = f"a name for each of the {len(options)} options"
+                raise Damage.found(where, expected, quote(names), "columns.names")
             values = [plain(name) for name in names]
         elif self.answer == "letter":
             values, value = list(string.ascii_uppercase[: len(options)]), value.upper()
         elif self.answer == "text":
             values = [option.strip() for option in options]
         if values.count(value) != 1:
-            raise Damage(
-                f"{where}: expected one of {join_names(values)} as the answer, found {quote(value)}"
-                f"{suggest(value, values)}; mend the line (published test files may have no "
-                "answers), or change data.format.answer or first"
-            )
+            expected = f"one of {join_names(values)} as the answer"
+            answer = f"{quote(value)}{suggest(value, values)} (published tests may have no answers)"
+            raise Damage.found(where, expected, answer, "answer or first")
         return values.index(value)
 
 
 def _check_options(options: Any, where: str) -> tuple[str, ...]:
     if not isinstance(options, list) or len(options) < 2:
-        number = len(options) if isinstance(options, list) else quote(options)
-        raise Damage(
-            f"{where}: expected two options or more, found {number}; mend it, or change "
-            "data.format.columns"
-        )
+        number = str(len(options)) if isinstance(options, list) else quote(options)
+        raise Damage.found(where, "two options or more", number, "columns")
     return tuple(words(option, where, f"option {place}") for place, option in enumerate(options))
 
 
@@ -290,10 +276,7 @@ class SquadFormat(FormatConfig):
                     counts["unanswerable_questions_left_out"] += 1
                     continue
                 if not impossible and not answers:
-                    raise Damage(
-                        f"{where}: expected an answer, or is_impossible: true, found neither; mend "
-                        "the question, or use a file with answers"
-                    )
+                    raise Damage.found(where, "an answer, or is_impossible: true", "neither")
                 yield Question(f"{file.name}:{id_}", id_, question, context, answers)
 
     def _entries(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
@@ -313,26 +296,21 @@ class SquadFormat(FormatConfig):
             place = f"{where}, answers[{number}]"
             with self.skip_damage(counts, "", "answers_dropped_as_not_in_the_context"):
                 if not isinstance(answer, dict):
-                    raise _type_error(place, "an object", answer)
+                    raise Damage.found(place, "an object", quote(answer), "kind")
                 text = words(_value(answer, "text", place, str), place, "the answer")
                 start = _value(answer, "answer_start", place, int)
                 content = context[start : start + len(text)] if start >= 0 else ""
                 if content != text:
-                    raise Damage(
-                        f"{place}: expected {quote(text)} in the context from character {start} "
-                        f"on, found {quote(content)}; mend the answer (places count code points), "
-                        "or leave such answers out with data.format.on_error: drop"
-                    )
+                    expected = f"{quote(text)} in the context from character {start} on"
+                    raise Damage.found(place, expected, quote(content), "on_error to drop")
                 yield Answer(text, start)
 
 
 def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
     texts, starts = (_value(lists, key, where, list) for key in ("text", "answer_start"))
     if len(texts) != len(starts):
-        raise Damage(
-            f"{where}: expected a start for each answer, found {len(texts)} texts and "
-            f"{len(starts)} starts; mend the line"
-        )
+        numbers = f"{len(texts)} texts and {len(starts)} starts"
+        raise Damage.found(where, "a start for each answer", numbers)
     pairs = zip(texts, starts, strict=True)
     return [{"text": text, "answer_start": start} for text, start in pairs]
 
@@ -340,12 +318,5 @@ def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
 def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
     value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise _type_error(where, f"{key!r}, as in SQuAD's JSON,", value)
+        raise Damage.found(where, f"{key!r} as in SQuAD's JSON", quote(value), "kind")
     return value
-
-
-def _type_error(where: str, expected: str, value: Any) -> Damage:
-    return Damage(
-        f"{where}: expected {expected} but found {quote(value)}; mend the file, or change "
-        "data.format.kind"
-    )

@@ -260,21 +260,13 @@ def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) 
     """Raise Damage if a line has no word and tag."""
     text = quote(("\t" if layout.tabs else " ").join(cells))
     if len(cells) != width:
-        raise Damage(
-            f"{where}: expected {width} columns, a word and its tag among them, found "
-            f"{len(cells)}: {text}; words and tags must be as many, so mend the line, or change "
-            "data.format.separator, word or tag"
-        )
+        expected = f"{width} columns, a word and its tag among them"
+        raise Damage.found(where, expected, f"{len(cells)}: {text}", "separator, word or tag")
     if layout.numbered and not cells[0].isdecimal():
-        raise Damage(
-            f"{where}: expected a word's number in the first column of CoNLL-U, found "
-            f"{quote(cells[0])}; mend the line, or use data.format.kind: conll"
-        )
+        expected = "a word's number in the first column of CoNLL-U"
+        raise Damage.found(where, expected, quote(cells[0]), "kind to conll")
     if not cells[layout.word] or not cells[layout.tag]:
-        raise Damage(
-            f"{where}: expected a word and its tag, found {text}; mend the line, or change "
-            "data.format.word or tag"
-        )
+        raise Damage.found(where, "a word and its tag", text, "word or tag")
 
 
 _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
@@ -326,15 +318,11 @@ class TokensFormat(_JsonTags):
             with self.skip_damage(counts, row["columns.words"]):
                 where, given, tags = f"{file.uri}:{line}", row["columns.words"], row["columns.tags"]
                 if not isinstance(given, list) or not isinstance(tags, list) or not given:
-                    raise Damage(
-                        f"{where}: expected lists of words and tags, found {quote(given)} and "
-                        f"{quote(tags)}; mend the line, or change data.format.columns"
-                    )
+                    both = f"{quote(given)} and {quote(tags)}"
+                    raise Damage.found(where, "lists of words and tags", both, "columns")
                 if len(given) != len(tags):
-                    raise Damage(
-                        f"{where}: expected a tag for each word, found {len(given)} words and "
-                        f"{len(tags)} tags; mend the line"
-                    )
+                    numbers = f"{len(given)} words and {len(tags)} tags"
+                    raise Damage.found(where, "a tag for each word", numbers)
                 rows.append(
                     Tagged(
                         f"{file.name}:{line}",
@@ -388,19 +376,14 @@ class MarksFormat(_JsonTags):
                 marks = sorted(self._marks(row["columns.marks"], text, where))
                 for (_, end, _), (start, _, label) in itertools.pairwise(marks):
                     if start < end:
-                        raise Damage(
-                            f"{where}: expected marks beside each other, found {quote(label)} from "
-                            f"character {start} inside of another that ends at {end}; leave one "
-                            "out"
-                        )
+                        inside = f"{quote(label)} from character {start} inside of one to {end}"
+                        raise Damage.found(where, "marks beside each other", inside)
                 yield _cut(f"{file.name}:{line}", text, marks)
 
     def _marks(self, marks: Any, text: str, where: str) -> Iterator[tuple[int, int, str]]:
         if not isinstance(marks, list | None):
-            raise Damage(
-                f"{where}: expected a list of marks, as [start, end, label], found {quote(marks)}; "
-                "mend the line, or change data.format.columns.marks"
-            )
+            expected = "a list of marks, as [start, end, label]"
+            raise Damage.found(where, expected, quote(marks), "columns.marks")
         for mark in marks or []:
             fields, keys = require_object(mark, where), self.columns
             start, end, label = (
@@ -411,19 +394,16 @@ class MarksFormat(_JsonTags):
                 label = label[0]
             are_places = isinstance(start, int) and isinstance(end, int)
             if not are_places or not 0 <= start < end <= len(text):
-                raise Damage(
-                    f"{where}: expected a mark within the {len(text)} characters of the text, "
-                    f"found {quote(start)} to {quote(end)}; mend it, or change "
-                    "data.format.columns"
-                )
+                expected = f"a mark within the {len(text)} characters of the text"
+                raise Damage.found(where, expected, f"{quote(start)} to {quote(end)}", "columns")
             stated = fields.get(keys.marked or "")
             # Label Studio writes a backslash and an n for a line break.
             if isinstance(stated, str) and _join_lines(text[start:end]) != _join_lines(stated):
-                raise Damage(
-                    f"{where}: expected the marked text {quote(stated)} at {start} to {end}, found "
-                    f"{quote(text[start:end])}; places count code points, not UTF-16 units as in a "
-                    "browser; mend it, or change data.format.columns"
+                expected = (
+                    f"the marked text {quote(stated)} at {start} to {end} (in code points, not "
+                    "UTF-16 units as in a browser)"
                 )
+                raise Damage.found(where, expected, quote(text[start:end]), "columns")
             yield start, end, label_name(str(label), self.labels, where)
 
 

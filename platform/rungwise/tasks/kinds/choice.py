@@ -22,7 +22,6 @@ from rungwise.tasks.kinds.examples import ChoiceExample, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
 from rungwise.tasks.kinds.kind import (
     Calibration,
-    Decision,
     Outputs,
     Prediction,
     Record,
@@ -30,7 +29,6 @@ from rungwise.tasks.kinds.kind import (
     Stand,
     TaskKind,
     commonest,
-    decide_best,
 )
 from rungwise.tasks.kinds.rivals import Rival, option_rival
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means
@@ -112,9 +110,6 @@ class Choice(TaskKind):
 
     def split_logits(self, logits: Tensor, items: Sequence[Item]) -> list[Tensor]:
         return [row[: len(item.rows)] for row, item in zip(logits, items, strict=True)]
-
-    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
-        return decide_best(row)
 
     def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
         return row["options"][answer]

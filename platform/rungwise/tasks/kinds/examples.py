@@ -10,10 +10,22 @@ from typing import Any, ClassVar, Self, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer.mask_units import find_blanks
+
+
+class Damage(DataError):
+    """One example cannot be used; others can."""
+
+    @classmethod
+    def found(cls, where: str, expected: str, found: str, keys: str = "") -> "Damage":
+        """Say what was expected and found, and which `keys` of data.format may be wrong."""
+        change = f", or change data.format.{keys}" if keys else ""
+        return cls(f"{where}: expected {expected}, found {found}; mend it{change}")
+
 
 Kind = str  # the name of a kind, a key of KINDS (tasks/interface.py)
 SPLITS = ("train", "validation", "test")
@@ -166,6 +178,16 @@ class ChoiceExample(_Inputs):
 
 
 Example = Text | Tagged | Question | ChoiceExample
+
+
+def check_encodable(text: str, where: str, what: str) -> str:
+    """Return a text; raise Damage for what JSON can hold, but not UTF-8 and so the tokenizers."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        found = f"half of a character (a lone surrogate): {text!a:.80}"
+        raise Damage(f"{where}: {what} holds {found}; mend it") from None
+    return text
 
 
 def join_parts(example: Example) -> str:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.kinds.examples import Example, TaskInfo
+from rungwise.tasks.kinds.examples import Example, TaskInfo, Text, check_encodable
 from rungwise.tasks.kinds.items import Frame, Item, Pairs, Pooling
 from rungwise.tasks.kinds.rivals import Rival
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric
@@ -106,23 +106,13 @@ class Record:
                 f"{self.where}: {name} is {problem}; this model needs {', '.join(self.columns)}, "
                 f"found {', '.join(map(str, self.values)) or 'nothing'}"
             )
-        return self._encodable(value, name)
+        return check_encodable(value, self.where, name)
 
     def texts(self, name: str, values: Iterable[Any]) -> tuple[str, ...]:
         texts = tuple(values)
         if odd := [each for each in texts if not isinstance(each, str)]:
             raise DataError(f"{self.where}: {name} must be texts, found {odd[0]!r}")
-        return tuple(self._encodable(each, name) for each in texts)
-
-    def _encodable(self, text: str, name: str) -> str:
-        # JSON can hold what UTF-8 and so the tokenizers cannot.
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise DataError(
-                f"{self.where}: {name} holds half of a character (a lone surrogate): {text!a:.80}"
-            ) from None
-        return text
+        return tuple(check_encodable(each, self.where, name) for each in texts)
 
 
 class TaskKind(ABC):
@@ -308,8 +298,11 @@ class TaskKind(ABC):
         return float(row["gold"] == row["prediction"])
 
     def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
-        """Return the decisions with a confidence; [] for a kind without probabilities."""
-        return []
+        """Return the decisions with a confidence; [] for a kind without probabilities. By default
+        there is one, with the highest of them."""
+        if (shares := row.get("probabilities")) is None:
+            return []
+        return [Decision(str(row["gold"]), str(row["prediction"]), max(shares))]
 
     def class_items(self, answer: Any) -> set[tuple[Any, ...]] | None:
         """Return the spans of an answer, each with its class first; None where decisions score the
@@ -329,9 +322,20 @@ class TaskKind(ABC):
         return self._numbers[label]
 
 
-def decide_best(row: Mapping[str, Any]) -> list[Decision]:
-    """Return the one decision of a row, with the highest of its probabilities."""
-    return [Decision(str(row["gold"]), str(row["prediction"]), max(row["probabilities"]))]
+class TextKind(TaskKind):
+    """A kind whose example is a text or a pair of texts."""
+
+    def __init__(self, info: TaskInfo, reading: Reading | None = None) -> None:
+        super().__init__(info, reading)
+        self.columns = ("text", "second") if info.pair else ("text",)
+        self.is_one_text = not info.pair
+
+    @property
+    def marks(self) -> int:
+        return 3 if self.info.pair else 2
+
+    def parse(self, record: Record) -> Text:
+        return Text(record.where, *(record.text(name) for name in self.columns))
 
 
 def commonest(values: Iterable[Any] | Counter[str]) -> Any:

@@ -1,16 +1,18 @@
-"""Kinds that predict a label or a number for a text or a pair of texts, and their base.
+"""Kinds that predict a label, labels or a number for a text or a pair of texts, and their base.
 
 A text that is too long is cut at its end, or read in windows, each an item with the target of its
 example; the logits of an example are their mean, the logarithmic opinion pool (Genest & Zidek
 1986). Macro F1 averages over the classes that occur in the targets or the predictions, as
 scikit-learn does. Spearman's correlation is Pearson's of ranks, computed once on the whole set.
+
+Shapes: N examples, C labels.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,15 +38,19 @@ from rungwise.tasks.kinds.kind import (
     Decision,
     Outputs,
     Prediction,
-    Reading,
-    Record,
     Rules,
     Stand,
-    TaskKind,
+    TextKind,
     commonest,
-    decide_best,
 )
-from rungwise.tasks.kinds.rivals import LOGISTIC, Rival, fit_classes, fit_numbers, text_rivals
+from rungwise.tasks.kinds.rivals import (
+    LOGISTIC,
+    Rival,
+    fit_classes,
+    fit_labels,
+    fit_numbers,
+    text_rivals,
+)
 from rungwise.tasks.scoring.metrics import (
     Numbers,
     Predictions,
@@ -62,22 +68,6 @@ if TYPE_CHECKING:
     from rungwise.tasks.kinds.heads import TaskHead
 
 _Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
-
-
-class TextKind(TaskKind):
-    """A kind whose example is a text or a pair of texts."""
-
-    def __init__(self, info: TaskInfo, reading: Reading | None = None) -> None:
-        super().__init__(info, reading)
-        self.columns = ("text", "second") if info.pair else ("text",)
-        self.is_one_text = not info.pair
-
-    @property
-    def marks(self) -> int:
-        return 3 if self.info.pair else 2
-
-    def parse(self, record: Record) -> Text:
-        return Text(record.where, *(record.text(name) for name in self.columns))
 
 
 class SentenceKind(TextKind):
@@ -196,9 +186,10 @@ def _counts(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) 
     return np.concatenate([predicted * gold, predicted, gold], axis=1)
 
 
-def _accuracy(totals: Numbers) -> Numbers:
-    right, _, gold = thirds(totals)
-    return ratio(right.sum(-1), gold.sum(-1))
+def _micro_f1(totals: Numbers) -> Numbers:
+    """The accuracy, where each example has one label and one is predicted."""
+    right, predicted, gold = thirds(totals)
+    return ratio(2 * right.sum(-1), (predicted + gold).sum(-1))
 
 
 def _macro_f1(totals: Numbers) -> Numbers:
@@ -224,7 +215,7 @@ class Classification(SentenceKind):
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "one of {labels} labels for {input}"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
-        "accuracy": TaskMetric(_counts, _accuracy),
+        "accuracy": TaskMetric(_counts, _micro_f1),
         "macro_f1": TaskMetric(_counts, _macro_f1),
         "f1": TaskMetric(_counts, lambda totals: f1_scores(totals)[..., 1]),
         "matthews": TaskMetric(_counts, _matthews),
@@ -252,9 +243,6 @@ class Classification(SentenceKind):
 
     def probabilities(self, outputs: Outputs) -> list[list[float]]:
         return [scipy.special.softmax(logits).tolist() for logits in mean_logits(outputs)]
-
-    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
-        return decide_best(row)
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
         label = commonest(example.target for example in train)
@@ -349,3 +337,132 @@ class Regression(SentenceKind):
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
         score = float(np.mean([example.number for example in train]))
         return {"mean": [{"score": score}] * len(test)}
+
+
+THRESHOLD = "label_threshold"
+_THRESHOLDS = np.arange(1, 100) / 100
+
+
+def _indicators(labels: Iterable[Any], info: TaskInfo) -> NDArray[np.bool_]:
+    """Return which of the task's labels each example has, (N, C), from collections of names."""
+    return np.array([[name in each for name in info.labels] for each in labels], bool)
+
+
+def _sums(predicted_NC: NDArray[np.bool_], gold_NC: NDArray[np.bool_]) -> Numbers:
+    """Whether all labels are right, and 1; for each label: predicted correctly, predicted, is a
+    target. (N, 2 + 3C)."""
+    exact_N2 = means((predicted_NC == gold_NC).all(axis=1))
+    of_labels = (predicted_NC & gold_NC, predicted_NC, gold_NC)
+    return np.concatenate([exact_N2, *of_labels], axis=1, dtype=np.float64)
+
+
+def _count_labels(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
+    predicted_NC = _indicators([prediction["labels"] for prediction in predictions], info)
+    return _sums(predicted_NC, _indicators([example.target for example in examples], info))
+
+
+class Multilabel(SentenceKind):
+    """Predicts {"labels", "probabilities"}: labels in alphabetical order, probabilities of all
+    labels in the order of the task.
+
+    Labels with a probability above a threshold are taken. One threshold serves all labels and is
+    chosen on the validation split: the best one for F1 is half of the highest possible F1, so never
+    above 0.5 (Lipton et al. 2014, arXiv:1402.1892). Micro F1 counts each decision on a label once,
+    so that rare labels do not dominate; macro F1 averages over all labels."""
+
+    name = "multilabel"
+    answer = "labels"
+    labelled = real_targets = True
+    confuses_labels = False
+    finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
+    words = "which of {labels} labels {input} has"
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "micro_f1": TaskMetric(_count_labels, lambda totals: _micro_f1(totals[..., 2:])),
+        "macro_f1": TaskMetric(_count_labels, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),
+        "exact_match": TaskMetric(_count_labels, mean),
+    }
+
+    def target(self, example: Text) -> tuple[int, ...]:
+        names = example.target if isinstance(example.target, tuple) else (example.target,)
+        for name in names:
+            self.label_number(name, example.where)
+        return tuple(int(label in names) for label in self.info.labels)
+
+    @staticmethod
+    def loss_sums(
+        logits: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, int]:
+        """Return the sum of the binary cross entropies, each averaged over the labels."""
+        from torch.nn import functional
+
+        each_BC = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        if weights is not None:
+            each_BC = each_BC * weights.gather(0, targets.long())
+        return each_BC.mean(dim=1).sum(), len(targets)
+
+    @staticmethod
+    def count_classes(targets_N: Tensor, num_classes: int) -> Tensor:
+        """Count the absence and the presence of each label, (2, C)."""
+        import torch
+
+        present_C = targets_N.sum(dim=0)
+        return torch.stack((len(targets_N) - present_C, present_C))
+
+    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+        return [
+            Decision(str(label in row["gold"]), str(present), p if present else 1 - p)
+            for label, p in zip(self.info.labels, row["probabilities"], strict=True)
+            for present in [label in row["prediction"]]
+        ]
+
+    def class_items(self, answer: Any) -> set[tuple[Any, ...]]:
+        return set(zip(answer))
+
+    def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
+        return ", ".join(answer) or "no label"
+
+    def rivals(self) -> Sequence[Rival]:
+        return text_rivals(self.target, fit_labels, LOGISTIC)
+
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
+        threshold = calibration.get(THRESHOLD, 0.5)
+        labels = self.info.labels
+        return [
+            {
+                "labels": sorted(
+                    label for label, p in zip(labels, shares, strict=True) if p > threshold
+                ),
+                "probabilities": shares,
+            }
+            for shares in self.probabilities(outputs)
+        ]
+
+    def probabilities(self, outputs: Outputs) -> list[list[float]]:
+        return [scipy.special.expit(logits).tolist() for logits in mean_logits(outputs)]
+
+    def calibrate(self, outputs: Outputs) -> dict[str, float]:
+        """Choose the threshold, in hundredths, with the best metric of the task on these examples;
+        of equally good ones, the nearest to 0.5."""
+        share_NC = np.array(self.probabilities(outputs))
+        gold_NC = _indicators([example.target for example in outputs.examples], self.info)
+        totals = [_sums(share_NC > t, gold_NC).sum(axis=0) for t in _THRESHOLDS]
+        scores = self.value(np.stack(totals))
+        ranks = range(len(_THRESHOLDS))
+        best = max(ranks, key=lambda n: (scores[n], -abs(_THRESHOLDS[n] - 0.5)))
+        return {THRESHOLD: float(_THRESHOLDS[best])}
+
+    def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
+        """Give every text no label, the commonest set of labels, all labels, or so many of the
+        commonest that micro F1 is the highest on the training split."""
+        info = self.info
+        gold_NC = _indicators([example.target for example in train], info)
+        order_C = np.argsort(-gold_NC.sum(axis=0), kind="stable")
+        right_C = gold_NC.sum(axis=0)[order_C].cumsum()  # if each text gets the first 1, 2, ...
+        f1_C = 2 * right_C / (len(train) * np.arange(1, len(right_C) + 1) + gold_NC.sum())
+        rules = {
+            "no_label": (),
+            "majority": commonest(example.target for example in train),
+            "most_frequent": [info.labels[place] for place in order_C[: f1_C.argmax() + 1]],
+            "every_label": info.labels,
+        }
+        return {name: [{"labels": labels}] * len(test) for name, labels in rules.items()}

@@ -18,6 +18,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
@@ -177,16 +178,5 @@ def _f1(gold: str, predicted: str, chinese: bool) -> float:
         return float(expected == words)
     shared = (Counter(expected) & Counter(words)).total()
     if chinese:
-        shared = _longest_common_run(expected, words)
+        shared = SequenceMatcher(None, expected, words, autojunk=False).find_longest_match().size
     return 2 * shared / (len(expected) + len(words))
-
-
-def _longest_common_run(first: Sequence[str], second: Sequence[str]) -> int:
-    longest = 0
-    lengths = [0] * (len(second) + 1)  # of the common substring that ends before each position
-    for word in first:
-        lengths = [0] + [
-            lengths[place] + 1 if word == other else 0 for place, other in enumerate(second)
-        ]
-        longest = max(longest, *lengths)
-    return longest

@@ -1,28 +1,34 @@
-"""The place of the answer to a question in a context, or no answer, as in SQuAD.
+"""Kinds whose answer is a text: a place in a context, as in SQuAD, or a text that is written.
 
     start  question  between  tokens of the context in this window  end
+    start  source    between  target                                end
 
-Windows follow google-research/bert, run_squad.py, but a question takes at most half of the row, and
-a window begins at most half a window after the previous one. The score of a span is the sum of its
-start and end logits; the best over all windows wins. No answer, with the score of the row's first
-token, the lowest over the windows, wins by more than a threshold chosen on the validation split
-(Devlin et al. 2019, section 4.3).
+Windows over a context follow google-research/bert, run_squad.py, but a question takes at most half
+of the row, and a window begins at most half a window after the previous one. The score of a span is
+the sum of its start and end logits; the best over all windows wins. No answer, with the score of
+the row's first token, the lowest over the windows, wins by more than a threshold chosen on the
+validation split (Devlin et al. 2019, section 4.3).
+
+One Transformer reads a source and writes the target (Khandelwal et al. 2019, arXiv:1905.08836):
+only the tokens of the target, and the end after it, have a loss. Each text has its own room in a
+row, so that a source is cut in the same way whether or not its target is known.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
-from rungwise.tasks.kinds.items import WORD, Frame, Item, cuts, locate, token_ids, windows
+from rungwise.core.errors import ConfigError
+from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo, Text
+from rungwise.tasks.kinds.items import WORD, Frame, Item, Row, cuts, locate, token_ids, windows
 from rungwise.tasks.kinds.kind import (
     Calibration,
     Outputs,
@@ -31,9 +37,12 @@ from rungwise.tasks.kinds.kind import (
     Rules,
     Stand,
     TaskKind,
+    TextKind,
+    commonest,
 )
-from rungwise.tasks.scoring import metrics as squad_rules
-from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, ratio
+from rungwise.tasks.scoring import metrics
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means, ratio
+from rungwise.tokenizer import CLEAN_UP
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +58,7 @@ _SENTENCE = re.compile(r".*?(?:[.!?](?=\s)|[。！？]|$)", re.DOTALL)  # noqa: 
 def _answer_scores(predictions: Predictions, examples: Sequence[Question]) -> Numbers:
     """Exact match and F1 of each answer, (N, 2)."""
     pairs = zip(predictions, examples, strict=True)
-    scores = [squad_rules.score_answer(p["text"], example) for p, example in pairs]
+    scores = [metrics.score_answer(p["text"], example) for p, example in pairs]
     return np.array(scores, np.float64).reshape(-1, 2)
 
 
@@ -142,7 +151,7 @@ class Span(TaskKind):
     def example_score(self, row: Mapping[str, Any]) -> float:
         answers = tuple(Answer(text, 0) for text in row["gold"])
         question = Question("", "", row["question"], row["context"], answers)
-        return squad_rules.score_answer(row["prediction"], question)[1]
+        return metrics.score_answer(row["prediction"], question)[1]
 
     def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
         answers = [answer] if isinstance(answer, str) else answer
@@ -240,3 +249,122 @@ class Span(TaskKind):
 def _first_words(context: str, words: int) -> str:
     matches = list(WORD.finditer(context))[:words]
     return context[matches[0].start() : matches[-1].end()] if matches else ""
+
+
+def _pairs(predictions: Predictions, examples: Sequence[Text]) -> list[tuple[str, str]]:
+    # A model writes clean text only, so the target is cleaned up too.
+    clean = CLEAN_UP.normalize_str
+    return [
+        (clean(p["text"]), clean(str(e.target))) for p, e in zip(predictions, examples, strict=True)
+    ]
+
+
+def _count_runs(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
+    return np.array([metrics.counts(*pair) for pair in _pairs(predictions, examples)], np.float64)
+
+
+def _count_exact(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
+    return means([metrics.is_same_text(*pair) for pair in _pairs(predictions, examples)])
+
+
+class Generation(TextKind):
+    """Predicts {"text"}."""
+
+    name = "generation"
+    answer = "text"
+    writes = target_per_place = True
+    words = "a text to write for another text"
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "chrf": TaskMetric(_count_runs, metrics.value),
+        "exact_match": TaskMetric(_count_exact, mean),
+    }
+
+    @property
+    def longest_answer(self) -> int:
+        """The most tokens of a target, without the end: at most half of a row."""
+        return _longest_target(self.reading.sequence_length, self.reading.max_answer_tokens)
+
+    def check_reading(self) -> None:
+        if not self.longest_answer:
+            raise ConfigError(
+                f"finetune.sequence_length is {self.reading.sequence_length}, which leaves no room "
+                "to write beside three marks and a source; choose 5 or more"
+            )
+
+    def build_head(self, stand: Stand) -> TaskHead:
+        from rungwise.tasks.kinds.heads import TokenHead
+
+        return TokenHead(stand.width, stand.num_tokens, stand.dropout)
+
+    def read_logits(
+        self, logits: Tensor, items: Sequence[Item], compute: Callable[[Sequence[Item]], Tensor]
+    ) -> list[NDArray[Any]]:
+        """Write the likeliest ids after each source, up to the end mark (greedy decoding).
+
+        Each step reads the whole row again; texts are short enough to need no cache.
+        """
+        texts: list[list[int]] = [[] for _ in items]
+        ends = [item.rows[0].ids[-1] for item in items]
+        unended = list(range(len(items)))
+        for _ in range(self.longest_answer):
+            unknown = []
+            for n in unended:
+                row, text = items[n].rows[0], texts[n]
+                ids = (*row.ids[: row.second], *text)
+                segments = (*row.segments[: row.second], *[1] * len(text))
+                row = Row(ids, segments, row.second)
+                unknown.append(Item((row,), n, places=(len(ids) - 1,)))
+            for n, token in zip(unended, compute(unknown).argmax(dim=1).tolist(), strict=True):
+                texts[n].append(token)
+            unended = [n for n in unended if texts[n][-1] != ends[n]]
+            if not unended:
+                break
+        whole = zip(texts, ends, strict=True)
+        return [np.array([t for t in text if t != end], np.int64) for text, end in whole]
+
+    def example_score(self, row: Mapping[str, Any]) -> float:
+        return float(metrics.is_same_text(row["prediction"], row["gold"]))
+
+    def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
+        """Encode each example as an item of one row. Both texts are cut at their ends; a cut target
+        does not train the end."""
+        longest = _longest_target(frame.sequence_length, self.reading.max_answer_tokens)
+        room = frame.sequence_length - 3 - longest
+        texts = [str(example.target or "") for example in examples]
+        sources = token_ids(tokenizer, [example.text for example in examples])
+        targets = token_ids(tokenizer, texts)
+        items = []
+        for index, example in enumerate(examples):
+            source, target = sources[index], targets[index]
+            row = frame.two(source[:room], target[:longest])
+            end = len(row.ids) - (len(target) > longest)
+            cut = cuts(
+                (example.text, source, 0, min(room, len(source))),
+                (texts[index], target, 0, min(longest, len(target))),
+            )
+            side = max(len(source), len(target))
+            needs = side + min(side, self.reading.max_answer_tokens) + 3
+            if len(target) > self.reading.max_answer_tokens:
+                needs = math.inf
+            item = Item((row,), index, needs=needs, cut=cut)
+            if example.target is not None:
+                places = tuple(range(row.second - 1, end - 1))
+                item = replace(item, target=row.ids[row.second : end], places=places)
+            items.append(item)
+        return items
+
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
+        assert outputs.tokenizer is not None, "tokens are spelled by their tokenizer"
+        # The tokenizer does not know the marks that fine-tuning adds and leaves them out.
+        return [{"text": outputs.tokenizer.decode(ids.tolist())} for ids in outputs.arrays]
+
+    def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
+        target = commonest(example.target for example in train)
+        return {
+            "majority": [{"text": target}] * len(test),
+            "copy": [{"text": example.text} for example in test],
+        }
+
+
+def _longest_target(sequence_length: int, max_answer_tokens: int) -> int:
+    return min(max_answer_tokens, (sequence_length - 3) // 2)
