@@ -25,7 +25,7 @@ from rungwise.instances.kind import (
     check_shares,
     count_unused_tokens,
 )
-from rungwise.instances.masking import MaskingConfig, Vocabulary, expected_predictions, mask
+from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, expected_predictions, mask
 from rungwise.instances.shards import PaddedRows, Shard, pad_rows
 from rungwise.tokenizer.mask_units import MaskUnitsConfig
 from rungwise.tokenizer.token_stage import TokensConfig
@@ -125,14 +125,9 @@ class MaskedKind(Kind):
         masking = self.masking
         candidates, selected = counts["candidates"], counts["selected"]
         tokens_a_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
+        rate = counts["expected"] / max(candidates, 1)
         masked = [
-            (
-                "tokens selected",
-                selected,
-                candidates,
-                counts["expected"] / max(candidates, 1),
-                0.003,
-            ),
+            ("tokens selected", selected, candidates, rate, 0.003),
             ("selected made [MASK]", counts["to_mask"], selected, masking.mask_share, 0.01),
             ("selected made random", counts["to_random"], selected, masking.random_share, 0.01),
         ]
@@ -186,16 +181,7 @@ class MaskedKind(Kind):
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
     ) -> MaskedBatch[NDArray[Any]]:
         """Mask the rows for these epochs (B,), or for epoch 0 if masking is static."""
-        masked = mask(
-            rows.ids.astype(np.int64),
-            rows.lengths,
-            rows.unit_starts,
-            rows.instances,
-            epochs,
-            seed,
-            vocabulary,
-            self.masking,
-        )
+        masked = self._mask(rows, epochs, seed, vocabulary)
         column = np.arange(rows.ids.shape[1])[None, :]
         real = column < rows.lengths[:, None]
         segments = np.zeros(rows.ids.shape, dtype=np.int64)
@@ -281,6 +267,14 @@ class MaskedKind(Kind):
         end = length - sum(segments[:length]) - 1  # the [SEP] behind A
         return WholeRow(ids, segments, length, end, hides=True)
 
+    def _mask(
+        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+    ) -> Masked:
+        ids, numbers = rows.ids.astype(np.int64), rows.instances
+        return mask(
+            ids, rows.lengths, rows.unit_starts, numbers, epochs, seed, vocabulary, self.masking
+        )
+
     def _count_masks(self, shard: Shard, facts: Facts) -> dict[str, int]:
         """Draw the masks of epoch 0, and count what became of which tokens. Rows are numbered from
         a place of the shard's own: small shards that shared draws would share their luck too."""
@@ -294,17 +288,8 @@ class MaskedKind(Kind):
         first_number = document_hash(facts.name) >> 2
         for begin in range(0, len(sample), _ROWS_AT_ONCE):
             local = sample[begin : begin + _ROWS_AT_ONCE]
-            rows = pad_rows(shard, local, local, self.length, vocabulary.pad)
-            masked = mask(
-                rows.ids.astype(np.int64),
-                rows.lengths,
-                rows.unit_starts,
-                first_number + local,
-                np.zeros_like(local),
-                facts.seed,
-                vocabulary,
-                self.masking,
-            )
+            rows = pad_rows(shard, local, first_number + local, self.length, vocabulary.pad)
+            masked = self._mask(rows, np.zeros_like(local), facts.seed, vocabulary)
             real = masked.weights > 0
             now = np.take_along_axis(masked.ids, masked.positions, axis=1)[real]
             before = masked.targets[real]
