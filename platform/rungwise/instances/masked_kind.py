@@ -207,21 +207,6 @@ class MaskedKind(Kind):
             positions,
         )
 
-    def random_batch(self, B: int, vocab_size: int) -> MaskedBatch[Any]:
-        import torch
-
-        ids_BT = torch.randint(vocab_size, (B, self.length))
-        M = max(1, round(self.masked_per_row))
-        return MaskedBatch(
-            ids=ids_BT,
-            segments=torch.zeros_like(ids_BT),
-            lengths=None,
-            masked_positions=torch.arange(M).expand(B, M),
-            masked_ids=ids_BT[:, :M],
-            masked_weights=torch.ones(B, M),
-            label=torch.ones(B, dtype=torch.int64),
-        )
-
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         real, length = batch.masked_weights[row] > 0, int(batch.lengths[row])
         positions, originals = batch.masked_positions[row][real], batch.masked_ids[row][real]

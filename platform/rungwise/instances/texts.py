@@ -114,12 +114,6 @@ class DocumentRowsConfig(TextsKind):  # for sequence auto-encoders (Dai & Le 201
         real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
         return DocumentRows(np.where(real, rows.ids, 0).astype(np.int64), rows.lengths)
 
-    def random_batch(self, B: int, vocab_size: int) -> DocumentRows[Any]:
-        import torch
-
-        shape = (B, self.longest)
-        return DocumentRows(torch.randint(vocab_size, shape), torch.full((B,), self.longest))
-
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         ids = batch.ids[row, : int(batch.lengths[row])].tolist()
         return ShownRow(
@@ -177,12 +171,6 @@ class TextPairsKind(TextsKind):
         ids[row, second, column - second * first[row]] = rows.ids[row, column]
         return TextPairs(ids, np.stack([first, rows.lengths - first], axis=1))
 
-    def random_batch(self, B: int, vocab_size: int) -> TextPairs[Any]:
-        import torch
-
-        ids = torch.randint(vocab_size, (B, 2, self.sentence_length))
-        return TextPairs(ids, torch.full((B, 2), self.sentence_length))
-
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         first, second = batch.lengths[row].tolist()
         pieces = [
@@ -237,12 +225,6 @@ class LabelledPairsConfig(TextPairsKind):
     ) -> LabelledPairs[NDArray[Any]]:
         pairs = super().batch(rows, epochs, seed, vocabulary)
         return LabelledPairs(pairs.ids, pairs.lengths, rows.columns["label"].astype(np.int64))
-
-    def random_batch(self, B: int, vocab_size: int) -> LabelledPairs[Any]:
-        import torch
-
-        pairs = super().random_batch(B, vocab_size)
-        return LabelledPairs(pairs.ids, pairs.lengths, torch.arange(B) % 2)
 
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         first, second = batch.lengths[row].tolist()
