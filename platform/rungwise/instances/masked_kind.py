@@ -40,6 +40,7 @@ _LABELS = {"is_next": "share of IsNext pairs", "in_order": "share of pairs in or
 class MaskedKind(Kind):
     """The keys of every masked kind."""
 
+    segments: ClassVar[int] = 2  # of each text of a row
     # The relation of A and B in words, for labels 0 and 1.
     answers: ClassVar[tuple[str, str] | None] = None
 
@@ -82,11 +83,6 @@ class MaskedKind(Kind):
     def identity(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"mask_units"})
 
-    @property
-    def segments(self) -> int | None:
-        """The segments of a row; None for any number of `[CLS] A [SEP]`."""
-        return 2
-
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         """Check frame, masks and labels of a shard. The counts are those of `check_rows`, the sums
         of labels, `too_small_to_say` (0 or 1), and those of the masks drawn."""
@@ -94,12 +90,12 @@ class MaskedKind(Kind):
         rows = len(shard)
         first, last = shard.offsets[:-1], shard.offsets[1:] - 1
         texts = rows
-        if self.segments is None:
+        if self.holds_several_texts:
             opens, closes = shard.ids[1:] == cls_id, shard.ids[:-1] == sep_id
             apart = int((opens != closes).sum())
             check_bound(facts.name, "[SEP] and [CLS] that are not neighbours", apart, "exactly", 0)
             texts = 1 + int(opens.sum())
-        symbols = {cls_id: texts, sep_id: (self.segments or 1) * texts}
+        symbols = {cls_id: texts, sep_id: self.segments * texts}
         counts = check_rows(shard, facts, self.length, symbols)
         begin = int((shard.ids[first] == cls_id).sum())
         check_bound(facts.name, "instances that begin with [CLS]", begin, "exactly", rows)
@@ -124,20 +120,18 @@ class MaskedKind(Kind):
         """The shares that the counts of a shard, or their sums over all shards, must keep."""
         masking = self.masking
         candidates, selected = counts["candidates"], counts["selected"]
-        tokens_a_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
+        to_mask, to_random, rows = counts["to_mask"], counts["to_random"], counts["instances"]
+        a_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
         rate = counts["expected"] / max(candidates, 1)
-        masked = [
-            ("tokens selected", selected, candidates, rate, 0.003),
-            ("selected made [MASK]", counts["to_mask"], selected, masking.mask_share, 0.01),
-            ("selected made random", counts["to_random"], selected, masking.random_share, 0.01),
-        ]
+        made = "share of selected made"
         return [
-            *(
-                ContractShare(f"share of {what}", count, total, share, bound, tokens_a_draw)
-                for what, count, total, share, bound in masked
+            ContractShare("share of tokens selected", selected, candidates, rate, 0.003, a_draw),
+            ContractShare(f"{made} [MASK]", to_mask, selected, masking.mask_share, 0.01, a_draw),
+            ContractShare(
+                f"{made} random", to_random, selected, masking.random_share, 0.01, a_draw
             ),
             *(
-                ContractShare(figure, counts[label], counts["instances"], 0.5, 0.01)
+                ContractShare(figure, counts[label], rows, 0.5, 0.01)
                 for label, figure in _LABELS.items()
                 if label in counts
             ),
@@ -173,10 +167,6 @@ class MaskedKind(Kind):
             text += f"  too few instances to check the {', the '.join(too_small)}"
         return text
 
-    def opens_text(self, vocabulary: Vocabulary) -> int | None:
-        """The token that begins each text of a packed row; None if a row is one text."""
-        return None
-
     def batch(
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
     ) -> MaskedBatch[NDArray[Any]]:
@@ -190,8 +180,8 @@ class MaskedKind(Kind):
             segments = (in_b & real).astype(np.int64)
         label = rows.columns.get("is_next", rows.columns.get("in_order"))
         document = positions = None
-        if (opens_text := self.opens_text(vocabulary)) is not None:
-            opens = (rows.ids == opens_text) & real
+        if self.holds_several_texts:
+            opens = (rows.ids == vocabulary.special.cls) & real
             document = np.cumsum(opens, axis=1) * real
             begins = np.where(opens | (column == rows.lengths[:, None]), column, 0)
             positions = column - np.maximum.accumulate(begins, axis=1)

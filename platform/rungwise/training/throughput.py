@@ -385,12 +385,21 @@ class StepMetrics:
                 note(f"step {step} is skipped, its gradient is not finite")
                 continue
             newest["loss"] = loss = self._metrics(row)["loss"]
-            if is_spike(loss, self._peers(step), self._settings.spike_factor):
+            peers, factor = self._peers(step), self._settings.spike_factor
+            if len(peers) >= ENOUGH and loss > factor * statistics.median(peers):
                 progress.spikes.append(step)
                 note(f"the loss of step {step} stands out: {loss:.3f}")
             progress.recent.append(loss)
             del progress.recent[:-WINDOW]
-        check_skipped(progress.skipped, self._settings.max_skipped_steps)
+        skipped, most = progress.skipped, self._settings.max_skipped_steps
+        if len(skipped) > most:
+            last = ", ".join(str(step) for step in skipped[-5:])
+            raise UserError(
+                f"the loss is not finite at step {skipped[-1]}; lower "
+                "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction "
+                f"(skipped {format_count(len(skipped), 'step')}, the last {last}; "
+                f"pretrain.max_skipped_steps is {most})"
+            )
         return newest
 
     def _peers(self, step: int) -> Sequence[float]:
@@ -422,19 +431,3 @@ class StepMetrics:
     def _metrics(self, row: list[float]) -> dict[str, float]:
         sums_3P = torch.tensor(row[:-_FLAGS], dtype=torch.float64).view(3, -1)
         return LossSum.unpacked(sums_3P, self._parts).metrics()
-
-
-def is_spike(loss: float, recent: Sequence[float], factor: float) -> bool:
-    return len(recent) >= ENOUGH and loss > factor * statistics.median(recent)
-
-
-def check_skipped(skipped: Sequence[int], most: int) -> None:
-    """Raise UserError if more than `most` steps had to be skipped."""
-    if len(skipped) > most:
-        last = ", ".join(str(step) for step in skipped[-5:])
-        raise UserError(
-            f"the loss is not finite at step {skipped[-1]}; lower "
-            "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction "
-            f"(skipped {format_count(len(skipped), 'step')}, the last {last}; "
-            f"pretrain.max_skipped_steps is {most})"
-        )
