@@ -255,11 +255,10 @@ def permute(
 
 
 class StreamOrder(Order):
-    """Contiguous text for models that carry a state: a function of seed, rows per shard and number
-    of streams (truncated backpropagation through time, Williams and Peng 1990). The line of an
-    epoch is cut into B equal streams of S = N // B blocks, and step s reads block s % S of each in
-    epoch s // S. The last N % B blocks are left out of that epoch. A stream restarts at each epoch
-    and where the line moves to another shard."""
+    """Contiguous text for models that carry a state (truncated backpropagation through time,
+    Williams and Peng 1990). The line of an epoch is cut into B equal streams of S = N // B blocks,
+    and step s reads block s % S of each in epoch s // S. The last N % B blocks are left out of that
+    epoch. A stream restarts at each epoch and where the line moves to another shard."""
 
     def __init__(self, rows_per_shard: NDArray[np.int64], seed: int, streams: int) -> None:
         super().__init__(rows_per_shard, seed)

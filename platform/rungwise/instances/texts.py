@@ -269,12 +269,10 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
     def batch(
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
     ) -> MaskedBatch[NDArray[Any]]:
-        """Take the spans out, as T5 (Raffel et al. 2020, arXiv:1910.10683), in the form of one row:
-        text    [CLS] a b c d e f g [SEP]                 b, c and f are masked row     [CLS] a
-        [MASK] d e [MASK] g [SEP] | [MASK] b c [MASK] f [SEP] Neighbours are one span, and a single
-        [MASK] stands for each in both texts, as in BART (Lewis et al. 2020, arXiv:1910.13461).
-        `masked_positions` are the places from which the tokens of the second text, `masked_ids`,
-        are predicted: each is the one before."""
+        """Take the spans out, as T5 (Raffel et al. 2020, arXiv:1910.10683), in the form of one row,
+        `[CLS] a [MASK] d [SEP] | [MASK] b c [SEP]` for a text of which b and c are masked. A single
+        [MASK] stands for each span in both texts, as in BART (Lewis et al. 2020, arXiv:1910.13461).
+        `masked_positions` are the places from which the tokens of the second text are predicted."""
         masked = super().batch(rows, epochs, seed, vocabulary)
         ids, hidden = masked.originals(), np.zeros(masked.ids.shape, dtype=bool)
         row, column = np.nonzero(masked.masked_weights)

@@ -331,12 +331,10 @@ class StepTotals:
 
 
 class StepMetrics:
-    """Adds steps to a progress; the rows of the latest are still on the devices. What depends on
-    the batch alone is summed before the forward pass (`StepTotals`). The rest stays on each device,
-    a row a step, until a logged or saved step; then one all-reduce sums the rows. So no step waits
-    for the host. A step whose gradient is not finite changes nothing and is counted; a spike, a
-    loss above `spike_factor` times the median of the hundred before it (in a mixture, of its own
-    objective), is only counted."""
+    """Adds steps to a progress. The sums of a step stay on each device, a row a step, until a
+    logged or saved step; then one all-reduce sums the rows, so no step waits for the host. A step
+    whose gradient is not finite changes nothing and is counted; a spike, a loss above
+    `spike_factor` times the median of the hundred before it, is only counted."""
 
     def __init__(self, progress: Progress, config: "GradientFit", worker: Worker) -> None:
         self._progress = progress

@@ -211,9 +211,9 @@ def prove_resume(
 ) -> Certificate:
     """Run the proof in `place` and return the certificate, which is also written there.
     `workers_after` is by default half as many as before, or one fewer if their number is odd, or
-    two after one; `seed` chooses the step of the kill; `console` shows progress. Raises UserError
-    if a second run could not be the same, if the run has a single step, or if it does not fit one
-    of the numbers of workers."""
+    two after one; `seed` chooses the step of the kill. Raises UserError if a second run could not
+    be the same, if the run has a single step, or if it does not fit one of the numbers of
+    workers."""
     console = console or Console(quiet=True)
     settings = config.pretrain.model_copy(update={"log_every_steps": 1})
     config = FitConfig(config.model, settings)
