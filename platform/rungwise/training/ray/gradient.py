@@ -7,7 +7,7 @@ its snapshot is tied to a run's name, and the loop must also run without Ray.
 import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -318,7 +318,7 @@ def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
         scratch = Folder.at(path)
         drop_requests([scratch])
         trainer = TorchTrainer(
-            lambda: _train(config, run, context, scratch, watches=False),
+            lambda: _train(config, run, context, lambda group: SaveRequests(scratch, group.leads)),
             scaling_config=ScalingConfig(num_workers=0),
         )
         for failures in itertools.count(1):
@@ -338,10 +338,13 @@ def _work(
     config: GradientFit, run: Run, context: Context, scratch: Folder
 ) -> RunOutcome | UserError:
     """Train on this worker. Returns the UserError of an earlier attempt, which would fail again."""
+
     if scratch.exists(_USER_ERROR):
         return UserError(scratch.read_bytes(_USER_ERROR).decode())
     try:
-        return _train(config, run, context, scratch, watches=True)
+        return _train(
+            config, run, context, lambda group: PreemptionWatch(SaveRequests(scratch, group.leads))
+        )
     except UserError as error:
         # Other workers may wait for this one, so it must fail; and after a restart it must not
         # retry what only the user can fix.
@@ -350,15 +353,13 @@ def _work(
 
 
 def _train(
-    config: GradientFit, run: Run, context: Context, scratch: Folder, watches: bool
+    config: GradientFit, run: Run, context: Context, watch: Callable[[Group], Callable[[], bool]]
 ) -> RunOutcome:
     import ray.train.torch
 
     use_threads(context.compute.cpus_per_worker)
     group = Group.current(ray.train.torch.get_device())
-    requests = SaveRequests(scratch, group.leads)
-    notice = PreemptionWatch(requests) if watches else requests
-    worker = Worker(group, context.compute, context.report, notice)
+    worker = Worker(group, context.compute, context.report, watch(group))
     try:
         progress, costs = pretrain(config, run, worker)
     finally:
