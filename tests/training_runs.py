@@ -172,7 +172,10 @@ class KilledAt(SilentReporter):
 
     def progress(self, done: float, total: float, **shown: float | str) -> None:
         if done >= self.step:
-            raise Killed
+            self.kill()
+
+    def kill(self) -> None:
+        raise Killed
 
 
 class Notes(SilentReporter):
@@ -200,6 +203,15 @@ def assert_same_weights(one: Path, other: Path) -> None:
     ours, theirs = weights(one), weights(other)
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+
+
+def assert_same_rows_and_losses(one: Progress, other: Progress, relative: float = 1e-5) -> None:
+    """Two runs read the same rows, and their losses differ by no more than this share."""
+    assert one.data == other.data
+    assert one.tokens == other.tokens
+    for ours, theirs in ((one.history, other.history), (one.validation, other.validation)):
+        losses = [row["loss"] for row in theirs]
+        assert [row["loss"] for row in ours] == pytest.approx(losses, rel=relative)
 
 
 def kill_and_resume(
@@ -230,10 +242,7 @@ def together(
     killed_at: int | None = None,
     **compute: Any,
 ) -> Progress | None:
-    """The same run on so many processes with gloo; None if it was to be killed at a step.
-
-    `compute` may hold `initial` and `submit`, as in `run`.
-    """
+    """The same run on so many processes with gloo; None if it was to be killed at a step."""
     output.mkdir(exist_ok=True)
     arguments = (world, port, str(output), settings, instances, killed_at, compute)
     if killed_at is not None:
@@ -284,12 +293,8 @@ def _worker(
     dist.destroy_process_group()
 
 
-class _KillsItself(SilentReporter):
+class _KillsItself(KilledAt):
     """A real kill of the leader at a step; the others fail because it is gone."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def progress(self, done: float, total: float, **shown: float | str) -> None:
-        if done >= self.step:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -116,12 +116,6 @@ class CausalConfig(Kind):
             column - begin,
         )
 
-    def random_batch(self, B: int, vocab_size: int) -> CausalBatch[Any]:
-        import torch
-
-        ids_BT = torch.randint(vocab_size, (B, self.length))
-        return CausalBatch(ids_BT, ids_BT.roll(-1, 1), torch.ones(B, self.length))
-
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         length = int(batch.weights[row].sum())
         ids, documents = batch.ids[row, :length].tolist(), batch.document[row, :length].tolist()
@@ -192,22 +186,6 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
             _next_tokens(masked),
             masked,
         )
-
-    def random_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, B: int, vocab_size: int
-    ) -> CausalAndMaskedBatch[Any]:
-        import torch
-
-        is_causal = torch.arange(B) < (count := round(self.causal_share * B))
-        ids_BT = torch.randint(vocab_size, (B, self.length))
-        causal = masked = None
-        if count:
-            weights_BT = torch.ones(count, self.length)
-            causal = CausalBatch(ids_BT[:count], ids_BT[:count].roll(-1, 1), weights_BT)
-        if count < B:
-            masked = super().random_batch(B - count, vocab_size)
-        lengths_B = torch.full((B,), self.length)
-        return CausalAndMaskedBatch(ids_BT, lengths_B, is_causal, causal, masked)
 
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         if not batch.is_causal[row]:

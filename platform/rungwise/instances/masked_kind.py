@@ -25,7 +25,7 @@ from rungwise.instances.kind import (
     check_shares,
     count_unused_tokens,
 )
-from rungwise.instances.masking import MaskingConfig, Vocabulary, expected_predictions, mask
+from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, expected_predictions, mask
 from rungwise.instances.shards import PaddedRows, Shard, pad_rows
 from rungwise.tokenizer.mask_units import MaskUnitsConfig
 from rungwise.tokenizer.token_stage import TokensConfig
@@ -40,6 +40,7 @@ _LABELS = {"is_next": "share of IsNext pairs", "in_order": "share of pairs in or
 class MaskedKind(Kind):
     """The keys of every masked kind."""
 
+    segments: ClassVar[int] = 2  # of each text of a row
     # The relation of A and B in words, for labels 0 and 1.
     answers: ClassVar[tuple[str, str] | None] = None
 
@@ -82,11 +83,6 @@ class MaskedKind(Kind):
     def identity(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"mask_units"})
 
-    @property
-    def segments(self) -> int | None:
-        """The segments of a row; None for any number of `[CLS] A [SEP]`."""
-        return 2
-
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         """Check frame, masks and labels of a shard. The counts are those of `check_rows`, the sums
         of labels, `too_small_to_say` (0 or 1), and those of the masks drawn."""
@@ -94,12 +90,12 @@ class MaskedKind(Kind):
         rows = len(shard)
         first, last = shard.offsets[:-1], shard.offsets[1:] - 1
         texts = rows
-        if self.segments is None:
+        if self.holds_several_texts:
             opens, closes = shard.ids[1:] == cls_id, shard.ids[:-1] == sep_id
             apart = int((opens != closes).sum())
             check_bound(facts.name, "[SEP] and [CLS] that are not neighbours", apart, "exactly", 0)
             texts = 1 + int(opens.sum())
-        symbols = {cls_id: texts, sep_id: (self.segments or 1) * texts}
+        symbols = {cls_id: texts, sep_id: self.segments * texts}
         counts = check_rows(shard, facts, self.length, symbols)
         begin = int((shard.ids[first] == cls_id).sum())
         check_bound(facts.name, "instances that begin with [CLS]", begin, "exactly", rows)
@@ -124,25 +120,18 @@ class MaskedKind(Kind):
         """The shares that the counts of a shard, or their sums over all shards, must keep."""
         masking = self.masking
         candidates, selected = counts["candidates"], counts["selected"]
-        tokens_a_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
-        masked = [
-            (
-                "tokens selected",
-                selected,
-                candidates,
-                counts["expected"] / max(candidates, 1),
-                0.003,
-            ),
-            ("selected made [MASK]", counts["to_mask"], selected, masking.mask_share, 0.01),
-            ("selected made random", counts["to_random"], selected, masking.random_share, 0.01),
-        ]
+        to_mask, to_random, rows = counts["to_mask"], counts["to_random"], counts["instances"]
+        a_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
+        rate = counts["expected"] / max(candidates, 1)
+        made = "share of selected made"
         return [
-            *(
-                ContractShare(f"share of {what}", count, total, share, bound, tokens_a_draw)
-                for what, count, total, share, bound in masked
+            ContractShare("share of tokens selected", selected, candidates, rate, 0.003, a_draw),
+            ContractShare(f"{made} [MASK]", to_mask, selected, masking.mask_share, 0.01, a_draw),
+            ContractShare(
+                f"{made} random", to_random, selected, masking.random_share, 0.01, a_draw
             ),
             *(
-                ContractShare(figure, counts[label], counts["instances"], 0.5, 0.01)
+                ContractShare(figure, counts[label], rows, 0.5, 0.01)
                 for label, figure in _LABELS.items()
                 if label in counts
             ),
@@ -178,24 +167,11 @@ class MaskedKind(Kind):
             text += f"  too few instances to check the {', the '.join(too_small)}"
         return text
 
-    def opens_text(self, vocabulary: Vocabulary) -> int | None:
-        """The token that begins each text of a packed row; None if a row is one text."""
-        return None
-
     def batch(
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
     ) -> MaskedBatch[NDArray[Any]]:
         """Mask the rows for these epochs (B,), or for epoch 0 if masking is static."""
-        masked = mask(
-            rows.ids.astype(np.int64),
-            rows.lengths,
-            rows.unit_starts,
-            rows.instances,
-            epochs,
-            seed,
-            vocabulary,
-            self.masking,
-        )
+        masked = self._mask(rows, epochs, seed, vocabulary)
         column = np.arange(rows.ids.shape[1])[None, :]
         real = column < rows.lengths[:, None]
         segments = np.zeros(rows.ids.shape, dtype=np.int64)
@@ -204,8 +180,8 @@ class MaskedKind(Kind):
             segments = (in_b & real).astype(np.int64)
         label = rows.columns.get("is_next", rows.columns.get("in_order"))
         document = positions = None
-        if (opens_text := self.opens_text(vocabulary)) is not None:
-            opens = (rows.ids == opens_text) & real
+        if self.holds_several_texts:
+            opens = (rows.ids == vocabulary.special.cls) & real
             document = np.cumsum(opens, axis=1) * real
             begins = np.where(opens | (column == rows.lengths[:, None]), column, 0)
             positions = column - np.maximum.accumulate(begins, axis=1)
@@ -219,21 +195,6 @@ class MaskedKind(Kind):
             np.ones(len(rows.ids), np.int64) if label is None else label.astype(np.int64),
             document,
             positions,
-        )
-
-    def random_batch(self, B: int, vocab_size: int) -> MaskedBatch[Any]:
-        import torch
-
-        ids_BT = torch.randint(vocab_size, (B, self.length))
-        M = max(1, round(self.masked_per_row))
-        return MaskedBatch(
-            ids=ids_BT,
-            segments=torch.zeros_like(ids_BT),
-            lengths=None,
-            masked_positions=torch.arange(M).expand(B, M),
-            masked_ids=ids_BT[:, :M],
-            masked_weights=torch.ones(B, M),
-            label=torch.ones(B, dtype=torch.int64),
         )
 
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
@@ -281,6 +242,14 @@ class MaskedKind(Kind):
         end = length - sum(segments[:length]) - 1  # the [SEP] behind A
         return WholeRow(ids, segments, length, end, hides=True)
 
+    def _mask(
+        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+    ) -> Masked:
+        ids, numbers = rows.ids.astype(np.int64), rows.instances
+        return mask(
+            ids, rows.lengths, rows.unit_starts, numbers, epochs, seed, vocabulary, self.masking
+        )
+
     def _count_masks(self, shard: Shard, facts: Facts) -> dict[str, int]:
         """Draw the masks of epoch 0, and count what became of which tokens. Rows are numbered from
         a place of the shard's own: small shards that shared draws would share their luck too."""
@@ -294,17 +263,8 @@ class MaskedKind(Kind):
         first_number = document_hash(facts.name) >> 2
         for begin in range(0, len(sample), _ROWS_AT_ONCE):
             local = sample[begin : begin + _ROWS_AT_ONCE]
-            rows = pad_rows(shard, local, local, self.length, vocabulary.pad)
-            masked = mask(
-                rows.ids.astype(np.int64),
-                rows.lengths,
-                rows.unit_starts,
-                first_number + local,
-                np.zeros_like(local),
-                facts.seed,
-                vocabulary,
-                self.masking,
-            )
+            rows = pad_rows(shard, local, first_number + local, self.length, vocabulary.pad)
+            masked = self._mask(rows, np.zeros_like(local), facts.seed, vocabulary)
             real = masked.weights > 0
             now = np.take_along_axis(masked.ids, masked.positions, axis=1)[real]
             before = masked.targets[real]

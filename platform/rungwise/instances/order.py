@@ -8,7 +8,7 @@ N instances, B global batch size
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,24 @@ class ShardShare:
 class Order(ABC):
     """Maps the positions of a run to instances."""
 
+    def __init__(self, rows_per_shard: NDArray[np.int64], seed: int) -> None:
+        """`rows_per_shard` is in manifest order; zeros are allowed."""
+        self._rows = np.asarray(rows_per_shard, dtype=np.int64)
+        self._begins = np.cumsum(self._rows) - self._rows
+        self._seed = seed
+
+    def _locate_points(self, point: NDArray[np.int64], epochs: NDArray[np.int64]) -> LocatedRow:
+        """The instances at these points of the lines of these epochs."""
+        shards, rows = np.empty_like(point), np.empty_like(point)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            shards[here], rows[here] = self._line(int(epoch)).locate(point[here])
+        return LocatedRow(self._begins[shards] + rows, shards, rows, epochs)
+
+    @abstractmethod
+    def _line(self, epoch: int) -> Line:
+        """The line of an epoch."""
+
     @abstractmethod
     def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
         """The instances at these positions of the run, in the shape of `positions`."""
@@ -96,38 +114,27 @@ class Order(ABC):
 
 
 class ReadOrder(Order):
-    """The order of one run: a function of seed, rows per shard, and config. line      the shards in
-    a permutation of the epoch, their rows laid end to end lane      the line cut into `lanes` equal
-    parts; place q is place q // lanes of lane q % lanes window    `window_instances` places of a
-    lane, permuted by a Feistel network So a batch draws from all lanes, but a worker that reads a
-    few lanes needs only the few shards of their windows. A window that holds the whole epoch is one
-    permutation of all instances."""
+    """The order of one run: a function of seed, rows per shard, and config. The line of an epoch is
+    its shards, permuted, cut into `lanes` equal lanes: place q is place q // lanes of lane
+    q % lanes. Each window of a lane is permuted. So a batch draws from all lanes, but a worker that
+    reads a few lanes needs only the few shards of their windows."""
 
     def __init__(
         self, rows_per_shard: NDArray[np.int64], seed: int, config: OrderConfig | None = None
     ) -> None:
-        """`rows_per_shard` is in manifest order; zeros are allowed."""
+        super().__init__(rows_per_shard, seed)
         config = config or OrderConfig()
-        rows = np.asarray(rows_per_shard, dtype=np.int64)
-        self.count = int(rows.sum())
-        self._seed = seed
+        self.count = int(self._rows.sum())
         # A lane beyond the count would be empty; dropping it changes no place.
         self._lanes = max(1, min(config.lanes, self.count))
         self._window = config.window_instances
         self._whole = self._lanes == 1 and self.count <= self._window
-        self._rows = rows
-        self._begins = np.cumsum(rows) - rows
         self._lines: dict[int, Line] = {}
 
     def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
         assert self.count, "no instances to read"
         epochs, place = np.divmod(np.asarray(positions, dtype=np.int64), self.count)
-        shards, rows = np.empty_like(place), np.empty_like(place)
-        point = self._points(place, epochs)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            shards[here], rows[here] = self._line(int(epoch)).locate(point[here])
-        return LocatedRow(self._begins[shards] + rows, shards, rows, epochs)
+        return self._locate_points(self._points(place, epochs), epochs)
 
     def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
         """Sorted by lane, then by position; a worker has as many whole lanes as possible."""
@@ -248,43 +255,34 @@ def permute(
 
 
 class StreamOrder(Order):
-    """Contiguous text for models that carry a state: a function of seed, rows per shard and number
-    of streams (truncated backpropagation through time, Williams and Peng 1990). The line of an
-    epoch is cut into B equal streams of S = N // B blocks, and step s reads block s % S of each in
-    epoch s // S. The last N % B blocks are left out of that epoch. A stream restarts at each epoch
-    and where the line moves to another shard."""
+    """Contiguous text for models that carry a state (truncated backpropagation through time,
+    Williams and Peng 1990). The line of an epoch is cut into B equal streams of S = N // B blocks,
+    and step s reads block s % S of each in epoch s // S. The last N % B blocks are left out of that
+    epoch. A stream restarts at each epoch and where the line moves to another shard."""
 
     def __init__(self, rows_per_shard: NDArray[np.int64], seed: int, streams: int) -> None:
-        """`rows_per_shard` is in manifest order; zeros are allowed."""
-        self._rows = np.asarray(rows_per_shard, dtype=np.int64)
-        self._begins = np.cumsum(self._rows) - self._rows
-        self._seed = seed
+        super().__init__(rows_per_shard, seed)
         self.streams = streams
         self.steps_per_epoch = int(self._rows.sum()) // streams
         assert self.steps_per_epoch, "fewer instances than streams"
-        self._line: tuple[int, Line] | None = None
+        self._last_line: tuple[int, Line] | None = None
 
     def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
         """The instances at these positions of the run; p is stream p % B of step p // B."""
         step, stream = np.divmod(np.asarray(positions, dtype=np.int64), self.streams)
         epochs, block = np.divmod(step, self.steps_per_epoch)
-        shards, rows = np.empty_like(block), np.empty_like(block)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            point = stream[here] * self.steps_per_epoch + block[here]
-            shards[here], rows[here] = self._line_in(int(epoch)).locate(point)
-        continues = (block > 0) & (rows > 0)
-        return LocatedRow(self._begins[shards] + rows, shards, rows, epochs, continues)
+        located = self._locate_points(stream * self.steps_per_epoch + block, epochs)
+        return replace(located, continues=(block > 0) & (located.rows > 0))
 
     def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
         """Those of the worker's streams, in order."""
         assert share.batch_size == self.streams, "a row of a batch is a stream"
         return step * self.streams + np.array(share.rows, dtype=np.int64)
 
-    def _line_in(self, epoch: int) -> Line:
-        if self._line is None or self._line[0] != epoch:
-            self._line = epoch, shuffle_shards(self._rows, self._seed, epoch)
-        return self._line[1]
+    def _line(self, epoch: int) -> Line:
+        if self._last_line is None or self._last_line[0] != epoch:
+            self._last_line = epoch, shuffle_shards(self._rows, self._seed, epoch)
+        return self._last_line[1]
 
 
 def held_out_streams(

@@ -14,7 +14,6 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.kind import Built, Facts, Figure, check_bound
 from rungwise.instances.masked_kind import MaskedKind
-from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import Shard, gather, pack_bits
 
 Spans = NDArray[np.int64]  # (rows, 2) begin and end in the ids of a text
@@ -174,6 +173,8 @@ def frame_rows(
 class MaskedBlocksConfig(MaskedKind):
     """Blocks of text, masked."""
 
+    segments: ClassVar = 1
+
     kind: Literal["masked_blocks"] = "masked_blocks"
     packed: bool = False  # rows hold the texts of several documents, and short_rate shortens none
 
@@ -204,13 +205,6 @@ class MaskedBlocksConfig(MaskedKind):
         framed = frame_rows(text, [spans], special, columns)
         rows = np.append(np.searchsorted(texts, begin), len(texts))
         return Built(replace(framed, offsets=framed.offsets[rows]), counts)
-
-    @property
-    def segments(self) -> int | None:
-        return None if self.packed else 1
-
-    def opens_text(self, vocabulary: Vocabulary) -> int | None:
-        return vocabulary.special.cls if self.packed else None
 
 
 _OWED_AT_MOST = 8  # surplus of NotNext pairs at which single sentences are split

@@ -29,6 +29,7 @@ from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows, Shard, join_rows, pad_rows
 from rungwise.instances.summary import InstancesSummary, read_kind
 
+CACHE_BYTES = 8 << 30
 _OPEN_SHARDS = 128  # mappings, each with a file descriptor and its offsets in memory
 _PARALLEL_DOWNLOADS = 4
 _ATTEMPTS = 3
@@ -46,7 +47,7 @@ class ShardStore:
         files: Sequence[str],
         digests: Sequence[str],
         sizes: Sequence[int],
-        cache_bytes: int = 8 << 30,
+        cache_bytes: int = CACHE_BYTES,
         cache_folder: Path | None = None,
     ) -> None:
         """Open `files` of `folder`, with their `digests` (sha256 in hex) and `sizes` (bytes).
@@ -261,9 +262,6 @@ def _default_folder() -> Path:
 
 def _explain_errors(folder: Path) -> contextlib.AbstractContextManager[None]:
     return disk_explained(f"the shard cache {folder}", "cache folder", "lower cache_bytes, ")
-
-
-CACHE_BYTES = 8 << 30
 
 
 class InstanceReader:

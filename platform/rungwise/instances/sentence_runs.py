@@ -161,15 +161,10 @@ class SentenceRunsConfig(Kind):
         document[row, number[row, place]] = 1 + np.cumsum(symbol & ~closes, axis=1)[row, place]
         return SentenceRuns(ids, lengths, document)
 
-    def random_batch(self, B: int, vocab_size: int) -> SentenceRuns[Any]:
-        import torch
-
-        shape = (B, self.sentences)
-        return SentenceRuns(
-            torch.randint(vocab_size, (*shape, self.sentence_length)),
-            torch.full(shape, self.sentence_length),
-            torch.ones(shape, dtype=torch.int64),
-        )
+    def add_symbols(self, ids: NDArray[np.int64], special: SpecialIds) -> NDArray[np.int64]:
+        step = self.sentence_length + 1
+        ids[:, self.sentence_length :: step] = special.require("end")[0]
+        return ids[:, : self.sentences * step]
 
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         sentences = zip(batch.ids[row], batch.lengths[row], batch.document[row], strict=True)

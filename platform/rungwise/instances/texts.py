@@ -114,12 +114,6 @@ class DocumentRowsConfig(TextsKind):  # for sequence auto-encoders (Dai & Le 201
         real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
         return DocumentRows(np.where(real, rows.ids, 0).astype(np.int64), rows.lengths)
 
-    def random_batch(self, B: int, vocab_size: int) -> DocumentRows[Any]:
-        import torch
-
-        shape = (B, self.longest)
-        return DocumentRows(torch.randint(vocab_size, shape), torch.full((B,), self.longest))
-
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         ids = batch.ids[row, : int(batch.lengths[row])].tolist()
         return ShownRow(
@@ -133,6 +127,7 @@ class TextPairsKind(TextsKind):
     texts = "texts"
     per_row = 2
     labelled: ClassVar[bool] = True
+    reads_labels: ClassVar[bool] = False  # of the task, and not texts to write
 
     sentence_length: int = Field(default=64, ge=1, le=4096)  # tokens of a text; the rest is cut
 
@@ -143,6 +138,13 @@ class TextPairsKind(TextsKind):
     def build(
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
+        if (text.labels is None) == self.reads_labels:
+            tasks = ["a text to write for each text", "one label for a pair of texts"]
+            kinds, own = ["aligned_lines", "labelled_pairs"], int(self.reads_labels)
+            raise DataError(
+                f"{self.kind} need a task with {tasks[own]}, found one with {tasks[1 - own]}; name "
+                f"another task in the step, or take {kinds[1 - own]}"
+            )
         pairs = len(text.documents) if planned is None else planned
         return self.cut_texts(text, text.starts[: 2 * pairs + 1])
 
@@ -169,12 +171,6 @@ class TextPairsKind(TextsKind):
         ids[row, second, column - second * first[row]] = rows.ids[row, column]
         return TextPairs(ids, np.stack([first, rows.lengths - first], axis=1))
 
-    def random_batch(self, B: int, vocab_size: int) -> TextPairs[Any]:
-        import torch
-
-        ids = torch.randint(vocab_size, (B, 2, self.sentence_length))
-        return TextPairs(ids, torch.full((B, 2), self.sentence_length))
-
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         first, second = batch.lengths[row].tolist()
         pieces = [
@@ -190,33 +186,17 @@ class AlignedLinesConfig(TextPairsKind):
 
     kind: Literal["aligned_lines"] = "aligned_lines"
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
-        if text.labels is not None:
-            raise DataError(
-                "aligned_lines need a task with a text to write for each text, found one with a "
-                "label for each pair; name another task in the step, or take labelled_pairs"
-            )
-        return super().build(text, special, rng, planned)
-
 
 class LabelledPairsConfig(TextPairsKind):
     """Pairs of texts of a task, of which the label is predicted."""
 
+    reads_labels: ClassVar[bool] = True
+
     kind: Literal["labelled_pairs"] = "labelled_pairs"
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
-        if text.labels is None:
-            raise DataError(
-                "labelled_pairs need a task with one label for a pair of texts, found one with a "
-                "text to write; name another task in the step, or take aligned_lines"
-            )
-        result = super().build(text, special, rng, planned)
-        columns = {**result.shard.columns, "label": text.labels[: len(result.shard)]}
-        return replace(result, shard=replace(result.shard, columns=columns))
+    def columns(self, text: TokenisedText, cut: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        assert text.labels is not None
+        return {**super().columns(text, cut), "label": text.labels[: len(cut)]}
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         counts = super().check(shard, facts)
@@ -245,12 +225,6 @@ class LabelledPairsConfig(TextPairsKind):
     ) -> LabelledPairs[NDArray[Any]]:
         pairs = super().batch(rows, epochs, seed, vocabulary)
         return LabelledPairs(pairs.ids, pairs.lengths, rows.columns["label"].astype(np.int64))
-
-    def random_batch(self, B: int, vocab_size: int) -> LabelledPairs[Any]:
-        import torch
-
-        pairs = super().random_batch(B, vocab_size)
-        return LabelledPairs(pairs.ids, pairs.lengths, torch.arange(B) % 2)
 
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         first, second = batch.lengths[row].tolist()
@@ -295,12 +269,10 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
     def batch(
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
     ) -> MaskedBatch[NDArray[Any]]:
-        """Take the spans out, as T5 (Raffel et al. 2020, arXiv:1910.10683), in the form of one row:
-        text    [CLS] a b c d e f g [SEP]                 b, c and f are masked row     [CLS] a
-        [MASK] d e [MASK] g [SEP] | [MASK] b c [MASK] f [SEP] Neighbours are one span, and a single
-        [MASK] stands for each in both texts, as in BART (Lewis et al. 2020, arXiv:1910.13461).
-        `masked_positions` are the places from which the tokens of the second text, `masked_ids`,
-        are predicted: each is the one before."""
+        """Take the spans out, as T5 (Raffel et al. 2020, arXiv:1910.10683), in the form of one row,
+        `[CLS] a [MASK] d [SEP] | [MASK] b c [SEP]` for a text of which b and c are masked. A single
+        [MASK] stands for each span in both texts, as in BART (Lewis et al. 2020, arXiv:1910.13461).
+        `masked_positions` are the places from which the tokens of the second text are predicted."""
         masked = super().batch(rows, epochs, seed, vocabulary)
         ids, hidden = masked.originals(), np.zeros(masked.ids.shape, dtype=bool)
         row, column = np.nonzero(masked.masked_weights)
@@ -327,21 +299,17 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         return MaskedBatch(ids_BT, segments, lengths, places, targets, weights, label)
 
     def random_batch(self, B: int, vocab_size: int) -> MaskedBatch[Any]:
-        import dataclasses
-
         import torch
 
         ids_BT = torch.randint(vocab_size, (B, self.length))
         M = self.masking.max_predictions
         places_BM = torch.arange(self.length - M, self.length).expand(B, M)
         whole = MaskedBatch.to_predict(ids_BT, None, None, places_BM - 1)
-        segments_BT = (torch.arange(self.length) >= self.length - M).long().expand(B, -1)
-        weights_BM = torch.ones(B, M)
-        return dataclasses.replace(
+        return replace(
             whole,
-            segments=segments_BT,
+            segments=(torch.arange(self.length) >= self.length - M).long().expand(B, -1),
             masked_ids=ids_BT.gather(1, places_BM),
-            masked_weights=weights_BM,
+            masked_weights=torch.ones(B, M),
         )
 
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:

@@ -139,7 +139,11 @@ def estimate_run(
     for each, steps in zip(measures, _phase_steps(settings, len(measures)), strict=True):
         lengths = first.kind.length, each.kind.length
         rows = min(scale_micro_batch(compute.micro_batch_size, *lengths), largest)
-        phases.append(_estimate_phase(config, each, rows, steps))
+        size, epochs = settings.global_batch_size, None
+        if each.instances is not None:
+            epochs = steps * size / rows_per_epoch(config, each.instances, size)
+        tokens = size * each.tokens_per_row
+        phases.append(PhaseEstimate(steps, each.kind.length, rows, tokens, steps * tokens, epochs))
     training = training_cost(config, measures)
     rate = tokens_per_second
     if rate is None and measure:
@@ -179,22 +183,6 @@ def estimate_run(
         measured=tokens_per_second is None,
         seconds=seconds,
         cost=None if price is None or seconds is None else seconds / 3600 * price,
-    )
-
-
-def _estimate_phase(
-    config: GradientFit, measures: Measures, micro: int, steps: int
-) -> PhaseEstimate:
-    size, epochs = config.pretrain.global_batch_size, None
-    if measures.instances is not None:
-        epochs = steps * size / rows_per_epoch(config, measures.instances, size)
-    return PhaseEstimate(
-        steps,
-        measures.kind.length,
-        micro,
-        size * measures.tokens_per_row,
-        steps * size * measures.tokens_per_row,
-        epochs,
     )
 
 

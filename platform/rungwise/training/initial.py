@@ -1,9 +1,8 @@
 """The weights that a run starts with: random, or those of a finished run or another library's.
 
-Only weights are taken over (Howard & Ruder 2018, arXiv:1801.06146), matched by name. What the run
-trains and the old model lacks is drawn at random ("fresh"); what the old model has and the run does
-not train, such as a pooler, is written unchanged beside the new weights ("carried"). Word vectors
-replace the token vectors of any model that has some of their size, and are fixed.
+Only weights are taken over (Howard & Ruder 2018, arXiv:1801.06146), matched by name. New tensors
+are drawn ("fresh"); old ones that are not trained are written beside the new ones ("carried").
+Word vectors replace the token vectors of any model that has some of their size, and are fixed.
 """
 
 import contextlib

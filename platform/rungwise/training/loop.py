@@ -50,9 +50,8 @@ def train(
     """Train `model` in place until the end, from the newest sound checkpoint if any.
     `worker.compute` changes the numbers only by rounding and by which dropout is drawn; with the
     same number of logical workers, only by the order of sums. `first_loss` is the expected loss of
-    predicting a word with random weights: the first losses are compared with it. All workers ask
-    for notices at the same steps. Returns the progress and the references for throughput. Raises
-    UserError if too many steps are not finite or checkpoints cannot be written."""
+    predicting a word with random weights. Returns the progress and the references for throughput.
+    Raises UserError if too many steps are not finite or checkpoints cannot be written."""
     settings, objective = config.pretrain, config.objective
     group, compute, report = worker.group, worker.compute, worker.report
     keep_freed_memory()

@@ -35,13 +35,11 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised and scaled to a root mean square of about 0.2 · lr, that of
-    AdamW's updates (Liu et al. 2025, arXiv:2502.16982), so that one rate and decay serve both. As
-    `torch.optim.Muon` with `match_rms_adamw`, but matrices that share a product are orthogonalised
-    apart (together, the one with the largest gradient would dominate), matrices of one shape are
-    iterated as one batch, and whether a step counts is read on the device. `sizes` maps parameters
-    that stack several matrices to the rows of each; `dtype` is that of the iteration. `found_inf`
-    may be set before a step: 1 leaves everything unchanged, 0 does not."""
+    """Nesterov momentum, orthogonalised and scaled to the size of AdamW's updates (Liu et al. 2025,
+    arXiv:2502.16982). As `torch.optim.Muon` with `match_rms_adamw`, but matrices that share a
+    product are orthogonalised apart: `sizes` maps parameters that stack several to the rows of
+    each. `dtype` is that of the iteration. `found_inf` may be set before a step: 1 leaves
+    everything unchanged, 0 does not."""
 
     def __init__(
         self,
@@ -306,12 +304,9 @@ def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | MuonConfig) -> float:
     """The learning rate of update number `step`, counted from 0, of `total_steps`. In a warm-up of
-    W steps, step s has the share (s+1)/(W+1) of the peak, which step W reaches.
-    google-research/bert and transformers use s/W, so their first update is 0 and its batch wasted.
-    From W on the schedule is that of transformers: decay over total_steps - W steps, down to
-    `final_fraction` one step after the last, so that every step has an effect. (google-research
-    draws its line from step 0 and drops by W/total_steps where the warm-up ends.) `step` may be
-    fractional: under a budget of tokens or seconds it is the share spent, in steps."""
+    W steps, step s has the share (s+1)/(W+1) of the peak (google-research/bert and transformers use
+    s/W, which wastes the first batch). From W on the schedule is that of transformers. `step` may
+    be fractional: under a budget of tokens or seconds it is the share spent, in steps."""
     schedule = config.schedule
     warmup_steps, begin = schedule.warmup(total_steps), schedule.decay_from(total_steps)
     if schedule.kind == "slanted":

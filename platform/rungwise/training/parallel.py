@@ -8,7 +8,7 @@ fsdp    every worker holds a part of each tensor (PyTorch's FSDP2; Zhao et al. 2
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -88,24 +88,26 @@ class Worker:
         return self.compute.parts_of_a_batch(self.group.world_size)
 
 
-class Exchange(Protocol):
-    """Turns the gradients of one model into those of the global batch."""
+class Exchange:
+    """Turns the gradients of one model into those of the global batch; here, of a lone worker."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
 
     def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """Wrap the forward and backward of a micro-batch; `last` is True for a step's last one."""
-        ...
+        return contextlib.nullcontext()
 
     def finish(self) -> None:
         """Wait until gradients are summed over the workers."""
-        ...
 
     def has_gradient(self, parameter: nn.Parameter) -> bool:
         """Whether a micro-batch of this step gave the parameter a gradient, on this worker."""
-        ...
+        return parameter.grad is not None
 
     def zero(self) -> None:
         """Reset the gradients."""
-        ...
+        self._model.zero_grad(set_to_none=True)
 
 
 def distribute(
@@ -118,27 +120,11 @@ def distribute(
     _agree(model, group)
     if group.world_size == 1:
         model.to(group.device)
-        return _Alone(model)
+        return Exchange(model)
     if parallel == "ddp":
         model.to(group.device)
-        return _Buckets(model, group)
+        return _Buckets(model)
     return _Shards(_shard(model, group, bfloat16))
-
-
-class _Alone:
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
-    def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def finish(self) -> None: ...
-
-    def has_gradient(self, parameter: nn.Parameter) -> bool:
-        return parameter.grad is not None
-
-    def zero(self) -> None:
-        self._model.zero_grad(set_to_none=True)
 
 
 @dataclass
@@ -148,13 +134,13 @@ class _Bucket:
     missing: int = 0
 
 
-class _Buckets:
+class _Buckets(Exchange):
     """Gradients as views of flat buckets, summed in bucket order, last layers first. They follow
     from the model alone: DistributedDataParallel reorders its buckets after the first backward of a
     process, so a resumed run of three or more workers would differ in the last bit."""
 
-    def __init__(self, model: nn.Module, group: Group) -> None:
-        self._group = group
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
         self._last = False
         self._next = 0
         self._sums: list[dist.Work] = []
@@ -208,7 +194,7 @@ class _Buckets:
         self._next = max(self._next, end)
 
 
-class _Shards(_Alone):
+class _Shards(Exchange):
     @contextlib.contextmanager
     def backward(self, last: bool) -> Iterator[None]:
         self._model.set_requires_gradient_sync(last)  # pyright: ignore[reportCallIssue]

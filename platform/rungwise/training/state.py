@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,14 +40,6 @@ class TensorPiece:
     shape: tuple[int, ...]
 
 
-class HasPiece(Protocol):
-    """The states of streams."""
-
-    def piece(self) -> TensorPiece: ...
-
-    def restore(self, saved: SavedTensors) -> None: ...
-
-
 @dataclass(frozen=True)
 class RunState:
     """Everything that the steps of a run change, besides its progress."""
@@ -55,7 +47,7 @@ class RunState:
     model: nn.Module
     optimizers: Sequence[torch.optim.Optimizer]
     average: Mapping[str, Tensor] = field(default_factory=dict)  # by name, if there is one
-    streams: HasPiece | None = None  # if the model carries a state
+    streams: StreamStates | None = None  # if the model carries a state
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor but the states of streams, as it is stored; sharded ones are DTensors."""

@@ -165,12 +165,10 @@ def _compile(
     objective: Objective, model: nn.Module, group: Group
 ) -> Callable[[Batch[Tensor]], tuple[Losses, Tensor]]:
     """Compile the losses of a forward pass and their counts as one graph, from ids to sums. If
-    workers exchange gradients, each function that the model's classes name in `graphs` (embeddings,
-    each block, heads) is a graph, and so are the losses: the backward of a single graph returns all
-    gradients at its end, when it is too late to overlap their exchange. Shapes are static except
-    for the number of documents, and of rows of each sort if a batch has two. There are few of them,
-    but more than the compiler's default limit per function: two phases have two lengths, and
-    batches of training and of validation two numbers of rows each."""
+    workers exchange gradients, each function that the model's classes name in `graphs` is a graph,
+    and so are the losses: the backward of a single graph returns all gradients at its end, too late
+    to overlap their exchange. Shapes are static except for the number of documents, and of rows of
+    each sort if a batch has two."""
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
 
     # None: a size that has changed once may change again.

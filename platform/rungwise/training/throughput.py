@@ -331,12 +331,10 @@ class StepTotals:
 
 
 class StepMetrics:
-    """Adds steps to a progress; the rows of the latest are still on the devices. What depends on
-    the batch alone is summed before the forward pass (`StepTotals`). The rest stays on each device,
-    a row a step, until a logged or saved step; then one all-reduce sums the rows. So no step waits
-    for the host. A step whose gradient is not finite changes nothing and is counted; a spike, a
-    loss above `spike_factor` times the median of the hundred before it (in a mixture, of its own
-    objective), is only counted."""
+    """Adds steps to a progress. The sums of a step stay on each device, a row a step, until a
+    logged or saved step; then one all-reduce sums the rows, so no step waits for the host. A step
+    whose gradient is not finite changes nothing and is counted; a spike, a loss above
+    `spike_factor` times the median of the hundred before it, is only counted."""
 
     def __init__(self, progress: Progress, config: "GradientFit", worker: Worker) -> None:
         self._progress = progress
@@ -385,12 +383,21 @@ class StepMetrics:
                 note(f"step {step} is skipped, its gradient is not finite")
                 continue
             newest["loss"] = loss = self._metrics(row)["loss"]
-            if is_spike(loss, self._peers(step), self._settings.spike_factor):
+            peers, factor = self._peers(step), self._settings.spike_factor
+            if len(peers) >= ENOUGH and loss > factor * statistics.median(peers):
                 progress.spikes.append(step)
                 note(f"the loss of step {step} stands out: {loss:.3f}")
             progress.recent.append(loss)
             del progress.recent[:-WINDOW]
-        check_skipped(progress.skipped, self._settings.max_skipped_steps)
+        skipped, most = progress.skipped, self._settings.max_skipped_steps
+        if len(skipped) > most:
+            last = ", ".join(str(step) for step in skipped[-5:])
+            raise UserError(
+                f"the loss is not finite at step {skipped[-1]}; lower "
+                "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction "
+                f"(skipped {format_count(len(skipped), 'step')}, the last {last}; "
+                f"pretrain.max_skipped_steps is {most})"
+            )
         return newest
 
     def _peers(self, step: int) -> Sequence[float]:
@@ -422,19 +429,3 @@ class StepMetrics:
     def _metrics(self, row: list[float]) -> dict[str, float]:
         sums_3P = torch.tensor(row[:-_FLAGS], dtype=torch.float64).view(3, -1)
         return LossSum.unpacked(sums_3P, self._parts).metrics()
-
-
-def is_spike(loss: float, recent: Sequence[float], factor: float) -> bool:
-    return len(recent) >= ENOUGH and loss > factor * statistics.median(recent)
-
-
-def check_skipped(skipped: Sequence[int], most: int) -> None:
-    """Raise UserError if more than `most` steps had to be skipped."""
-    if len(skipped) > most:
-        last = ", ".join(str(step) for step in skipped[-5:])
-        raise UserError(
-            f"the loss is not finite at step {skipped[-1]}; lower "
-            "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction "
-            f"(skipped {format_count(len(skipped), 'step')}, the last {last}; "
-            f"pretrain.max_skipped_steps is {most})"
-        )

@@ -18,8 +18,8 @@ import pytest
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
-from rungwise.instances import reader, shards
-from rungwise.instances.reader import CacheFolder, ShardStore
+from rungwise.instances import shards
+from rungwise.instances.reader import ShardStore
 from rungwise.instances.shards import Shard
 from tests.conftest import mounted_disk
 from tests.waiting import wait_until
@@ -121,16 +121,6 @@ def test_a_flipped_byte_or_a_missing_local_shard_says_what_to_do(local: Artifact
     with pytest.raises(DataError, match=r"train-00004\.arrow is in the record but is missing"):
         store.get(4)
     assert right(store.get(1), 1)
-
-
-def test_open_shards_are_bounded_and_the_longest_unused_is_closed(
-    local: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "_OPEN_SHARDS", 3)
-    store = local.store()
-    for number in (0, 1, 2, 0, 3):
-        store.get(number)
-    assert list(store._open) == [2, 0, 3]
 
 
 def test_the_bytes_stay_within_the_bound_whatever_is_read(
@@ -275,17 +265,6 @@ def test_prefetched_shards_are_there_when_they_are_wanted(
     assert set(cached(tmp_path)) == {remote.digests[number] for number in (5, 6, 7)}
     assert all(right(store.get(number), number) for number in (5, 6, 7))
     assert len(downloads) == 3
-
-
-def test_a_download_takes_all_its_room_before_its_first_byte(tmp_path: Path) -> None:
-    folder = CacheFolder(tmp_path, 1000)
-    with folder.claim("a", 900) as part:
-        assert folder._claim(tmp_path / "b.200.part", 200) is None
-        part.write_bytes(b"x" * 900)
-    assert cached(tmp_path) == {"a": 900}
-    with folder.claim("b", 200) as part:
-        part.write_bytes(b"x" * 200)
-    assert cached(tmp_path) == {"b": 200}
 
 
 def test_what_a_killed_process_left_is_removed(remote: Artifact, tmp_path: Path) -> None:

@@ -274,28 +274,11 @@ def recipe_of(folder: Path, **changes: Any) -> dict[str, Any]:
     return small_recipe(folder, folder / "text.txt", **labelled) | changes
 
 
-TASK = {
-    "kind": "files",
-    "train": "a",
-    "validation_fraction": 0.1,
-    "test_fraction": 0.1,
-    "format": {"kind": "table", "columns": {"text": "a", "second": "b", "score": "c"}},
-}
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"steps": []}, "are those of a task; write a step with a task"),
         ({"instances": {"kind": "causal"}}, "a step with a task reads its labelled pairs or its"),
-        (
-            {"steps": [{"task": TASK, "mixed_tasks": {"inference": TASK}}]},
-            "mixed_tasks names inference, but in pretrain.mixture the rows of a task are",
-        ),
-        (
-            {"steps": [{"task": TASK}, {"name": "more", "task_text": {}}]},
-            "are those of a task; write a step with a task and without task_text",
-        ),
     ],
 )
 def test_a_recipe_whose_labels_have_no_task_is_refused(

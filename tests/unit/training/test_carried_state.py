@@ -35,7 +35,15 @@ from rungwise.training.ray.gradient import check_fit
 from rungwise.training.state import StreamStates
 from rungwise.training.tensor_files import load_tensors
 from rungwise.training.throughput import Progress
-from tests.training_runs import CPU, VOCAB, config, make_instances, run, together
+from tests.training_runs import (
+    CPU,
+    VOCAB,
+    assert_same_rows_and_losses,
+    config,
+    make_instances,
+    run,
+    together,
+)
 from tests.unit.instances.test_order import line_of
 
 STREAMS = 10
@@ -173,14 +181,6 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_streams(
     assert progress.validation[-1]["loss"] == pytest.approx(mean, rel=1e-6)
 
 
-def assert_same(one: Progress, other: Progress) -> None:
-    assert one.data == other.data
-    for mine, theirs in zip(one.history, other.history, strict=True):
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
-    for mine, theirs in zip(one.validation, other.validation, strict=True):
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
-
-
 def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_every_lane(
     model: Recurring,
     instances: Artifact,
@@ -200,7 +200,7 @@ def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_ev
         )
     resumed = run(recurrent(model), instances, tmp_path)
     assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 1]
-    assert_same(alone[1], resumed)
+    assert_same_rows_and_losses(alone[1], resumed)
 
 
 def test_a_skipped_step_leaves_the_states_as_they_were(

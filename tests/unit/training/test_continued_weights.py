@@ -122,13 +122,6 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
-def test_a_further_run_begins_with_the_weights_it_is_given(
-    general: Artifact, instances: Artifact, tmp_path: Path
-) -> None:
-    run(config(**STANDING, **{"pretrain.seed": 5}), instances, tmp_path, initial=general)
-    assert_same(weights(tmp_path), of(general))
-
-
 # From an objective to another of each family that has both, and the modules that are then fresh.
 CONVERSIONS: list[tuple[str, str, str, set[str]]] = [
     ("bert", "left_to_right", "mlm", set()),

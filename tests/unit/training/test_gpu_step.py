@@ -22,10 +22,9 @@ from rungwise.instances.batch import Batch
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family, StatefulFamily
 from rungwise.models.losses.objectives import BatchShapes
-from rungwise.training import parallel
 from rungwise.training.fit_config import fitting_kind
 from rungwise.training.optimizer import MuonConfig, OptimizerConfig, build_optimizers
-from rungwise.training.parallel import Group
+from rungwise.training.parallel import Exchange, Group
 from rungwise.training.step import Step
 from tests.gpu_step_cases import DENSE, FAMILIES, NO_ATTENTION, T, V, micro_batch
 
@@ -102,7 +101,7 @@ def made(family: Family, kind: str, world_size: int, optimizer: str = "adamw") -
     group = Group(0, world_size, CPU)
     config = MuonConfig() if optimizer == "muon" else OptimizerConfig()
     optimizers = build_optimizers(model, config)
-    alone = parallel._Alone(model)
+    alone = Exchange(model)
     return Step(model, objective, alone, optimizers, config, group, bfloat16=True, compile=True)
 
 

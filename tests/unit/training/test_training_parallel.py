@@ -15,7 +15,14 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import DataPhase, Source, data_hash, step_batch
 from rungwise.training.throughput import Progress
-from tests.training_runs import assert_same_weights, config, make_instances, run, together
+from tests.training_runs import (
+    assert_same_rows_and_losses,
+    assert_same_weights,
+    config,
+    make_instances,
+    run,
+    together,
+)
 
 WAYS = {
     "ddp on 2": (2, {}),
@@ -55,15 +62,6 @@ def made(
         return rows, run(long(model, *how), rows, output, checkpoint_every_steps=100)
 
     return make
-
-
-def assert_same_rows_and_losses(one: Progress, other: Progress, relative: float) -> None:
-    assert one.data == other.data
-    assert one.tokens == other.tokens
-    for mine, theirs in zip(one.history, other.history, strict=True):
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=relative)
-    for mine, theirs in zip(one.validation, other.validation, strict=True):
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=relative)
 
 
 @pytest.mark.slow

@@ -15,14 +15,7 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.transformer.attention import StackedLinear
 from rungwise.training import step as training_step
-from rungwise.training.optimizer import (
-    Muon,
-    MuonConfig,
-    OptimizerConfig,
-    build_optimizers,
-    hidden_matrices,
-    update,
-)
+from rungwise.training.optimizer import Muon, MuonConfig, OptimizerConfig, build_optimizers, update
 from rungwise.training.throughput import Clock, Costs, Progress, totals
 from tests.small_models import small_model
 from tests.training_runs import Killed, KilledAt, Notes, config, make_instances, run, weights
@@ -136,24 +129,6 @@ def test_seconds_count_over_all_attempts(instances: Artifact, tmp_path: Path) ->
     assert [attempt["step"] for attempt in progress.attempts] == [0, 10]
     seconds = [row["seconds"] for row in progress.timings]
     assert progress.seconds > 0.5 * sum(seconds)
-
-
-def test_muons_update_is_nearly_orthogonal_and_as_large_as_adamws() -> None:
-    """Jordan 2024: singular values near 1; Liu et al. 2025: a root mean square near 0.2."""
-    torch.manual_seed(0)
-    model = small_model("mlm_nsp", hidden_size=64, intermediate_size=128)
-    muon, _ = build_optimizers(model, MuonConfig(learning_rate=1.0, weight_decay=0.0))
-    weight = next(iter(hidden_matrices(model).values()))
-    before = weight.detach().clone()
-    weight.grad = torch.randn_like(weight) * 1e-3
-    muon.step()
-    change = (weight.detach() - before) / (0.2 * math.sqrt(max(weight.shape)))
-    singular = torch.linalg.svdvals(change)
-    assert singular.min() > 0.5
-    assert singular.max() < 1.3
-    assert (
-        0.1 < change.norm() * 0.2 * math.sqrt(max(weight.shape)) / math.sqrt(weight.numel()) < 0.3
-    )
 
 
 def test_muon_is_pytorchs_but_in_float32_and_with_queries_keys_and_values_apart() -> None:

@@ -11,7 +11,15 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.training.config import GradientConfig
-from tests.training_runs import checkpoints_in, config, kill_and_resume, run, together, weights
+from tests.training_runs import (
+    assert_same_rows_and_losses,
+    checkpoints_in,
+    config,
+    kill_and_resume,
+    run,
+    together,
+    weights,
+)
 
 LAST = {"steps": 6}
 
@@ -68,8 +76,7 @@ def test_workers_have_the_average_of_one_and_train_on_after_validation(
     alone = run(settings, instances, tmp_path / "alone")
     progress = together(2, settings, instances, tmp_path / "two", unused_port, parallel=parallel)
     assert progress is not None
-    for one, other in ((alone.history, progress.history), (alone.validation, progress.validation)):
-        assert [row["loss"] for row in one] == pytest.approx([r["loss"] for r in other], rel=1e-5)
+    assert_same_rows_and_losses(alone, progress)
     left, other = weights(tmp_path / "alone"), weights(tmp_path / "two")
     for name, tensor in left.items():
         assert torch.allclose(tensor, other[name], atol=1e-5), name

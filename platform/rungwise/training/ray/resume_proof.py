@@ -160,8 +160,16 @@ REST = 0.1  # share of the run after the kill, at least
 CERTIFICATE = "resume-certificate.json"
 
 
-class StepComparison(SummaryPart):
-    """The two runs step by step. Rows by step are (step, undisturbed, disturbed)."""
+class KillWindow(SummaryPart):
+    """Where the kill could fall: that part of the run in words, its first and last step."""
+
+    part: str
+    first_step: int
+    last_step: int
+
+
+class Certificate(SummaryPart):
+    """The two runs, step by step. Rows by step are (step, undisturbed, disturbed)."""
 
     verdict: Literal["same", "DIFFERENT"]
     same_instances_at_every_step: bool
@@ -172,19 +180,6 @@ class StepComparison(SummaryPart):
     bit_identical_losses: bool
     data_hash_by_step: list[tuple[int, str, str]]
     loss_by_step: list[tuple[int, float, float]]
-
-
-class KillWindow(SummaryPart):
-    """Where the kill could fall: that part of the run in words, its first and last step."""
-
-    part: str
-    first_step: int
-    last_step: int
-
-
-class Certificate(StepComparison):
-    """A comparison of steps, with the two runs."""
-
     workers: dict[str, int]
     logical_workers: int | None
     parallel: str
@@ -216,9 +211,9 @@ def prove_resume(
 ) -> Certificate:
     """Run the proof in `place` and return the certificate, which is also written there.
     `workers_after` is by default half as many as before, or one fewer if their number is odd, or
-    two after one; `seed` chooses the step of the kill; `console` shows progress. Raises UserError
-    if a second run could not be the same, if the run has a single step, or if it does not fit one
-    of the numbers of workers."""
+    two after one; `seed` chooses the step of the kill. Raises UserError if a second run could not
+    be the same, if the run has a single step, or if it does not fit one of the numbers of
+    workers."""
     console = console or Console(quiet=True)
     settings = config.pretrain.model_copy(update={"log_every_steps": 1})
     config = FitConfig(config.model, settings)
@@ -267,9 +262,8 @@ def prove_resume(
     compute = compute.model_copy(update={"num_workers": after})
     job = job.model_copy(update={"compute": compute, "kill_at": None})
     disturbed = run_job(job, "3 of 3, resumed", console)
-    assert disturbed is not None
     certificate = Certificate(
-        **dict(_compare(one, _gradient_run(disturbed), same_workers=before == after)),
+        **_compare(one, _gradient_run(disturbed), same_workers=before == after),
         workers={"undisturbed": before, "until_the_kill": before, "after_it": after},
         logical_workers=compute.logical_workers,
         parallel=compute.parallel,
@@ -316,7 +310,8 @@ def kill_steps(config: GradientFit, instances: Artifact, steps: int) -> KillWind
     return KillWindow(part=part, first_step=first, last_step=latest)
 
 
-def _gradient_run(summary: PretrainSummary) -> GradientRun:
+def _gradient_run(summary: PretrainSummary | None) -> GradientRun:
+    assert summary is not None
     assert summary.gradient is not None, "the proof is of a fit by gradient"
     return summary.gradient
 
@@ -326,7 +321,8 @@ def _precision(run: GradientRun) -> str:
     return "bfloat16" if run.bfloat16 else "float32"
 
 
-def _compare(one: GradientRun, other: GradientRun, same_workers: bool) -> StepComparison:
+def _compare(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[str, Any]:
+    """The fields of a certificate that compare the steps of two runs."""
     tolerance = 0.0 if same_workers else TOLERANCES[_precision(one)]
     losses = [
         (int(a["step"]), a["loss"], b["loss"])
@@ -336,17 +332,18 @@ def _compare(one: GradientRun, other: GradientRun, same_workers: bool) -> StepCo
     difference = max(relative_difference(a, b) for _, a, b in losses)
     same_steps = [a["step"] for a in one.history] == [b["step"] for b in other.history]
     same_rows = one.data == other.data
-    return StepComparison(
-        verdict="same" if same_rows and same_steps and difference <= tolerance else "DIFFERENT",
-        same_instances_at_every_step=same_rows,
-        first_differing_step=next((step for step, a, b in hashes if a != b), None),
-        data_hash={"undisturbed": one.data_hash, "disturbed": other.data_hash},
-        largest_relative_loss_difference=difference,
-        allowed_loss_difference=tolerance,
-        bit_identical_losses=one.history == other.history,
-        data_hash_by_step=hashes,
-        loss_by_step=losses,
-    )
+    is_same = same_rows and same_steps and difference <= tolerance
+    return {
+        "verdict": "same" if is_same else "DIFFERENT",
+        "same_instances_at_every_step": same_rows,
+        "first_differing_step": next((step for step, a, b in hashes if a != b), None),
+        "data_hash": {"undisturbed": one.data_hash, "disturbed": other.data_hash},
+        "largest_relative_loss_difference": difference,
+        "allowed_loss_difference": tolerance,
+        "bit_identical_losses": one.history == other.history,
+        "data_hash_by_step": hashes,
+        "loss_by_step": losses,
+    }
 
 
 def relative_difference(one: float, other: float) -> float:
