@@ -260,10 +260,14 @@ class GradientConfig(Fitting):
                     f"average.steps is {average.steps}, more than steps {steps}",
                     {"average.steps": steps},
                 )
-        if (schedule.warmup_steps or 0) + (schedule.decay_steps or 0) > steps:
-            raise ValueError(
-                f"optimizer.schedule has warmup_steps {schedule.warmup_steps} and decay_steps "
-                f"{schedule.decay_steps}, more than steps {steps}; lower them"
+        warmup, decay = schedule.warmup_steps or 0, schedule.decay_steps or 0
+        if warmup + decay > steps:
+            falls = f" and falls for {decay}" if decay else ""
+            less = min(steps // 10, steps - decay)
+            key, value = ("decay_steps", None) if less < 0 else ("warmup_steps", less)
+            raise BlockError(
+                f"optimizer.schedule warms up for {warmup} steps{falls}, more than steps {steps}",
+                {f"optimizer.schedule.{key}": value},
             )
         if self.global_batch_size % self.order.lanes:
             raise BlockError(
