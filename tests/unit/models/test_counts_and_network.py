@@ -14,6 +14,7 @@ from rungwise.models.families.counts_and_network import CountsAndNetwork, Counts
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.ngram_model import NgramLanguageModel
+from rungwise.models.trained.capabilities import LanguageModel
 from tests.small_models import LENGTH, shaken, small_config
 
 V, START, END = 12, 0, 1
@@ -63,6 +64,7 @@ def mixed(
 @pytest.mark.parametrize("gate", ["constant", "learnt"])
 def test_it_is_the_distribution_that_mixes_those_of_its_parts(network: str, gate: str) -> None:
     _, model = mixed(network, gate)
+    assert isinstance(model, LanguageModel)
     texts = [text[: LENGTH - 1] for text in draw_texts(6, 3)]
     for text in texts:
         row = torch.tensor([[END, *text]])

@@ -175,6 +175,10 @@ class CountsAndNetwork:
         return best
 
     @property
+    def vocab_size(self) -> int:
+        return self.counts.vocab_size
+
+    @property
     def max_length(self) -> int | None:
         return self.network.max_length
 

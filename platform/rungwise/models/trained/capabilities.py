@@ -20,6 +20,9 @@ class LanguageModel(Protocol):
     @property
     def is_exact(self) -> bool: ...
 
+    @property
+    def vocab_size(self) -> int: ...
+
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """Return the natural log-probability of each token, one array per text. A text is the ids
         of one document without special tokens, or with the end symbol to have it predicted too.
