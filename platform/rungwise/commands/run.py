@@ -103,7 +103,8 @@ def _print_outcome(
     if outcome.built:
         line += f", {outcome.waiting_seconds:.0f} s of it starting and waiting"
     console.print(f"{line}\n", highlight=False)
-    by_stage = {artifact.stage: artifact for artifact in outcome.artifacts.values()}
+    # The last of each stage, but for those at a share of a budget: `pretrain/gpt/0.25`.
+    by_stage = {a.stage: a for name, a in outcome.artifacts.items() if name.count("/") < 2}
     commands: dict[str, str] = {}
     for stage in (REPORT.name, LADDER.name):
         if page := by_stage.get(stage):

@@ -29,7 +29,7 @@ from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
 from rungwise.models.family import Family, Size
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.losses.objectives import CAUSAL, Objective, Origin
 from rungwise.models.ngram_model import NgramLanguageModel, find_ngrams
 from rungwise.models.trained.language_models import CausalModel
 
@@ -68,6 +68,12 @@ class CountsAndNetworkConfig(Family):
     def describe(self) -> str:
         gate = "one weight" if self.gate == "constant" else "a weight for each context"
         return f"{self.counts.describe()}, and {self.network.describe()}; {gate}"
+
+    def origin(self, objective: Objective) -> Origin:
+        """Return that of the idea, or of the network if it is younger."""
+        network = self.network.origin(self.network.objective(objective.name))
+        papers = f"{self.paper}; {network.paper}"
+        return Origin(max(self.year, network.year), papers, self.idea)
 
     def page_name(self, objective: Objective) -> str:
         network = self.network.page_name(self.network.objective(objective.name))
