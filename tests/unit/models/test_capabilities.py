@@ -154,6 +154,7 @@ def test_a_two_direction_model_scores_each_token_from_all_others() -> None:
 def test_perplexity_by_hand() -> None:
     class Quarter:
         is_exact = True
+        vocab_size = 4
 
         def log_probabilities(self, texts: Any) -> list[np.ndarray]:
             return [np.full(len(text), math.log(0.25)) for text in texts]
