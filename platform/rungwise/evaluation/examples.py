@@ -56,7 +56,7 @@ class Blank:
     after: str
 
 
-class Guess(NamedTuple):
+class FilledBlank(NamedTuple):
     text: str
     probability: float
     right: bool
@@ -67,7 +67,7 @@ class BlankResult:
     """A blank with the model's best guesses; `rank` of the right word counts from 1."""
 
     blank: Blank
-    guesses: tuple[Guess, ...]
+    guesses: tuple[FilledBlank, ...]
     rank: int
     probability: float
 
@@ -290,7 +290,7 @@ def fill_blanks(
         right = float(probability_V[blank.answer_id])
         best = torch.topk(probability_V, min(TOP, len(probability_V)))
         guesses = tuple(
-            Guess(token_text(tokenizer, token), value, token == blank.answer_id)
+            FilledBlank(token_text(tokenizer, token), value, token == blank.answer_id)
             for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         )
         rank = 1 + int((probability_V > probability_V[blank.answer_id]).sum())

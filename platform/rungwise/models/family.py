@@ -33,7 +33,7 @@ ROW, MASKED = 64, 0.3  # tokens of a row, and the share of them that is masked
 
 
 class Size(NamedTuple):
-    """What there is to train on, and with; `seconds` are those of so many workers."""
+    """The text to train on, and the seconds of so many workers to train in."""
 
     tokens: int
     vocabulary: int

@@ -261,11 +261,11 @@ def _try_pretrained(model: object, tokenizer: Tokenizer, sampling: Sampling) -> 
         case NextTokenLogits():
             hint = "the beginning of a text: it goes on"
 
-            def go_on(text: str) -> str:
+            def continue_text(text: str) -> str:
                 (added,) = continue_texts(model, tokenizer, [text], sampling)
                 return added
 
-            return Trial(hint, ("text",), go_on, goes_on=True)
+            return Trial(hint, ("text",), continue_text, goes_on=True)
         case LanguageModel():
             hint = "a text: how likely is it?"
             return Trial(hint, ("text",), lambda text: _rate_text(model, tokenizer, text))

@@ -1,21 +1,17 @@
 """Fitting by interpolation: a gate between two models of earlier stages, on text set aside."""
 
-import math
 import time
-from collections.abc import Iterator
 from typing import Any, cast
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tokens import TokenisedText
 from rungwise.models.fitting import MixingFamily, fill_arrays
-from rungwise.models.trained.language_models import measure_loss
 from rungwise.tokenizer.token_stage import TokensSummary
-from rungwise.tokenizer.token_text import TokensFile, split_documents
+from rungwise.tokenizer.token_text import split_documents
 from rungwise.training.fit_config import FitConfig, InterpolationConfig
 from rungwise.training.initial import find_tokens
-from rungwise.training.pretrained import load_model
+from rungwise.training.pretrained import load_model, measure_held_out, read_split
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL, create_arrays
 
@@ -44,12 +40,8 @@ def pretrain_by_interpolation(
     )
     with output.staged(MODEL) as path:
         fill_arrays(lambda shapes: create_arrays(path, shapes), model.to_tensors())
-    documents = [
-        document
-        for text in _read_split(artifact, "validation")
-        for document in split_documents(text, end)
-    ]
-    nats, bits_per_byte = measure_loss(model, documents, tokens.text_bytes.validation)
+    final = measure_held_out(model, artifact, objective)
+    nats = final["loss"]
     gains = {name: each.final[objective.tokens.loss_key] - nats for name, each in parts.items()}
     return PretrainSummary(
         fitting=config.pretrain.kind,
@@ -60,32 +52,22 @@ def pretrain_by_interpolation(
         tokens=parts["network"].tokens,
         epochs=parts["network"].epochs,
         unigram_loss=tokens.unigram_loss,
-        final={
-            "loss": nats,
-            objective.tokens.loss_key: nats,
-            "perplexity": math.exp(nats),
-            "bits_per_byte": bits_per_byte,
-        },
+        final=dict(final),
         seconds=time.monotonic() - began + sum(each.seconds for each in parts.values()),
         headline=f"validation {objective.tokens.key} {nats:.3f}, {gains['counts']:.2f} below the "
         f"counts and {gains['network']:.2f} below the network  "
-        f"{bits_per_byte:.3f} bits per byte",
+        f"{final['bits_per_byte']:.3f} bits per byte",
     )
 
 
 def _draw_unread(artifact: Artifact, read: Artifact, end: int) -> list[list[int]]:
     """The training documents that are not among those `read`, up to `_MOST_TOKENS`."""
-    known = {name for text in _read_split(read, "train") for name in text.documents.tolist()}
+    names = {name for text in read_split(read, "train") for name in text.documents.tolist()}
     unread: list[list[int]] = []
     tokens = 0
-    for text in _read_split(artifact, "train"):
+    for text in read_split(artifact, "train"):
         for name, document in zip(text.documents.tolist(), split_documents(text, end), strict=True):
-            if name not in known and tokens < _MOST_TOKENS:
+            if name not in names and tokens < _MOST_TOKENS:
                 unread.append(document)
                 tokens += len(document)
     return unread
-
-
-def _read_split(artifact: Artifact, split: str) -> Iterator[TokenisedText]:
-    for row in TokensSummary.of(artifact).split_files(split):
-        yield TokensFile(artifact.folder.local(row.file)).text()

@@ -1,5 +1,6 @@
 """A finished pretrain stage as a usable model: with its capabilities, or as a bare module."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,12 +12,15 @@ from torch import nn
 
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.core.tokens import SpecialIds
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import LayeredFamily
-from rungwise.models.trained.capabilities import WordVectors
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.trained.capabilities import LanguageModel, WordVectors
 from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.trained.language_models import measure_loss
 from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.tokenizer.token_text import TokensFile, split_documents
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.initial import find_tokens, read_training_config
 from rungwise.training.summary import PretrainSummary
@@ -117,3 +121,31 @@ def load_word_vectors(pretrain: Artifact) -> WordVectors:
             "choose a rung that does"
         )
     return model
+
+
+def read_split(tokens: Artifact, split: str) -> Iterator[TokenisedText]:
+    """Yield the texts of a split, file by file, mapped into memory."""
+    for row in TokensSummary.of(tokens).split_files(split):
+        yield TokensFile(tokens.folder.local(row.file)).text()
+
+
+def measure_held_out(
+    model: LanguageModel, tokens: Artifact, objective: Objective
+) -> dict[str, float]:
+    """Measure a language model that is made of arrays on all held-out documents: the loss in nats
+    per token under both of its names, perplexity, and bits per byte. Raises DataError if there are
+    none."""
+    summary = TokensSummary.of(tokens)
+    (end,) = summary.special.require("end")
+    documents = [
+        document
+        for text in read_split(tokens, "validation")
+        for document in split_documents(text, end)
+    ]
+    nats, bits_per_byte = measure_loss(model, documents, summary.text_bytes.validation)
+    return {
+        "loss": nats,
+        objective.tokens.loss_key: nats,
+        "perplexity": math.exp(nats),
+        "bits_per_byte": bits_per_byte,
+    }

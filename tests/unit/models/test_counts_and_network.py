@@ -101,7 +101,7 @@ def test_the_weight_is_the_likeliest_and_a_gate_is_likelier() -> None:
         _, model = mixed("gpt", gate, scale=0.0)  # almost uniform, beside three documents
         losses[gate] = -np.concatenate(model.log_probabilities(texts)).mean()
         if gate == "constant":
-            counts_N, network_N, _ = model._read(texts)
+            counts_N, network_N, _ = model._read_texts(texts)
             weights_W1 = np.linspace(0.001, 0.999, 999)[:, None]
             grid_W = -np.log(
                 weights_W1 * counts_N.exp().numpy() + (1 - weights_W1) * network_N.exp().numpy()

@@ -192,7 +192,7 @@ class CountsAndNetwork:
         """Return the natural log-probability of each token; see `LanguageModel`."""
         if not sum(map(len, texts)):
             return [np.zeros(0) for _ in texts]
-        counts_N, network_N, features_NF = self._read(texts)
+        counts_N, network_N, features_NF = self._read_texts(texts)
         with torch.no_grad():
             logs_N = _mix(self.gate(features_NF), counts_N, network_N)
         return np.split(logs_N.numpy(), np.cumsum([len(text) for text in texts])[:-1])
@@ -218,7 +218,7 @@ class CountsAndNetwork:
 
     def fit_gate(self, texts: Sequence[Sequence[int]], seed: int) -> None:
         """Fit the gate to these documents by its likelihood."""
-        counts_N, network_N, features_NF = self._read(texts)
+        counts_N, network_N, features_NF = self._read_texts(texts)
         gate = self.gate
         gate.mean.copy_(features_NF.mean(dim=0))
         gate.scale.copy_(features_NF.std(dim=0).clamp(min=1e-3))
@@ -254,7 +254,7 @@ class CountsAndNetwork:
         }
         return arrays | {_LONGEST: np.array(self.network.max_length or 0)}
 
-    def _read(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    def _read_texts(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the log-probabilities (N,) by the counts and by the network, and the features
         (N, F) of the contexts."""
         counts_N = np.concatenate(self.counts.log_probabilities(texts))

@@ -55,12 +55,12 @@ def generate(
     window = getattr(model, "max_length", None)
     open_rows = [row for row, room in enumerate(rooms) if room > 0]
     while open_rows:
-        read = [rows[row] if window is None else rows[row][-window:] for row in open_rows]
+        tails = [rows[row] if window is None else rows[row][-window:] for row in open_rows]
         # Padding at the end of a row is invisible to the positions before it.
-        longest = max(map(len, read))
-        ids_NT = torch.tensor([ids + [0] * (longest - len(ids)) for ids in read])
-        last_N = torch.tensor([len(ids) - 1 for ids in read])
-        logits_NV = model.next_logits(ids_NT)[torch.arange(len(read)), last_N].double()
+        longest = max(map(len, tails))
+        ids_NT = torch.tensor([ids + [0] * (longest - len(ids)) for ids in tails])
+        last_N = torch.tensor([len(ids) - 1 for ids in tails])
+        logits_NV = model.next_logits(ids_NT)[torch.arange(len(tails)), last_N].double()
         if sampling.top_k:
             least_N = logits_NV.topk(min(sampling.top_k, logits_NV.shape[1])).values[:, -1:]
             logits_NV = logits_NV.masked_fill(logits_NV < least_N, -torch.inf)

@@ -148,7 +148,7 @@ def read_lines(
                     values = parse_json(line, source, number, problem, "mend the line")
                     where = f"{source}:{number}"
                     if not isinstance(values, dict):
-                        raise Damage.found(where, "a JSON object", type(values).__name__)
+                        raise Damage.explain(where, "a JSON object", type(values).__name__)
                     yield parse_example(values, info, where)
         case "tsv":
             yield from _table(read_cells(lines, "\t", quoting=False), info, source)

@@ -111,7 +111,7 @@ def label_name(value: str, labels: dict[str, str] | tuple[str, ...] | None, wher
     if value and labels is not None:
         expected = f"one of the labels {join_names(labels)}"
         found = quote(value) + suggest(value, labels)
-    raise Damage.found(where, expected, found, "labels")
+    raise Damage.explain(where, expected, found, "labels")
 
 
 def count_words(content: Any) -> int:
@@ -172,7 +172,7 @@ def words(value: Any, where: str, what: str) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = " ".join(each for each in value if each.strip())
     if not isinstance(value, str):
-        raise Damage.found(where, f"text as {what}", quote(value))
+        raise Damage.explain(where, f"text as {what}", quote(value))
     if not value.strip():
         raise Damage(
             f"{where}: {what} is empty; mend the line, or check which column data.format names"

@@ -117,7 +117,7 @@ def require_object(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, list):
         return {str(place): each for place, each in enumerate(value)}
     if not isinstance(value, dict):
-        raise Damage.found(where, "a JSON object", f"a {type(value).__name__}")
+        raise Damage.explain(where, "a JSON object", f"a {type(value).__name__}")
     return value
 
 
@@ -306,7 +306,7 @@ class RecordsFormat(FormatConfig):
                 cells = [*cells[: width - 1], self.delimiter.join(cells[width - 1 :])]
             with self.skip_damage(counts, cells):
                 if len(cells) < width or (len(cells) > width and not self.extra_columns):
-                    raise Damage.found(
+                    raise Damage.explain(
                         where,
                         f"{width} columns separated by {self.delimiter!r}",
                         f"{len(cells)}: {quote(self.delimiter.join(cells))}",

@@ -141,7 +141,7 @@ class TableFormat(RecordsFormat):
         except (TypeError, ValueError, OverflowError):
             score = math.nan
         if not math.isfinite(score):
-            raise Damage.found(where, "a number as the score", quote(value), "columns.score")
+            raise Damage.explain(where, "a number as the score", quote(value), "columns.score")
         return score
 
 
@@ -149,7 +149,7 @@ def _is_marked(value: Any, where: str) -> bool:
     mark = str(value).strip().lower()
     if mark not in ("0", "1", "0.0", "1.0", "false", "true"):
         expected = "0 or 1 in each column of a label"
-        raise Damage.found(where, expected, quote(value), "columns.labels")
+        raise Damage.explain(where, expected, quote(value), "columns.labels")
     return mark in ("1", "1.0", "true")
 
 
@@ -163,7 +163,7 @@ def _label_text(value: Any, where: str) -> str:
         case str() | int():
             return str(value).strip()
     expected = "text or a whole number as a label, or a list of one"
-    raise Damage.found(where, expected, quote(value), "columns.label")
+    raise Damage.explain(where, expected, quote(value), "columns.label")
 
 
 class ChoiceColumns(Config):
@@ -221,7 +221,7 @@ class ChoiceFormat(RecordsFormat):
             names = row["columns.names"]
             if not isinstance(names, list) or len(names) != len(options):
                 expected = f"a name for each of the {len(options)} options"
-                raise Damage.found(where, expected, quote(names), "columns.names")
+                raise Damage.explain(where, expected, quote(names), "columns.names")
             values = [plain(name) for name in names]
         elif self.answer == "letter":
             values, value = list(string.ascii_uppercase[: len(options)]), value.upper()
@@ -230,14 +230,14 @@ class ChoiceFormat(RecordsFormat):
         if values.count(value) != 1:
             expected = f"one of {join_names(values)} as the answer"
             answer = f"{quote(value)}{suggest(value, values)} (published tests may have no answers)"
-            raise Damage.found(where, expected, answer, "answer or first")
+            raise Damage.explain(where, expected, answer, "answer or first")
         return values.index(value)
 
 
 def _check_options(options: Any, where: str) -> tuple[str, ...]:
     if not isinstance(options, list) or len(options) < 2:
         number = str(len(options)) if isinstance(options, list) else quote(options)
-        raise Damage.found(where, "two options or more", number, "columns")
+        raise Damage.explain(where, "two options or more", number, "columns")
     return tuple(words(option, where, f"option {place}") for place, option in enumerate(options))
 
 
@@ -276,7 +276,7 @@ class SquadFormat(FormatConfig):
                     counts["unanswerable_questions_left_out"] += 1
                     continue
                 if not impossible and not answers:
-                    raise Damage.found(where, "an answer, or is_impossible: true", "neither")
+                    raise Damage.explain(where, "an answer, or is_impossible: true", "neither")
                 yield Question(f"{file.name}:{id_}", id_, question, context, answers)
 
     def _entries(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
@@ -296,13 +296,13 @@ class SquadFormat(FormatConfig):
             place = f"{where}, answers[{number}]"
             with self.skip_damage(counts, "", "answers_dropped_as_not_in_the_context"):
                 if not isinstance(answer, dict):
-                    raise Damage.found(place, "an object", quote(answer), "kind")
+                    raise Damage.explain(place, "an object", quote(answer), "kind")
                 text = words(_value(answer, "text", place, str), place, "the answer")
                 start = _value(answer, "answer_start", place, int)
                 content = context[start : start + len(text)] if start >= 0 else ""
                 if content != text:
                     expected = f"{quote(text)} in the context from character {start} on"
-                    raise Damage.found(place, expected, quote(content), "on_error to drop")
+                    raise Damage.explain(place, expected, quote(content), "on_error to drop")
                 yield Answer(text, start)
 
 
@@ -310,7 +310,7 @@ def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
     texts, starts = (_value(lists, key, where, list) for key in ("text", "answer_start"))
     if len(texts) != len(starts):
         numbers = f"{len(texts)} texts and {len(starts)} starts"
-        raise Damage.found(where, "a start for each answer", numbers)
+        raise Damage.explain(where, "a start for each answer", numbers)
     pairs = zip(texts, starts, strict=True)
     return [{"text": text, "answer_start": start} for text, start in pairs]
 
@@ -318,5 +318,5 @@ def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
 def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
     value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise Damage.found(where, f"{key!r} as in SQuAD's JSON", quote(value), "kind")
+        raise Damage.explain(where, f"{key!r} as in SQuAD's JSON", quote(value), "kind")
     return value

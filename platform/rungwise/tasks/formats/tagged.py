@@ -261,12 +261,12 @@ def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) 
     text = quote(("\t" if layout.tabs else " ").join(cells))
     if len(cells) != width:
         expected = f"{width} columns, a word and its tag among them"
-        raise Damage.found(where, expected, f"{len(cells)}: {text}", "separator, word or tag")
+        raise Damage.explain(where, expected, f"{len(cells)}: {text}", "separator, word or tag")
     if layout.numbered and not cells[0].isdecimal():
         expected = "a word's number in the first column of CoNLL-U"
-        raise Damage.found(where, expected, quote(cells[0]), "kind to conll")
+        raise Damage.explain(where, expected, quote(cells[0]), "kind to conll")
     if not cells[layout.word] or not cells[layout.tag]:
-        raise Damage.found(where, "a word and its tag", text, "word or tag")
+        raise Damage.explain(where, "a word and its tag", text, "word or tag")
 
 
 _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
@@ -319,10 +319,10 @@ class TokensFormat(_JsonTags):
                 where, given, tags = f"{file.uri}:{line}", row["columns.words"], row["columns.tags"]
                 if not isinstance(given, list) or not isinstance(tags, list) or not given:
                     both = f"{quote(given)} and {quote(tags)}"
-                    raise Damage.found(where, "lists of words and tags", both, "columns")
+                    raise Damage.explain(where, "lists of words and tags", both, "columns")
                 if len(given) != len(tags):
                     numbers = f"{len(given)} words and {len(tags)} tags"
-                    raise Damage.found(where, "a tag for each word", numbers)
+                    raise Damage.explain(where, "a tag for each word", numbers)
                 rows.append(
                     Tagged(
                         f"{file.name}:{line}",
@@ -377,13 +377,13 @@ class MarksFormat(_JsonTags):
                 for (_, end, _), (start, _, label) in itertools.pairwise(marks):
                     if start < end:
                         inside = f"{quote(label)} from character {start} inside of one to {end}"
-                        raise Damage.found(where, "marks beside each other", inside)
+                        raise Damage.explain(where, "marks beside each other", inside)
                 yield _cut(f"{file.name}:{line}", text, marks)
 
     def _marks(self, marks: Any, text: str, where: str) -> Iterator[tuple[int, int, str]]:
         if not isinstance(marks, list | None):
             expected = "a list of marks, as [start, end, label]"
-            raise Damage.found(where, expected, quote(marks), "columns.marks")
+            raise Damage.explain(where, expected, quote(marks), "columns.marks")
         for mark in marks or []:
             fields, keys = require_object(mark, where), self.columns
             start, end, label = (
@@ -395,7 +395,7 @@ class MarksFormat(_JsonTags):
             are_places = isinstance(start, int) and isinstance(end, int)
             if not are_places or not 0 <= start < end <= len(text):
                 expected = f"a mark within the {len(text)} characters of the text"
-                raise Damage.found(where, expected, f"{quote(start)} to {quote(end)}", "columns")
+                raise Damage.explain(where, expected, f"{quote(start)} to {quote(end)}", "columns")
             stated = fields.get(keys.marked or "")
             # Label Studio writes a backslash and an n for a line break.
             if isinstance(stated, str) and _join_lines(text[start:end]) != _join_lines(stated):
@@ -403,7 +403,7 @@ class MarksFormat(_JsonTags):
                     f"the marked text {quote(stated)} at {start} to {end} (in code points, not "
                     "UTF-16 units as in a browser)"
                 )
-                raise Damage.found(where, expected, quote(text[start:end]), "columns")
+                raise Damage.explain(where, expected, quote(text[start:end]), "columns")
             yield start, end, label_name(str(label), self.labels, where)
 
 

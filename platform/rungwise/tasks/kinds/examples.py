@@ -21,7 +21,7 @@ class Damage(DataError):
     """One example cannot be used; others can."""
 
     @classmethod
-    def found(cls, where: str, expected: str, found: str, keys: str = "") -> "Damage":
+    def explain(cls, where: str, expected: str, found: str, keys: str = "") -> "Damage":
         """Say what was expected and found, and which `keys` of data.format may be wrong."""
         change = f", or change data.format.{keys}" if keys else ""
         return cls(f"{where}: expected {expected}, found {found}; mend it{change}")

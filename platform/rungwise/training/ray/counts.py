@@ -6,7 +6,6 @@ There are no steps to resume: a killed run counts again, to the same bytes.
 import dataclasses
 import functools
 import itertools
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -18,10 +17,10 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
 from rungwise.models.fitting import HERE, CountedFamily, Tasks
 from rungwise.models.trained.capabilities import LanguageModel
-from rungwise.models.trained.language_models import measure_loss
 from rungwise.tokenizer.token_stage import TokensSummary
-from rungwise.tokenizer.token_text import TokensFile, split_documents
+from rungwise.tokenizer.token_text import TokensFile
 from rungwise.training.fit_config import CountsConfig, FitConfig
+from rungwise.training.pretrained import measure_held_out
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL, create_arrays
 
@@ -50,13 +49,7 @@ def pretrain_by_counts(
         create = functools.partial(create_arrays, path)
         tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
     model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
-    (end,) = tokens.special.require("end")
-    documents = [
-        document
-        for row in tokens.split_files("validation")
-        for document in split_documents(read_text(artifact, row.file), end)
-    ]
-    nats, bits_per_byte = measure_loss(model, documents, tokens.text_bytes.validation)
+    final = measure_held_out(model, artifact, objective)
     parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
     return PretrainSummary(
         fitting="counts",
@@ -67,16 +60,11 @@ def pretrain_by_counts(
         tokens=tokens.tokens.train + tokens.documents.train,
         epochs=1.0,
         unigram_loss=tokens.unigram_loss,
-        final={
-            "loss": nats,
-            objective.tokens.loss_key: nats,
-            "perplexity": math.exp(nats),
-            "bits_per_byte": bits_per_byte,
-        },
+        final=dict(final),
         seconds=time.monotonic() - began,
         headline=f"{parameters / 1e6:.1f} M parameters  validation {objective.tokens.key} "
-        f"{nats:.3f} (unigram {tokens.unigram_loss:.2f})  "
-        f"{bits_per_byte:.3f} bits per byte",
+        f"{final['loss']:.3f} (unigram {tokens.unigram_loss:.2f})  "
+        f"{final['bits_per_byte']:.3f} bits per byte",
     )
 
 
