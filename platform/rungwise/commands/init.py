@@ -72,6 +72,8 @@ def init(options: argparse.Namespace) -> None:
     from rungwise.core.public_data import how_to_get
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files
+    from rungwise.pipeline.workflow import estimate as estimate_run
+    from rungwise.pipeline.workflow import load_recipe
     from rungwise.tasks.formats.guess import guess_format
 
     if options.ladder and (options.labels or options.model):
@@ -126,7 +128,8 @@ def init(options: argparse.Namespace) -> None:
             say(f"  {line}".rstrip())
         text += write_task(derive_name(options.labels), labels.block)
     path.write_text(text, encoding="utf-8")
-    say(f"\nwrote {path}; to train on it:\n")
+    estimate = estimate_run(workflow, load_recipe(path))
+    say(f"\nwrote {path}; to train on it, in {estimate.line}:\n", soft_wrap=True)
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK, plain_console
 
 if TYPE_CHECKING:
-    from rungwise.core.stages.stage import Planned, Stage
-    from rungwise.core.storage.folder import Folder
+    from rungwise.core.stages.stage import Stage
     from rungwise.pipeline.recipe import Recipe
     from rungwise.training.config import GradientFit
     from rungwise.training.estimate import RunEstimate
@@ -68,6 +68,7 @@ def plan(options: argparse.Namespace) -> None:
     """Print the plan; run and write nothing."""
     from rungwise.core.configuration.secrecy import redact
     from rungwise.pipeline import workflow
+    from rungwise.pipeline.estimate import Estimate, Rates, describe_seconds
     from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.reference import write_resolved
 
@@ -76,40 +77,27 @@ def plan(options: argparse.Namespace) -> None:
     if options.resolved:
         console.print(write_resolved(recipe), end="")
         return
-    rows, root = workflow.plan(options.workflow, recipe), root_folder(recipe.root)
-    times = [_last_seconds(row, root, recipe.name) for row in rows]
+    rows = workflow.plan(options.workflow, recipe)
+    root = root_folder(recipe.root)
+    estimate = Estimate(rows, recipe.compute, Rates.of(root))
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "fingerprint", "state"):
         table.add_column(heading, no_wrap=True)  # only the reason gives way on a narrow terminal
-    table.add_column("took", justify="right", no_wrap=True)
+    table.add_column("takes", justify="right", no_wrap=True)
     table.add_column("because", overflow="fold")
-    for row, seconds in zip(rows, times, strict=True):
+    for row in rows:
         state = Text("cached", "cyan") if row.artifact else Text("build", "bold cyan")
-        took = "" if seconds is None else _format_seconds(seconds)
+        if row.artifact:
+            takes = _format_seconds(row.artifact.record["seconds"])
+        else:
+            seconds = estimate.seconds[row.stage.display_name]
+            takes = "not known" if seconds is None else describe_seconds(seconds)
         table.add_row(
-            row.stage.display_name, row.stage.fingerprint, state, took, redact(row.reason)
+            row.stage.display_name, row.stage.fingerprint, state, takes, redact(row.reason)
         )
     console.print(table, soft_wrap=False)
-    missing = [seconds for row, seconds in zip(rows, times, strict=True) if row.artifact is None]
-    line = f"{len(missing)} of {len(rows)} stages to build below {root.uri}"
-    if known := [seconds for seconds in missing if seconds is not None]:
-        line += (
-            f"; {len(known)} of them took {_format_seconds(sum(known))} when they were last built"
-        )
-    console.print(line)
-
-
-def _last_seconds(row: Planned, root: Folder, label: str) -> float | None:
-    """How long the stage took, or one of its title with other settings; None if none was built."""
-    from rungwise.core.stages import artifact as artifacts
-
-    if row.artifact is not None:
-        return row.artifact.record["seconds"]
-    title = row.stage.display_name
-    for artifact in artifacts.list_artifacts(root, row.stage.name):
-        if (artifact.label, artifact.record["title"]) == (label, title):
-            return artifact.record["seconds"]
-    return None
+    line = f"{len(estimate.seconds)} of {len(rows)} stages to build below {root.uri}"
+    console.print(f"{line}: {estimate.line}" if estimate.line else line, soft_wrap=True)
 
 
 def recipes(options: argparse.Namespace) -> None:
@@ -146,6 +134,7 @@ def dry_run(options: argparse.Namespace) -> None:
         [(_, variant, config)] = trainings
         settings = require_gradient(config, "steps")
         _print_estimate(*_estimate(variant, settings, options, console), console)
+        _say_whole(recipe, console)
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("variant", no_wrap=True)
@@ -175,6 +164,17 @@ def dry_run(options: argparse.Namespace) -> None:
         f"\n{len(times)} trainings by gradient, each once and one after the other: "
         f"{_format_seconds(total)}. Counts, budgets of a curve, suites and tasks come on top."
     )
+    _say_whole(recipe, console)
+
+
+def _say_whole(recipe: Recipe, console: Console) -> None:
+    """Say what the workflow of the recipe takes, from its text to its page."""
+    from rungwise.pipeline.workflow import estimate
+
+    workflow = "ladder" if recipe.measure else "finetune" if recipe.tasks else "pretrain"
+    with contextlib.suppress(UserError):  # the text may not be there yet
+        line = estimate(workflow, recipe).line or "all of it is built"
+        console.print(f"run {workflow}, from text to page: {line}")
 
 
 def _format_seconds(seconds: float | None) -> str:

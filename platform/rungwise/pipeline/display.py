@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rungwise.core.configuration.secrecy import redact
+from rungwise.pipeline.estimate import Estimate, describe_seconds, find_factor
 
 _PLAIN_EVERY_SECONDS = 10.0
 _NARROW = 100  # columns; the bar is shorter on narrower terminals
@@ -51,6 +52,7 @@ class Display:
         self._notes: list[str] = []
         self._doing = ""  # what the run does before its first stage starts
         self._ended = False
+        self._estimate: Estimate | None = None
         self._live = (
             Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=False)
             if console.is_terminal
@@ -67,6 +69,11 @@ class Display:
         if self._live:
             self._live.stop()
 
+    def expect(self, estimate: Estimate) -> None:
+        """Count down the whole run by an estimate of its stages."""
+        self._estimate = estimate
+        self._print(f"expected: {estimate.line}")
+
     def add(self, names: Sequence[str]) -> None:
         """Show further stages, behind the others."""
         self._lines |= {name: _Line(name) for name in names}
@@ -78,6 +85,8 @@ class Display:
             line.seconds = self._seconds(line)
             line.state, line.text = state, text
             self._plain(line)
+            if state == "done" and (left := self._left()):
+                self._print(left)
 
     @property
     def states(self) -> dict[str, str]:
@@ -122,6 +131,28 @@ class Display:
     def _seconds(self, line: _Line) -> float:
         return time.monotonic() - line.started if line.state == "running" else line.seconds
 
+    def _left(self) -> str:
+        """How long the rest of the run takes, by what the ended stages took against what was
+        expected of them; a running stage that counts its own work knows better."""
+        if self._estimate is None:
+            return ""
+        expected = self._estimate.seconds
+        ended = [line for line in self._lines.values() if line.state == "done"]
+        factor = find_factor([(line.seconds, expected.get(line.name) or 0.0) for line in ended])
+        left: dict[str, float | None] = {}
+        for line in self._lines.values():
+            if line.state not in ("waiting", "running") or line.name not in expected:
+                continue
+            own = _seconds_left(line) if line.state == "running" else None
+            seconds = expected[line.name]
+            if own is None and seconds is not None:
+                own = max(0.0, seconds * factor - self._seconds(line))
+            left[line.name] = own
+        if not left:
+            return ""
+        unknown = "more than " * (None in left.values())
+        return f"{unknown}{describe_seconds(self._estimate.wall_seconds(left))} left of the run"
+
     def _table(self) -> Group:
         table = Table.grid(padding=(0, 1), expand=True)
         for justify in ("left", "left", "right", "left"):
@@ -146,6 +177,8 @@ class Display:
                 detail,
             )
         doing = [Text(self._doing, "dim")] if self._doing and not self._ended else []
+        if not self._ended and (left := self._left()):
+            doing.append(Text(left, "dim"))
         notes = [Text.assemble(("note ", "yellow"), note) for note in self._notes[-4:]]
         return Group(table, *doing, *notes)
 
@@ -155,12 +188,18 @@ def _detail(line: _Line) -> str:
     if line.state != "running" or not line.total:
         return line.text
     parts = [f"{key} {_number(value)}" for key, value in line.values.items()]
-    progress = line.position - (line.first_position or 0.0)
-    if progress > 0:
-        remainder = max(0.0, line.total - line.position)  # a last step may pass a budget of tokens
-        seconds = (time.monotonic() - line.first_time) / progress * remainder
+    if (seconds := _seconds_left(line)) is not None:
         parts.insert(1, f"{_clock(seconds)} left")
     return "  ".join([f"{line.position:,.0f}/{line.total:,.0f}", *parts])
+
+
+def _seconds_left(line: _Line) -> float | None:
+    """Seconds until a running stage has done its work; None before it counts it."""
+    progress = line.position - (line.first_position or 0.0)
+    if progress <= 0 or not line.total:
+        return None
+    remainder = max(0.0, line.total - line.position)  # a last step may pass a budget of tokens
+    return (time.monotonic() - line.first_time) / progress * remainder
 
 
 def _number(value: float | str) -> str:

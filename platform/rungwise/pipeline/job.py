@@ -27,6 +27,7 @@ from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.summary import EVALUATE, EvaluateSummary
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
+from rungwise.pipeline.estimate import Estimate
 from rungwise.report import findings
 from rungwise.report.stage import LADDER, REPORT, REPORT_PAGE
 from rungwise.serving.card import link_page
@@ -118,6 +119,7 @@ class Build:
     display: Display
     monitor: Monitor
     recipe: Mapping[str, Any]
+    estimate: Estimate
 
 
 # Blocks of a summary that repeat the training settings.
@@ -138,6 +140,7 @@ class StageJob:
         self._clock = time.monotonic()
         self._waits_since: float | None = self._clock  # for a process; None while it works
         self._waited = 0.0
+        self._goes_on = row.earlier is not None
         self._steps = 0.0  # or other units of work, as last reported
 
     def open(self) -> None:
@@ -153,7 +156,7 @@ class StageJob:
         if not stage.type.resumes:
             self._folder.remove()
         elif self._folder.names():  # possibly from a driver that we waited for
-            reason = GOES_ON
+            reason, self._goes_on = GOES_ON, True
             self._folder.remove_unfinished()
         build.tracker.open(
             self._key,
@@ -286,6 +289,7 @@ class StageJob:
     def _record(self, summary: Summary, seconds: float) -> Artifact:
         stage, tracker = self.row.stage, self._build.tracker
         plain = summary.model_dump(mode="json")
+        work = self._build.estimate.work[stage.display_name]
         run_id = tracker.run_id(self._key, timeout_seconds=0.1)
         record = {
             "stage": stage.name,
@@ -302,6 +306,8 @@ class StageJob:
             "finished": _now(),
             "seconds": round(seconds, 3),
             "starting_seconds": round(self._waited, 3),
+            # None of a part, which would teach a wrong rate.
+            "work": None if self._goes_on or work is None else [work.key, work.units],
             "mlflow_run_id": run_id,
             "ray_job_id": os.environ.get("RAY_JOB_ID"),
             "made_by": self._build.made_by,

@@ -33,6 +33,7 @@ from rungwise.core.tracking.tracker import Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline import job as overview
 from rungwise.pipeline.display import Display
+from rungwise.pipeline.estimate import Estimate, Rates
 from rungwise.pipeline.job import Build, StageJob, source_tags
 from rungwise.pipeline.stages import Grow, Growth
 from rungwise.training.save_request import request_saves
@@ -108,6 +109,8 @@ def run(
                 untracked = sender.finish(_FINISH_SECONDS)
                 seconds = time.monotonic() - began
                 return Outcome(finished, (), seconds, 0.0, untracked, sender.fault)
+            estimate = Estimate(rows, compute, Rates.of(root))
+            display.expect(estimate)
             build = Build(
                 label=label,
                 compute=compute,
@@ -118,6 +121,7 @@ def run(
                 display=display,
                 monitor=Monitor(label, compute),
                 recipe=recipe or {},
+                estimate=estimate,
             )
             return _build(growth, root, build, began, head)
 
@@ -250,6 +254,7 @@ class Schedule:
         failed = {name: str(find_user_error(each) or each) for name, each in self._errors.items()}
         failed |= {name: failed[source] for name, source in self._failed_before.items()}
         if rows := self._growth.grow(self.finished, failed):
+            self._build.estimate.add(rows)
             self._build.display.add([row.stage.display_name for row in rows])
             for row in rows:
                 self._failed_before.pop(row.stage.display_name, None)

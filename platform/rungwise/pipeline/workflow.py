@@ -15,6 +15,7 @@ from rungwise.cluster.environment import set_environment
 from rungwise.core.configuration.overrides import load
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Planned, Stage
+from rungwise.pipeline.estimate import Estimate, Rates
 from rungwise.pipeline.ladder import grow_past_gaps
 from rungwise.pipeline.places import (
     find_place,
@@ -61,6 +62,11 @@ def _make(workflow: Workflow, recipe: Recipe) -> list[Stage] | Grow:
 def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:
     """Say for each stage whether it is done below the recipe's root, or why not; build nothing."""
     return Growth(_make(workflow, recipe), root_folder(recipe.root), recipe.name).rows
+
+
+def estimate(workflow: Workflow, recipe: Recipe) -> Estimate:
+    """Estimate what a run of a recipe takes on this machine. Raises as `make_stages` does."""
+    return Estimate(plan(workflow, recipe), recipe.compute, Rates.of(root_folder(recipe.root)))
 
 
 def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> Outcome:

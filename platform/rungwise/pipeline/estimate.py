@@ -1,0 +1,347 @@
+"""Estimates what a run takes, before it begins and while it goes on.
+
+The work of a stage follows from its settings and from the text: megabytes, operations, inputs. The
+seconds of a unit are in rates.yaml, measured on one core (benchmarks/rates.py). This machine is
+slower or faster by a matrix product and, once stages are built below a root, by their records.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import yaml
+
+from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.errors import UserError
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.stage import Planned, Stage
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.source_files import find_files
+from rungwise.corpus.config import CorpusConfig, PydocsSource
+from rungwise.evaluation.comparison.summary import CompareConfig
+from rungwise.evaluation.suites.measure import MeasureConfig
+from rungwise.instances.kind import Kind
+from rungwise.models.device import shapes_only
+from rungwise.models.transformer.block import parameter_count
+from rungwise.tasks.config import FilesTaskConfig, MadeTaskConfig, ParagraphTaskConfig
+from rungwise.tokenizer.token_stage import TokensConfig
+from rungwise.training.estimate import Measures, memory_estimate, training_cost
+from rungwise.training.feed import READ_BY_NAME
+from rungwise.training.fit_config import PretrainStageConfig, require_gradient
+from rungwise.training.throughput import matmul_rate
+from rungwise.tuning.config import FinetuneConfig, SweepStageConfig
+
+_TABLE = Path(__file__).with_name("rates.yaml")
+_PYDOCS_MEGABYTES, _PACKED, _UNPACKED = 25.0, (".gz", ".zst", ".bz2", ".xz", ".parquet"), 3.0
+_BYTES_A_ROW = 150  # of a file with labelled text
+_VOCABULARY = 30_000  # where the tokenizer does not say
+_LEAST_OPERATIONS = 3e6  # of a token; a smaller model spends its time elsewhere
+_HALVED = 0.6  # the share of a sweep's epochs that is left where trials stop early
+_PARAMETER_BYTES = 36  # of the model and its checkpoints
+_WHOLE_GIGABYTES, _STAGE_GIGABYTES = 1.2, 0.6  # of Ray with the driver; of each stage's process
+_SHARED = 0.6  # of the speed of a worker alone that each of several has on CPUs
+_STARTING_SECONDS = 12.0
+_PRIOR_SECONDS = 20.0  # of records that weigh as much as what is known without them
+_MOST_APART = 8.0
+# Stages that work as others do.
+_LIKE = {
+    "task_text": "corpus",
+    "task_tokens": "tokens",
+    "search": "table",
+    "initial_weights": "register",
+}
+
+
+class Work(NamedTuple):
+    """The work of a stage, in units of the rates of `key`; `most_seconds` that it may take."""
+
+    key: str
+    units: float
+    parameters: int = 0
+    memory_bytes: int = 0
+    most_seconds: float = math.inf
+
+
+def count_works(stages: Sequence[Stage], compute: ComputeConfig) -> dict[str, Work | None]:
+    """Count the work of each stage, by displayed name: without that of a shorter run which it goes
+    on from, and None where nothing tells it."""
+    works: dict[str, Work | None] = {}
+    for stage in stages:
+        work = _count_work(stage, compute)
+        done = [each.trunk[1] for each in stages if each.trunk and stage.continues(each)]
+        if work and done and isinstance(stage.config, PretrainStageConfig):
+            steps = require_gradient(stage.config, "steps").pretrain.steps
+            work = work._replace(units=work.units * (1 - max(done) / steps))
+        works[stage.display_name] = work
+    return works
+
+
+def _count_work(stage: Stage, compute: ComputeConfig) -> Work | None:
+    name = _LIKE.get(stage.name, stage.name)
+    try:
+        match stage.config:
+            case PretrainStageConfig() as config:
+                return _training_work(stage, config, compute)
+            case MeasureConfig() as config:
+                model = _trained(stage.inputs["pretrain"])
+                weight = _operations(stage.inputs["pretrain"], 64) / _LEAST_OPERATIONS
+                return Work(f"measure/{model.model.kind}", len(config.suites) * weight)
+            case CompareConfig() as config:
+                operations = sum(
+                    config.evaluate.num_seeds
+                    * _finetuning_operations(stage, settings, stage.inputs[f"pretrain/{variant}"])
+                    for variant, settings in config.variants.items()
+                )
+                return Work(name, operations / 1e9)
+            case SweepStageConfig(finetune=settings, sweep=sweep):
+                share = 1.0 if sweep.halving is None else _HALVED
+                operations = _finetuning_operations(stage, settings, stage.inputs["pretrain"])
+                return Work(name, sweep.trials * share * operations / 1e9)
+            case Kind() as config:
+                return Work(f"instances/{config.kind}", _text_megabytes(stage))
+            case FilesTaskConfig():
+                return Work(f"{name}/files", 1.0)
+        if name in ("corpus", "task", "tokenizer", "tokens"):
+            kind = getattr(stage.config, "kind", "")
+            return Work(f"{name}/{kind}" if kind else name, _text_megabytes(stage))
+        return Work(name, float(len(stage.inputs)))
+    except (UserError, KeyError):  # of text that is not there, or a family without such a count
+        return None
+
+
+def _training_work(stage: Stage, config: PretrainStageConfig, compute: ComputeConfig) -> Work:
+    family, pretrain = config.model, config.pretrain
+    key = f"{pretrain.kind}/{family.kind}"
+    if pretrain.length_key(family) != "steps":
+        return Work(key, _text_megabytes(stage) * (getattr(pretrain, "epochs", None) or 1))
+    settings = require_gradient(config, "steps")
+    measures = [
+        Measures.planned(source.config, _vocabulary(stage))
+        for name in READ_BY_NAME
+        if (source := stage.inputs.get(name)) and isinstance(source.config, Kind)
+    ]
+    with shapes_only():
+        parameters = parameter_count(family.build(_vocabulary(stage), settings.objective))
+    rows = min(compute.micro_batch_size, settings.pretrain.global_batch_size)
+    memory = memory_estimate(settings, measures[0], compute, parameters, rows)
+    tokens, operations = (cost := training_cost(settings, measures)).tokens, cost.flops_per_token
+    workers = 1 if compute.num_workers == 1 else compute.num_workers * _SHARED
+    if compute.gpus_per_worker:
+        key = "gpu"  # whose speed only a measurement tells
+    return Work(
+        key,
+        tokens * max(operations, _LEAST_OPERATIONS) / 1e9 / workers,
+        parameters,
+        memory * compute.num_workers,
+        settings.pretrain.max_seconds or math.inf,
+    )
+
+
+def _find(stage: Stage, name: str) -> Stage | None:
+    """The nearest stage of a name that a stage is built from, itself included."""
+    queue = [stage]
+    while queue:
+        if (each := queue.pop(0)).name == name:
+            return each
+        queue += each.inputs.values()
+    return None
+
+
+def _vocabulary(stage: Stage) -> int:
+    tokenizer = _find(stage, "tokenizer")
+    return getattr(tokenizer and tokenizer.config, "vocab_size", None) or _VOCABULARY
+
+
+def _text_megabytes(stage: Stage) -> float:
+    """Megabytes of text that a stage reads. Raises UserError if there is no such text."""
+    corpus, tokens = _find(stage, "corpus"), _find(stage, "tokens")
+    if corpus is None or not isinstance(corpus.config, CorpusConfig):
+        task = _find(stage, "task")
+        if task is None or not isinstance(task.config, FilesTaskConfig):
+            raise UserError("no text is known")
+        return _file_megabytes(task.config.train)
+    total = sum(
+        _PYDOCS_MEGABYTES if isinstance(source, PydocsSource) else _file_megabytes(source.paths)
+        for source in corpus.config.sources
+    )
+    if stage.name == "tokenizer":
+        total = min(total, getattr(stage.config, "sample_megabytes", total))
+    return total * (
+        tokens.config.share if tokens and isinstance(tokens.config, TokensConfig) else 1
+    )
+
+
+def _file_megabytes(paths: str | Sequence[str]) -> float:
+    files = [
+        file for path in ([paths] if isinstance(paths, str) else paths) for file in find_files(path)
+    ]
+    return (
+        sum(file.size_bytes * (_UNPACKED if file.name.endswith(_PACKED) else 1) for file in files)
+        / 1e6
+    )
+
+
+def _trained(pretrain: Stage) -> PretrainStageConfig:
+    assert isinstance(pretrain.config, PretrainStageConfig)
+    return pretrain.config
+
+
+def _operations(pretrain: Stage, length: int) -> float:
+    """Operations of a token of a trained model, forward and backward."""
+    config = _trained(pretrain)
+    if config.pretrain.length_key(config.model) != "steps":
+        return _LEAST_OPERATIONS
+    objective = require_gradient(config, "steps").objective
+    operations = config.model.flops_per_token(_vocabulary(pretrain), length, objective, 0)
+    return max(operations, _LEAST_OPERATIONS)
+
+
+def _finetuning_operations(stage: Stage, settings: FinetuneConfig, pretrain: Stage) -> float:
+    """Operations of one fine-tuning: forward and backward over the training part, else forward."""
+    match stage.inputs["task"].config:
+        case ParagraphTaskConfig() as task:
+            each = (task.train_per_label, task.validation_per_label, task.test_per_label)
+            train, validation, test = (task.num_labels * count for count in each)
+        case MadeTaskConfig() as task:
+            train, validation = task.train_examples, task.validation_examples
+            test = task.test_examples
+        case FilesTaskConfig() as task:
+            train = _file_megabytes(task.train) * 1e6 / _BYTES_A_ROW
+            train = min(train, task.train_examples or math.inf)
+            validation, test = (
+                _file_megabytes(paths) * 1e6 / _BYTES_A_ROW if paths else train / 5
+                for paths in (task.validation, task.test)
+            )
+        case _:
+            raise UserError("the examples of the task are not known")
+    rows = (train + validation / 3) * settings.epochs + test / 3
+    length = settings.sequence_length or 64
+    return rows * length * _operations(pretrain, length)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds and bytes of work on this machine. `factors` are of this machine, by key."""
+
+    table: Mapping[str, Mapping[str, float]]
+    slowness: float
+    factors: Mapping[str, float]
+
+    @classmethod
+    def of(cls, root: Folder) -> Rates:
+        """Read the table; compare this machine with the one it was measured on."""
+        data = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
+        first = cls(data["rates"], _clip(data["matmul_flops"] / core_rate()), {})
+        pairs: dict[str, list[tuple[float, float]]] = {}
+        for artifact in artifacts.find_artifacts(root):
+            work = artifact.record.get("work")
+            expected = work and first.seconds(Work(*work))
+            if expected:
+                pairs.setdefault(work[0], []).append((artifact.record["seconds"], expected))
+        whole = find_factor([pair for each in pairs.values() for pair in each])
+        factors = {key: find_factor(each, whole) for key, each in pairs.items()}
+        return cls(first.table, first.slowness * whole, {k: f / whole for k, f in factors.items()})
+
+    def _rate(self, key: str) -> Mapping[str, float] | None:
+        """The rate of a key, else of its stage."""
+        return self.table.get(key) or self.table.get(key.partition("/")[0])
+
+    def seconds(self, work: Work) -> float | None:
+        """Seconds of work; None if no rate is known."""
+        if (rate := self._rate(work.key)) is None:
+            return None
+        seconds = (rate["seconds"] + work.units * rate["a_unit"]) * self.slowness
+        return min(work.most_seconds, seconds * self.factors.get(work.key, 1.0))
+
+    def bytes(self, work: Work) -> float:
+        """Bytes that a stage writes."""
+        rate = self._rate(work.key) or {}
+        if work.parameters:
+            return work.parameters * _PARAMETER_BYTES
+        return rate.get("bytes", 0.0) + work.units * rate.get("bytes_a_unit", 0.0)
+
+
+def core_rate() -> float:
+    """Operations per second of a matrix product on one core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return matmul_rate(torch.device("cpu"), torch.float32, time.thread_time)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _clip(factor: float) -> float:
+    return min(_MOST_APART, max(1 / _MOST_APART, factor))
+
+
+def find_factor(pairs: Sequence[tuple[float, float]], prior: float = 1.0) -> float:
+    """How many times as long work took as expected, by pairs of both; little work counts little."""
+    took, expected = (sum(values) for values in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    return _clip((took + prior * _PRIOR_SECONDS) / (expected + _PRIOR_SECONDS))
+
+
+class Estimate:
+    """The time of each row of a plan that is to be built, and what the whole run needs."""
+
+    def __init__(self, rows: Sequence[Planned], compute: ComputeConfig, rates: Rates) -> None:
+        self._compute, self._rates = compute, rates
+        self._slots = min(compute.max_concurrent_stages, os.cpu_count() or 1)
+        self._rows: list[Planned] = []
+        self.work: dict[str, Work | None] = {}
+        self.seconds: dict[str, float | None] = {}
+        self.add(rows)
+
+    def add(self, rows: Sequence[Planned]) -> None:
+        """Estimate further rows, behind the others."""
+        self._rows += [row for row in rows if row.artifact is None]
+        self.work = count_works([row.stage for row in self._rows], self._compute)
+        self.seconds = {
+            name: None if work is None else self._rates.seconds(work)
+            for name, work in self.work.items()
+        }
+
+    def wall_seconds(self, left: Mapping[str, float | None]) -> float:
+        """Seconds until stages with so many seconds left have ended: of the longest chain, or of
+        all of them on the cores that work at the same time."""
+        ends: dict[str, float] = {}
+        for row in self._rows:
+            before = [ends.get(each.display_name, 0.0) for each in row.stage.inputs.values()]
+            own = left.get(row.stage.display_name) or 0.0
+            ends[row.stage.display_name] = max(before, default=0.0) + own
+        total = sum(seconds or 0.0 for seconds in left.values())
+        return max([total / self._slots, *ends.values()])
+
+    @cached_property
+    def line(self) -> str:
+        """`about 4 min on this machine, 0.3 GB of disk, 2 GB of memory`; empty if all is built."""
+        if not self._rows:
+            return ""
+        works = [work for work in self.work.values() if work]
+        disk = sum(map(self._rates.bytes, works))
+        largest = max((work.memory_bytes for work in works), default=0)
+        memory = _WHOLE_GIGABYTES * 1e9 + self._slots * (_STAGE_GIGABYTES * 1e9 + largest)
+        unknown = [name for name, seconds in self.seconds.items() if seconds is None]
+        known = f"{describe_seconds(self.wall_seconds(self.seconds) + _STARTING_SECONDS)}"
+        if unknown:
+            known += f" and the unknown time of {', '.join(unknown[:3])}"
+            known += f" and {len(unknown) - 3} more" * (len(unknown) > 3)
+        sizes = f"{max(0.1, disk / 1e9):.1f} GB of disk, {memory / 1e9:.1f} GB of memory"
+        return f"{known} on this machine, {sizes}"
+
+
+def describe_seconds(seconds: float) -> str:
+    """`about 40 s`, `about 4 min`, `about 3 h`, `about 5 days`."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            number = seconds / size
+            return f"about {number:.0f} {unit}" if number >= 9.5 else f"about {number:.2g} {unit}"
+    return f"about {max(1, round(seconds, -1 if seconds >= 20 else 0)):.0f} s"
