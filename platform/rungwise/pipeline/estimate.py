@@ -7,10 +7,11 @@ slower or faster by a matrix product and, once stages are built below a root, by
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 import yaml
 
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import UserError
+from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.stage import Planned, Stage
 from rungwise.core.storage.folder import Folder
@@ -52,12 +53,7 @@ _STARTING_SECONDS = 12.0
 _PRIOR_SECONDS = 20.0  # of records that weigh as much as what is known without them
 _MOST_APART = 8.0
 # Stages that work as others do.
-_LIKE = {
-    "task_text": "corpus",
-    "task_tokens": "tokens",
-    "search": "table",
-    "initial_weights": "register",
-}
+_LIKE = {"task_text": "corpus", "task_tokens": "tokens", "search": "table", "initial": "register"}
 
 
 class Work(NamedTuple):
@@ -104,7 +100,8 @@ def _count_work(stage: Stage, compute: ComputeConfig) -> Work | None:
             case SweepStageConfig(finetune=settings, sweep=sweep):
                 share = 1.0 if sweep.halving is None else _HALVED
                 operations = _finetuning_operations(stage, settings, stage.inputs["pretrain"])
-                return Work(name, sweep.trials * share * operations / 1e9)
+                trials = sweep.trials or sweep.size() or 1
+                return Work(name, trials * share * operations / 1e9)
             case Kind() as config:
                 return Work(f"instances/{config.kind}", _text_megabytes(stage))
             case FilesTaskConfig():
@@ -241,11 +238,9 @@ class Rates:
         data = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
         first = cls(data["rates"], _clip(data["matmul_flops"] / core_rate()), {})
         pairs: dict[str, list[tuple[float, float]]] = {}
-        for artifact in artifacts.find_artifacts(root):
-            work = artifact.record.get("work")
-            expected = work and first.seconds(Work(*work))
-            if expected:
-                pairs.setdefault(work[0], []).append((artifact.record["seconds"], expected))
+        for work, seconds in _read_works(root):
+            if expected := first.seconds(work):
+                pairs.setdefault(work.key, []).append((seconds, expected))
         whole = find_factor([pair for each in pairs.values() for pair in each])
         factors = {key: find_factor(each, whole) for key, each in pairs.items()}
         return cls(first.table, first.slowness * whole, {k: f / whole for k, f in factors.items()})
@@ -267,6 +262,16 @@ class Rates:
         if work.parameters:
             return work.parameters * _PARAMETER_BYTES
         return rate.get("bytes", 0.0) + work.units * rate.get("bytes_a_unit", 0.0)
+
+
+def _read_works(root: Folder) -> Iterator[tuple[Work, float]]:
+    """The work that was done below a root, and the seconds that it took."""
+    for stage in root.subfolders():
+        for name in (root / stage).subfolders():
+            with contextlib.suppress(DataError):  # a damaged record stops only who needs it
+                artifact = artifacts.load(root / stage / name)
+                if artifact and (pair := artifact.record.get("work")):
+                    yield Work(*pair), artifact.record["seconds"]
 
 
 def core_rate() -> float:

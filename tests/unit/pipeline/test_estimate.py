@@ -1,0 +1,154 @@
+"""How long a run takes: against what runs took, and as its recipe grows."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rungwise.core.configuration.config import union_members
+from rungwise.core.stages import artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.models.config import ModelConfig
+from rungwise.pipeline import estimate, workflow
+from rungwise.pipeline.display import Display
+from rungwise.pipeline.estimate import Estimate, Rates, Work, describe_seconds
+from rungwise.pipeline.rebuilding import _TYPES
+from rungwise.training.fit_config import PretrainConfig
+from tests.conftest import small_recipe, write_corpus, write_recipe
+
+# What stages of a kind took together on 2026-11-28 from 15:19 on, on two cores; the rates were
+# measured on another run, three hours later. The ladder had no mixture yet.
+TOOK = {
+    ("finetune", "quickstart"): (
+        {"corpus": 17.0, "tokenizer": 3.8, "pretrain": 85.8, "sweep": 20.4, "evaluate": 22.3},
+        156.0,
+    ),
+    ("ladder", "ladder"): (
+        {"corpus": 17.0, "task": 20.7, "pretrain": 794.4, "measure": 352.1, "evaluate": 275.4},
+        755.0,
+    ),
+}
+LATER = "counts_and_gpt"
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Rates:
+    """The rates on the machine they were measured on."""
+    return replace(Rates.of(Folder.at(tmp_path / "nothing")), slowness=1.0)
+
+
+def plan(recipe: dict[str, Any], folder: Path, rates: Rates) -> Estimate:
+    path = write_recipe(folder / "recipe.yaml", recipe)
+    loaded = workflow.load_recipe(path)
+    return Estimate(workflow.plan("pretrain", loaded), loaded.compute, rates)
+
+
+@pytest.mark.parametrize("places", TOOK, ids=lambda each: each[1])
+def test_it_is_within_a_factor_of_one_and_a_half_of_what_runs_took(
+    places: tuple[str, str], reference: Rates, tmp_path: Path
+) -> None:
+    name, recipe_name = places
+    recipe = workflow.load_recipe(recipe_name, [f"root={tmp_path / 'root'}"])
+    result = Estimate(workflow.plan(name, recipe), recipe.compute, reference)
+    by_kind, whole = TOOK[places]
+    assert whole / 1.5 < result.wall_seconds(result.seconds) < whole * 1.5
+    for kind, took in by_kind.items():
+        expected = sum(
+            seconds
+            for title, seconds in result.seconds.items()
+            if seconds and title.split("/")[0] == kind and LATER not in title
+        )
+        assert took / 2 < expected < took * 2, kind
+
+
+def test_more_work_takes_longer(reference: Rates, tmp_path: Path) -> None:
+    little, much = (write_corpus(tmp_path / str(n), documents=n) for n in (6, 600))
+    recipe = small_recipe(tmp_path / "root", little)
+    first = plan(recipe, tmp_path, reference)
+    longer = plan(recipe | {"pretrain": recipe["pretrain"] | {"steps": 400}}, tmp_path, reference)
+    larger = plan(small_recipe(tmp_path / "root", much), tmp_path, reference)
+    for name, seconds in first.seconds.items():
+        assert seconds
+        assert longer.seconds[name] == seconds or name == "pretrain"
+    assert (longer.seconds["pretrain"] or 0) > 1.2 * (first.seconds["pretrain"] or 0)
+    for name in ("corpus", "tokenizer", "tokens", "instances"):
+        assert (larger.seconds[name] or 0) > (first.seconds[name] or 0) > 0
+    assert "on this machine" in first.line
+    assert "GB of disk" in first.line
+
+
+def test_what_no_rate_tells_is_not_known(reference: Rates, tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path / "root", write_corpus(tmp_path / "text", documents=6))
+    recipe["compute"]["gpus_per_worker"] = 1
+    result = plan(recipe, tmp_path, reference)
+    assert result.seconds["pretrain"] is None
+    assert "the unknown time of pretrain" in result.line
+
+
+def test_every_kind_of_stage_has_a_rate(reference: Rates) -> None:
+    names = {estimate._LIKE.get(name, name) for name in _TYPES} - {"longer_instances", "pretrain"}
+    names |= {each.model_fields["kind"].default for each in union_members(PretrainConfig)}
+    assert not {name for name in names if reference.seconds(Work(name, 1.0)) is None}
+    for family in union_members(ModelConfig):
+        work = Work(f"gradient/{family.model_fields['kind'].default}", 10.0)
+        assert (reference.seconds(work) or 0) > 0
+
+
+def test_records_of_a_root_correct_the_rates(tmp_path: Path, reference: Rates) -> None:
+    root = Folder.at(tmp_path / "root")
+    expected = reference.seconds(Work("corpus", 1000.0))
+    assert expected
+    facts = {"stage": "corpus", "inputs": {}}
+    name = artifact.fingerprint(facts)
+    record = {
+        "stage": "corpus",
+        "label": "a",
+        "fingerprint": name,
+        "facts": facts,
+        "inputs": {},
+        "finished": "2026",
+        "summary": {},
+        "work": ["corpus", 1000.0],
+    }
+    now = Rates.of(root).seconds(Work("corpus", 1000.0))
+    assert now
+    artifact.finish(
+        root / "corpus" / f"a-{name}", record | {"facts": facts, "seconds": 3 * now}, {}
+    )
+    corrected = Rates.of(root)
+    assert 2 * now < (corrected.seconds(Work("corpus", 1000.0)) or 0) < 3.6 * now
+
+
+def test_a_run_counts_down(reference: Rates, tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path / "root", write_corpus(tmp_path / "text", documents=6))
+    result = plan(recipe, tmp_path, reference)
+    out = io.StringIO()
+    display = Display([*result.seconds], Console(file=out, width=120))
+    display.expect(result)
+    whole = result.wall_seconds(result.seconds)
+    for name in result.seconds:
+        display.start(name, "first run")
+        display.show(name, "done", "")
+    first, *rest = [line for line in out.getvalue().splitlines() if "about" in line]
+    assert "expected: about" in first
+    left = [line for line in rest if line.endswith("left of the run")]
+    assert len(left) == len(result.seconds) - 1  # the last says nothing
+    assert whole > 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "about 1 s"),
+        (42, "about 40 s"),
+        (130, "about 2.2 min"),
+        (790, "about 13 min"),
+        (20000, "about 5.6 h"),
+        (4e5, "about 4.6 days"),
+    ],
+)
+def test_a_time_is_said_with_two_figures(seconds: float, words: str) -> None:
+    assert describe_seconds(seconds) == words
