@@ -15,6 +15,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.pipeline import estimate, workflow
 
 _FIXED = 0.2  # the share of the shortest that does not grow with the work, where one is known
+_ALIKE = 1.2  # a factor between kinds of a stage
 Observation = tuple[float, float, float]  # units, seconds, bytes
 
 
@@ -37,7 +38,7 @@ def gather(root: str, places: list[str]) -> dict[str, list[Observation]]:
         name, _, recipe_name = place.partition(":")
         recipe = workflow.load_recipe(recipe_name, [f"root={root}"])
         rows = workflow.plan(name, recipe)
-        works = estimate.count_works([row.stage for row in rows], recipe.compute)
+        works = estimate.count_works(rows, recipe.compute)
         for row in rows:
             work = works[row.stage.display_name]
             if work and row.artifact:
@@ -61,8 +62,13 @@ def main(root: str, *places: str) -> None:
         names = ("seconds", "a_unit", "bytes", "bytes_a_unit")
         rates[key] = {n: float(f"{v:.3g}") for n, v in zip(names, values, strict=True)}
     for stage in sorted({key.partition("/")[0] for key in rates} - rates.keys()):
-        kinds = [each for key, each in rates.items() if key.startswith(f"{stage}/")]
-        rates[stage] = {n: statistics.median(each[n] for each in kinds) for n in kinds[0]}
+        kinds = {key: each for key, each in rates.items() if key.startswith(f"{stage}/")}
+        some = next(iter(kinds.values()))
+        typical = {n: statistics.median(each[n] for each in kinds.values()) for n in some}
+        rates[stage] = typical
+        for key, each in kinds.items():  # one about as fast as the others needs no line
+            if 1 / _ALIKE < each["a_unit"] / typical["a_unit"] < _ALIKE:
+                del rates[key]
     table = {"matmul_flops": float(f"{estimate.core_rate():.3g}"), "rates": rates}
     about = "# Seconds and bytes of work, on one core with this rate; by benchmarks/rates.py.\n"
     text = yaml.safe_dump(table, sort_keys=True, default_flow_style=None, width=200)

@@ -66,18 +66,30 @@ class Work(NamedTuple):
     most_seconds: float = math.inf
 
 
-def count_works(stages: Sequence[Stage], compute: ComputeConfig) -> dict[str, Work | None]:
-    """Count the work of each stage, by displayed name: without that of a shorter run which it goes
+def count_works(rows: Sequence[Planned], compute: ComputeConfig) -> dict[str, Work | None]:
+    """Count the work of each row, by displayed name: without that of a shorter run which it goes
     on from, and None where nothing tells it."""
     works: dict[str, Work | None] = {}
-    for stage in stages:
-        work = _count_work(stage, compute)
-        done = [each.trunk[1] for each in stages if each.trunk and stage.continues(each)]
+    for row in rows:
+        stage, work = row.stage, _count_work(row.stage, compute)
+        others = [each.stage.trunk for each in rows if stage.continues(each.stage)]
+        done = max((trunk[1] for trunk in others if trunk), default=_earlier_steps(row))
         if work and done and isinstance(stage.config, PretrainStageConfig):
             steps = require_gradient(stage.config, "steps").pretrain.steps
-            work = work._replace(units=work.units * (1 - max(done) / steps))
+            work = work._replace(units=work.units * (1 - done / steps))
         works[stage.display_name] = work
     return works
+
+
+def _earlier_steps(row: Planned) -> int:
+    """The steps of the finished run that a row would go on from."""
+    if row.earlier is None:
+        return 0
+    root = Folder.at(row.folder.uri.rsplit("/", 2)[0])
+    place = (row.stage.name, "", row.earlier.fingerprint)
+    earlier = artifacts.load(artifacts.find_folder(root, *place))
+    config = earlier and PretrainStageConfig.model_validate(earlier.record["config"])
+    return (config and config.pretrain.shared_steps) or 0
 
 
 def _count_work(stage: Stage, compute: ComputeConfig) -> Work | None:
@@ -308,7 +320,7 @@ class Estimate:
     def add(self, rows: Sequence[Planned]) -> None:
         """Estimate further rows, behind the others."""
         self._rows += [row for row in rows if row.artifact is None]
-        self.work = count_works([row.stage for row in self._rows], self._compute)
+        self.work = count_works(self._rows, self._compute)
         self.seconds = {
             name: None if work is None else self._rates.seconds(work)
             for name, work in self.work.items()
