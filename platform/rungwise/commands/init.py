@@ -129,7 +129,7 @@ def init(options: argparse.Namespace) -> None:
         text += write_task(derive_name(options.labels), labels.block)
     path.write_text(text, encoding="utf-8")
     estimate = estimate_run(workflow, load_recipe(path))
-    say(f"\nwrote {path}; to train on it, in {estimate.line}:\n", soft_wrap=True)
+    say(f"\nwrote {path}, which takes {estimate.line}; to train on it:\n", soft_wrap=True)
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
 
 

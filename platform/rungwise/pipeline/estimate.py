@@ -49,7 +49,7 @@ _HALVED = 0.6  # the share of a sweep's epochs that is left where trials stop ea
 _PARAMETER_BYTES = 36  # of the model and its checkpoints
 _WHOLE_GIGABYTES, _STAGE_GIGABYTES = 1.2, 0.6  # of Ray with the driver; of each stage's process
 _SHARED = 0.6  # of the speed of a worker alone that each of several has on CPUs
-_STARTING_SECONDS = 12.0
+_STARTING_SECONDS = 6.0
 _PRIOR_SECONDS = 20.0  # of records that weigh as much as what is known without them
 _MOST_APART = 8.0
 # Stages that work as others do.
