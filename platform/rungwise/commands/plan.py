@@ -141,14 +141,12 @@ def dry_run(options: argparse.Namespace) -> None:
     table.add_column("model", no_wrap=True)
     for heading in ("parameters", "steps", "tokens", "memory", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
-    times: list[float | None] = []
     for name, variant, config in trainings:
         if config.pretrain.length_key(config.model) != "steps":
             table.add_row(name, config.model.kind, "", f"by {config.pretrain.kind}")
             continue
         settings = require_gradient(config, "steps")
         result, *_ = _estimate(variant, settings, options, None)
-        times.append(result.seconds)
         table.add_row(
             name,
             config.model.kind,
@@ -159,11 +157,6 @@ def dry_run(options: argparse.Namespace) -> None:
             _format_seconds(result.seconds),
         )
     console.print(table)
-    total = None if None in times else sum(filter(None, times))
-    console.print(
-        f"\n{len(times)} trainings by gradient, each once and one after the other: "
-        f"{_format_seconds(total)}. Counts, budgets of a curve, suites and tasks come on top."
-    )
     _say_whole(recipe, console)
 
 
@@ -174,7 +167,7 @@ def _say_whole(recipe: Recipe, console: Console) -> None:
     workflow = "ladder" if recipe.measure else "finetune" if recipe.tasks else "pretrain"
     with contextlib.suppress(UserError):  # the text may not be there yet
         line = estimate(workflow, recipe).line or "all of it is built"
-        console.print(f"run {workflow}, from text to page: {line}")
+        console.print(f"\nrun {workflow}, from text to page: {line}", soft_wrap=True)
 
 
 def _format_seconds(seconds: float | None) -> str:

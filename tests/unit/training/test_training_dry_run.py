@@ -140,4 +140,4 @@ def test_a_ladder_has_a_row_for_each_training(
         "both/network": "20",
         "both": "interpolation",
     }
-    assert total.startswith("3 trainings by gradient")
+    assert total.startswith("run pretrain, from text to page: about")
