@@ -47,7 +47,8 @@ _VOCABULARY = 30_000  # where the tokenizer does not say
 _LEAST_OPERATIONS = 3e6  # of a token; a smaller model spends its time elsewhere
 _HALVED = 0.6  # the share of a sweep's epochs that is left where trials stop early
 _PARAMETER_BYTES = 36  # of the model and its checkpoints
-_WHOLE_GIGABYTES, _STAGE_GIGABYTES = 1.2, 0.6  # of Ray with the driver; of each stage's process
+# of Ray with the driver; of each stage's process; of each of several workers of a training
+_WHOLE_GIGABYTES, _STAGE_GIGABYTES, _WORKER_BYTES = 1.6, 0.5, 500_000_000
 _SHARED = 0.6  # of the speed of a worker alone that each of several has on CPUs
 _STARTING_SECONDS = 6.0
 _PRIOR_SECONDS = 20.0  # of records that weigh as much as what is known without them
@@ -142,7 +143,10 @@ def _training_work(stage: Stage, config: PretrainStageConfig, compute: ComputeCo
     rows = min(compute.micro_batch_size, settings.pretrain.global_batch_size)
     memory = memory_estimate(settings, measures[0], compute, parameters, rows)
     tokens, operations = (cost := training_cost(settings, measures)).tokens, cost.flops_per_token
-    workers = 1 if compute.num_workers == 1 else compute.num_workers * _SHARED
+    workers: float = compute.num_workers
+    if compute.num_workers > 1:
+        workers *= _SHARED
+        memory += _WORKER_BYTES
     if compute.gpus_per_worker:
         key = "gpu"  # whose speed only a measurement tells
     return Work(
