@@ -281,6 +281,36 @@ class TaskModel(HeadedEncoder):
         return problem
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what `project` returns."""
+        return self.head.outputs
+
+    @property
+    def max_length(self) -> int:
+        return self.config.sequence_length
+
+    @property
+    def rows_per_item(self) -> int:
+        return 1 if self.config.pairs == "joined" else 2
+
+    @property
+    def stepwise_part(self) -> str:
+        """What reads or writes step by step, besides the body; empty if nothing does."""
+        if self.top is not None:
+            return "finetune.top is a bilstm"
+        if self.config.crf:
+            return "finetune.crf is true"
+        return "the task writes a text token by token" if self.kind.writes else ""
+
+    def project(
+        self, ids_RT: Tensor, segments_RT: Tensor, lengths_R: Tensor
+    ) -> Tensor | tuple[Tensor, ...]:
+        """Return the logits of each token, or of what is read of a row, by output."""
+        states_RTE = self.states(ids_RT, segments_RT, lengths_R)
+        logits = self.head.project(states_RTE, lengths_R)
+        return logits.unbind(dim=-1) if len(self.outputs) > 1 else logits
+
+    @property
     def device(self) -> torch.device:
         return self.head.linear.weight.device
 
