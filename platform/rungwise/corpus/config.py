@@ -52,7 +52,7 @@ class _Encoded(_Files):
 
     @field_validator("encoding")
     @classmethod
-    def _known(cls, encoding: str) -> str:
+    def _check_encoding(cls, encoding: str) -> str:
         has_ascii_breaks(encoding)
         return encoding
 

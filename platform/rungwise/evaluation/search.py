@@ -89,8 +89,7 @@ class _Loss(Measure):
             raise ConfigError(
                 f"search.measure is {self.kind}, but the loss of {config.model.kind} is on the "
                 "pairs that it learns from, where the longest training always wins; set "
-                "search.measure to {kind: word_list, path: ...}, or on a ladder "
-                "search.measure_of_vectors"
+                "search.measure to {kind: word_list, path: ...}, of a ladder in that variant"
             )
 
 
@@ -207,8 +206,6 @@ class SearchConfig(TuningConfig):
     # by dotted key of tokenizer, instances, model and pretrain: the values to try; if empty, none
     space: dict[str, Space] = Field(default_factory=dict)
     measure: AnyMeasure = ValidationLoss()  # by what the best is chosen
-    # the same where vectors of words are learnt, whose loss does not compare; null: `measure`
-    measure_of_vectors: AnyMeasure | None = None
     # budget of all trials together, in seconds of training; null: none
     seconds: float | None = Field(default=None, gt=0)
     tokens: int | None = Field(default=None, ge=1)  # the same in tokens read; null: none

@@ -27,6 +27,7 @@ from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.encoders import LayeredEncoder, count_marks
 from rungwise.models.transformer.block import run_cells
+from rungwise.models.transformer.body import Body
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.tasks.kinds.heads import PooledHead, Rows, TaskHead
@@ -171,6 +172,36 @@ class HeadedEncoder(nn.Module):
         mixed = [layers[index] for index in self.mixed]
         return torch.cat(mixed, dim=-1) if self.mix is None else self.mix(mixed)
 
+    @property
+    def body(self) -> Body:
+        return self.encoder.body
+
+    @property
+    def purpose(self) -> str | None:
+        """What it is for, as of its head."""
+        return self.head.purpose
+
+    @property
+    def labels_add(self) -> bool:
+        """Whether a text may have several labels."""
+        return False
+
+    @property
+    def unusual_parts(self) -> str:
+        """What no class of transformers for tasks has, and what is expected; empty if nothing."""
+        if self.encoder.causal:
+            return (
+                "reads from left to right, with marks of its own, which no tokenizer knows; "
+                "expected an encoder that sees both sides"
+            )
+        if self.top is not None or self.mixed or self.head.purpose is None:
+            return (
+                "has a BiLSTM or a mix of layers below its head, or a conditional random field; "
+                "expected finetune.top.kind linear, finetune.adaptation.kind other than features, "
+                "and no finetune.crf"
+            )
+        return ""
+
     def train(self, mode: bool = True) -> Self:
         """Set the mode as in PyTorch, but keep a fixed encoder in evaluation mode."""
         super().train(mode)
@@ -230,6 +261,54 @@ class TaskModel(HeadedEncoder):
         self.kind = kind
         self.pretrained = pretrained
         self.calibration: dict[str, float] = {}
+
+    @property
+    def labels_add(self) -> bool:
+        return self.kind.labelled and not self.kind.one_label
+
+    @property
+    def unusual_parts(self) -> str:
+        if self.kind.writes:
+            return (
+                "reads one text both ways and writes another with the same layers; expected a task "
+                "of another kind, or the model before fine-tuning"
+            )
+        if not (problem := super().unusual_parts) and self.config.pairs != "joined":
+            return (
+                f"reads a pair in two rows (finetune.pairs is {self.config.pairs}); expected "
+                "joined, or --format onnx"
+            )
+        return problem
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what `project` returns."""
+        return self.head.outputs
+
+    @property
+    def max_length(self) -> int:
+        return self.config.sequence_length
+
+    @property
+    def rows_per_item(self) -> int:
+        return 1 if self.config.pairs == "joined" else 2
+
+    @property
+    def stepwise_part(self) -> str:
+        """What reads or writes step by step, besides the body; empty if nothing does."""
+        if self.top is not None:
+            return "finetune.top is a bilstm"
+        if self.config.crf:
+            return "finetune.crf is true"
+        return "the task writes a text token by token" if self.kind.writes else ""
+
+    def project(
+        self, ids_RT: Tensor, segments_RT: Tensor, lengths_R: Tensor
+    ) -> Tensor | tuple[Tensor, ...]:
+        """Return the logits of each token, or of what is read of a row, by output."""
+        states_RTE = self.states(ids_RT, segments_RT, lengths_R)
+        logits = self.head.project(states_RTE, lengths_R)
+        return logits.unbind(dim=-1) if len(self.outputs) > 1 else logits
 
     @property
     def device(self) -> torch.device:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.errors import ConfigError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Family
 
@@ -131,6 +132,13 @@ class Fitting(Config):
     def watched(self) -> set[str]:
         """Keys that affect monitoring and not the weights; excluded from the run's identity."""
         return set()
+
+    def require_gradient(self, purpose: str) -> Any:
+        """Return this block of a fit by gradient, the only kind that has what `purpose` names.
+        Raises ConfigError for another kind."""
+        raise ConfigError(
+            f"pretrain.kind is {self.kind}, which has no {purpose}; expected gradient"
+        )
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
         """Raise ConfigError if `model` cannot be fitted this way on these machines."""

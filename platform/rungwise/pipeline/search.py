@@ -21,7 +21,6 @@ from rungwise.evaluation.search import (
     score_run,
 )
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.experiment import change_recipe
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
@@ -43,15 +42,6 @@ _LENGTHS = ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens")
 _SUITE = "list"  # the name of the suite of the measure
 _MOST_STEPS = 10_000_000  # where a budget ends the run
 ONLY = {"pretrained": {}}  # the variants of a recipe that names none
-
-
-def choose_measure(recipe: Recipe) -> SearchConfig:
-    """The search of a recipe with the measure of its kind of model."""
-    assert recipe.search
-    own = recipe.search.measure_of_vectors
-    if isinstance(recipe.model, VectorFamily) and own is not None:
-        return recipe.search.model_copy(update={"measure": own})
-    return recipe.search
 
 
 def check_search(config: SearchConfig, recipe: Recipe, variant: str) -> None:
@@ -114,7 +104,7 @@ class Search:
         self.stage: Stage | None = None  # its record, once all trials have ended
         self.missing = ""  # why there is no best, if all of them failed
         self._recipe, self._label, self._graph = recipe, label, graph
-        self._config = choose_measure(recipe)
+        self._config = recipe.search
         check_space(Recipe, recipe.raw, self._config.space, "search")
         self._runs: dict[str, TrialRun] = {}
         self._best: Values = {}

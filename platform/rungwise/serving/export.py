@@ -158,6 +158,9 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
             frame = Frame(cls, sep, sep, module.max_length or 0)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         export_onnx(module, tokenizer, frame, Path(scratch))
+        if isinstance(model, Predictor):
+            description = json.dumps(describe(model.model), indent=1)
+            (Path(scratch) / DESCRIPTION).write_text(description, encoding="utf-8")
         # Weights above 2 GB are in a separate file, which the graph names.
         files = _put(scratch, to, last=GRAPH)
     return Export(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
@@ -222,28 +225,20 @@ _TRACED = 16  # the longest row that is traced; the graph takes any length
 def export_onnx(
     model: LayeredEncoder | TaskModel, tokenizer: Tokenizer, frame: Frame | None, folder: Path
 ) -> None:
-    """Write the graph, the tokenizer and, for a fine-tuned model, its description. Raises
-    ConfigError for a model that ONNX cannot express, UserError without the packages."""
-    task = model if isinstance(model, TaskModel) else None
-    faults = {
-        "model.kind is no Transformer: it reads its text step by step": not any(
-            isinstance(part, Transformer) for part in model.modules()
-        ),
-        "finetune.top is a bilstm": task is not None and task.top is not None,
-        "finetune.crf is true": task is not None and task.config.crf,
-        "the task writes a text token by token": task is not None and task.kind.writes,
-    }
-    if found := [fault for fault, is_there in faults.items() if is_there]:
-        raise ConfigError(f"{found[0]}, which cannot be written as ONNX; change it, or the format")
-    longest: Any = model.max_length if task is None else task.config.sequence_length
+    """Write the graph and the tokenizer. Raises ConfigError for a model that ONNX cannot express,
+    UserError without the packages."""
+    problem = model.stepwise_part
+    if not any(isinstance(part, Transformer) for part in model.modules()):
+        problem = "model.kind is no Transformer: it reads its text step by step"
+    if problem:
+        raise ConfigError(f"{problem}, which cannot be written as ONNX; change it, or the format")
+    longest: Any = model.max_length
     # Three tensors, since one passed twice would become a single input.
     arguments = [
         torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS
     ]
-    has_two_rows = task is not None and task.config.pairs != "joined"
-    rows: Any = 2 * Dim("items") if has_two_rows else Dim("rows")
+    rows: Any = Dim("rows") if model.rows_per_item == 1 else model.rows_per_item * Dim("items")
     sizes = {0: rows, 1: Dim("length", max=longest)}
-    outputs = ("last_hidden_state",) if task is None else task.head.outputs
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     try:
@@ -255,7 +250,7 @@ def export_onnx(
                 _Graph(model).eval(), tuple(arguments), dynamic_shapes=(sizes,) * len(INPUTS)
             )
             program = torch.onnx.export(
-                traced, verbose=False, input_names=INPUTS, output_names=outputs
+                traced, verbose=False, input_names=INPUTS, output_names=model.outputs
             )
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'rungwise[onnx]'") from error
@@ -271,8 +266,6 @@ def export_onnx(
             *((tokenizer.id_to_token(mark) or name, mark) for name, mark in marks.items()),
         )
     tokenizer.save(str(folder / TOKENIZER))
-    if task is not None:
-        (folder / DESCRIPTION).write_text(json.dumps(describe(task), indent=1), encoding="utf-8")
 
 
 class _Graph(nn.Module):
@@ -283,8 +276,4 @@ class _Graph(nn.Module):
         self.model = model
 
     def forward(self, ids_RT: Tensor, segments_RT: Tensor, mask_RT: Tensor) -> Any:
-        lengths_R, model = mask_RT.sum(dim=1), self.model
-        if not isinstance(model, TaskModel):
-            return model(ids_RT, segments_RT, lengths_R)
-        logits = model.head.project(model.states(ids_RT, segments_RT, lengths_R), lengths_R)
-        return logits.unbind(dim=-1) if len(model.head.outputs) > 1 else logits
+        return self.model.project(ids_RT, segments_RT, mask_RT.sum(dim=1))

@@ -121,6 +121,9 @@ class GradientConfig(Fitting):
     def trains_alone(self, compute: ComputeConfig) -> bool:
         return compute.is_one_process
 
+    def require_gradient(self, purpose: str) -> Self:
+        return self
+
     @property
     def watched(self) -> set[str]:
         keys = {"log_every_steps", "spike_factor", "max_skipped_steps"}

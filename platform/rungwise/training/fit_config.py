@@ -247,13 +247,9 @@ def check_rows(
 
 
 def require_gradient(config: PretrainStageConfig, purpose: str) -> GradientFit:
-    """The config of a fit by gradient, the only kind that has what `purpose` names. Raises
-    ConfigError for another kind."""
-    if not isinstance(config.pretrain, GradientConfig):
-        raise ConfigError(
-            f"pretrain.kind is {config.pretrain.kind}, which has no {purpose}; expected gradient"
-        )
-    return FitConfig(config.model, config.pretrain)
+    """The config of a fit by gradient, which has what `purpose` names. Raises ConfigError for
+    another kind."""
+    return FitConfig(config.model, config.pretrain.require_gradient(purpose))
 
 
 def read_training_config(pretrain: Artifact) -> PretrainStageConfig:

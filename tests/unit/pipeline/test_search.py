@@ -296,7 +296,8 @@ def test_the_list_that_the_page_reports_chooses_nothing(
 
     def chosen_by(name: str) -> Grow:
         measure = {"kind": "word_list", "path": str(tmp_path / name)}
-        return growing(of(plain, "word2vec", measure=reported, **{"search.measure": measure}))
+        variants = {"vectors": {"search.measure": measure}}  # of a ladder, one has its own
+        return growing(of(plain, "word2vec", measure=reported, variants=variants))
 
     with pytest.raises(ConfigError, match=r"8 of 9 pairs of copied.txt are in measure.words"):
         chosen_by("copied.txt")

@@ -334,8 +334,8 @@ def make_layer_panels(rungs: Sequence[MeasuredRung], suite: str, frequent: str) 
         level = others.get(f"{rule} {frequent}", others.get(frequent))
         title = f"{suite}, {rule}" if rule else suite
         ordered = {name: sorted(points) for name, points in by_rung.items()}
-        named = None if level is None else (frequent, level)
-        panels.append(Panel(title, "layer", "accuracy (%)", ordered, named))
+        floor = None if level is None else (frequent, level)
+        panels.append(Panel(title, "layer", "accuracy (%)", ordered, floor))
     return panels
 
 

@@ -10,7 +10,7 @@ Shapes: B batch, T sequence, E width of a state, K layers, N words.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,10 @@ NUM_MARKS = 3  # start, delimiter, extract
 class LayeredEncoder(OnBody):
     """A body as an `Encoder`. The last `new_tokens` rows are not pretrained. `pooler` is how the
     names of pretraining's layer on the first state begin; a head may load it, this does not."""
+
+    outputs: ClassVar[tuple[str, ...]] = ("last_hidden_state",)  # of `project`
+    rows_per_item: ClassVar[int] = 1
+    stepwise_part: ClassVar[str] = ""  # what reads or writes step by step, besides the body
 
     def __init__(
         self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None = None
@@ -51,6 +55,10 @@ class LayeredEncoder(OnBody):
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         return self.body.encode_layers(ids_BT, segments_BT, lengths_B)
+
+    def project(self, ids_RT: Tensor, segments_RT: Tensor, lengths_R: Tensor) -> Tensor:
+        """Return what an export gives for each row."""
+        return self(ids_RT, segments_RT, lengths_R)
 
     def drop_words(self, share: float) -> None:
         """In training drop this share of the words, at all their places in a batch: their vectors
@@ -131,9 +139,9 @@ class LayeredEncoder(OnBody):
             target = tensor[: len(tensor) - extra]
             source = pretrained.get(name)
             if source is None or source.shape != target.shape:
-                found = "none" if source is None else list(source.shape)
+                shape = "none" if source is None else list(source.shape)
                 raise DataError(
-                    f"{name}: expected shape {list(target.shape)}, found {found} in the pretrained "
+                    f"{name}: expected shape {list(target.shape)}, found {shape} in the pretrained "
                     "weights; give the model the config and the tokenizer of the pretraining run"
                 )
             copies.append((target, source))

@@ -5,19 +5,19 @@ The metadata of the card names no licence: that of a model is for its owner to c
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.tokens import END_OF_TEXT, ROLE_NAMES, SEP
-from rungwise.finetune.model import HeadedEncoder, TaskModel
 from rungwise.models.config import FAMILIES
 from rungwise.models.counterpart import Architecture, Counterpart, SentenceModule
 from rungwise.models.family import Family
@@ -33,7 +33,7 @@ from rungwise.serving.hugging_face.reading import (
 
 
 def export_model(
-    model: nn.Module,
+    model: Any,
     config: Family,
     tokenizer_file: Path,
     folder: Path,
@@ -46,10 +46,10 @@ def export_model(
     nothing gets [CLS] A [SEP] B [SEP] if the model reads that, as in training. Raises ConfigError
     for a model without a counterpart, DataError for a tokenizer of another size."""
     counterpart, architecture = _find_counterpart(model, config)
-    body: Body = (model.encoder if isinstance(model, HeadedEncoder) else model).body  # pyright: ignore[reportAssignmentType]
+    body = model.body
     # Fine-tuning and some objectives have a dropout of their own.
     config = config.model_copy(update={"dropout": body.dropout.p})
-    heads = _list_head_keys(model, architecture, labels) if isinstance(model, HeadedEncoder) else {}
+    heads = _list_head_keys(model, architecture, labels) if architecture.linear else {}
     tokenizer, roles = read_tokenizer(tokenizer_file, body.vocab_size, counterpart.framed)
     if counterpart.after_padding and "pad_token" not in roles:
         raise DataError(
@@ -92,54 +92,28 @@ def export_model(
 
 
 def _find_counterpart(model: Any, config: Family) -> tuple[Counterpart, Architecture]:
-    is_headed = isinstance(model, HeadedEncoder)
-    head: Any = model.head if is_headed else model
-    purpose: Any = getattr(head, "purpose", None)
-    if is_headed:
-        _check_parts(model)
+    purpose: Any = getattr(model, "purpose", None)
+    if problem := getattr(model, "unusual_parts", None):
+        raise ConfigError(f"transformers has no model that {problem}")
     for counterpart in config.counterparts():
         if counterpart.holds(config) and purpose in counterpart.architectures:
             counterpart.check(model, config)
             architecture = counterpart.architectures[purpose]
-            if is_headed and architecture.pool and head.pool.dense is None:
+            if architecture.pool and model.head.pool.dense is None:
                 raise ConfigError(
-                    f"finetune.pooling is {head.pool.pooling} without a pooler, and "
+                    f"finetune.pooling is {model.head.pool.pooling} without a pooler, and "
                     f"{architecture.name} has one; expected cls, of a model pretrained on pairs"
                 )
             return counterpart, architecture
-    kinds = {
-        family.model_fields["kind"].default
-        for family in FAMILIES
-        for counterpart in family.counterparts()
-        if not is_headed or purpose in counterpart.architectures
-    }
-    wanted = "an encoder that sees both sides" if is_headed else "an objective that it knows"
+    purposes: dict[str, set[str]] = defaultdict(set)
+    for family in FAMILIES:
+        for counterpart in family.counterparts():
+            purposes[family.model_fields["kind"].default] |= counterpart.architectures.keys()
+    kinds = [kind for kind, own in purposes.items() if purpose in own] or [*purposes]
     raise ConfigError(
         f"a {type(model).__name__} has no counterpart in transformers, so it cannot be exported; "
-        f"expected a model.kind of {', '.join(sorted(kinds))} with {wanted}"
+        f"expected a model.kind of {', '.join(sorted(kinds))} with an objective that it knows"
     )
-
-
-def _check_parts(model: HeadedEncoder) -> None:
-    """Raise ConfigError for a model with parts that no class for tasks has."""
-    if isinstance(model, TaskModel) and model.kind.writes:
-        found = "reads one text both ways and writes another with the same layers"
-        expected = "a task of another kind, or the model before fine-tuning"
-    elif model.encoder.causal:
-        found = "reads from left to right, with marks of its own, which no tokenizer knows"
-        expected = "an encoder that sees both sides"
-    elif model.top is not None or model.mixed or model.head.purpose is None:
-        found = "has a BiLSTM or a mix of layers below its head, or a conditional random field"
-        expected = (
-            "finetune.top.kind linear, finetune.adaptation.kind other than features, and no "
-            "finetune.crf"
-        )
-    elif isinstance(model, TaskModel) and model.config.pairs != "joined":
-        found = f"reads a pair in two rows (finetune.pairs is {model.config.pairs})"
-        expected = "joined, or --format onnx"
-    else:
-        return
-    raise ConfigError(f"transformers has no model that {found}; expected {expected}")
 
 
 def _make_config(
@@ -170,7 +144,7 @@ def _convert_tensors(
 ) -> dict[str, Tensor]:
     """Convert the tensors that the class has; the table of positions begins with `unused` rows."""
     state = dict(model.state_dict())
-    if isinstance(model, HeadedEncoder):
+    if architecture.linear:
         state = rename_headed(state, architecture)
     elif model.purpose == "vectors":
         state = {name: state[name] for name in state if name.startswith(f"{body.name}.")}
@@ -202,7 +176,7 @@ def rename_headed(state: Mapping[str, Tensor], architecture: Architecture) -> di
 
 
 def _list_head_keys(
-    model: HeadedEncoder, architecture: Architecture, labels: Sequence[str]
+    model: Any, architecture: Architecture, labels: Sequence[str]
 ) -> dict[str, Any]:
     dropout = getattr(model.head, "dropout", None)
     data = {} if dropout is None else {"classifier_dropout": dropout.p}
@@ -215,9 +189,8 @@ def _list_head_keys(
     data["id2label"] = {str(index): name for index, name in enumerate(names)}
     data["label2id"] = {name: index for index, name in enumerate(names)}
     if architecture.labels == "classes":
-        several = isinstance(model, TaskModel) and model.kind.labelled and not model.kind.one_label
         one = "single_label_classification" if count > 1 else "regression"
-        data["problem_type"] = "multi_label_classification" if several else one
+        data["problem_type"] = "multi_label_classification" if model.labels_add else one
     return data
 
 

@@ -32,7 +32,7 @@ class FormatConfig(Config, ABC):
 
     @field_validator("encoding")
     @classmethod
-    def _known(cls, encoding: str) -> str:
+    def _check_encoding(cls, encoding: str) -> str:
         has_ascii_breaks(encoding)
         if encoding == DETECT:
             raise ValueError(f"{DETECT} is for corpora; name the encoding, such as gb18030")
@@ -107,11 +107,10 @@ def label_name(value: str, labels: dict[str, str] | tuple[str, ...] | None, wher
     the stated labels."""
     if value and (labels is None or value in labels):
         return labels[value] if isinstance(labels, dict) else value
-    expected, found = "a label", "nothing"
-    if value and labels is not None:
-        expected = f"one of the labels {join_names(labels)}"
-        found = quote(value) + suggest(value, labels)
-    raise Damage.explain(where, expected, found, "labels")
+    if not value or labels is None:
+        raise Damage.explain(where, "a label", "nothing", "labels")
+    expected = f"one of the labels {join_names(labels)}"
+    raise Damage.explain(where, expected, quote(value) + suggest(value, labels), "labels")
 
 
 def count_words(content: Any) -> int:

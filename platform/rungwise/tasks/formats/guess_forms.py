@@ -218,8 +218,10 @@ def _guess_columns(
     texts = prose or [name for name, values in columns.items() if not _are_ids(name, values)]
     longest = stated.get("text", max(texts or columns, key=lambda name: lengths[name]))
     indicators = [name for name, values in columns.items() if {*map(str, values)} <= {"0", "1"}]
-    named = stated.get("label", _find_target(columns, lower))
-    targets = dict.fromkeys([named, _find_classes(columns, but=longest) if by_contents else None])
+    likeliest = stated.get("label", _find_target(columns, lower))
+    targets = dict.fromkeys(
+        [likeliest, _find_classes(columns, but=longest) if by_contents else None]
+    )
     if by_contents and len(indicators) > 2 and not stated:
         yield {"kind": "table", **layout, "columns": {"text": longest, "labels": indicators}}
     for name in targets:
@@ -232,7 +234,7 @@ def _guess_columns(
         forms: list[Form] = [{"text": lower[a], "second": lower[b]} for a, b in pairs]
         texts = [lower[each] for each in _TEXTS if each in lower]
         forms += [{"text": each} for each in texts if lengths[each] and each != name][:1]
-        if name == named and longest != name and not _are_ids(longest, columns[longest]):
+        if name == likeliest and longest != name and not _are_ids(longest, columns[longest]):
             forms.append({"text": longest})
         forms += _find_texts(columns, prose, lengths, longest, name)
         marks = _no_labels(columns[name]) if "label" in target else []

@@ -316,17 +316,21 @@ class TokensFormat(_JsonTags):
         rows = []
         for line, row in self.records(file, split, counts):
             with self.skip_damage(counts, row["columns.words"]):
-                where, given, tags = f"{file.uri}:{line}", row["columns.words"], row["columns.tags"]
-                if not isinstance(given, list) or not isinstance(tags, list) or not given:
-                    both = f"{quote(given)} and {quote(tags)}"
+                where, tokens, tags = (
+                    f"{file.uri}:{line}",
+                    row["columns.words"],
+                    row["columns.tags"],
+                )
+                if not isinstance(tokens, list) or not isinstance(tags, list) or not tokens:
+                    both = f"{quote(tokens)} and {quote(tags)}"
                     raise Damage.explain(where, "lists of words and tags", both, "columns")
-                if len(given) != len(tags):
-                    numbers = f"{len(given)} words and {len(tags)} tags"
+                if len(tokens) != len(tags):
+                    numbers = f"{len(tokens)} words and {len(tags)} tags"
                     raise Damage.explain(where, "a tag for each word", numbers)
                 rows.append(
                     Tagged(
                         f"{file.name}:{line}",
-                        tuple(words(word, where, "a word") for word in given),
+                        tuple(words(word, where, "a word") for word in tokens),
                         tuple(label_name(str(tag), self.labels, where) for tag in tags),
                     )
                 )
@@ -359,7 +363,7 @@ class MarksFormat(_JsonTags):
         return {"columns.text": self.columns.text, "columns.marks": self.columns.marks}
 
     @model_validator(mode="after")
-    def _named(self) -> Self:
+    def _check_labels(self) -> Self:
         if isinstance(self.labels, tuple):
             raise ValueError("labels: expected {what the file says: name}; leave it out for names")
         return self

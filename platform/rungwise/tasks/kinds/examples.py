@@ -185,8 +185,9 @@ def check_encodable(text: str, where: str, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        found = f"half of a character (a lone surrogate): {text!a:.80}"
-        raise Damage(f"{where}: {what} holds {found}; mend it") from None
+        raise Damage(
+            f"{where}: {what} holds half of a character (a lone surrogate): {text!a:.80}; mend it"
+        ) from None
     return text
 
 

@@ -107,10 +107,10 @@ class SentenceKind(TextKind):
             )
         for example in examples:
             if info.pair != (example.second is not None):
-                expected, found = ("one text", "a pair; leave the second out")
+                problem = "expected one text, found a pair; leave the second out"
                 if info.pair:
-                    expected, found = ("a pair of texts", "one text")
-                raise DataError(f"{example.where}: expected {expected}, found {found}")
+                    problem = "expected a pair of texts, found one text"
+                raise DataError(f"{example.where}: {problem}")
         firsts = token_ids(tokenizer, [example.text for example in examples])
         seconds = token_ids(tokenizer, [example.second or "" for example in examples])
         marks = 3 if info.pair and pairs != "apart" else 2
