@@ -149,6 +149,8 @@ class FinetuneConfig(Config):
     max_answer_tokens: int = Field(default=30, ge=1)
     # score which tag follows which, with a conditional random field
     crf: bool = False
+    # weight of an added next-token loss; 0.5 in Radford et al. 2018, section 3.2
+    auxiliary_language_model: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:

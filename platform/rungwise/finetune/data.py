@@ -13,7 +13,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
 from rungwise.finetune.model import PretrainedBody
 from rungwise.models.device import shapes_only
-from rungwise.models.family import Family
+from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.encoders import LayeredEncoder, count_marks
 from rungwise.tasks.data.files import read_splits
@@ -140,6 +140,8 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
                 "which have no mean; name layers of one width, or set finetune.adaptation.combine "
                 "to join"
             )
+    if config.auxiliary_language_model:
+        _check_auxiliary(config, info, model, objective)
     check_task(config, info)
     longest = encoder.max_length
     if longest is not None and config.sequence_length > longest:
@@ -148,6 +150,24 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
             f"{longest} positions (model.max_position_embeddings)",
             {"finetune.sequence_length": longest},
         )
+
+
+def _check_auxiliary(
+    config: FinetuneConfig, info: TaskInfo, model: Family, objective: Objective
+) -> None:
+    if config.fixes_encoder:
+        why = f"finetune.adaptation.kind is {config.adaptation.kind}, where the encoder is fixed"
+    elif task_kind(info).writes:
+        why = f"a task of {info.kind} is a language model itself"
+    elif not (isinstance(model, LayeredFamily) and model.predicts_by_table(objective)):
+        why = (
+            f"{model.kind} pretrained on {objective.name} does not predict the next token by its "
+            "table of tokens, as a gpt does"
+        )
+    else:
+        return
+    value = config.auxiliary_language_model
+    raise ConfigError(f"finetune.auxiliary_language_model is {value:g}, but {why}; leave it out")
 
 
 # Settings of fine-tuning that have no meaning for every task, and what they are for besides the

@@ -25,7 +25,8 @@ from rungwise.finetune.scoring import (
     calibrate_and_score,
     class_weights,
     collate,
-    compute_logits,
+    language_model_loss,
+    logits_and_states,
 )
 from rungwise.models.device import keep_freed_memory, list_devices, seed_generators
 from rungwise.tasks.kinds.heads import CrfHead
@@ -263,17 +264,22 @@ def finetune(
 def add_gradients(
     model: TaskModel, parts: Sequence[ItemBatch], weights: Tensor | None = None
 ) -> float:
-    """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss."""
+    """Add the gradient of the mean loss of a batch, which comes in parts, and return that loss. An
+    auxiliary language model adds its mean loss over the rows, times its weight."""
     count = sum(len(part.targets) for part in parts if part.targets is not None)
+    rows = sum(len(part.ids) for part in parts)
+    share = model.config.auxiliary_language_model
     mean = 0.0
     for part in parts:
         assert part.targets is not None, "a training split has targets"
-        logits = compute_logits(model, part)
+        logits, states_RTE = logits_and_states(model, part)
         if isinstance(model.head, CrfHead):
             total = model.head.loss(logits, part.rows, part.targets)
         else:
             total, _ = model.kind.loss_sums(logits, part.targets, weights)
         loss = total / count
+        if share:
+            loss = loss + share * language_model_loss(model, part, states_RTE) / rows
         loss.backward()
         mean += loss.item()
     return mean

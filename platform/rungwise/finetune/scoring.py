@@ -16,7 +16,7 @@ from torch import Tensor
 from rungwise.finetune.data import TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16
-from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.losses.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
 from rungwise.tasks.kinds.heads import Rows
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs, TaskKind
@@ -159,8 +159,15 @@ def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
 
 def compute_logits(model: TaskModel, batch: ItemBatch) -> Tensor:
     """Return the logits of a batch on the device of the model, in float32."""
+    return logits_and_states(model, batch)[0]
+
+
+def logits_and_states(model: TaskModel, batch: ItemBatch) -> tuple[Tensor, Tensor]:
+    """Return the logits, in float32, and the states (R, T, E) of the encoder."""
     with precision(model):
-        return at_least_float32(model(batch.ids, batch.segments, batch.rows))
+        states_RTE = model.states(batch.ids, batch.segments, batch.rows.lengths)
+        logits = model.read(batch.ids, states_RTE, batch.rows)
+    return at_least_float32(logits), states_RTE
 
 
 def precision(model: TaskModel) -> AbstractContextManager[object]:
@@ -168,6 +175,29 @@ def precision(model: TaskModel) -> AbstractContextManager[object]:
     if model.config.bfloat16 and multiplies_bfloat16(model.device):
         return torch.autocast(model.device.type, torch.bfloat16)
     return nullcontext()
+
+
+def language_model_loss(model: TaskModel, batch: ItemBatch, states_RTE: Tensor) -> Tensor:
+    """Return the sum over rows of the mean cross entropy of all tokens but the first, each
+    predicted by the token embeddings from the state before it."""
+    R, T = batch.ids.shape
+    lengths_R = batch.rows.lengths
+    if lengths_R is None:
+        lengths_R = torch.full((R,), T, device=batch.ids.device)
+    place_T = torch.arange(1, T, device=batch.ids.device)
+    table_VE = model.encoder.word_table()
+    real_RT = (place_T < lengths_R[:, None]).to(table_VE.dtype)
+    weights_RT = real_RT / (lengths_R[:, None] - 1)
+    with precision(model):
+        return token_sums(
+            states_RTE[:, :-1].flatten(0, 1),  # (R, T, E) -> (R·(T - 1), E)
+            table_VE,
+            None,
+            batch.ids[:, 1:].flatten(),
+            weights_RT.flatten(),
+            len(table_VE),
+            MOST_LOGITS,
+        ).total
 
 
 def class_weights(

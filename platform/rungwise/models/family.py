@@ -216,6 +216,16 @@ class LayeredFamily(Family):
         assert isinstance(model, OnBody)
         return model.body.word_table(), None
 
+    def predicts_by_table(self, objective: Objective) -> bool:
+        """Whether the logits of the next token are a state times the token table, without bias."""
+        with shapes_only():
+            model = self.build(1, objective)
+        return (
+            isinstance(model, TokenOutput)
+            and model.output_table() is model.body.word_table()
+            and model.word_bias() is None
+        )
+
 
 class StatefulFamily(LayeredFamily):
     """A family that goes on where the row before has ended; its modules are `CarriesState`."""

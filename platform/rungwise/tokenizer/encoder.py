@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents
@@ -38,6 +38,7 @@ from rungwise.tokenizer.reference import (
     TextEncoder,
     copy_tokenizer,
     id_type,
+    word_starts,
 )
 from rungwise.tokenizer.training import EVERY_CHARACTER, SPECIAL_IS_TEXT
 
@@ -80,6 +81,10 @@ def find_rule(tokenizer: Tokenizer) -> CutRule | None:
         return None
     if any(getattr(tokenizer.model, name, None) for name in ("dropout", "alpha", "nbest_size")):
         # Sampling: no two calls give the same pieces.
+        return None
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    if max(vocabulary.values(), default=-1) >= len(vocabulary):
+        # The separator of _PieceTokenizer would get an id in use.
         return None
     # Without the vocabulary, to keep the JSON short.
     shell = Tokenizer(models.WordLevel({}, unk_token=""))
@@ -132,6 +137,8 @@ def _split_kind(part: Mapping[str, Any]) -> str:
 
 
 _MOST_CHARACTERS = 8_000_000  # of a memo's pieces; a full one takes some 300 MB
+_PIECES_A_CALL = 100  # the library is slower again with several hundred
+_PRIVATE_USE = range(0xE000, 0xF900)
 
 
 class MemoEncoder:
@@ -139,7 +146,7 @@ class MemoEncoder:
 
     def __init__(self, tokenizer: Tokenizer, rule: CutRule) -> None:
         self._rule: CutRule = rule
-        self._library = ReferenceEncoder(tokenizer)
+        self._pieces = _PieceTokenizer(tokenizer)
         self._dtype = id_type(tokenizer)
         self._clear()
 
@@ -188,12 +195,48 @@ class MemoEncoder:
             entries[missing] = len(self._lengths) + np.arange(len(new))
             self._numbers |= zip(new, entries[missing].tolist(), strict=True)
             self.characters += sum(map(len, new))
-            encoded = self._library.encode(pa.array(new, pa.string()), words=True)
-            assert encoded.word_starts is not None
-            self._ids = np.concatenate([self._ids, encoded.ids])
-            self._lengths = np.concatenate([self._lengths, encoded.lengths])
-            self._word_starts = np.concatenate([self._word_starts, encoded.word_starts])
+            ids, lengths, starts = self._pieces.encode(new)
+            self._ids = np.concatenate([self._ids, ids.astype(self._dtype)])
+            self._lengths = np.concatenate([self._lengths, lengths])
+            self._word_starts = np.concatenate([self._word_starts, starts])
         return entries
+
+
+class _PieceTokenizer:
+    """Tokenises many pieces in one call, which costs as much as several words: they are joined by a
+    separator that is a special token here, the only one, and the ids are split at it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = copy_tokenizer(tokenizer)
+        self._separator = next(
+            chr(code) for code in _PRIVATE_USE if tokenizer.token_to_id(chr(code)) is None
+        )
+        self._tokenizer.add_special_tokens([AddedToken(self._separator, normalized=False)])
+        self._cut = self._tokenizer.token_to_id(self._separator)
+        self._alone = ReferenceEncoder(tokenizer)
+
+    def encode(
+        self, pieces: list[str]
+    ) -> tuple[NDArray[np.integer], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return all ids, the tokens of each piece, and True at the first token of each word."""
+        ids, lengths, starts = [], [], []
+        for begin in range(0, len(pieces), _PIECES_A_CALL):
+            batch = pieces[begin : begin + _PIECES_A_CALL]
+            text = self._separator.join(batch)
+            if text.count(self._separator) == len(batch) - 1:
+                encoding = self._tokenizer.encode(text, add_special_tokens=False)
+                joined = np.array(encoding.ids, np.int64)
+                cuts = joined == self._cut
+                places = np.concatenate([[-1], np.flatnonzero(cuts), [len(joined)]])
+                ids.append(joined[~cuts])
+                lengths.append(np.diff(places) - 1)
+                starts.append(word_starts(encoding)[~cuts])
+            else:
+                alone = self._alone.encode(pa.array(batch, pa.string()), words=True)
+                ids.append(alone.ids)
+                lengths.append(alone.lengths)
+                starts.append(alone.word_starts)
+        return np.concatenate(ids), np.concatenate(lengths), np.concatenate(starts)
 
 
 def _number_pieces(

@@ -24,7 +24,7 @@ from rungwise.corpus.cleaning.characters import (
     UNREADABLE,
 )
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
-from rungwise.tokenizer.reference import disable_extras
+from rungwise.tokenizer.reference import disable_extras, refuse_slow_patterns
 from rungwise.tokenizer.training import wordpiece
 
 FILE = "tokenizer.json"
@@ -36,7 +36,10 @@ _KEY = "tokenizer.path"
 def load_tokenizer(folder: Folder) -> Tokenizer:
     """Return the tokenizer of an artifact. `[MASK]` or `[SEP]` in a text is split like any text and
     never becomes a special token."""
-    return disable_extras(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
+    data = folder.read_bytes(FILE)
+    if b'"Regex"' in data:
+        refuse_slow_patterns(json.loads(data), folder.path(FILE))
+    return disable_extras(Tokenizer.from_str(data.decode("utf-8")))
 
 
 def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
@@ -147,7 +150,7 @@ def _read_vocab_txt(file: SourceFile, config: TokenizerFileConfig) -> Tokenizer:
 
 def _read_json(file: SourceFile) -> Tokenizer:
     text = read_text(file, _KEY)
-    _parse_json(file, text)
+    refuse_slow_patterns(_parse_json(file, text), f"{_KEY}: {file.uri}")
     try:
         return Tokenizer.from_str(text)
     except Exception as error:

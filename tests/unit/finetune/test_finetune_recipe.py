@@ -114,13 +114,16 @@ def test_of_several_labels_each_is_weighed_as_two_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "objective"),
-    [(kind, objective) for kind in TASKS for objective in ("mlm_nsp", "causal")],
+    ("kind", "objective", "auxiliary"),
+    [*((kind, "mlm_nsp", 0.0) for kind in TASKS), *((kind, "causal", 0.5) for kind in TASKS)],
 )
-def test_the_gradient_of_a_batch_does_not_depend_on_its_parts(kind: Kind, objective: str) -> None:
+def test_the_gradient_of_a_batch_does_not_depend_on_its_parts(
+    kind: Kind, objective: str, auxiliary: float
+) -> None:
     data = toy_data(kind, objective, examples=7)
     weights = torch.tensor([0.3, 2.0]).double() if kind == "classification" else None
-    model = build(config_of(pooling="mean", dropout=0), data).double().train()
+    keys: dict[str, Any] = {"dropout": 0, "auxiliary_language_model": auxiliary}
+    model = build(config_of(pooling="mean", **keys), data).double().train()
     items = data.splits["train"].items
 
     def gradient(*sizes: int) -> tuple[float, dict[str, torch.Tensor]]:
@@ -136,6 +139,28 @@ def test_the_gradient_of_a_batch_does_not_depend_on_its_parts(kind: Kind, object
         assert same == pytest.approx(loss, rel=1e-9)
         for name, tensor in whole.items():
             torch.testing.assert_close(parts[name], tensor, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_an_auxiliary_language_model_adds_its_share_row_by_row(kind: Kind) -> None:
+    data = toy_data(kind, "causal", examples=7)
+    items = data.splits["train"].items
+    losses = []
+    for share in (0.0, 0.3):
+        keys: dict[str, Any] = {"dropout": 0, "auxiliary_language_model": share}
+        model = build(config_of(pooling="mean", **keys), data).double().eval()
+        model.load_state_dict(losses[0][1] if losses else model.state_dict())
+        losses.append((add_gradients(model, [collate(items, KINDS[kind])]), model.state_dict()))
+    by_hand = []
+    for row in (row for item in items for row in item.rows):
+        ids_1T = torch.tensor([row.ids])
+        logits_TV = model.encoder(ids_1T)[0] @ model.encoder.word_table().T
+        log_TV = logits_TV.log_softmax(-1)
+        by_hand += [
+            -torch.stack([log_TV[t - 1, row.ids[t]] for t in range(1, len(row.ids))]).mean()
+        ]
+    mean = torch.stack(by_hand).mean().item()
+    assert losses[1][0] - losses[0][0] == pytest.approx(0.3 * mean, rel=1e-9)
 
 
 @pytest.mark.parametrize(
