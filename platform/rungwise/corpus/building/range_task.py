@@ -51,7 +51,7 @@ _READ_FILE, _TRAIN_FILE = STAGING + "/{:05d}.read.json", STAGING + "/{:05d}.trai
 _TEXT_FILE, _KEYS_FILE = "text.arrow", "keys.arrow"
 _HELD_OUT_FILE, _HELD_OUT_PASSAGES = "held-out.arrow", "held-out.passages"
 _TRAIN_PASSAGES = "train.passages"
-_BYTES_AT_ONCE = 8 << 20  # of hashes of a range, which may have more of them than bytes of text
+_BYTES_AT_ONCE = 256 << 10  # of hashes of a range; new memory for more costs more than the look-up
 
 
 class TrainingShards(NamedTuple):

@@ -165,13 +165,16 @@ def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
     return np.concatenate(hashes)
 
 
-def select_common(passages: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-    """Return the distinct hashes of training passages that may stand in held-out documents too, of
-    which `held_out` is a filter."""
-    byte, bit = _find_bits(held_out, passages)
+def select_common(parts: Iterable[np.ndarray], held_out: np.ndarray) -> np.ndarray:
+    """Return the distinct hashes of training passages, given in parts, that may stand in held-out
+    documents too, of which `held_out` is a filter."""
+    common = [np.empty(0, np.uint64)]
+    for passages in parts:
+        byte, bit = _find_bits(held_out, passages)
+        common.append(passages[(held_out[byte] >> bit & 1).view(bool)])
     # Sorted, since np.unique of integers builds a table of hashes, which takes far longer.
-    common = np.sort(passages[(held_out[byte] >> bit & 1).view(bool)])
-    return common[np.append(True, common[1:] != common[:-1])[: len(common)]]
+    hashes = np.sort(np.concatenate(common))
+    return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]
 
 
 def passage_rows(hashes: np.ndarray, number: int, num_partitions: int) -> pa.Table:
