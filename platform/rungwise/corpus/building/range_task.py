@@ -229,11 +229,18 @@ class RangeTask:
     output: Folder
     shared: SharedResults
 
-    def read(self, range: Range, documents: Iterable[RawDocument] | None = None) -> RangeReport:
+    def read(
+        self,
+        range: Range,
+        documents: Iterable[RawDocument] | None = None,
+        unread: str | None = _TEXT_FILE,
+    ) -> RangeReport:
         """Stage the documents of a range, those of its files unless given; read the pieces that
-        have not been read; return the report."""
+        have not been read; return the report. The text of those that have is checked when it is
+        needed, by another call with `unread` None."""
         pieces = range.pieces or (Piece(str(range.number), range.files),)
-        results = {key: self.shared.read(key) for key in {piece.result for piece in pieces} - {""}}
+        old = {piece.result for piece in pieces} - {""}
+        results = {key: self.shared.read(key, unread) for key in old}
         missing = [piece for piece in pieces if not _holds(results.get(piece.result), piece)]
         own = fingerprint([piece.key for piece in missing], KEY_CHARACTERS)
         if missing:
@@ -250,7 +257,9 @@ class RangeTask:
                 rows[-1] = rows[-1]._replace(end=entry["end"])
             else:
                 rows.append(_Rows(key, entry["first"], entry["end"]))
-        self.output.write_bytes(_READ_FILE.format(range.number), json.dumps(rows).encode())
+        is_checked = not unread or not old
+        staged = json.dumps({"rows": rows, "is_checked": is_checked})
+        self.output.write_bytes(_READ_FILE.format(range.number), staged.encode())
         return report
 
     def _read_pieces(
@@ -284,9 +293,11 @@ class RangeTask:
         self.shared.write(result, content, files)
         return content
 
+    def _staged(self, number: int) -> dict[str, Any]:
+        return json.loads(self.output.read_bytes(_READ_FILE.format(number)))
+
     def _rows(self, number: int) -> list[_Rows]:
-        content = self.output.read_bytes(_READ_FILE.format(number))
-        return [_Rows(*rows) for rows in json.loads(content)]
+        return [_Rows(*rows) for rows in self._staged(number)["rows"]]
 
     def keys(self, number: int) -> pa.Table:
         """Return the keys of a staged range."""
@@ -330,6 +341,8 @@ class RangeTask:
         }
         result = fingerprint(facts, KEY_CHARACTERS)
         if (report := self.shared.read(result)) is None:
+            if not self._staged(range.number)["is_checked"]:
+                self.read(range, unread=None)
             folder = self.shared[result]
             tables = self.tables(range.number)
             with folder.staged(_TRAIN_PASSAGES) as path:
