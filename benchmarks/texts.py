@@ -175,10 +175,9 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
             tables = builder.tables(changed(base, row.file, copy))
             part = f"part-{len(reports[0]):05}"
             split, place = HeldOutSplit(threshold=0), target / part
-            shards = write_training_shards(
+            report, _ = write_training_shards(
                 "benchmark", tables, no_positions, rules, split, place, io.BytesIO()
             )
-            report = shards.report
             report.files = [
                 file.model_copy(update={"file": f"{part}/{file.file}"}) for file in report.files
             ]

@@ -54,13 +54,6 @@ _TRAIN_PASSAGES = "train.passages"
 _BYTES_AT_ONCE = 256 << 10  # of hashes of a range; new memory for more costs more than the look-up
 
 
-class TrainingShards(NamedTuple):
-    """The report of writing training files, and the held-out documents."""
-
-    report: RangeReport
-    held_out: pa.Table
-
-
 def write_training_shards(
     source: str,
     tables: Iterable[pa.Table],
@@ -69,10 +62,11 @@ def write_training_shards(
     split: HeldOutSplit,
     output: Folder,
     passages: BinaryIO,
-) -> TrainingShards:
+) -> tuple[RangeReport, pa.Table]:
     """Write the training files of a range, none if it has no such documents, and the hashes of
-    their passages, uint64, to `passages`. `tables` come from `RangeBuilder`; `duplicates`, (N, 2),
-    holds row and index of the reason, sorted; `split` says which documents are held out."""
+    their passages, uint64, to `passages`; return the report and the held-out documents. `tables`
+    come from `RangeBuilder`; `duplicates`, (N, 2), holds row and index of the reason, sorted;
+    `split` says which documents are held out."""
     files = _SplitFiles(TRAIN, source, rules, output)
     parts = [TEXT_SCHEMA.empty_table()]
     begin = 0
@@ -90,7 +84,7 @@ def write_training_shards(
         files.add(training)
         passages.write(hash_passages(training["sentences"].to_pylist()).tobytes())
         parts.append(table.filter(pa.array(held_out)))
-    return TrainingShards(files.close(), pa.concat_tables(parts))
+    return files.close(), pa.concat_tables(parts)
 
 
 class _SplitFiles:
@@ -343,25 +337,19 @@ class RangeTask:
         if (report := self.shared.read(result)) is None:
             if not self._staged(range.number)["is_checked"]:
                 self.read(range, unread=None)
-            folder = self.shared[result]
+            folder, source = self.shared[result], self._source(range)
             tables = self.tables(range.number)
             with folder.staged(_TRAIN_PASSAGES) as path:
                 with path.open("wb") as passages:
-                    shards = write_training_shards(
-                        self._source(range),
-                        tables,
-                        duplicates,
-                        self.config,
-                        split,
-                        folder,
-                        passages,
+                    written, table = write_training_shards(
+                        source, tables, duplicates, self.config, split, folder, passages
                     )
-                files = {**shards.report.sha256, _TRAIN_PASSAGES: file_digest(path)}
-            held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [shards.held_out])
-            hashes = hash_passages(shards.held_out["sentences"].to_pylist())
+                files = {**written.sha256, _TRAIN_PASSAGES: file_digest(path)}
+            held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [table])
+            hashes = hash_passages(table["sentences"].to_pylist())
             folder.write_bytes(_HELD_OUT_PASSAGES, hashes.tobytes())
             files |= {_HELD_OUT_FILE: held_out, _HELD_OUT_PASSAGES: _digest(hashes)}
-            report = shards.report.to_plain()
+            report = written.to_plain()
             self.shared.write(result, report, files)
         self.output.write_bytes(_TRAIN_FILE.format(range.number), result.encode())
         return self._place_shards(result, range, report)
