@@ -175,7 +175,7 @@ def test_tested_texts_that_paragraph_vectors_were_trained_on_are_counted_in_the_
     suite = SentenceProbeSuite(format=LABELLED, folds=3, **paths)
     rung = toy_rung(tmp_path, WORDS, model, corpus=corpus)
     monkeypatch.setattr(measure, "Rung", lambda *_: rung)
-    inputs = dict.fromkeys(("pretrain", "tokens", "tokenizer", "corpus"), corpus)
+    inputs = {"pretrain": corpus, "tokens": corpus, "tokenizer": corpus, "corpus": corpus}
     record = measure.measure(
         measure.MeasureConfig(suites={"own": suite}), inputs, Folder.at(tmp_path), Context()
     )
