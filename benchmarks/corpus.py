@@ -3,10 +3,12 @@
     python -m benchmarks.corpus [MEGABYTES] [--datatrove PYTHON] [--rounds N]
     python -m benchmarks.corpus [MEGABYTES] --grow
 
-`--grow` builds a corpus of 100 files, adds a file of a hundredth of their bytes as the last or in
-the middle, and builds it again, beside building it from nothing: seconds of the processor, and
-whether all bytes are equal. Its text is drawn word by word, since repeated text would be one that
-is left out.
+`--grow` builds a corpus of 100 files and its tokens, adds a file of a hundredth of their bytes as
+the first, in the middle or as the last, and builds both again, with the same tokenizer: the share
+of the seconds of a build from nothing, and whether all bytes are equal. It writes
+benchmarks/results/. All is done in this process, in which a small corpus was built before, so the
+start of Ray and of its workers counts for nothing. The text is drawn word by word, since repeated
+text would be one that is left out.
 
 The other command goes step by step.
 
@@ -23,19 +25,26 @@ loading of its word tokenizer, so ask for enough megabytes.
 import argparse
 import functools
 import json
+import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks import texts
+from benchmarks.common import print_rows, write_results
+from rungwise.cluster import tasks
 from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
+from rungwise.core.stages import artifact
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
@@ -45,6 +54,9 @@ from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
 from rungwise.corpus.cleaning.characters import clean_all
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.files import list_ranges
+from rungwise.corpus.summary import CORPUS
+from rungwise.tokenizer import WordPieceConfig
+from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS, TokensConfig
 
 DATATROVE = """
 import sys, time
@@ -170,29 +182,74 @@ def write_drawn(folder: Path, name: str, megabytes: float) -> None:
             size += stream.write(json.dumps({"text": "\n".join(lines)}) + "\n")
 
 
-def measure_growth(folder: Path, megabytes: float) -> None:
-    """Print the seconds of growing by a file, and their share of those of a build from nothing."""
-    source = folder / "in"
+Seconds = dict[str, tuple[float, float]]  # of the clock and of the processor, by stage
+
+
+def build_both(source: Path, root: Path, label: str) -> tuple[Seconds, dict[str, Any]]:
+    """Build a corpus and its tokens, with the tokenizer of `root`, which the first build trains:
+    seconds of each stage, and the digests of its files."""
+    block = {"kind": "jsonl", "paths": [str(source)]}
+    config = validate(CorpusConfig, {"sources": [block]})
+    context = Context()
+    seconds: Seconds = {}
+    inputs: dict[str, Artifact] = {}
+
+    def build(step: StageType[Any, Any], config: Any, label: str = label) -> None:
+        begin = time.perf_counter(), time.process_time()
+        output = Folder(f"{root}/{step.name}/{label}")
+        planned = step.stage(config)
+        summary = step.run(planned.config, inputs, output, context)
+        inputs[step.name] = texts.finish(step.name, output, summary)
+        seconds[step.name] = time.perf_counter() - begin[0], time.process_time() - begin[1]
+
+    build(CORPUS, config)
+    tokenizer = artifact.load(Folder(f"{root}/tokenizer/one"))
+    if tokenizer:
+        inputs["tokenizer"] = tokenizer
+    else:
+        build(TOKENIZER, WordPieceConfig(vocab_size=3000, sample_megabytes=2), "one")
+    build(TOKENS, TokensConfig())
+    return seconds, {name: inputs[name].record["files"] for name in ("corpus", "tokens")}
+
+
+PLACES = {"first": "00-.jsonl", "in the middle": "50-.jsonl", "last": "99-.jsonl"}
+
+
+def measure_growth(folder: Path, megabytes: float) -> dict[str, Any]:
+    """Return the seconds of growing by a file, and of a build from nothing, by its place."""
+    source, root = folder / "in", folder / "root"
     for number in range(100):
         write_drawn(source, f"{number:02}.jsonl", megabytes / 100)
-
-    def build(root: str, label: str) -> tuple[float, dict[str, bytes]]:
-        block = {"kind": "jsonl", "paths": [str(source)]}
-        config = validate(CorpusConfig, {"sources": [block]})
-        output = folder / root / "corpus" / label
-        begin = time.process_time()
-        stage.build_corpus(config, {}, Folder(str(output)), Context())
-        seconds = time.process_time() - begin
-        return seconds, {path.name: path.read_bytes() for path in output.glob("*.parquet")}
-
-    print(f"{megabytes:.0f} MB in 100 files, and one more of a hundredth; seconds of the processor")
-    build("root", "first")
-    for place, name in (("last", "99-more.jsonl"), ("in the middle", "50-more.jsonl")):
+    build_both(source, root, "before")
+    places = {}
+    for place, name in PLACES.items():
         write_drawn(source, name, megabytes / 100)
-        grown, bytes_grown = build("root", place)
-        whole, bytes_whole = build(place, "new")
-        equal = "equal" if bytes_grown == bytes_whole else "OTHER"
-        print(f"  {place:14} {grown:7.2f} of {whole:7.2f}  {grown / whole:6.1%}  {equal} bytes")
+        grown, files = build_both(source, root, name)
+        other = folder / name
+        shutil.copytree(root / "tokenizer", other / "tokenizer")
+        whole, files_of_new = build_both(source, other, "new")
+        places[place] = {"grown": grown, "whole": whole, "equal": files == files_of_new}
+        shutil.rmtree(other)
+        (source / name).unlink()
+    return {"megabytes": megabytes, "places": places}
+
+
+def list_growth(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """The table: shares of the seconds of the clock, and of the processor."""
+    table = []
+    for place, row in results["places"].items():
+        shares = []
+        for stages in (["corpus"], ["tokens"], ["corpus", "tokens"]):
+            grown, whole = (
+                np.sum([row[build][stage] for stage in stages], axis=0)
+                for build in ("grown", "whole")
+            )
+            clock, processor = grown / whole
+            name = " and ".join(stages)
+            shares.append(f"{name} {clock:.1%} (processor {processor:.1%} of {whole[1]:.1f} s)")
+        bytes_are = "equal" if row["equal"] else "OTHER"
+        table.append((place, f"{', '.join(shares)}; {bytes_are} bytes"))
+    return table
 
 
 def main() -> None:
@@ -204,10 +261,16 @@ def main() -> None:
     options = parser.parse_args()
     if options.grow:
         # In this process, whose seconds are counted.
-        stage.pack_items = lambda items, _: Packs([list(items)], small=True)
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "in").mkdir()
-            measure_growth(Path(folder), options.megabytes)
+        stage.pack_items = tasks.pack_items = lambda items, _: Packs([list(items)], small=True)
+        for megabytes in (0.5, options.megabytes):
+            with tempfile.TemporaryDirectory() as folder:
+                (Path(folder) / "in").mkdir()
+                results = measure_growth(Path(folder), megabytes)
+        write_results("growth", results)
+        title = (
+            f"{options.megabytes:g} MB in 100 files, and one more: share of a build from nothing"
+        )
+        print_rows(title, list_growth(results))
         return
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "in").mkdir()

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from benchmarks.common import REPOSITORY
 from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
@@ -110,12 +111,13 @@ def write_corpus(documents: Iterable[RawDocument], folder: Path) -> Artifact:
     """A finished corpus artifact in `folder`, both splits, without a cluster."""
     place = Folder(str(folder))
     rules = DocumentRules(held_out_fraction=HELD_OUT, shard_megabytes=SHARD_MEGABYTES)
-    return _finish(place, stage.write_corpus([documents], rules, "benchmark", place))
+    return finish("corpus", place, stage.write_corpus([documents], rules, "benchmark", place))
 
 
-def _finish(folder: Folder, summary: CorpusSummary) -> Artifact:
+def finish(stage: str, folder: Folder, summary: Summary) -> Artifact:
+    """Finish the artifact of a stage, without a pipeline."""
     record = {
-        "stage": "corpus",
+        "stage": stage,
         "label": "benchmark",
         "fingerprint": "benchmark",
         "summary": summary.model_dump(mode="json"),
@@ -168,15 +170,14 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
     while True:
         for row in CorpusSummary.of(base).files:
             if num_bytes >= megabytes * 1e6:
-                return _finish(target, summarise_reports([*reports[0], *reports[1]]))
+                return finish("corpus", target, summarise_reports([*reports[0], *reports[1]]))
             builder = RangeBuilder(rules, "benchmark")
             tables = builder.tables(changed(base, row.file, copy))
             part = f"part-{len(reports[0]):05}"
             split, place = HeldOutSplit(threshold=0), target / part
-            shards = write_training_shards(
+            report, _ = write_training_shards(
                 "benchmark", tables, no_positions, rules, split, place, io.BytesIO()
             )
-            report = shards.report
             report.files = [
                 file.model_copy(update={"file": f"{part}/{file.file}"}) for file in report.files
             ]

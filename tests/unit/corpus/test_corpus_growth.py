@@ -165,6 +165,24 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_half_written(
     assert shards(tmp_path / "corpus" / "b") == shards(tmp_path / "new" / "corpus" / "b")
 
 
+def test_text_that_was_damaged_is_read_again_once_it_is_needed(
+    tmp_path: Path, files_read: list[str]
+) -> None:
+    for number in (0, 2, 3):
+        write_texts(tmp_path / "texts", number, made_up_sentences(number, 80))
+    first = build(tmp_path / "texts", tmp_path / "corpus" / "a")
+    for path in (tmp_path / "corpus").rglob("text.arrow"):
+        path.write_bytes(path.read_bytes().replace(b"the", b"thy"))
+    files_read.clear()
+    assert build(tmp_path / "texts", tmp_path / "corpus" / "b") == first
+    assert files_read == []
+    write_texts(tmp_path / "texts", 1, made_up_sentences(1, 80))  # in the same range
+    grown = build(tmp_path / "texts", tmp_path / "corpus" / "c")
+    assert set(files_read) == {"00.txt", "01.txt", "02.txt", "03.txt"}
+    assert grown == build(tmp_path / "texts", tmp_path / "new" / "corpus" / "c")
+    assert shards(tmp_path / "corpus" / "c") == shards(tmp_path / "new" / "corpus" / "c")
+
+
 def test_results_of_no_artifact_are_found(tmp_path: Path) -> None:
     write_texts(tmp_path / "texts", 0, made_up_sentences(0, 40))
     build(tmp_path / "texts", tmp_path / "corpus" / "a")

@@ -15,7 +15,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from rungwise.core.errors import ConfigError
-from rungwise.evaluation.suites import classifiers
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.suites import classifiers, measure
 from rungwise.evaluation.suites.items import Items, contrast, estimate_items
 from rungwise.evaluation.suites.sentences import (
     MAJORITY,
@@ -29,6 +31,7 @@ from rungwise.evaluation.suites.sentences import (
     pair_features,
     ppmi_vectors,
 )
+from rungwise.models.word_vectors.paragraph_vectors import ParagraphModel
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import FIRST_WORD, toy_rung
@@ -141,6 +144,42 @@ def test_pairs_with_scores_have_a_test_file_and_pearsons_r(tmp_path: Path) -> No
     assert (items.metric, len(items.names), items.names[0]) == ("pearson", 31, "test test.tsv:2")
     r = np.corrcoef(*items.numbers.T)[0, 1]
     assert estimate_items([items]).mean == pytest.approx(r, abs=1e-12)
+
+
+class Documents(Sums):
+    learns_documents = ParagraphModel.learns_documents
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "count"),
+    [
+        (Documents(), ["tested"], 25),
+        (Documents(), ["new", "tested"], 25),
+        (Documents(), ["tested", "new"], 0),
+        (Sums(), ["tested"], 0),
+    ],
+)
+def test_tested_texts_that_paragraph_vectors_were_trained_on_are_counted_in_the_record(
+    model: Any, files: list[str], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(3)
+    tested, new = ([" ".join(draw.choices(WORDS, k=12)) for _ in range(60)] for _ in range(2))
+    # Of the others, training has some runs and not all.
+    read = [*tested[:25], *(text[:-8] for text in tested[25:])]
+    corpus = corpus_of_sentences(tmp_path / "corpus", read)
+    for name, texts in (("tested", tested), ("new", new)):
+        rows = [f"{text}\t{number % 2}\n" for number, text in enumerate(texts)]
+        (tmp_path / f"{name}.tsv").write_text("".join(rows))
+    keys = zip(("train", "test"), files, strict=False)
+    paths: dict[str, Any] = {key: (str(tmp_path / f"{name}.tsv"),) for key, name in keys}
+    suite = SentenceProbeSuite(format=LABELLED, folds=3, **paths)
+    rung = toy_rung(tmp_path, WORDS, model, corpus=corpus)
+    monkeypatch.setattr(measure, "Rung", lambda *_: rung)
+    inputs = {"pretrain": corpus, "tokens": corpus, "tokenizer": corpus, "corpus": corpus}
+    record = measure.measure(
+        measure.MeasureConfig(suites={"own": suite}), inputs, Folder.at(tmp_path), Context()
+    )
+    assert record.transductive == ({"own": count} if count else {})
 
 
 def test_means_of_pearsons_r_over_sets_plain_and_weighted() -> None:

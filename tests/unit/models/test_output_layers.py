@@ -145,7 +145,9 @@ def test_every_tree_is_full_and_huffmans_is_within_a_bit_of_the_entropy(
     assert balanced.paths.shape[1] == math.ceil(math.log2(count))
     points = np.random.default_rng(seed).standard_normal((count, 3)).round()
     for overlap in (0.0, 0.2, 0.4, 0.49):
-        check_tree(word_trees.learn_tree(points, False, overlap), count)
+        several = word_trees.learn_tree(points, False, overlap)
+        check_tree(several, count)
+        assert np.bincount(several.words).max() <= (8 if overlap else 1)
     halves = word_trees.learn_tree(points, True, 0.0)
     check_tree(halves, count)
     assert halves.paths.shape == balanced.paths.shape

@@ -30,13 +30,15 @@ def write_note(
     output.write_bytes(name, json.dumps(note).encode())
 
 
-def read_note(output: Folder, name: str) -> Any:
-    """Return the content of a note; None if there is none, or it or a file of its was changed."""
+def read_note(output: Folder, name: str, unread: str | None = None) -> Any:
+    """Return the content of a note; None if there is none, or it or a file of its was changed, save
+    the file `unread`."""
     if not output.exists(name):
         return None
     try:
         note = unseal(json.loads(output.read_bytes(name)))
-        if all(output.sha256(file) == digest for file, digest in note["files"].items()):
+        files = [(file, digest) for file, digest in note["files"].items() if file != unread]
+        if all(output.sha256(file) == digest for file, digest in files):
             return note["content"]
     except (FileNotFoundError, ValueError, TypeError, RecursionError):
         pass
@@ -63,9 +65,10 @@ class SharedResults:
     def __getitem__(self, key: str) -> Folder:
         return self.folder / key
 
-    def read(self, key: str) -> Any:
-        """Return the content of a result; None if there is none, or it is not whole."""
-        return read_note(self[key], _NOTE)
+    def read(self, key: str, unread: str | None = None) -> Any:
+        """Return the content of a result; None if there is none, or it is not whole, save the file
+        `unread`."""
+        return read_note(self[key], _NOTE, unread)
 
     def write(self, key: str, content: Any, files: Mapping[str, str]) -> None:
         """Mark a result of `files`, sha256 by name, as whole."""

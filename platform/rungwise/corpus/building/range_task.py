@@ -51,14 +51,7 @@ _READ_FILE, _TRAIN_FILE = STAGING + "/{:05d}.read.json", STAGING + "/{:05d}.trai
 _TEXT_FILE, _KEYS_FILE = "text.arrow", "keys.arrow"
 _HELD_OUT_FILE, _HELD_OUT_PASSAGES = "held-out.arrow", "held-out.passages"
 _TRAIN_PASSAGES = "train.passages"
-_BYTES_AT_ONCE = 8 << 20  # of hashes of a range, which may have more of them than bytes of text
-
-
-class TrainingShards(NamedTuple):
-    """The report of writing training files, and the held-out documents."""
-
-    report: RangeReport
-    held_out: pa.Table
+_BYTES_AT_ONCE = 256 << 10  # of hashes of a range; new memory for more costs more than the look-up
 
 
 def write_training_shards(
@@ -69,10 +62,11 @@ def write_training_shards(
     split: HeldOutSplit,
     output: Folder,
     passages: BinaryIO,
-) -> TrainingShards:
+) -> tuple[RangeReport, pa.Table]:
     """Write the training files of a range, none if it has no such documents, and the hashes of
-    their passages, uint64, to `passages`. `tables` come from `RangeBuilder`; `duplicates`, (N, 2),
-    holds row and index of the reason, sorted; `split` says which documents are held out."""
+    their passages, uint64, to `passages`; return the report and the held-out documents. `tables`
+    come from `RangeBuilder`; `duplicates`, (N, 2), holds row and index of the reason, sorted;
+    `split` says which documents are held out."""
     files = _SplitFiles(TRAIN, source, rules, output)
     parts = [TEXT_SCHEMA.empty_table()]
     begin = 0
@@ -90,7 +84,7 @@ def write_training_shards(
         files.add(training)
         passages.write(hash_passages(training["sentences"].to_pylist()).tobytes())
         parts.append(table.filter(pa.array(held_out)))
-    return TrainingShards(files.close(), pa.concat_tables(parts))
+    return files.close(), pa.concat_tables(parts)
 
 
 class _SplitFiles:
@@ -229,11 +223,18 @@ class RangeTask:
     output: Folder
     shared: SharedResults
 
-    def read(self, range: Range, documents: Iterable[RawDocument] | None = None) -> RangeReport:
+    def read(
+        self,
+        range: Range,
+        documents: Iterable[RawDocument] | None = None,
+        unread: str | None = _TEXT_FILE,
+    ) -> RangeReport:
         """Stage the documents of a range, those of its files unless given; read the pieces that
-        have not been read; return the report."""
+        have not been read; return the report. The text of those that have is checked when it is
+        needed, by another call with `unread` None."""
         pieces = range.pieces or (Piece(str(range.number), range.files),)
-        results = {key: self.shared.read(key) for key in {piece.result for piece in pieces} - {""}}
+        old = {piece.result for piece in pieces} - {""}
+        results = {key: self.shared.read(key, unread) for key in old}
         missing = [piece for piece in pieces if not _holds(results.get(piece.result), piece)]
         own = fingerprint([piece.key for piece in missing], KEY_CHARACTERS)
         if missing:
@@ -250,7 +251,9 @@ class RangeTask:
                 rows[-1] = rows[-1]._replace(end=entry["end"])
             else:
                 rows.append(_Rows(key, entry["first"], entry["end"]))
-        self.output.write_bytes(_READ_FILE.format(range.number), json.dumps(rows).encode())
+        is_checked = not unread or not old
+        staged = json.dumps({"rows": rows, "is_checked": is_checked})
+        self.output.write_bytes(_READ_FILE.format(range.number), staged.encode())
         return report
 
     def _read_pieces(
@@ -284,9 +287,11 @@ class RangeTask:
         self.shared.write(result, content, files)
         return content
 
+    def _staged(self, number: int) -> dict[str, Any]:
+        return json.loads(self.output.read_bytes(_READ_FILE.format(number)))
+
     def _rows(self, number: int) -> list[_Rows]:
-        content = self.output.read_bytes(_READ_FILE.format(number))
-        return [_Rows(*rows) for rows in json.loads(content)]
+        return [_Rows(*rows) for rows in self._staged(number)["rows"]]
 
     def keys(self, number: int) -> pa.Table:
         """Return the keys of a staged range."""
@@ -330,25 +335,21 @@ class RangeTask:
         }
         result = fingerprint(facts, KEY_CHARACTERS)
         if (report := self.shared.read(result)) is None:
-            folder = self.shared[result]
+            if not self._staged(range.number)["is_checked"]:
+                self.read(range, unread=None)
+            folder, source = self.shared[result], self._source(range)
             tables = self.tables(range.number)
             with folder.staged(_TRAIN_PASSAGES) as path:
                 with path.open("wb") as passages:
-                    shards = write_training_shards(
-                        self._source(range),
-                        tables,
-                        duplicates,
-                        self.config,
-                        split,
-                        folder,
-                        passages,
+                    written, table = write_training_shards(
+                        source, tables, duplicates, self.config, split, folder, passages
                     )
-                files = {**shards.report.sha256, _TRAIN_PASSAGES: file_digest(path)}
-            held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [shards.held_out])
-            hashes = hash_passages(shards.held_out["sentences"].to_pylist())
+                files = {**written.sha256, _TRAIN_PASSAGES: file_digest(path)}
+            held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [table])
+            hashes = hash_passages(table["sentences"].to_pylist())
             folder.write_bytes(_HELD_OUT_PASSAGES, hashes.tobytes())
             files |= {_HELD_OUT_FILE: held_out, _HELD_OUT_PASSAGES: _digest(hashes)}
-            report = shards.report.to_plain()
+            report = written.to_plain()
             self.shared.write(result, report, files)
         self.output.write_bytes(_TRAIN_FILE.format(range.number), result.encode())
         return self._place_shards(result, range, report)

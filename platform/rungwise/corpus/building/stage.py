@@ -98,9 +98,8 @@ class DocumentComparison:
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             members = np.frombuffer(self.task.output.read_bytes(_FILTER_FILE), np.uint8)
             for number in numbers:
-                for part in self.task.training_passages(number):
-                    hashes = overlap.select_common(part, members)
-                    yield overlap.passage_rows(hashes, overlap.TRAINING, num_partitions)
+                hashes = overlap.select_common(self.task.training_passages(number), members)
+                yield overlap.passage_rows(hashes, overlap.TRAINING, num_partitions)
                 hashes = self.task.held_out_passages(number)
                 yield overlap.passage_rows(hashes, number, num_partitions)
 

@@ -145,16 +145,15 @@ def make_filter(number: int) -> np.ndarray:
 
 
 def _find_bits(members: np.ndarray, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the byte of each hash in a filter, and its bit there."""
-    place = hashes & np.uint64(8 * len(members) - 1)
-    bit = np.left_shift(np.uint8(1), (place & np.uint64(7)).astype(np.uint8))
-    return (place >> np.uint64(3)).astype(np.int64), bit
+    """Return the byte of each hash in a filter, and the number of its bit there."""
+    place = (hashes & np.uint64(8 * len(members) - 1)).view(np.int64)
+    return place >> 3, (place & 7).astype(np.uint8)
 
 
 def add_hashes(members: np.ndarray, hashes: np.ndarray) -> None:
     """Add hashes to a filter."""
     byte, bit = _find_bits(members, hashes)
-    np.bitwise_or.at(members, byte, bit)
+    np.bitwise_or.at(members, byte, np.uint8(1) << bit)
 
 
 def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
@@ -166,13 +165,16 @@ def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
     return np.concatenate(hashes)
 
 
-def select_common(passages: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-    """Return the distinct hashes of training passages that may stand in held-out documents too, of
-    which `held_out` is a filter."""
-    byte, bit = _find_bits(held_out, passages)
+def select_common(parts: Iterable[np.ndarray], held_out: np.ndarray) -> np.ndarray:
+    """Return the distinct hashes of training passages, given in parts, that may stand in held-out
+    documents too, of which `held_out` is a filter."""
+    common = [np.empty(0, np.uint64)]
+    for passages in parts:
+        byte, bit = _find_bits(held_out, passages)
+        common.append(passages[(held_out[byte] >> bit & 1).view(bool)])
     # Sorted, since np.unique of integers builds a table of hashes, which takes far longer.
-    common = np.sort(passages[held_out[byte] & bit > 0])
-    return common[np.append(True, common[1:] != common[:-1])[: len(common)]]
+    hashes = np.sort(np.concatenate(common))
+    return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]
 
 
 def passage_rows(hashes: np.ndarray, number: int, num_partitions: int) -> pa.Table:
@@ -191,9 +193,12 @@ def find_passages(rows: pa.Table) -> np.ndarray:
     """Return the held-out passages of this partition that stand in training, (N, 3): range,
     passage and 0, sorted."""
     hashes, range_, passage = (rows[name].to_numpy() for name in ("hash", "range", "passage"))
-    held_out = range_ != TRAINING
-    hit = held_out & np.isin(hashes, hashes[~held_out])
-    places = np.column_stack([range_[hit], passage[hit], np.zeros(hit.sum())]).astype(np.int64)
+    training = np.sort(hashes[range_ == TRAINING])
+    held_out = np.flatnonzero(range_ != TRAINING)
+    held_out = held_out[np.argsort(hashes[held_out])]  # in this order they are found faster
+    begin, end = (np.searchsorted(training, hashes[held_out], side) for side in ("left", "right"))
+    hit = held_out[begin < end]
+    places = np.column_stack([range_[hit], passage[hit], np.zeros(len(hit))]).astype(np.int64)
     return places[np.lexsort(places.T[::-1])]
 
 
