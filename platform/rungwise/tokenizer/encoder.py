@@ -31,6 +31,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import CorpusFile
 from rungwise.tokenizer.files import FILE
 from rungwise.tokenizer.reference import (
     Encoded,
@@ -372,6 +373,7 @@ Backend = Literal["memo"] | Package
 PROOF_BYTES = 1_000_000
 _HARD_TEXTS = 2000
 _SAMPLED_FILES = 16
+_LEAST_PROOF = 1 << 17  # bytes
 _SHOWN_CHARACTERS = 80
 _CACHED = 2  # each may take 300 MB; the oldest is dropped
 _cache: "dict[tuple[str, EncoderChoice], TextEncoder]" = {}
@@ -431,14 +433,15 @@ def choose_encoder(tokenizer: Tokenizer, sample: pa.StringArray) -> EncoderChoic
     return EncoderChoice(notice=f"encoding with 'memo': {problem}")
 
 
-def sample_corpus(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
-    """Return about PROOF_BYTES of sentences, from files spread evenly over a corpus. Raises
-    DataError for an unreadable file."""
+def sample_corpus(corpus: Folder, files: Sequence[CorpusFile]) -> pa.StringArray:
+    """Return about PROOF_BYTES of sentences, or a tenth of little text, from files spread evenly.
+    Raises DataError for an unreadable file."""
     sample = files[:: max(1, len(files) // _SAMPLED_FILES)]
+    little = max(_LEAST_PROOF, sum(file.bytes for file in files) // 10)
     sentences: list[str] = []
     for file in sample:
-        remaining = PROOF_BYTES // len(sample)
-        for document in read_documents(corpus, file):
+        remaining = min(PROOF_BYTES, little) // len(sample)
+        for document in read_documents(corpus, file.file):
             sentences += document.sentences
             remaining -= sum(map(len, document.sentences))
             if remaining <= 0:

@@ -6,9 +6,7 @@ import base64
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
-from importlib.util import find_spec
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +36,7 @@ from rungwise.tokenizer import (
     mask_units,
     open_encoder,
 )
-from rungwise.tokenizer.encoder import Package, int32_values, sample_corpus
+from rungwise.tokenizer.encoder import int32_values, sample_corpus
 from rungwise.tokenizer.token_stage import (
     TOKENS,
     TokensConfig,
@@ -225,38 +223,19 @@ def encode_corpus(
         )
     folders = inputs["corpus"].folder, inputs["tokenizer"].folder
     shared = SharedResults.beside(output)
-    proof, choice = _prove_encoder(corpus, inputs, shared)
+    orders = list(_list_orders(config, corpus, inputs))
+    # What was encoded for another corpus proves nothing new.
+    unread = [each.source for each in orders if shared.read(each.result) is None]
+    sample = sample_corpus(folders[0], [each for each in unread if each.split == "train"])
+    choice = choose_encoder(load_tokenizer(folders[1]), sample)
     if choice.notice is not None:
         context.report.note(choice.notice)
     task = EncodeTask(config, *folders, output, shared, choice)
-    orders = list(_list_orders(config, corpus, inputs))
     counts = count_no_tokens(tokenizer.vocab_size)
     rows = build_files(orders, task, output, context.report, lambda row, _: add_counts(row, counts))
-    note_used(output, {key: key for key in (proof, *(order.result for order in orders))})
+    note_used(output, {order.result: order.result for order in orders})
     output.remove(MARKERS)
     return summarise_files(rows, tokenizer, counts)
-
-
-def _prove_encoder(
-    corpus: CorpusSummary, inputs: dict[str, Artifact], shared: SharedResults
-) -> tuple[str, EncoderChoice]:
-    """Choose the encoder. One that was proved before, of these versions and on text of these
-    sources, is not proved again; return the key of the result that says so, too."""
-    facts = {
-        "tokenizer": _digests(inputs["tokenizer"]),
-        "sources": sorted({row.source for row in corpus.files}),
-        "versions": {
-            name: version(name) for name in ("tokenizers", *get_args(Package)) if find_spec(name)
-        },
-    }
-    key = fingerprint(facts, 32)
-    if backend := shared.read(key):
-        return key, EncoderChoice(backend)
-    sample = sample_corpus(inputs["corpus"].folder, corpus.file_names("train"))
-    choice = choose_encoder(load_tokenizer(inputs["tokenizer"].folder), sample)
-    if choice.notice is None:
-        shared.write(key, choice.backend, {})
-    return key, choice
 
 
 def _digests(artifact: Artifact) -> dict[str, str]:
