@@ -98,8 +98,7 @@ def gather_points(
 ) -> CurveSummary:
     """Write the points. Inputs: the stages of the runs, by title."""
     points = [_read_point(config.suite, run, inputs) for run in config.runs]
-    rows = json.dumps([asdict(point) for point in points], indent=1)
-    output.write_bytes(POINTS, rows.encode())
+    output.write_bytes(POINTS, json.dumps([*map(asdict, points)], indent=1).encode())
     rungs = len({run.rung for run in config.runs})
     return CurveSummary(
         points=len(points),

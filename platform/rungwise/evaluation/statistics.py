@@ -19,6 +19,7 @@ Sums = NDArray[np.floating]
 _ANY: Range = (-math.inf, math.inf)
 _FARTHEST, _HALVINGS = 37.0, 40  # standard errors, of which floats still have a p; of the search
 _CHUNK = 1 << 22  # weights (resamples times examples) held at once
+_MISSED = 3  # heavy examples, as many as benchmarks/perplexity.py needs
 
 
 @dataclass(frozen=True)
@@ -137,19 +138,22 @@ def leave_one_out(
     """The jackknife error over the examples of `sums` (U, N, k); `statistic` maps summed rows
     (R, U, k) to values (R,). It is infinite over one example.
 
-    Of a mean with unequal `weights` (N,), few examples may make up most of the variance: degrees of
-    freedom are those of Bell & McCaffrey 2002 ("Bias reduction in standard errors for linear
-    regression with multi-stage samples", Survey Methodology 28); N - 1 if all weigh the same.
+    Of a mean with unequal `weights` (N,), few examples may make up most of the variance. Added is
+    that of `_MISSED` more such; degrees of freedom are those of Bell & McCaffrey 2002
+    ("Bias reduction in standard errors for linear regression with multi-stage samples", Survey
+    Methodology 28): N - 1 if all weigh the same.
     """
     count = sums.shape[1]
     if count == 1:
         return Error(math.inf, 1)
     totals = sums.astype(np.float64).sum(axis=1)
     moves_N = statistic(totals - np.moveaxis(sums, 1, 0)) - statistic(totals[None])
-    size = math.sqrt((count - 1) / count * float(moves_N @ moves_N))
+    shares_N = np.full(count, 1 / count) if weights is None else weights / weights.sum()
+    # As heavy examples as the heaviest may have been missed, and no move tells of them.
+    missed = _MISSED * float(shares_N.max() ** 2 / (shares_N @ shares_N) - 1 / count)
+    size = math.sqrt((count - 1) / count * (1 + missed) * float(moves_N @ moves_N))
     # Without example i a mean moves by its residual times its odds. If all vary alike, two moves
     # have the covariance odds_i odds_j ([i = j] + excess_i + excess_j).
-    shares_N = np.full(count, 1 / count) if weights is None else weights / weights.sum()
     squares_N = (shares_N / (1 - shares_N)) ** 2  # of the odds
     excess_N = float(shares_N @ shares_N) / 2 - shares_N
     trace = squares_N.sum() + 2 * squares_N @ excess_N

@@ -51,6 +51,7 @@ from rungwise.tokenizer import TokenizerSummary
 from rungwise.training.summary import PretrainSummary
 
 TASKS_MEAN = "mean of tasks"
+_FEW = 10  # equal test examples, too few to tell much
 _WIDER = 1.15  # half a bar, relative to the farthest end of an interval
 Looks = Mapping[str, Series]
 Suites = dict[str, tuple[Suite, list[MeasuredRung]]]  # by name, with the rungs that answered
@@ -380,9 +381,13 @@ def _describe_chance(claim: ClaimResult) -> str:
     """The corrected p of a claim, and why an interval off the line may still decide nothing."""
     assert claim.p_holm is not None
     text = f"{p_value(claim.p_holm)} after correction for all claims tested"
-    off = any(each.verdict in ("confirmed", "contradicted") for each in claim.comparisons)
-    if claim.verdict == "undecided" and off:
+    if claim.verdict != "undecided":
+        return text
+    if any(each.verdict in ("confirmed", "contradicted") for each in claim.comparisons):
         text += "; an interval beside the line is not enough among so many"
+    effective = min(each.effective or math.inf for each in claim.comparisons)
+    if effective < _FEW:
+        text += f"; test examples weigh so unequally that they count as {number(effective, 1)}"
     return text
 
 

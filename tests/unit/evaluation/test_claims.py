@@ -95,6 +95,7 @@ def test_a_lower_perplexity_is_a_better_score(nats: tuple[float, float], expecte
     (claim,) = decide([got])
     assert (got.verdict, claim.verdict) == (expected, expected)
     assert got.value == pytest.approx(nats[0] - nats[1], nan_ok=True)
+    assert got.effective == pytest.approx(100)  # the documents are of one length
 
 
 def test_what_is_missing_is_named_and_not_judged() -> None:

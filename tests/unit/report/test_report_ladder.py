@@ -19,7 +19,7 @@ from rungwise.pipeline.job import description
 from rungwise.report import ladder, style
 from rungwise.report.forecast import LadderQuestion
 from rungwise.report.formats import series
-from rungwise.report.ladder import gather_rungs, make_row, write_ladder
+from rungwise.report.ladder import gather_rungs, make_row, write_claims, write_ladder
 from rungwise.report.stage import LadderConfig, ReportSummary
 from rungwise.report.tuning import gather_searches, list_untuned
 from tests import ladders
@@ -119,7 +119,11 @@ def test_what_lacks_tuning_is_marked(tmp_path: Path) -> None:
     tested = [name for name, verdict in VERDICTS.items() if verdict != "not tested"]
     assert all("not tuned: LSTM" in _claim_summary(text, name) for name in tested)
     judged = ClaimsSummary.of(made.made["claims"])
-    row = judged.claims[0].comparisons[0]
+    row = judged.claims[0].comparisons[0].model_copy(update={"effective": 2.5})
+    update = {"comparisons": (row,), "verdict": "undecided", "p_holm": 0.5}
+    undecided = judged.claims[0].model_copy(update=update)
+    chance = write_claims(judged, {}, {}, {}).fields["chance"]
+    assert "count as 2.5" in chance(undecided)
     row = row.model_copy(update={"terms": {"gpt/layer 1": 1.0, "bert@40": -1.0}})
     claim = judged.claims[0].model_copy(update={"comparisons": (row,)})
     judged = judged.model_copy(update={"claims": (claim,)})

@@ -55,7 +55,8 @@ class ClaimComparison(Config):
 
 class ComparisonResult(SummaryPart):
     """A comparison with its 95 % interval and its one-sided p; `value` is None if rungs or parts
-    are `missing`, `pretrainings` the smallest number of a rung in it, None if all are counted."""
+    are `missing`, `pretrainings` the smallest number of a rung in it, None if all are counted. Its
+    `count` examples are worth as much as `effective` of equal weight."""
 
     of: str
     metric: str | None
@@ -68,6 +69,7 @@ class ComparisonResult(SummaryPart):
     p_above: float = 1.0
     p_below: float = 1.0
     count: int = 0
+    effective: float | None = None
     pretrainings: int | None = None
     missing: tuple[str, ...] = ()
     verdict: Verdict
@@ -98,6 +100,7 @@ def compare(
         p_above=value.p_above(threshold),
         p_below=value.p_below(threshold),
         count=value.count,
+        effective=min(value.examples.freedom + 1, value.count),
         pretrainings=pretrainings,
         verdict="confirmed" if value.low > threshold else below,
     )
@@ -267,7 +270,7 @@ def judge_claims(
 
 CLAIMS = StageType(
     "claims",
-    3,
+    4,
     judge_claims,
     ClaimsSummary,
     outside=lambda _: {"claims": fingerprint(registered_claims().model_dump(mode="json"))},

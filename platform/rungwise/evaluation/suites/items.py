@@ -142,13 +142,10 @@ def contrast(
     numbers = np.stack([_numbers_by_name(items, names) for items in runs_U])  # (U, N, 2)
     value = METRICS[first.metric].value
     if value is not None:
-
-        def values(sums: NDArray[np.floating]) -> NDArray[np.floating]:
-            return np.log(value(sums)) if log else value(sums)
-
-        values_U = values(numbers.sum(axis=1))
+        scale = np.log if log else np.asarray
+        values_U = scale(value(numbers.sum(axis=1)))
         weights_N = numbers[..., 1].mean(axis=0)
-        error = leave_one_out(numbers, lambda sums: values(sums) @ weights_U, weights_N)
+        error = leave_one_out(numbers, lambda sums: scale(value(sums)) @ weights_U, weights_N)
     else:
         shared_items = first.select([first.names.index(name) for name in names])
         values_U, draws = _draw_correlations(shared_items, numbers, seed)

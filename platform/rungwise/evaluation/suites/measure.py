@@ -113,7 +113,7 @@ def _measure_new(suite: Suite, rung: Rung, name: str) -> list[Items]:
 
 MEASURE = StageType(
     "measure",
-    9,
+    10,
     measure,
     MeasureSummary,
     # Digests of the files stand for paths.
