@@ -75,7 +75,8 @@ def find_server(address: str | None) -> Server:
 
 def connect(server: Server) -> JobSubmissionClient:
     """Ray's client of the server. Raises UserError if none answers, or it refuses the token."""
-    logging.getLogger("ray").setLevel(logging.WARNING)  # else it tells of packages and sockets
+    for module in ("dashboard_sdk", "job.sdk"):  # else these tell of packages and sockets
+        logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
     headers = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
     before = os.environ.get(ADDRESS_VARIABLE)
     os.environ[ADDRESS_VARIABLE] = server.address  # which Ray's client prefers to its argument
