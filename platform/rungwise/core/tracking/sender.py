@@ -169,7 +169,8 @@ class Sender:
         experiment = client.get_experiment_by_name(self._experiment)
         if experiment is None:
             location = artifact_location(self._uri)
-            made = client.create_experiment(self._experiment, artifact_location=location)
+            tags = {tag: _EXPERIMENT_TAGS[tag] for tag in _EXPERIMENT_TAGS if tag != NOTE_TAG}
+            made = client.create_experiment(self._experiment, location, tags)
             experiment = client.get_experiment(_check_id(made))
         if experiment.lifecycle_stage != "active":
             raise ConnectionError(
