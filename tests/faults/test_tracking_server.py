@@ -129,11 +129,13 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
                 check=True,
             )
             assert (f"events sent to {address}" in done.stdout) == is_first
-        assert runs(address) == Counter((name, "FINISHED") for name in ("small", *STAGES))
+        assert runs(address) == Counter(
+            (name, "FINISHED") for name in ("small", *(f"{stage} of small" for stage in STAGES))
+        )
         client = MlflowClient(address)
         experiment = client.get_experiment_by_name("rungwise")
         assert experiment is not None
-        query = "attributes.run_name = 'pretrain'"
+        query = "attributes.run_name = 'pretrain of small'"
         [pretrain] = client.search_runs([experiment.experiment_id], query)
         points = client.get_metric_history(pretrain.info.run_id, "train/loss")
         assert sorted(point.step for point in points) == list(range(5, 41, 5))

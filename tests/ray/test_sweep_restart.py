@@ -79,7 +79,7 @@ class Toy:
 
 def trial_of(run: Any) -> str:
     """The trial of a nested run, which is named after its sweep too."""
-    return run.info.run_name.rpartition("/")[2]
+    return run.info.run_name.rpartition("/")[2].partition(" of ")[0]
 
 
 def nested_runs(folder: Path) -> list[Any]:

@@ -352,7 +352,8 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     for found in runs:
         by_parent.setdefault(found.data.tags.get(PARENT_TAG), []).append(found)
     (parent,) = by_parent[None]
-    stages = {child.info.run_name: child for child in by_parent[parent.info.run_id]}
+    of_recipe = by_parent[parent.info.run_id]
+    stages = {str(child.info.run_name).removesuffix(" of small"): child for child in of_recipe}
     assert set(stages) == TITLES
     assert len(by_parent[parent.info.run_id]) == len(stages)
     sweeps = [stages[f"sweep/libraries/{variant}"].info.run_id for variant in VARIANTS]
@@ -378,7 +379,7 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     }
     assert parent.data.tags["mlflow.source.name"]
     note = parent.data.tags[NOTE_TAG]
-    assert note.startswith("**As good without pretraining")  # as TF-IDF, to a model of few steps
+    assert note.startswith("As good without pretraining")  # as TF-IDF, to a model of few steps
     assert "the best variant, pretrained" in note.splitlines()[0]
     experiment_page = f"#/experiments/{experiment.experiment_id}/runs/{parent.info.run_id}"
     link = f"[report.html]({experiment_page}/artifacts/report.html?"
@@ -597,9 +598,7 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(tmp_
     client = MlflowClient(f"sqlite:///{root}/mlflow.db")
     experiment = client.get_experiment_by_name("rungwise")
     assert experiment is not None
-    runs = [
-        r for r in client.search_runs([experiment.experiment_id]) if r.info.run_name == "pretrain"
-    ]
+    runs = client.search_runs([experiment.experiment_id], "tags.`rungwise.stage` = 'pretrain'")
     assert len(runs) == 1
     points = client.get_metric_history(runs[0].info.run_id, "train/loss")
     assert sorted(point.step for point in points) == list(range(10, 161, 10))
@@ -632,5 +631,6 @@ def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
     experiment = client.get_experiment_by_name("rungwise")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
-    assert sorted(str(r.info.run_name) for r in runs) == sorted(["small", *STAGES, "report"])
+    names = ["small pretrain.steps=10", *(f"{name} of small" for name in (*STAGES, "report"))]
+    assert sorted(str(r.info.run_name) for r in runs) == sorted(names)
     assert {r.info.status for r in runs} == {"FINISHED"}

@@ -124,11 +124,12 @@ def status(options: argparse.Namespace) -> None:
             client.search_runs([experiment.experiment_id], f"tags.`{tag}` LIKE '%'", 1, _MOST_RUNS)
             for tag in ("rungwise.label", "rungwise.stage")
         )
-    names = {each.info.run_id: each.info.run_name or "" for each in whole}
+    names = {each.info.run_id: each.data.tags["rungwise.label"] for each in whole}
     states: dict[tuple[str, str], str] = {}  # of the newest run of each stage
     figures: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for each in stages:
-        key = names.get(each.data.tags.get(PARENT_TAG, ""), ""), each.info.run_name or ""
+        label = names.get(each.data.tags.get(PARENT_TAG, ""), "")
+        key = label, (each.info.run_name or "").removesuffix(f" of {label}")
         if options.run in (None, key[0]):
             states.setdefault(key, each.info.status.lower())
             figures[key] = each.data.metrics | figures[key]

@@ -6,6 +6,8 @@ The overview on a run's MLflow page: headline metrics and a description in Markd
 import datetime
 import json
 import os
+import re
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,7 +81,7 @@ def description(finished: Mapping[str, Artifact], root: str) -> str:
         title: artifact for title, artifact in finished.items() if artifact.stage not in _PAGES
     }
     last = pages[-1] if pages else list(results.values())[-1]
-    lines = [f"**{last.headline}**", ""]
+    lines = [last.headline, ""]  # plain, since a list of runs shows it as it is
     if page := page_name(last):  # in the first line, which the UI does not fold away
         lines[0] += f" The whole page: {link_page(EXPERIMENT_ID, RUN_ID, page)}"
     if {"pretrain", "corpus"} <= finished.keys() and pages:
@@ -122,6 +124,8 @@ class Build:
     estimate: Estimate
 
 
+# An override that may tell runs of a recipe apart.
+_CHANGE = re.compile(r"(?!(?:root|name)=|compute\.|tracking\.)[a-z_][\w.]*=")
 # Blocks of a summary that repeat the training settings.
 _SETTINGS = {"model", "finetune", "values", "effective"}
 
@@ -160,7 +164,7 @@ class StageJob:
             self._folder.remove_unfinished()
         build.tracker.open(
             self._key,
-            stage.display_name,
+            f"{stage.display_name} of {build.label}",
             parent=build.parent,
             tags=source_tags(build.made_by)
             | {"rungwise.stage": stage.name, "rungwise.fingerprint": stage.fingerprint}
@@ -240,7 +244,7 @@ class StageJob:
                 if event["status"] == "RUNNING":
                     params = flatten(event["params"])
                     # Otherwise `trial-000` of every sweep would look alike in a list of runs.
-                    run_name = f"{name.partition('/')[2] or name}/{event['run']}"
+                    run_name = f"{name.partition('/')[2] or name}/{event['run']} of {build.label}"
                     build.tracker.open(nested, run_name, self._key, {}, params)
                 else:
                     build.tracker.close(nested, event["status"])
@@ -343,6 +347,12 @@ class StageJob:
             at_the_top = name == page_name(artifact)
             tracker.artifact(self._build.parent, path, "" if at_the_top else folder)
         return artifact
+
+
+def name_run(label: str, made_by: dict[str, Any]) -> str:
+    """The name of a run of a recipe: the recipe's, and what the command changes of it."""
+    words = shlex.split(made_by["command"])
+    return " ".join([label, *(word for word in words if _CHANGE.match(word))])
 
 
 def source_tags(made_by: dict[str, Any]) -> dict[str, str]:

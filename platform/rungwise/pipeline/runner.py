@@ -34,7 +34,7 @@ from rungwise.monitoring import Monitor
 from rungwise.pipeline import job as overview
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.estimate import Estimate, Rates
-from rungwise.pipeline.job import Build, StageJob, source_tags
+from rungwise.pipeline.job import Build, StageJob, name_run, source_tags
 from rungwise.pipeline.stages import Grow, Growth
 from rungwise.training.save_request import request_saves
 
@@ -132,7 +132,8 @@ def _build(growth: Growth, root: Folder, build: Build, began: float, head: Head 
     schedule = Schedule(growth, root, build)
     status = "FAILED"
     try:
-        tracker.open(parent, build.label, tags=tags, params=flatten(dict(build.recipe)))
+        name = name_run(build.label, build.made_by)
+        tracker.open(parent, name, tags=tags, params=flatten(dict(build.recipe)))
         where = os.environ.get("RAY_ADDRESS")
         build.display.announce(f"joining Ray at {where}" if where else "starting Ray")
         with session(build.compute, head=head):

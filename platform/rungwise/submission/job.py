@@ -9,15 +9,17 @@ import logging
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.filesize import decimal
 
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.package_data import PACKAGE
+from rungwise.core.package_data import PACKAGE, data_parent
 from rungwise.core.storage import outside
 from rungwise.core.storage.folder import local_path
 from rungwise.core.storage.object_store import is_remote
@@ -30,6 +32,10 @@ from rungwise.ray_private import default_excludes, folder_excludes, walk_folder
 MOST_BYTES = 100 << 20
 _MOST_FILES = 100_000
 _MOST_NAMES = 5
+# What runs leave in the folder where they are started.
+_LEFT_BY_RUNS = ("/artifacts", "/mlruns", "/mlartifacts", "/mlflow.db*")
+# A file on one of these is on a disk of this machine alone; others may be shared, as NFS is.
+_OWN_DISKS = ("apfs", "btrfs", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs")
 _SILENT = logging.Logger("packing", logging.CRITICAL + 1)
 # Names and places that tools give to files with secrets, and names of files without any.
 _SECRET_NAMES = (
@@ -49,9 +55,9 @@ _KEY = re.compile(
 )
 
 
-def check_upload(folder: Path) -> dict[str, int]:
+def check_upload(folder: Path, excludes: Sequence[str] = ()) -> dict[str, int]:
     """List the files to upload. Raises UserError if they are too large, or one holds a secret."""
-    sizes = list_files(folder)
+    sizes = list_files(folder, excludes)
     if (total := sum(sizes.values())) >= MOST_BYTES:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_NAMES]
         names = ", ".join(f"{name} {decimal(sizes[name])}" for name in largest)
@@ -69,7 +75,7 @@ def check_upload(folder: Path) -> dict[str, int]:
     return sizes
 
 
-def list_files(folder: Path) -> dict[str, int]:
+def list_files(folder: Path, excludes: Sequence[str] = ()) -> dict[str, int]:
     """List what Ray would pack: the bytes of each file by its path; that of an empty folder ends in
     /. Raises UserError if a part cannot be read, links to outside, or there are too many."""
     sizes: dict[str, int] = {}
@@ -95,10 +101,10 @@ def list_files(folder: Path) -> dict[str, int]:
                     "folder with --working-dir, or exclude what a job does not need in .rayignore"
                 )
 
-    excludes = [folder_excludes(folder, default_excludes())]
+    skips = [folder_excludes(folder, [*default_excludes(), *excludes])]
     try:
         obeys = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
-        walk_folder(folder, excludes, add, include_gitignore=obeys, logger=_SILENT)
+        walk_folder(folder, skips, add, include_gitignore=obeys, logger=_SILENT)
     except OSError as error:
         raise UserError(
             f"cannot read {error.filename} ({error.strerror}), which would be uploaded; exclude it "
@@ -139,8 +145,9 @@ class SubmittedJob:
     recipe: Recipe
 
     @property
-    def input_paths(self) -> list[str]:
-        return list(dict.fromkeys(_input_paths(self.recipe.model_dump(mode="json"))))
+    def input_paths(self) -> dict[str, str]:
+        """The keys of files, folders or globs in the recipe, by path."""
+        return {path: key for key, path in _input_paths(self.recipe.model_dump(mode="json"))}
 
     @property
     def entrypoint(self) -> str:
@@ -149,11 +156,27 @@ class SubmittedJob:
         return shlex.join(["python", *run, self.workflow, self.config, *self.overrides])
 
     @property
-    def environment(self) -> dict[str, Any]:
-        """Return the runtime environment by which Ray uploads files of this machine."""
-        environment: dict[str, Any] = {"working_dir": str(self.folder)}
+    def excludes(self) -> list[str]:
+        """What of the folder is not uploaded, as a .gitignore has it: roots, and MLflow's files."""
+        stores = {file.parent.name for file in self.folder.glob("*/mlflow.db")}
+        root = self.folder / self.recipe.root
+        if not is_remote(self.recipe.root) and root.is_relative_to(self.folder):
+            stores.add(root.relative_to(self.folder).as_posix())
+        return [*_LEFT_BY_RUNS, *(f"/{name}" for name in sorted(stores - {"."}))]
+
+    def environment(self, scratch: Path) -> dict[str, Any]:
+        """Return the runtime environment by which Ray uploads files of this machine. Without a
+        checkout in the folder the package goes along, as in a wheel, from a copy in `scratch`."""
+        environment: dict[str, Any] = {"working_dir": str(self.folder), "excludes": self.excludes}
         if not (Path(self.workflow).suffix and Path(self.config).suffix):
-            environment |= {"py_modules": [str(PACKAGE)], "excludes": ["__pycache__"]}
+            package = scratch / PACKAGE.name
+            for source, copy in (
+                (PACKAGE, package),
+                (data_parent("workflows") / "workflows", package / "workflows"),
+            ):
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(source, copy, ignore=ignored, dirs_exist_ok=True)
+            environment["py_modules"] = [str(package)]
         return environment
 
 
@@ -181,42 +204,61 @@ def check_stages(job: SubmittedJob) -> list[str]:
     return []
 
 
-def check_paths(job: SubmittedJob, sizes: Mapping[str, int]) -> list[str]:
-    """The paths of the recipe that every machine must have at the same place. Raises UserError if a
-    relative path is not uploaded, since the job reads it from the upload."""
+def check_paths(job: SubmittedJob, sizes: Mapping[str, int], machines: Sequence[str]) -> list[str]:
+    """The paths of the recipe that `machines` of the cluster must have at the same place. Raises
+    UserError if a relative path is not uploaded, since the job reads it from the upload, or if an
+    absolute one is on a disk of this machine alone."""
     absolute = []
     with contextlib.chdir(job.folder):
-        for path in job.input_paths:
+        for path, key in job.input_paths.items():
             if _is_elsewhere(path):
-                absolute += [] if is_remote(path) else [path]
+                if machines and not is_remote(path):
+                    if _is_on_own_disk(path):
+                        raise ConfigError(
+                            f"{key}: {path} is on a disk of this machine, and the cluster is "
+                            f"elsewhere ({list_first(machines, _MOST_NAMES)}); put it where every "
+                            f"machine reads it, a shared folder or s3://, and give {key}=THERE"
+                        )
+                    absolute.append(path)
                 continue
             if os.path.normpath(path).split(os.sep)[0] == "..":
                 raise ConfigError(
-                    f"{path} lies outside of the working folder {job.folder}, which is all that is "
-                    "uploaded; give an absolute path that every machine has, or s3://"
+                    f"{key}: {path} lies outside of the working folder {job.folder}, which is all "
+                    f"that is uploaded; give an absolute path that every machine has, such as "
+                    f"{os.path.abspath(path)} for a cluster on this one, or s3://"
                 )
             for file in outside.on_disk(path):
                 name = os.path.relpath(file.uri.removeprefix("file://"), job.folder)
                 if Path(name).as_posix() not in sizes:
                     raise ConfigError(
-                        f"{name}, which the recipe reads, is not uploaded, because a .gitignore or "
-                        ".rayignore excludes it; let it through with a line beginning with ! in "
-                        ".rayignore's own folder, or give an absolute path that every machine has, "
-                        "or s3://"
+                        f"{key}: {name} is not uploaded, because a .gitignore or .rayignore "
+                        "excludes it, or it is below a root of artifacts; let it through with a "
+                        "line beginning with ! in .rayignore's own folder, or give an absolute "
+                        "path that every machine has, or s3://"
                     )
     return absolute
 
 
-def _input_paths(value: Any, key: str = "") -> Iterator[str]:
-    """The paths in nested mappings and lists, `key` being the last key above the value."""
+def _is_on_own_disk(path: str) -> bool:
+    """Whether a file or folder is here, on a file system that other machines cannot share."""
+    place = local_path(path).resolve()
+    mounts = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
+    mount = next((str(each) for each in (place, *place.parents) if str(each) in mounts), "")
+    return bool(outside.on_disk(str(place))) and mounts.get(mount) in _OWN_DISKS
+
+
+def _input_paths(value: Any, name: str = "", key: str = "") -> Iterator[tuple[str, str]]:
+    """The keys and paths in nested mappings and lists: `name` is the last key above the value, and
+    `key` all of them."""
     if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _input_paths(item, str(name).rpartition(".")[2])
+        for each, item in value.items():
+            yield from _input_paths(item, str(each).rpartition(".")[2], f"{key}.{each}".strip("."))
     elif isinstance(value, list):
-        for item in value:
-            yield from _input_paths(item, key)
-    elif key in _PATH_KEYS and isinstance(value, str):
-        yield value
+        for number, item in enumerate(value):
+            # A list of paths is given whole.
+            yield from _input_paths(item, name, key if name in _PATH_KEYS else f"{key}.{number}")
+    elif name in _PATH_KEYS and isinstance(value, str):
+        yield key, value
 
 
 def _is_elsewhere(path: str) -> bool:
@@ -230,7 +272,7 @@ def _relative_file(folder: Path, name: str, place: str, suffix: str, what: str) 
     file = Path(place, f"{name}{suffix}") if short else Path(name)
     path = next((path for path in (file, folder / file) if path.is_file()), None)
     if path is None:
-        if short and (PACKAGE / file).is_file():
+        if short and (data_parent("workflows") / file).is_file():
             return name
         raise UserError(f"{what}: there is no file {file}, here or in {folder}")
     path = path.resolve()

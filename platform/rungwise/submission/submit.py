@@ -5,16 +5,21 @@ Everything else that is done with a job is `ray job`, whose commands are printed
 
 import asyncio
 import contextlib
+import ipaddress
+import logging
 import os
 import platform
 import secrets
 import shlex
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import psutil
 import ray
 import requests
 from packaging.version import Version
@@ -70,6 +75,8 @@ def find_server(address: str | None) -> Server:
 
 def connect(server: Server) -> JobSubmissionClient:
     """Ray's client of the server. Raises UserError if none answers, or it refuses the token."""
+    for module in ("dashboard_sdk", "job.sdk"):  # else these tell of packages and sockets
+        logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
     headers = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
     before = os.environ.get(ADDRESS_VARIABLE)
     os.environ[ADDRESS_VARIABLE] = server.address  # which Ray's client prefers to its argument
@@ -132,12 +139,12 @@ def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
     """Check, submit and follow the job. Raises UserError before anything is uploaded."""
     console = plain_console()
     notes = check_stages(job)
-    sizes = check_upload(job.folder)
-    if paths := check_paths(job, sizes):
-        notes.append(f"every machine must have {', '.join(paths)} at the same place")
+    sizes = check_upload(job.folder, job.excludes)
     client = connect(server)
     check_versions(client)
-    files = format_count(len(sizes), "file")
+    if paths := check_paths(job, sizes, list_other_machines(client)):
+        notes.append(f"every machine must have {', '.join(paths)} at the same place")
+    files = format_count(sum(not name.endswith("/") for name in sizes), "file")
     console.print(f"command  {job.entrypoint}", highlight=False, markup=False)
     console.print(f"upload   {files} of {job.folder}, {decimal(sum(sizes.values()))}", markup=False)
     for note in notes:
@@ -165,7 +172,7 @@ def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
 
 def check_versions(client: JobSubmissionClient) -> None:
     """Raise UserError if the cluster has another minor version of Ray or Python."""
-    metadata = client._do_request("GET", "/api/v0/cluster_metadata").json()["data"]
+    metadata = _query(client, "cluster_metadata")
     for name, remote, local in (
         ("Ray", metadata["rayVersion"], ray.__version__),
         ("Python", metadata["pythonVersion"], platform.python_version()),
@@ -175,6 +182,18 @@ def check_versions(client: JobSubmissionClient) -> None:
                 f"{name} is {remote} on the cluster and {local} here; make this environment with "
                 f"{name} {remote}"
             )
+
+
+def list_other_machines(client: JobSubmissionClient) -> list[str]:
+    """The addresses of the cluster's nodes that are not on this machine."""
+    here = {each.address for every in psutil.net_if_addrs().values() for each in every}
+    rows = _query(client, "nodes?limit=1000")["result"]["result"]
+    nodes = {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
+    return sorted(node for node in nodes - here if not ipaddress.ip_address(node).is_loopback)
+
+
+def _query(client: JobSubmissionClient, what: str) -> Any:
+    return client._do_request("GET", f"/api/v0/{what}").json()["data"]
 
 
 def follow(client: JobSubmissionClient, job_id: str) -> JobDetails:
@@ -223,19 +242,21 @@ def follow(client: JobSubmissionClient, job_id: str) -> JobDetails:
 def _submit(client: JobSubmissionClient, job: SubmittedJob) -> str:
     """Upload and submit the job; return its id."""
     name, head = job.recipe.name, commit(job.folder) or ""
-    environment = {**job.environment, "env_vars": {**_VARIABLES, COMMIT_VARIABLE: head}}
     deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            return client.submit_job(
-                entrypoint=job.entrypoint,
-                submission_id=f"{name[:_LONGEST_NAME]}-{secrets.token_hex(3)}",
-                runtime_env=environment,
-                metadata={"job_name": name, "commit": head},
-            )
-        except RuntimeError as error:
-            if _NOT_YET not in str(error) or time.monotonic() > deadline:
-                raise UserError(
-                    f"{client.get_address()} refuses the job: {str(error).splitlines()[-1]}"
-                ) from error
-            time.sleep(_POLL_SECONDS)
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = job.environment(Path(scratch))
+        environment["env_vars"] = {**_VARIABLES, COMMIT_VARIABLE: head}
+        while True:
+            try:
+                return client.submit_job(
+                    entrypoint=job.entrypoint,
+                    submission_id=f"{name[:_LONGEST_NAME]}-{secrets.token_hex(3)}",
+                    runtime_env=environment,
+                    metadata={"job_name": name, "commit": head},
+                )
+            except RuntimeError as error:
+                if _NOT_YET not in str(error) or time.monotonic() > deadline:
+                    raise UserError(
+                        f"{client.get_address()} refuses the job: {str(error).splitlines()[-1]}"
+                    ) from error
+                time.sleep(_POLL_SECONDS)

@@ -14,10 +14,10 @@ def test_the_stages_of_a_run_have_their_last_figures(
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     tracker = Tracker(uri, "rungwise", tmp_path / "spool")
     for run in ("bert", "gpt"):
-        tracker.open(run, run, tags={"rungwise.label": run})
+        tracker.open(run, f"{run} pretrain.steps=5", tags={"rungwise.label": run})
         for stage in ("corpus", "pretrain"):
             key = f"{run}/{stage}"
-            tracker.open(key, stage, parent=run, tags={"rungwise.stage": stage})
+            tracker.open(key, f"{stage} of {run}", parent=run, tags={"rungwise.stage": stage})
     for step, tokens in enumerate((1000.0, 4321.0)):
         tracker.metrics("bert/pretrain", {"system/tokens_per_second": tokens}, step)
     tracker.metrics("bert/corpus", {"system/stage_seconds": 75.0}, 0)

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shutil
 import signal
 import socket
@@ -80,7 +81,16 @@ def test_runs_are_nested_and_hold_what_was_reported(uri: str, tmp_path: Path) ->
     assert parent.data.tags[NOTE_TAG].endswith(f"(get-artifact?run_uuid={parent.info.run_id})")
     experiment = MlflowClient(uri).get_experiment_by_name("test")
     assert experiment is not None
-    assert "its verdict" in experiment.tags[NOTE_TAG]
+    views = re.findall(
+        rf"#/experiments/{experiment.experiment_id}/runs\?viewStateShareKey=(\w+)",
+        experiment.tags[NOTE_TAG],
+    )
+    assert len(views) == 2
+    for view in views:
+        saved = json.loads(experiment.tags[f"mlflow.sharedViewState.{view}"])
+        MlflowClient(uri).search_runs(
+            [experiment.experiment_id], json.loads(saved["state"])["searchFilter"]
+        )
     assert len(child.data.params["long"]) == 6000
     assert points(uri, child, "loss") == [(0, 3.0), (1, 2.0), (2, 1.0)]
     assert [f.path for f in MlflowClient(uri).list_artifacts(child.info.run_id)] == ["page.html"]

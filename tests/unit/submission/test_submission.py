@@ -1,6 +1,7 @@
 """Submitting: what would go is what Ray packs; what cannot work is refused before anything goes."""
 
 import contextlib
+import io
 import json
 import os
 import shlex
@@ -9,6 +10,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from ray._private.runtime_env.packaging import create_package, get_uri_for_direc
 
 from rungwise.__main__ import main
 from rungwise.cluster.local import LocalCluster, save_cluster
+from rungwise.core import package_data
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.submission import job, kubernetes
 from rungwise.submission.job import MOST_BYTES, check_upload, list_files
@@ -225,7 +228,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, project: Path) -> I
 
 def created_uri(folder: Path) -> str:
     """The URI that Ray gives the folder's package."""
-    excludes = get_runtime_env_default_excludes()
+    excludes = [*get_runtime_env_default_excludes(), *job._LEFT_BY_RUNS]
     return get_uri_for_directory(str(folder), True, excludes=excludes)
 
 
@@ -233,19 +236,35 @@ def _submit(*more: str) -> int:
     return main(["submit", "workflows/pretrain.py", "small.yaml", *more])
 
 
-def test_names_in_the_installed_package_take_it_along(
-    cluster: JobServer, project: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_wheel", [False, True])
+def test_a_folder_of_one_s_own_takes_the_package_along_and_no_root(
+    cluster: JobServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_wheel: bool
 ) -> None:
-    package = project.parent / "site-packages" / "rungwise"
-    shutil.move(project / "workflows", package / "workflows")
-    monkeypatch.setattr(job, "PACKAGE", package)
-    assert main(["submit", "pretrain", "small.yaml", "--no-wait"]) == 0
+    if is_wheel:
+        package = tmp_path / "site-packages" / "rungwise"
+        shutil.copytree(package_data.PACKAGE, package)
+        shutil.copytree(REPOSITORY / "workflows", package / "workflows")
+        monkeypatch.setattr(package_data, "PACKAGE", package)
+        monkeypatch.setattr(job, "PACKAGE", package)
+    own = tmp_path / "own"
+    for left in ("artifacts/corpus/x/a", "runs/mlflow.db", "runs/pretrain/w", "here/w"):
+        (own / left).parent.mkdir(parents=True, exist_ok=True)
+        (own / left).touch()
+    for left in ("mlflow.db", "mlruns/0/x", ".venv/x", ".git/x", "notes.txt"):
+        (own / left).parent.mkdir(parents=True, exist_ok=True)
+        (own / left).touch()
+    monkeypatch.chdir(own)
+    assert main(["submit", "pretrain", "quickstart", "root=here", "--no-wait"]) == 0
     (sent,) = cluster.submitted
-    assert sent["entrypoint"] == "python -m rungwise run pretrain small.yaml"
-    environment = sent["runtime_env"]
-    assert environment["py_modules"] == [created_uri(package)]
-    assert environment["working_dir"] == created_uri(project)
-    assert len(cluster.packages) == 2
+    assert sent["entrypoint"] == "python -m rungwise run pretrain quickstart root=here"
+    packed = dict[str, list[str]]()
+    for uri in (sent["runtime_env"]["working_dir"], *sent["runtime_env"]["py_modules"]):
+        with zipfile.ZipFile(io.BytesIO(cluster.packages[uri.removeprefix("gcs://")])) as made:
+            packed[uri] = [name for name in made.namelist() if not name.endswith("/")]
+    folder, code = packed.values()
+    assert folder == ["notes.txt"]
+    assert {"rungwise/__main__.py", "rungwise/workflows/configs/quickstart.yaml"} <= set(code)
+    assert not [name for name in code if "__pycache__" in name]
 
 
 def test_an_archive_that_is_not_uploaded_is_named(
@@ -257,10 +276,10 @@ def test_an_archive_that_is_not_uploaded_is_named(
     (project / ".rayignore").write_text("*.zip\n")
     override = "measure={a: {kind: similarity, path: words.zip/en/words.txt}}"
     archived = job.load_job(str(project), "pretrain", "small.yaml", [override])
-    with pytest.raises(ConfigError, match=r"words\.zip, which the recipe reads, is not uploaded"):
-        job.check_paths(archived, check_upload(project))
+    with pytest.raises(ConfigError, match=r"words\.zip is not uploaded"):
+        job.check_paths(archived, check_upload(project), [])
     (project / ".rayignore").unlink()
-    assert job.check_paths(archived, check_upload(project)) == []
+    assert job.check_paths(archived, check_upload(project), []) == []
 
 
 def test_a_job_takes_the_folder_along_and_no_secret(
@@ -357,7 +376,7 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
         (("model=null",), "has no block model"),
         (("tracking.uri=postgresql://me:hunter2@host/db",), "tracking.uri holds a password"),
         (("corpus.sources.0.paths=[../elsewhere]",), "lies outside of the working folder"),
-        (("corpus.sources.0.paths=[hidden]",), "hidden/text.txt, which the recipe reads"),
+        (("corpus.sources.0.paths=[hidden]",), "hidden/text.txt is not uploaded"),
         (("corpus.sources.0.paths=[nowhere]",), "no file matches 'nowhere'"),
     ],
 )
@@ -399,9 +418,28 @@ def test_a_recipe_elsewhere_or_a_workflow_elsewhere_is_refused(
     assert "WORKFLOW: there is no file workflows/pretend.py" in capfd.readouterr().err
 
 
-def test_data_that_only_the_cluster_has_is_no_reason_to_refuse(
-    cluster: JobServer, capfd: pytest.CaptureFixture[str]
+def test_text_outside_of_the_folder_is_refused_where_the_cluster_cannot_read_it(
+    cluster: JobServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    text = write_corpus(tmp_path / "text", documents=2)
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: disks)
+    disks = [SimpleNamespace(mountpoint="/", fstype="ext4")]
+    own = f"corpus.sources.0.paths=[{text}]"
+    assert _submit(own, "--no-wait") == 0
+    assert "note" not in capfd.readouterr().out
+    cluster.nodes = ["127.0.0.2", "203.0.113.7"]
+    assert _submit(own, "--no-wait") == 2
+    printed = capfd.readouterr().err
+    assert f"corpus.sources.0.paths: {text} is on a disk of this machine" in printed
+    assert "(203.0.113.7)" in printed
+    assert "a shared folder or s3://, and give corpus.sources.0.paths=" in printed
+    # A share may be at the same place elsewhere, as what is not here at all may be.
+    disks.append(SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4"))
+    assert _submit(own, "--no-wait") == 0
+    assert f"every machine must have {text} at the same place" in capfd.readouterr().out
     assert _submit("corpus.sources.0.paths=[/only/there]", "--no-wait") == 0
     printed = capfd.readouterr().out
     assert "not checked here, because only the cluster may have it" in printed

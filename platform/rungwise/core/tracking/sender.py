@@ -27,11 +27,41 @@ PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"  # the description that the UI shows, in Markdown
 # Placeholders in a description, for links: the ids of the run and its experiment.
 RUN_ID, EXPERIMENT_ID = "{run_id}", "{experiment_id}"
-# Makes the UI open on training runs instead of traces.
+_VIEW = "mlflow.sharedViewState."  # the UI lists what follows under Views
+
+
+def _view(name: str, query: str, *columns: str) -> str:
+    """A view of the experiment's page, as the UI saves one: which runs, and which columns."""
+    state = {"searchFilter": query, "orderByKey": "attributes.start_time", "orderByAsc": False}
+    text = json.dumps(state | {"selectedColumns": columns})
+    return json.dumps({"name": name, "createdAt": 0, "updatedAt": 0, "state": text})
+
+
+# The UI loads the latest 100 runs, trials among them, and has columns of its own: only a view of
+# the experiment can choose others. The kind makes it open on training runs instead of traces.
 _EXPERIMENT_TAGS = {
     "mlflow.experimentKind": "custom_model_development",
-    NOTE_TAG: "Runs of `rungwise`: each run on top is a recipe with its verdict, results and page; "
-    "below it is a run for every stage, and below a sweep one for every trial.",
+    f"{_VIEW}recipes": _view(
+        "Recipes and their results",
+        "tags.`rungwise.label` LIKE '%'",
+        "attributes.`Duration`",
+        "attributes.`Description`",
+        "metrics.`pretrain/loss`",
+        "metrics.`pretrain/perplexity`",
+    ),
+    f"{_VIEW}trainings": _view(
+        "Pretrained models",
+        "tags.`rungwise.stage` = 'pretrain'",
+        "attributes.`Duration`",
+        "params.`model.kind`",
+        "metrics.`train/tokens`",
+        "metrics.`train/loss`",
+        "metrics.`validation/loss`",
+        "metrics.`system/tokens_per_second`",
+    ),
+    NOTE_TAG: "[Recipes](#/experiments/{experiment_id}/runs?viewStateShareKey=recipes), "
+    "[models](#/experiments/{experiment_id}/runs?viewStateShareKey=trainings): a run on top is a "
+    "recipe; below it are its stages and trials.",
 }
 _SOURCE_CHARACTERS = 10_000  # of 65,535, of which JSON takes six for a character
 _MOST_IN_BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's own limits
@@ -135,20 +165,27 @@ class Sender:
         self._client, self._file = client, identify_file(self._uri)
 
     def _find_experiment(self, client: Any) -> str:
+        """The id of the experiment, which is made if need be, and given the tags that it lacks."""
         experiment = client.get_experiment_by_name(self._experiment)
         if experiment is None:
             location = artifact_location(self._uri)
-            return _check_id(
-                client.create_experiment(
-                    self._experiment, artifact_location=location, tags=_EXPERIMENT_TAGS
-                )
-            )
+            tags = {tag: _EXPERIMENT_TAGS[tag] for tag in _EXPERIMENT_TAGS if tag != NOTE_TAG}
+            made = client.create_experiment(self._experiment, location, tags)
+            experiment = client.get_experiment(_check_id(made))
         if experiment.lifecycle_stage != "active":
             raise ConnectionError(
                 f"the experiment {self._experiment} is deleted; restore it (`mlflow experiments "
                 f"restore -x {experiment.experiment_id}`), or name another in tracking.experiment"
             )
-        return _check_id(experiment.experiment_id)
+        name = _check_id(experiment.experiment_id)
+        for tag in _EXPERIMENT_TAGS.keys() - experiment.tags.keys():
+            text = _EXPERIMENT_TAGS[tag].replace(EXPERIMENT_ID, name)
+            try:
+                client.set_experiment_tag(name, tag, text)
+            except Exception as error:
+                if not _is_refusal(error):
+                    raise
+        return name
 
     def _read_run(self, key: str) -> Any:
         """The run of a key, None if a user has deleted it. Raises Forgotten if it is not there."""
