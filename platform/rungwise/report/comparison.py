@@ -2,6 +2,7 @@
 by the layers that tasks learnt to weigh."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from rungwise.evaluation.comparison.table import RowDifference, TableSummary, Ta
 from rungwise.evaluation.suites.base import Panel, Point, plot_estimate, plot_value
 from rungwise.report import style
 from rungwise.report.findings import judge
-from rungwise.report.formats import MUTED, Series, metric_axis
+from rungwise.report.formats import MUTED, Series, metric_axis, spoken
 from rungwise.report.page import Row, Section
 from rungwise.report.variants import (
     TaskResult,
@@ -115,13 +116,14 @@ def draw_scores(task: TaskResult, comparison: VariantComparison) -> bytes:
     axes = figure.subplots()
     floors = task.evaluation.trivial()
     style.draw_bars(axes, estimates, rows, task.metric, True, comparison.looks, floors)
-    best = max(estimates, key=lambda name: estimates[name].mean)
-    style.dress(axes, f"{task.name}: highest is {best}", metric_axis(task.metric), grid="x")
+    style.dress(axes, spoken(task.name), metric_axis(task.metric), grid="x")
     axes.set_yticks(range(len(rows)), rows, parse_math=False)
     return style.png(figure)
 
 
-def gather_errors(inputs: Mapping[str, Artifact]) -> dict[str, ErrorAnalysis]:
+def gather_errors(
+    inputs: Mapping[str, Artifact], names: Mapping[str, str]
+) -> dict[str, ErrorAnalysis]:
     """The errors of the first variant on every task but those of numbers, with all labels."""
     analyses = {}
     for artifact in select_stage(inputs, "evaluate").values():
@@ -133,13 +135,14 @@ def gather_errors(inputs: Mapping[str, Artifact]) -> dict[str, ErrorAnalysis]:
         kind, first = task_kind(TaskSummary.of(data).info), next(iter(evaluation.variants))
         if not kind.numeric:
             rows = errors.read_predictions(artifact.folder)
-            analyses[evaluation.task] = errors.analyse_errors(rows, first, kind)
+            analysis = errors.analyse_errors(rows, first, kind)
+            analyses[evaluation.task] = replace(analysis, variant=names.get(first, first))
     return analyses
 
 
-def write_errors(inputs: Mapping[str, Artifact]) -> Section | None:
+def write_errors(inputs: Mapping[str, Artifact], names: Mapping[str, str]) -> Section | None:
     """The section about errors; None if no predictions were kept."""
-    analyses = gather_errors(inputs)
+    analyses = gather_errors(inputs, names)
     return Section("errors", "Error analysis", {"errors": analyses}) if analyses else None
 
 
@@ -156,7 +159,9 @@ def write_table(
     if stage is None or comparison is None:
         return None
     table = rename_variants(TableSummary.of(stage), names)
-    if not is_ladder and not table.differences:
+    # The difference of two variants stands in the comparison.
+    is_repeated = table.published is None and len(comparison.variants) < 3
+    if not is_ladder and (is_repeated or not table.differences):
         return None
     fields = {
         "table": table,
@@ -200,7 +205,9 @@ def _plot_budgets(task: TaskResult) -> Panel:
     for count, evaluation in zip(counts, task.by_budget, strict=True):
         if trivial := evaluation.best_trivial():
             lines.setdefault(_TRIVIAL, []).append(plot_value(count, 100 * trivial[1]))
-    return Panel(task.name, "labelled examples", metric_axis(task.metric), lines, is_size=True)
+    return Panel(
+        spoken(task.name), "labelled examples", metric_axis(task.metric), lines, is_size=True
+    )
 
 
 def write_mix(comparison: VariantComparison | None) -> Section | None:
@@ -222,7 +229,7 @@ def write_mix(comparison: VariantComparison | None) -> Section | None:
                 lines[name] = [(layer, *column) for layer, column in enumerate(columns)]
         if lines:
             level = ("uniform weights", 100 / max(map(len, lines.values())))
-            panels.append(Panel(task.name, "layer", "weight (%)", lines, level))
+            panels.append(Panel(spoken(task.name), "layer", "weight (%)", lines, level))
     if not panels:
         return None
     plots = {"mix": style.draw_panels(panels, comparison.looks, columns=2)}

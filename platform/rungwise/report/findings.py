@@ -14,9 +14,11 @@ from rungwise.report.formats import (
     interval,
     metric_name,
     number,
+    percent,
     points,
     points_interval,
     score,
+    spoken,
 )
 from rungwise.report.variants import TaskResult, VariantComparison
 from rungwise.training.summary import PretrainSummary
@@ -111,7 +113,7 @@ def describe_scores(comparison: VariantComparison | None) -> list[str]:
         estimate = variant.estimates[task.metric]
         sentence = (
             f"{name} has a test {metric_name(task.metric)} of {score(estimate.mean, task.metric)} "
-            f"{interval(estimate, task.metric)} on {task.name}"
+            f"{interval(estimate, task.metric)} on {spoken(task.name)}"
         )
         if trivial := task.evaluation.best_trivial():
             against = "more" if task.evaluation.beats_baselines else "no more"
@@ -140,15 +142,32 @@ def describe_rival(task: TaskResult) -> str:
     ours = score(evaluation.variants[pair.first].estimates[metric].mean, metric)
     rival = evaluation.rivals[pair.second]
     size = f"{points(pair.bootstrap.difference)} points {points_interval(pair.bootstrap)}"
+    start = f"Without any pretraining, {rival.name.replace(', ', ' with ')} does"
     both = (
-        f"on {task.name}, {rival.name}, has a test {metric_name(metric)} of "
-        f"{score(rival.estimate.mean, metric)}, and the best variant, {pair.first}, {ours}: {size}"
+        f"{score(rival.estimate.mean, metric)} test {metric_name(metric)} on {spoken(task.name)}, "
+        f"{pair.first} {ours}"
     )
     if pair.bootstrap.low > 0:
-        return f"Worse without pretraining: {both}."
+        return f"{start} worse: {both}, {size}."
     if pair.bootstrap.high < 0:
-        return f"Better without pretraining: {both}."
-    return f"As good without pretraining, as far as can be told: {both}, which contains 0."
+        return f"{start} better: {both}, {size}."
+    return f"{start} as well, as far as can be told: {both}, {size}."
+
+
+def describe_guesses(
+    pretrain: PretrainSummary, objective: Objective, baseline: tuple[str, float] | None
+) -> list[str]:
+    """How often the first guess is right, beside always guessing the most frequent token; nothing
+    if that is unknown."""
+    if baseline is None:
+        return []
+    words = "of hidden words" if objective.masks else "of words"
+    if objective.is_code_length:
+        words += " from the text beside them"
+    share = percent(pretrain.final[objective.tokens.accuracy_key])
+    token, floor = baseline
+    name = pretrain.model.page_name(objective)
+    return [f"{name} guesses {share} {words} right; always guessing “{token}”, {percent(floor)}."]
 
 
 def describe_learning(pretrain: PretrainSummary, objective: Objective) -> str:

@@ -2,7 +2,8 @@
 rivals without pretraining among them; and what curves over the cost of training foretell."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -50,13 +51,16 @@ _GROWTHS = {
 @dataclass(frozen=True)
 class LadderQuestion:
     """A use for a model, `To predict text`, and the candidates for it: the score and the
-    core-seconds of training of each. This text has `chosen` the settings of some."""
+    core-seconds of training of each, and the seconds of predicting all `predicted` where they
+    are known. This text has `chosen` the settings of some."""
 
     words: str
     metric: str
     scores: dict[str, Estimate]
     seconds: dict[str, float]
     chosen: frozenset[str] = frozenset()
+    predicting: Mapping[str, float] = field(default_factory=dict)
+    predicted: str = ""
 
     @property
     def advice(self) -> Advice:
@@ -69,21 +73,22 @@ class LadderQuestion:
         return advise(candidates, margin, "lower" if lower else "higher")
 
     def sentence(self) -> str:
-        """`To predict text: 3-gram, 1.412 bits per byte after 4 s of a core, the best of 7.`"""
+        """`To predict text, take 3-gram: 1.41 bits per byte after 4 s of a core, the best of 7.`"""
         advice = self.advice
         choice, best = advice.choice, advice.best
         cost = formats.duration(max(choice.seconds, 1.0), 0)
-        text = f"{self.words}: {choice.name}, {self._write_score(choice)} after {cost} of a core"
+        text = (
+            f"{self.words}, take {choice.name}: {self._write_score(choice)} after {cost} of a core"
+        )
         if best is choice:
             return f"{text}, the best of {len(self.scores)}."
         times = f"{advice.times:.0f} times as much" if advice.times >= 2 else "about as much"
         return f"{text}; {best.name} has {self._write_score(best)} and costs {times}."
 
     def _write_score(self, model: PricedModel) -> str:
-        bounds = formats.interval(self.scores[model.name], self.metric)
         score = f"{formats.score(model.score, self.metric)} {formats.metric_name(self.metric)}"
         mark = "(settings chosen on this text)" if model.name in self.chosen else ""
-        return " ".join(filter(None, (score, bounds, mark)))
+        return f"{score} {mark}".strip()
 
 
 def gather_questions(
@@ -106,7 +111,13 @@ def gather_questions(
         scores = {rung: cell.value for rung, cell in column.cells.items() if cell.exact}
         if scores and column.metric != "perplexity":
             question = LadderQuestion(words, column.metric, scores, seconds, column.chosen)
-            by_score.append(question)
+            predicting = {
+                rung.name: rung.measure.seconds[column.suite]
+                for rung in rungs
+                if rung.name in scores and column.suite in rung.measure.seconds
+            }
+            predicted = "all held-out text" if column.metric == _BITS else f"all of {name}"
+            by_score.append(replace(question, predicting=predicting, predicted=predicted))
     by_score.sort(key=lambda each: -len(each.scores))
     text = [each for each in by_score if each.metric == _BITS][:1]
     questions = [each for each in (*text, *by_task) if len(each.scores) > 1]
@@ -115,13 +126,24 @@ def gather_questions(
 
 def _ask_task(evaluation: EvaluateSummary, pretraining: Mapping[str, float]) -> LadderQuestion:
     seconds: dict[str, float] = {}
+    predicting: dict[str, float] = {}
     for name, result in evaluation.variants.items():
-        runs = [row.seconds for row in evaluation.rows if row.variant == name]
+        own = [row for row in evaluation.rows if row.variant == name]
         before = pretraining.get(name, 0.0) if result.pretraining else 0.0
-        seconds[name] = before + sum(runs) / len(runs)
-    seconds |= {name: rival.seconds for name, rival in evaluation.rivals.items()}
-    words = f"For the task {evaluation.task.replace('_', ' ')}"
-    return LadderQuestion(words, evaluation.metric, evaluation.estimates(), seconds)
+        seconds[name] = before + fmean(row.seconds for row in own)
+        tests = [row.predict_seconds for row in own if row.predict_seconds is not None]
+        if tests:
+            predicting[name] = fmean(tests)
+    for name, rival in evaluation.rivals.items():
+        seconds[name] = rival.seconds
+        if rival.predict_seconds is not None:
+            predicting[name] = rival.predict_seconds
+    words = f"For the task {formats.spoken(evaluation.task)}"
+    scores = evaluation.estimates()
+    predicted = f"{evaluation.examples.test:,} test examples"
+    return LadderQuestion(
+        words, evaluation.metric, scores, seconds, predicting=predicting, predicted=predicted
+    )
 
 
 def write_advice(
@@ -130,27 +152,31 @@ def write_advice(
     """The section; None without a question."""
     if not questions:
         return None
-    panels = [
-        Panel(
-            each.words.removeprefix("For the task ").removeprefix("To "),
-            "core-seconds of training",
-            formats.metric_axis(each.metric, ""),
-            {
-                name: [plot_estimate(each.seconds[name], score, formats.scale(each.metric))]
+    panels = []
+    for each in questions:
+        title = each.words.removeprefix("For the task ").removeprefix("To ")
+        predicting = f"seconds to predict {each.predicted}"
+        costs = {"core-seconds of training": each.seconds, predicting: each.predicting}
+        for x, seconds in costs.items():
+            lines = {
+                name: [plot_estimate(seconds[name], score, formats.scale(each.metric))]
                 for name, score in each.scores.items()
-                if name in looks
-            },
-            is_size=True,
-        )
-        for each in questions
-    ]
+                if name in looks and name in seconds
+            }
+            if lines:
+                y = formats.metric_axis(each.metric, "")
+                panels.append(Panel(title, x, y, lines, is_size=True))
     rows = [
         {"question": each.words, "model": name, "metric": each.metric, "score": score.mean}
         | {"low": score.low, "high": score.high, "core_seconds": each.seconds[name]}
+        | {"predict_seconds": each.predicting.get(name), "predicted": each.predicted}
         for each in questions
         for name, score in each.scores.items()
     ]
-    plots = {"advice": style.draw_panels(panels, looks, columns=2)}
+    plots = {
+        name: style.draw_panels(panels, looks, columns=2, narrow="narrow" in name)
+        for name in ("advice", "advice-narrow")
+    }
     fields = {"questions": questions}
     return Section("advice", "Which to take", fields, plots, {"advice": rows})
 

@@ -35,6 +35,7 @@ _METRICS = {
     "answerable_f1": "F1 of the answerable",
     "unanswerable_accuracy": "accuracy of the unanswerable",
 }
+_ACRONYMS = re.compile(r"\b(ltr|mlm|nsp|sop)\b")
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -112,7 +113,7 @@ def money(value: float) -> str:
 
 def metric_name(metric: str) -> str:
     """`macro_f1` -> `macro-F1`, `exact_match` -> `exact match`."""
-    return _METRICS.get(metric, metric.replace("_", " "))
+    return _METRICS.get(metric, spoken(metric))
 
 
 def metric_axis(metric: str, split: str = "test") -> str:
@@ -163,9 +164,14 @@ def setting(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def spoken(name: str) -> str:
+    """A key as words: `minimal_pairs` -> `minimal pairs`."""
+    return _ACRONYMS.sub(lambda match: match[0].upper(), name.replace("_", " "))
+
+
 def breakable(name: str) -> Markup:
-    """A name that may wrap after `_`, `-` and `.`."""
-    return Markup(re.sub(r"([_.-])", r"\1<wbr>", str(escape(name))))
+    """A name that may wrap after `-` and `.`."""
+    return Markup(re.sub(r"([.-])", r"\1<wbr>", str(escape(spoken(name)))))
 
 
 def data_uri(data: bytes) -> str:

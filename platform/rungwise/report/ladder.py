@@ -33,7 +33,7 @@ from rungwise.evaluation.suites.items import METRICS, merge_seeds
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.report import formats, style, tuning
 from rungwise.report.comparison import write_budgets, write_mix, write_table
-from rungwise.report.findings import describe_luck, describe_rival
+from rungwise.report.findings import describe_luck
 from rungwise.report.forecast import gather_forecast, gather_questions, write_advice, write_forecast
 from rungwise.report.formats import (
     Series,
@@ -44,7 +44,7 @@ from rungwise.report.formats import (
     points,
     series,
 )
-from rungwise.report.page import Page, Row, Section, recipe_text, write_origin, write_page
+from rungwise.report.page import READING, Page, Row, Section, recipe_text, write_origin, write_page
 from rungwise.report.stage import LADDER_PAGE, LadderConfig, ReportSummary
 from rungwise.report.variants import gather_comparison, input_artifact, name_rungs, rename_variants
 from rungwise.tokenizer import TokenizerSummary
@@ -90,17 +90,21 @@ def write_ladder(
         gather_verdicts(inputs, config.claims_at),
         more.chances(judgement.claims) if more else {},
     )
+    once = any(claim.pretrainings == 1 for claim in judgement.claims)
+    luck = describe_luck(judgement.seeds) if judgement.seeds and once else ""
+    reading = {"comparison": comparison, "searches": searches, "luck": luck, "claims": tests}
     ladder_table = write_table(inputs, comparison, names, is_ladder=True)
     recipe = recipe_text(context.recipe)
     lede = [each.sentence() for each in questions]
     lede += [count_verdicts(judgement.claims)] if tests else []
-    lede += [f"The task {task} is left out: {why}." for task, why in config.gaps.items()]
+    lede += [
+        f"The task {formats.spoken(task)} is left out: {why}." for task, why in config.gaps.items()
+    ]
     page = Page(
         kind="ladder",
         file=LADDER_PAGE,
         workflow="ladder",
         lede=lede,
-        headline=" ".join([describe_rival(task) for task in tasks if task.rival_wins] + lede),
         budget=_describe_budget(inputs, rungs),
         sections=[
             write_advice(questions, looks),
@@ -114,6 +118,7 @@ def write_ladder(
             write_budgets(comparison),
             write_mix(comparison),
             None if tests else claims_section,
+            Section("reading", READING, reading),
             write_origin(inputs, recipe, "ladder"),
         ],
     )
@@ -173,9 +178,9 @@ def _gather_columns(
     ]
     if averages:
         means = {name: Cell(each.mean) for name, each in averages.items()}
-        under = f"of {len(tasks)}"
-        meaning = "how well the model does after learning from labelled examples, "
-        meaning += f"{under} {'task' if len(tasks) == 1 else 'tasks'}"
+        metrics = list(dict.fromkeys(metric_name(task.metric) for task in tasks))
+        under = f"{' and '.join(metrics)} of {format_count(len(tasks), 'task')}"
+        meaning = f"how well the model does after learning from labelled examples, {under}"
         rivals = {
             name: fmean(task.rivals[name].estimate.mean for task in tasks)
             for name in tasks[0].rivals
@@ -230,10 +235,12 @@ def draw_ladder(
         is_mean = column.name == TASKS_MEAN
         unit = "score (%)" if is_mean else formats.metric_axis(column.metric, "")
         better = "higher is better" if higher else "lower is better"
-        style.dress(axes, column.name, f"{unit}; {better}", grid="x")
-        with_years = [f"{rung.name}  {rung.pretrain.origin.year}" for rung in own]
+        divider = ";\n" if narrow else "; "
+        style.dress(axes, formats.spoken(column.name), f"{unit}{divider}{better}", grid="x")
+        origins = [(rung.name, rung.pretrain.origin) for rung in own]
+        with_years = [f"{name}\n{origin.paper} {origin.year}" for name, origin in origins]
         labels = with_years if narrow or axes is panels[0] else [""] * len(own)
-        axes.set_yticks(range(len(own)), labels, parse_math=False)
+        axes.set_yticks(range(len(own)), labels, parse_math=False, fontsize=8 if narrow else 8.5)
     return style.png(figure)
 
 
@@ -324,7 +331,6 @@ def write_claims(
     """The section. By claim: its verdicts at shares of the budget, the rungs in it that were not
     tuned, and the chance that it holds with more time."""
     tests = select_tested(judgement.claims)
-    once = any(claim.pretrainings == 1 for claim in judgement.claims)
     fields = {
         "tested": tests,
         "untested": [each for each in judgement.claims if each.verdict == "not tested"],
@@ -332,7 +338,6 @@ def write_claims(
         "luck_of": _describe_pretrainings,
         "chance": _describe_chance,
         "comparison": describe_comparison,
-        "luck": describe_luck(judgement.seeds) if judgement.seeds and once else "",
         "untuned_in": untuned,
         "verdicts_at": verdicts_at,
         "chances": chances,
@@ -434,11 +439,12 @@ def _is_in_points(result: ComparisonResult) -> bool:
 def describe_comparison(result: ComparisonResult) -> str:
     """`perplexity: gpt - lstm`."""
     metric = metric_name(result.metric or "accuracy")
-    subject = result.of if result.of in (TASKS, metric) else f"{result.of}, {metric}"
+    of = formats.spoken(result.of)
+    subject = of if of in (TASKS, metric) else f"{of}, {metric}"
     terms = sorted(result.terms.items(), key=lambda term: -term[1])  # positive terms first
     words = []
     for name, weight in terms:
         sign = "\N{MINUS SIGN} " if weight <= 0 else "+ " if words else ""
         times = "" if abs(weight) == 1 else f"{abs(weight):g} \N{MULTIPLICATION SIGN} "
-        words.append(f"{sign}{times}{name}")
+        words.append(f"{sign}{times}{formats.spoken(name)}")
     return f"{subject}: {' '.join(words)}"

@@ -25,6 +25,7 @@ from rungwise.serving.stage import RegisterSummary
 from rungwise.training.summary import PretrainSummary
 
 Row = dict[str, Any]
+READING = "How sure is this?"  # the fine print of all statistics of a page, folded
 
 
 @dataclass(frozen=True)

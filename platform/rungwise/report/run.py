@@ -3,6 +3,7 @@ of the model are computed here. And its sections about pretraining: losses, spee
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
@@ -24,6 +25,7 @@ from rungwise.report.comparison import (
 )
 from rungwise.report.formats import number
 from rungwise.report.page import (
+    READING,
     Page,
     Section,
     list_registered,
@@ -32,7 +34,7 @@ from rungwise.report.page import (
     write_page,
 )
 from rungwise.report.stage import REPORT_PAGE, ReportConfig, ReportSummary
-from rungwise.report.variants import gather_comparison, select_stage
+from rungwise.report.variants import gather_comparison, name_variants, rename_variants, select_stage
 from rungwise.tokenizer import load_tokenizer
 from rungwise.training.initial import INITIAL
 from rungwise.training.summary import GradientRun, PretrainSummary
@@ -50,6 +52,10 @@ def write_report(
 ) -> ReportSummary:
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
     pretrain, comparison = PretrainSummary.of(inputs["pretrain"]), gather_comparison(inputs)
+    variants = name_variants(comparison, inputs)
+    if comparison:
+        looks = {variants.get(name, name): look for name, look in comparison.looks.items()}
+        comparison = replace(rename_variants(comparison, variants), looks=looks)
     objective = pretrain.model.objective(pretrain.objective)
     examples = gather_examples(
         inputs["pretrain"],
@@ -66,10 +72,14 @@ def write_report(
     wins = [findings.describe_rival(task) for task in tasks if task.rival_wins]
     losses = [findings.describe_rival(task) for task in tasks if len(tasks) == 1 and not wins]
     verdicts = [verdict] if verdict else findings.describe_scores(comparison)
+    guesses = findings.describe_guesses(pretrain, objective, examples.baseline)
     looks = comparison.looks if comparison else {}
     names = comparison.variants if comparison else ()
-    searches = tuning.gather_searches(inputs, looks, {})
-    registered, recipe = list_registered(inputs), recipe_text(context.recipe)
+    searches = tuning.gather_searches(inputs, looks, variants)
+    luck = findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else ""
+    reading = {"comparison": comparison, "searches": searches, "luck": luck, "claims": ()}
+    registered = rename_variants(tuple(list_registered(inputs)), variants)
+    recipe = recipe_text(context.recipe)
     workflow = "finetune" if comparison else "pretrain"
     training = {
         "objective": objective,
@@ -77,16 +87,16 @@ def write_report(
         "final": pretrain.final,
         "run": pretrain.gradient,
         "baseline": examples.baseline,
-        "ln_vocabulary": math.log(pretrain.vocab_size),
+        "at_random": math.log(pretrain.vocab_size),
     }
     result = {
         "trained": findings.describe_training(inputs),
         "comparison": comparison,
         "judge": findings.judge,
         "learnt": learnt if objective.predicts_text else "",
-        "luck": findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else "",
     }
     loss = {
+        "by_frequency": _begins_at_frequencies(pretrain, inputs["pretrain"], objective),
         "first": names[0] if names and len(select_stage(inputs, "pretrain")) > 1 else "",
         "from_weights": INITIAL in inputs["pretrain"].record["inputs"],
         "chosen": any(each.summary.on_held_out for each in searches),  # as the best of several
@@ -95,28 +105,41 @@ def write_report(
         kind="report",
         file=REPORT_PAGE,
         workflow=workflow,
-        lede=[*wins, *verdicts, *filter(None, losses)] or [learnt],
+        lede=[*wins, *verdicts, *filter(None, losses)] or [*guesses, learnt],
         standing="" if wins else standing,
         sections=[
             Section("result", "Result", training | result),
             write_comparison(comparison),
-            write_errors(inputs),
-            write_table(inputs, comparison, {}),
+            write_errors(inputs, variants),
+            write_table(inputs, comparison, variants),
             write_budgets(comparison),
             write_mix(comparison),
             tuning.write_tuning(
                 searches,
-                tuning.gather_sweeps(inputs),
+                tuning.gather_sweeps(inputs, variants),
                 names=names,
                 lost=[row["lost"] for row in selections(*tasks)],
             ),
             write_loss(pretrain, training | loss),
             *write_examples(examples, pretrain, inputs.get("instances")),
             write_speed(pretrain),
+            Section("reading", READING, reading),
             write_origin(inputs, recipe, workflow, registered, pretrain),
         ],
     )
     return write_page(page, config.title, inputs, recipe, output)
+
+
+def _begins_at_frequencies(
+    pretrain: PretrainSummary, artifact: Artifact, objective: Objective
+) -> bool:
+    """Whether the first loss is that of frequencies, where an output bias may begin, and not that
+    of a model to which all tokens are equally likely."""
+    run = pretrain.gradient
+    if run is None or artifact.record["config"]["pretrain"]["output_bias"] != "frequencies":
+        return False
+    first = run.validation[0][objective.tokens.loss_key]
+    return abs(first - pretrain.unigram_loss) < abs(first - math.log(pretrain.vocab_size))
 
 
 def write_loss(pretrain: PretrainSummary, fields: Mapping[str, Any]) -> Section | None:
@@ -224,9 +247,7 @@ def write_examples(
     if examples.blanks:
         fields = {
             "blanks": examples.blanks,
-            "baseline": examples.baseline,
             "instances": summary,
-            "objective": objective,
             "pretrain": pretrain,
             "minimum_letters": shown.MINIMUM_LETTERS,
             "top": shown.TOP,

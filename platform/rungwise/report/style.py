@@ -22,7 +22,7 @@ DOTTED = (0, (2, 2))
 
 # Widths in inches: of the page, of a panel alone, of half a page, of a telephone.
 WIDE, MIDDLE, HALF, NARROW = 9.6, 6.8, 5.2, 3.7
-ROW_INCHES, MARGIN_INCHES = 0.34, 1.15  # the height of a bar, and above and below all bars
+ROW_INCHES, MARGIN_INCHES = 0.38, 1.15  # the height of a bar, and above and below all bars
 _DOTS_PER_INCH = 160
 _LETTERS_PER_INCH = 11.2  # of a title, which starts at the axis
 _AXIS_INCHES = 0.9
@@ -71,11 +71,14 @@ def dress(
     axes.grid(axis=grid, color=FAINT, linewidth=0.7)
 
 
-def draw_panels(panels: Sequence[Panel], looks: Mapping[str, Series], columns: int = 3) -> bytes:
+def draw_panels(
+    panels: Sequence[Panel], looks: Mapping[str, Series], columns: int = 3, *, narrow: bool = False
+) -> bytes:
     """A picture of panels, with one legend below in the order of `looks`."""
-    columns = min(len(panels), columns)
+    columns = min(len(panels), 1 if narrow else columns)
     rows = -(-len(panels) // columns)
-    figure = new_figure(WIDE if columns > 1 else MIDDLE, 0.8 + 3.0 * rows)
+    width = NARROW if narrow else WIDE if columns > 1 else MIDDLE
+    figure = new_figure(width, 0.8 + (2.4 if narrow else 3.0) * rows)
     all_axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for empty in all_axes[len(panels) :]:
         empty.set_visible(False)

@@ -64,8 +64,8 @@ def gather_searches(
     ]
 
 
-def gather_sweeps(inputs: Mapping[str, Artifact]) -> list[VariantSweep]:
-    """Every sweep of a run, in the order of tasks and variants."""
+def gather_sweeps(inputs: Mapping[str, Artifact], names: Mapping[str, str]) -> list[VariantSweep]:
+    """Every sweep of a run, in the order of tasks and variants; `names` are those on the page."""
     sweeps = []
     for artifact in select_stage(inputs, "evaluate").values():
         evaluation = EvaluateSummary.of(artifact)
@@ -73,7 +73,7 @@ def gather_sweeps(inputs: Mapping[str, Artifact]) -> list[VariantSweep]:
             sweep = input_artifact(artifact, input_name("sweep", variant), inputs)
             if evaluation.budget is None and sweep is not None:
                 summary, settings = SweepSummary.of(sweep), sweep.record["config"]["sweep"]
-                sweeps.append(VariantSweep(evaluation.task, variant, summary, settings))
+                sweeps.append(VariantSweep(evaluation.task, names[variant], summary, settings))
     return sweeps
 
 

@@ -8,14 +8,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
 from rungwise.evaluation.suites.base import MeasuredRung
 from rungwise.models.config import name_models
-from rungwise.report.formats import Series, series
+from rungwise.report.formats import Series, series, spoken
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.kinds.kind import TaskKind
+from rungwise.training.summary import PretrainSummary
 
 # Fields of summaries that hold names of variants: as text, as keys, or in terms of a claim.
 _NAMED = {"variant", "variants", "first", "second", "minus", "terms", "missing", "averages"}
@@ -136,6 +138,19 @@ def input_artifact(
     if source is None:
         return None
     return next((a for a in inputs.values() if a.fingerprint == source["fingerprint"]), None)
+
+
+def name_variants(
+    comparison: VariantComparison | None, inputs: Mapping[str, Artifact]
+) -> dict[str, str]:
+    """The names of a run's variants as people write them, by variant."""
+    models = {}
+    evaluates = select_stage(inputs, "evaluate").values()
+    for name in comparison.variants if comparison else ():
+        sources = (input_artifact(each, input_name("pretrain", name), inputs) for each in evaluates)
+        summary = PretrainSummary.of(next(filter(None, sources)))
+        models[name] = summary.model, summary.model.objective(summary.objective)
+    return {name: spoken(words) for name, words in name_models(models).items()}
 
 
 def name_rungs(rungs: Sequence[MeasuredRung]) -> dict[str, str]:

@@ -64,26 +64,28 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
         assert f"scores-{task.name}.png" in summary.show
         assert f"models:/small-{task.name}/1" in page.words
     for words in (
-        "base is above no_nsp on 2 of 5 tasks; base is above no_nsp over seeds only on 1 of 5 "
-        "tasks; 2 of 5 unresolved",
+        "BERT (base) is above BERT (no NSP) on 2 of 5 tasks; BERT (base) is above BERT (no NSP) "
+        "over seeds only on 1 of 5 tasks; 2 of 5 unresolved",
         "the place of the answer to a question in a context",
         "accuracy of the unanswerable",
-        "Here and below, pretraining refers to the first variant, base",
+        "Here and below, pretraining refers to the first variant, BERT (base)",
         f"All {len(made)} stages",
         "60 trials in 20 sweeps",
-        "base train 128 0.0% 75.0% 33.3% 77",  # of 8 examples 6 are cut, of 90 words 30
-        "base validation 128 37.5% nothing is cut",  # 3 of 8 are read in windows
-        "ltr_no_nsp_bilstm minus ltr_no_nsp",  # the places where a name may break are no letters
+        "BERT (base) train 128 0.0% 75.0% 33.3% 77",  # of 8 examples 6 are cut, of 90 words 30
+        "BERT (base) validation 128 37.5% nothing is cut",  # 3 of 8 are read in windows
+        "BERT (LTR no NSP bilstm) minus BERT (LTR no NSP)",
     ):
         assert words in page.words, words
-    assert summary.headline.startswith("base is above no_nsp on 2 of 5 tasks; base is above no_nsp")
+    assert summary.headline.startswith(
+        "BERT (base) is above BERT (no NSP) on 2 of 5 tasks; BERT (base) is above BERT (no NSP)"
+    )
 
 
 @pytest.mark.parametrize(
     ("rival", "sentence"),
     [
-        (0.80, "Better without pretraining: on one, high by its whole name, has"),
-        (0.71, "As good without pretraining, as far as can be told: on one, "),
+        (0.80, "Without any pretraining, high by its whole name does better: "),
+        (0.71, "Without any pretraining, high by its whole name does as well, as far as "),
         (0.50, ""),  # the sentence is the last, not the first
     ],
 )
@@ -102,8 +104,8 @@ def test_a_rival_that_wins_is_named_first_and_is_a_row_everywhere(
     text = (tmp_path / "report.html").read_text("utf-8")
     lede = text[text.index('<p class="verdict') : text.index("</header>")]
     assert lede.index(sentence) < lede.index("Pretraining raised")
-    assert "Worse without pretraining: on one, high by its whole name, has" in lede or sentence
-    assert f"Without pretraining: test accuracy {100 * rival:.1f}%" in page.words
+    assert "Without any pretraining, high by its whole name does worse: " in lede or sentence
+    assert f"{100 * rival:.1f}%" in page.words
 
 
 def test_a_variant_that_is_not_tried_with_few_labels_has_no_line(
@@ -154,7 +156,7 @@ def test_csv_files_hold_every_task_budget_system_seed_and_pair(
     same = next(
         each
         for each in squad
-        if (each["variant"], each["train_examples"], each["seed"]) == ("base", "100", "1002")
+        if (each["variant"], each["train_examples"], each["seed"]) == ("BERT (base)", "100", "1002")
     )
     for metric in METRICS["span"]:
         assert float(same[f"test_{metric}"]) == row.test[metric]
@@ -178,10 +180,13 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
         made.task(task, MadeTask("classification", {None: of_task}), swept=False)
     compared = _compared(made.made)
     page, summary = written_page(made.made, tmp_path, fill_in_examples=0)
-    assert "base is above gpt on 1 of 1 tasks. base is above rnn on 1 of 1 tasks." in page.words
-    assert "base minus gpt" in page.words
+    assert (
+        "BERT (base) is above BERT (gpt) on 1 of 1 tasks. BERT (base) is above BERT (rnn) on 1 of 1"
+        in page.words
+    )
+    assert "BERT (base) minus BERT (gpt)" in page.words
     assert judge_tasks(compared)[1] == "above"
-    assert summary.headline.startswith("base is above gpt on 1 of 1 tasks. base is above rnn")
+    assert summary.headline.startswith("BERT (base) is above BERT (gpt) on 1")
 
 
 def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifact]) -> None:

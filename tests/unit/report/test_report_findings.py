@@ -1,11 +1,13 @@
 """What the report says in words, against cases worked by hand."""
 
+import dataclasses
 import math
 
 import pytest
 
 from rungwise.evaluation.comparison.summary import Estimate, PairedDifference
 from rungwise.models.config import model_config
+from rungwise.models.losses.objectives import Meaning
 from rungwise.report import findings, formats
 from rungwise.training.summary import PretrainSummary
 
@@ -49,10 +51,13 @@ def test_verdicts_of_several_tasks_are_summed_up() -> None:
 )
 def test_a_page_without_tasks_says_what_was_learnt(loss: float, beginning: str) -> None:
     objective = model_config({"kind": "gpt"}).objective("causal")
-    pretrain = PretrainSummary.model_construct(
-        final={objective.tokens.loss_key: loss}, unigram_loss=6.3
-    )
+    final = {objective.tokens.loss_key: loss, objective.tokens.accuracy_key: 0.316}
+    model = model_config({"kind": "gpt"})
+    pretrain = PretrainSummary.model_construct(final=final, unigram_loss=6.3, model=model)
     assert findings.describe_learning(pretrain, objective).startswith(beginning)
+    masked = dataclasses.replace(objective, masks=True, meaning=Meaning.TOKENS)
+    (guesses,) = findings.describe_guesses(pretrain, masked, ("de", 0.05))
+    assert guesses == "GPT guesses 31.6% of hidden words right; always guessing “de”, 5.0%."
 
 
 def _difference(

@@ -39,16 +39,14 @@ VERDICTS = {
 ALL = {
     *("advice", "picture", "history", "claims"),
     *("minimal_pairs", "layers", "words_sentences_speed"),
-    *("table", "budgets", "mix", "origin"),
+    *("table", "budgets", "mix", "reading", "origin"),
 }
 PLOTS = (
-    *("ladder", "ladder-narrow", "advice"),
+    *("ladder", "ladder-narrow", "advice", "advice-narrow"),
     *("suite-my_senses", "suite-my_polysemy", "suite-my_probe"),
 )
 
-ADVICE = (
-    "To predict text: LSTM, 1.731 bits per byte [1.703, 1.760] after 5 s of a core, the best of 4."
-)
+ADVICE = "To predict text, take LSTM: 1.731 bits per byte after 5 s of a core, the best of 4."
 TITLES = {name: (f"measure/{name}",) for name in MODELS}
 
 
@@ -84,7 +82,7 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
         f"{MINUS}3.0 points [{MINUS}5.0, {MINUS}1.0]",
         f"perplexity: GPT {MINUS} LSTM",
         "rungwise run ladder recipe.yaml",
-        "my_similarity requires word vectors: not for 3-gram, 2-gram.",
+        "my similarity requires word vectors: not for 3-gram, 2-gram.",
         "BERT (frozen): same weights as BERT, used in another way",
     ):
         assert words in page.words, words
@@ -168,21 +166,22 @@ def test_the_cheapest_within_the_margin_of_the_best_is_advised(metric: str, choi
         {"a": 1.0, "b": 10.0, "c": 50.0, "d": 2.0},
     )
     assert question.advice.choice.name == choice
-    assert question.sentence().startswith(f"For the task ner: {choice}, ")
+    assert question.sentence().startswith(f"For the task ner, take {choice}: ")
 
 
 def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) -> None:
     made = ladders.perplexity_only(tmp_path / "root")
     ladders.claims(made, {"K5": "not tested"})
     page, summary = _written(made, tmp_path / "page")
-    assert page.ids & ALL == {"advice", "picture", "history", "claims", "origin"}
+    assert page.ids & ALL == {*("advice", "picture", "history", "claims", "reading", "origin")}
     assert summary.headline == ADVICE
     # The claims, of which none can be tested, are folded and after the ladder's own table.
     html = (tmp_path / "page" / "ladder.html").read_text("utf-8")
     assert html.index('id="history"') < html.index('id="claims"') < html.index("Plain claim 0")
     assert "<summary>Not tested, since" in html[html.index('id="claims"') :]
     assert set(summary.show) == {
-        *("ladder.html", "ladder.png", "ladder-narrow.png", "advice.png"),
+        *("ladder.html", "ladder.png", "ladder-narrow.png"),
+        *("advice.png", "advice-narrow.png"),
         "recipe.yaml",
         *("ladder.csv", "suites.csv", "stages.csv", "advice.csv"),
     }

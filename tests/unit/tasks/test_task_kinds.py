@@ -132,7 +132,7 @@ def test_a_toy_kind_is_one_file_and_one_line(
         inputs={"task": {"fingerprint": task.fingerprint, "stage": "task"}},
     )
     inputs = {"task": task, "evaluate": evaluation}
-    assert gather_errors(inputs) == {}
+    assert gather_errors(inputs, {}) == {}
     section = write_comparison(gather_comparison(inputs))
     assert section is not None
     html = section.render(environment(), "report")

@@ -89,6 +89,7 @@ class RivalRun:
     scores: dict[str, dict[str, float]]
     predictions: list[dict[str, Any]]
     seconds: float
+    predict_seconds: float  # of the test split
 
 
 def run_rival(task: Artifact, number: int, noise: Sequence[float]) -> RivalRun:
@@ -99,7 +100,7 @@ def run_rival(task: Artifact, number: int, noise: Sequence[float]) -> RivalRun:
     rival, splits = kind.rivals()[number], read_splits(task, noise)
     train, metric = splits.pop("train"), kind.info.metric
     runs: list[RivalRun] = []
-    for strength, values in rival.fit_strengths(train, splits):
+    for strength, values, predict_seconds in rival.fit_strengths(train, splits):
         outputs = {
             split: Outputs(arrays, row_items(arrays), splits[split])
             for split, arrays in values.items()
@@ -108,8 +109,8 @@ def run_rival(task: Artifact, number: int, noise: Sequence[float]) -> RivalRun:
         answers = {split: kind.decode(each, calibration) for split, each in outputs.items()}
         scores = {split: kind.score(each, splits[split]) for split, each in answers.items()}
         predictions = add_probabilities(answers["test"], kind.probabilities(outputs["test"]))
-        seconds = round(time.monotonic() - start, 1)
-        runs.append(RivalRun(rival.name, rival.short, strength, scores, predictions, seconds))
+        times = round(time.monotonic() - start, 1), round(predict_seconds["test"], 6)
+        runs.append(RivalRun(rival.name, rival.short, strength, scores, predictions, *times))
     best = max(runs, key=lambda each: (each.scores["validation"][metric], -each.strength))
     return RivalRun(**{**vars(best), "seconds": runs[-1].seconds})
 
@@ -259,6 +260,7 @@ def _summarise_rival(
         estimate=statistics.Estimate(test[metric], float(low), float(high), len(run.predictions)),
         noise={f"{rate:g}": run.scores[noise_split(rate)][metric] for rate in settings.noise or []},
         seconds=run.seconds,
+        predict_seconds=run.predict_seconds,
     )
 
 

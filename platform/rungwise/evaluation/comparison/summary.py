@@ -114,7 +114,8 @@ class CompareConfig(Config):
 
 class SeedRow(SummaryPart):
     """One fine-tuning run, of the n-th `pretraining` of its variant. `epoch` is the one kept, `mix`
-    the learned layer weights, `noise` the test metrics by rate of typing errors."""
+    the learned layer weights, `noise` the test metrics by rate of typing errors, `predict_seconds`
+    the time for the test split."""
 
     variant: str
     seed: int
@@ -123,6 +124,7 @@ class SeedRow(SummaryPart):
     test: dict[str, float]
     mix: tuple[float, ...] | None
     seconds: float
+    predict_seconds: float | None = None
     noise: dict[str, dict[str, float]] = Field(default_factory=dict)
     pretraining: int = 0
 
@@ -177,6 +179,7 @@ class RivalResult(SummaryPart):
     estimate: Estimate
     noise: dict[str, float]
     seconds: float
+    predict_seconds: float | None = None
 
 
 class PairedDifference(SummaryPart):

@@ -332,7 +332,7 @@ def make_layer_panels(rungs: Sequence[MeasuredRung], suite: str, frequent: str) 
     panels = []
     for rule, by_rung in lines.items():
         level = others.get(f"{rule} {frequent}", others.get(frequent))
-        title = f"{suite}, {rule}" if rule else suite
+        title = f"{suite}, {rule}".removesuffix(", ").replace("_", " ")
         ordered = {name: sorted(points) for name, points in by_rung.items()}
         floor = None if level is None else (frequent, level)
         panels.append(Panel(title, "layer", "accuracy (%)", ordered, floor))

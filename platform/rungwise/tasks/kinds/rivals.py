@@ -11,6 +11,7 @@ N rows (texts, words of sentences, or options), F features, C labels
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,16 +61,24 @@ class Rival:
 
     def fit_strengths(
         self, train: Sequence[Any], others: Mapping[str, Sequence[Any]]
-    ) -> Iterator[tuple[float, dict[str, list[Numbers]]]]:
+    ) -> Iterator[tuple[float, dict[str, list[Numbers]], dict[str, float]]]:
         """Fit the training examples once for each strength, and yield it with the outputs of the
-        `others` by their names."""
+        `others` by their names, and with the seconds that reading and predicting each took."""
         own, read = self.learn(train)
         targets = np.array([target for each in train for target in self.targets(each)])
-        features = {name: read(examples) for name, examples in others.items()}
+        features, reading = {}, {}
+        for name, examples in others.items():
+            start = time.perf_counter()
+            features[name] = read(examples)
+            reading[name] = time.perf_counter() - start
         for strength in STRENGTHS:
             predict = self.fit(own, targets, strength)
-            values = {name: predict(matrix) for name, matrix in features.items()}
-            yield strength, {name: self._split(values[name], others[name]) for name in others}
+            values, seconds = {}, {}
+            for name, matrix in features.items():
+                start = time.perf_counter()
+                values[name] = self._split(predict(matrix), others[name])
+                seconds[name] = reading[name] + time.perf_counter() - start
+            yield strength, values, seconds
 
     def _split(self, values: Numbers, examples: Sequence[Any]) -> list[Numbers]:
         if not self.many:
