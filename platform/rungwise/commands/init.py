@@ -128,9 +128,9 @@ def init(options: argparse.Namespace) -> None:
             say(f"  {line}".rstrip())
         text += write_task(derive_name(options.labels), labels.block)
     path.write_text(text, encoding="utf-8")
-    estimate = estimate_run(workflow, load_recipe(path))
-    say(f"\nwrote {path}, which takes {estimate.line}; to train on it:\n", soft_wrap=True)
+    say(f"\nwrote {path}; to train on it:\n")
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
+    say(f"It takes {estimate_run(workflow, load_recipe(path)).line}.", soft_wrap=True)
 
 
 def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:

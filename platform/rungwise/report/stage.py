@@ -34,5 +34,5 @@ class ReportSummary(Summary):
 
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
-REPORT = StageType("report", 9, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
-LADDER = StageType("ladder", 7, LazyFunction("rungwise.report.ladder:write_ladder"), ReportSummary)
+REPORT = StageType("report", 10, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
+LADDER = StageType("ladder", 8, LazyFunction("rungwise.report.ladder:write_ladder"), ReportSummary)
