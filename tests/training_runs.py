@@ -127,6 +127,7 @@ def run(
     mixed: dict[str, Artifact] | None = None,
     initial: Artifact | None = None,
     earlier: EarlierRun | None = None,
+    beside: Artifact | None = None,
     **compute: Any,
 ) -> Progress:
     """The loop in this process."""
@@ -145,7 +146,7 @@ def run(
     inputs |= {MIXED_INSTANCES + name: each for name, each in (mixed or {}).items()}
     turns = list_turns(inputs, settings.pretrain)
     worker = Worker(group or Group.current(CPU), keys, report or SilentReporter(), notice)
-    return pretrain(settings, Run(turns, initial, Folder.at(output), rules), worker)[0]
+    return pretrain(settings, Run(turns, initial, Folder.at(output), rules, beside), worker)[0]
 
 
 def checkpoints_in(

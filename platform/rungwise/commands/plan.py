@@ -123,9 +123,9 @@ def dry_run(options: argparse.Namespace) -> None:
         whole = pretrain_config(variant)
         parts = {
             f"{name}/{part}": PretrainStageConfig.model_validate(
-                {"model": model, "pretrain": pretrain}
+                {"model": each.model, "pretrain": each.pretrain}
             )
-            for part, (model, pretrain) in whole.pretrain.parts(whole.model).items()
+            for part, each in whole.pretrain.parts(whole.model).items()
         }
         for title, config in {**parts, name: whole}.items():
             if config not in [other for _, _, other in trainings]:

@@ -102,14 +102,9 @@ class Fitting(Config):
         """How many held-out rows its validation reads, and the seed of their masks."""
         return None
 
-    def parts(self, model: Family) -> Mapping[str, tuple[Family, "Fitting"]]:
+    def parts(self, model: Family) -> Mapping[str, "Part"]:
         """The models, by name, that are trained before it and from which it is made."""
         return {}
-
-    @property
-    def parts_share(self) -> float:
-        """The share of the training documents that the parts read."""
-        return 1.0
 
     @property
     def shared_steps(self) -> int:
@@ -142,6 +137,17 @@ class Fitting(Config):
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
         """Raise ConfigError if `model` cannot be fitted this way on these machines."""
+
+
+class Part(NamedTuple):
+    """A model that is trained before another, on the documents between two shares, and the part
+    before it that its own training reads."""
+
+    model: Family
+    pretrain: Fitting
+    first: float
+    last: float
+    reads: str | None = None
 
 
 class ArrayModel(Protocol):
@@ -315,10 +321,14 @@ class RefiningFamily(CooccurrenceFamily, Protocol):
 
 @runtime_checkable
 class MixingFamily(Protocol):
-    """One that mixes the predictions of two models."""
+    """One that mixes the predictions of two models. With `residual`, the network learns what to
+    add to the log-probabilities of counts."""
 
     counts: Family
     network: Family
+
+    @property
+    def residual(self) -> bool: ...
 
     def mix(
         self, counts: Any, network: Any, texts: Sequence[Sequence[int]], seed: int

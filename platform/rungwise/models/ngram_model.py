@@ -196,22 +196,6 @@ class NgramLanguageModel:
             index[position[exists]] = place[exists]
         return np.split(scores[inside], np.cumsum(lengths)[:-1]) if len(texts) else []
 
-    def next_log_probabilities(self, context: Sequence[int]) -> Floats:
-        """Return the natural log-probabilities (V,) of the token after the beginning of a text."""
-        V, scores_V = self.vocab_size, self.ngram_log_probabilities[0].copy()
-        tokens = np.array([self.start_id, *context], np.int64)
-        for length in range(1, min(self.order, len(tokens) + 1)):
-            ngram_1N = tokens[None, -length:]
-            (index,), (exists,) = find_ngrams(ngram_1N, self.keys[: length - 1], V)
-            if exists:
-                keys = self.keys[length - 1]
-                first, last = np.searchsorted(keys, [index * V, (index + 1) * V])
-                scores_V += self.log_backoffs[length - 1][index]
-                longer = self.ngram_log_probabilities[length][first:last]
-                scores_V[keys[first:last] - index * V] = longer
-        scores_V[self.start_id] = -np.inf
-        return scores_V
-
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         """Return named arrays, for safetensors; `from_tensors` is the inverse."""
         return {

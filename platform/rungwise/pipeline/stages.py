@@ -21,7 +21,7 @@ from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.models.family import Family
-from rungwise.models.fitting import RefiningFamily
+from rungwise.models.fitting import Part, RefiningFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.recipe import Recipe, StepConfig
 from rungwise.report.stage import REPORT
@@ -104,11 +104,11 @@ def train_steps(
     for step, config in zip(recipe.training_steps, configs, strict=True):
         if common and step.reads_each_task:
             break
-        stages, inputs = _reading_stages(recipe, tokenizer, step, config, examples)
-        if parts := config.pretrain.parts(config.model):
+        text = TokensConfig(share=recipe.text_share)
+        stages, inputs = _reading_stages(recipe, tokenizer, step, config, examples, text)
+        if config.pretrain.parts(config.model):
             trained = _train_parts(recipe, tokenizer, step, config, examples)
-            pretrained = (each.stages["pretrain"] for each in trained)
-            inputs |= dict(zip(parts, pretrained, strict=True))
+            inputs |= {str(part.step.name): part.stages["pretrain"] for part in trained}
         elif trained:
             inputs[INITIAL] = trained[-1].stages["pretrain"]
         elif step.pretrain and (path := step.pretrain.imported):
@@ -125,12 +125,13 @@ def _reading_stages(
     step: StepConfig,
     config: PretrainStageConfig,
     examples: Stage | None,
+    text: TokensConfig,
 ) -> tuple[dict[str, Stage], dict[str, Stage]]:
     """The stages that make what a pretraining reads, inputs first, and those that it reads."""
     if config.pretrain.reads_tokens:
-        stages = _tokens_stages(recipe, tokenizer, step, TokensConfig(), examples)
+        stages = _tokens_stages(recipe, tokenizer, step, text, examples)
         return stages, {"tokens": stages["tokens"]}
-    stages = _instances_stages(recipe, tokenizer, step, examples)
+    stages = _instances_stages(recipe, tokenizer, step, examples, text)
     return stages, {name: stage for name, stage in stages.items() if is_read(name)}
 
 
@@ -142,23 +143,24 @@ def _train_parts(
     examples: Stage | None,
 ) -> list[TrainedStep]:
     """The steps that train the models which this one is made of, on their share of the text."""
-    share = recipe.text_share * config.pretrain.parts_share
-    recipe = recipe.model_copy(update={"text_share": share})
-    trained: list[TrainedStep] = []
-    for name, part in _list_parts(step, config).items():
-        own = _check_step(recipe, part, None)
-        stages, inputs = _reading_stages(recipe, tokenizer, part, own, examples)
+    trained: dict[str, TrainedStep] = {}
+    for name, part in config.pretrain.parts(config.model).items():
+        own_step = _take_part(step, name, part)
+        own = _check_step(recipe, own_step, None)
+        first, last = recipe.text_share * part.first, recipe.text_share * part.last
+        text = TokensConfig(skip=first, share=last)
+        stages, inputs = _reading_stages(recipe, tokenizer, own_step, own, examples, text)
+        if part.reads:
+            inputs[part.reads] = trained[part.reads].stages["pretrain"]
         stages["pretrain"] = PRETRAIN.stage(own, inputs, Title("pretrain", step=name))
-        trained.append(TrainedStep(part, stages))
-    return trained
+        trained[name] = TrainedStep(own_step, stages)
+    return list(trained.values())
 
 
-def _list_parts(step: StepConfig, config: PretrainStageConfig) -> dict[str, StepConfig]:
-    """The models that this one is made of, by name, each as a step."""
-    return {
-        name: step.model_copy(update={"name": name, "model": model, "pretrain": pretrain})
-        for name, (model, pretrain) in config.pretrain.parts(config.model).items()
-    }
+def _take_part(step: StepConfig, name: str, part: Part) -> StepConfig:
+    """The step that trains a part of the model of `step`."""
+    update = {"name": name, "model": part.model, "pretrain": part.pretrain}
+    return step.model_copy(update=update)
 
 
 def chain_stages(recipe: Recipe) -> tuple[list[Stage], list[TrainedStep]]:
@@ -182,7 +184,8 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     """Corpus, tokenizer, tokens, instances and longer ones if any, of the last step; inputs come
     first. Tokens of labelled pairs are those of a task, which is then among the stages."""
     recipe.require("builds instances", "instances")
-    return _instances_stages(recipe, _tokenizer_stage(recipe), recipe.training_steps[-1], None)
+    step, text = recipe.training_steps[-1], TokensConfig(share=recipe.text_share)
+    return _instances_stages(recipe, _tokenizer_stage(recipe), step, None, text)
 
 
 def _tokenizer_stage(recipe: Recipe) -> Stage:
@@ -191,12 +194,13 @@ def _tokenizer_stage(recipe: Recipe) -> Stage:
 
 
 def _instances_stages(
-    recipe: Recipe, tokenizer: Stage, step: StepConfig, examples: Stage | None
+    recipe: Recipe, tokenizer: Stage, step: StepConfig, examples: Stage | None, text: TokensConfig
 ) -> dict[str, Stage]:
     if step.instances is None:
         recipe.require("builds instances", "instances")
     assert step.instances
-    stages = _tokens_stages(recipe, tokenizer, step, step.instances.tokens, examples)
+    own = step.instances.tokens.model_copy(update={"share": text.share, "skip": text.skip})
+    stages = _tokens_stages(recipe, tokenizer, step, own, examples)
     inputs, name = {"tokens": stages["tokens"]}, step.name
     stages["instances"] = INSTANCES.stage(step.instances, inputs, Title("instances", step=name))
     longer = recipe.longer_instances
@@ -226,7 +230,6 @@ def _tokens_stages(
         return {"corpus": general, "tokenizer": tokenizer, **pairs}
     text = {"corpus": general} if step.corpus == general.config else _own_text(step, examples)
     inputs = {"corpus": text["corpus"], "tokenizer": tokenizer}
-    config = config.model_copy(update={"share": recipe.text_share})
     tokens = TOKENS.stage(config, inputs, Title("tokens", step=step.name))
     return {**text, "tokenizer": tokenizer, "tokens": tokens}
 
@@ -308,8 +311,8 @@ def _check_step(recipe: Recipe, step: StepConfig, before: Family | None) -> Pret
         pretrain = pretrain.model_copy(update={"initial": None})
     config = PretrainStageConfig(model=model, pretrain=pretrain)
     _check_weights(config, before)
-    for part in _list_parts(step, config).values():
-        _check_step(recipe, part, None)
+    for name, part in pretrain.parts(model).items():
+        _check_step(recipe, _take_part(step, name, part), None)
     for name, rows in pretrain.mixed_rows.items():
         member = config.model_copy(
             update={"pretrain": require_gradient(config, "mixture").pretrain.of_member(name)}

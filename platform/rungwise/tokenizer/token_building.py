@@ -64,9 +64,10 @@ def encode_file(
     DataError if the file is corrupt."""
     blank = " " if blank_is_text(tokenizer) else ""
     parts = []
-    share = config.share if file.split == "train" else 1.0
+    draws = file.split == "train" and (config.skip > 0 or config.share < 1)
     for batch in _batches(corpus, file, config.spans):
-        batch = draw_documents(batch, file.source, share)
+        if draws:
+            batch = draw_documents(batch, file.source, config.skip, config.share)
         sentences = batch.column("sentences")
         counts = int32_values(sentences.value_lengths()).astype(np.int64)
         opens = np.zeros(int(counts.sum()), dtype=np.bool_)
@@ -98,13 +99,11 @@ def _batches(corpus: Folder, file: CorpusFile, spans: bool) -> Iterator[pa.Recor
         yield from parquet.iter_batches(at_once, columns=columns, use_threads=False)
 
 
-def draw_documents(batch: pa.RecordBatch, source: str, share: float) -> pa.RecordBatch:
-    """Return a share of the documents, drawn by their ids: a smaller share is a part of a larger
-    one, whatever share of its documents the corpus has drawn."""
-    if share == 1:
-        return batch
+def draw_documents(batch: pa.RecordBatch, source: str, skip: float, share: float) -> pa.RecordBatch:
+    """Return the documents between two shares, drawn by their ids: a smaller share is a part of a
+    larger one, whatever share of its documents the corpus has drawn."""
     places = uniform(_SHARE, _hash_documents(batch, source))
-    return batch.filter(pa.array(places < share))
+    return batch.filter(pa.array((places >= skip) & (places < share)))
 
 
 def _hash_documents(batch: pa.RecordBatch, source: str) -> NDArray[np.uint64]:

@@ -15,12 +15,14 @@ from rungwise.tokenizer.mask_units import MaskUnitsConfig
 
 class TokensConfig(Config):
     """Whether to mark where mask units begin, and which there are besides words; with `spans`
-    those of the corpus are units too. `share` is that of the training documents to encode."""
+    those of the corpus are units too. Of the training documents, in an order of their own, it
+    encodes those between the shares `skip` and `share`."""
 
     units: bool = False
     mask_units: MaskUnitsConfig = MaskUnitsConfig()
     spans: bool = False
     share: float = 1.0
+    skip: float = 0.0
 
 
 def tokens_identity(config: TokensConfig) -> dict[str, Any]:
@@ -28,6 +30,8 @@ def tokens_identity(config: TokensConfig) -> dict[str, Any]:
     plain = config.model_dump(mode="json")
     if config.share == 1:
         del plain["share"]  # recipes from before it have the same tokens
+    if config.skip == 0:
+        del plain["skip"]
     return plain
 
 

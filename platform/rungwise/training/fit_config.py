@@ -24,6 +24,7 @@ from rungwise.models.fitting import (
     CountedFamily,
     Fitting,
     MixingFamily,
+    Part,
     ReadingFamily,
     RefiningFamily,
     SolvedFamily,
@@ -33,6 +34,7 @@ from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules,
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.summary import PretrainSummary
 
+BESIDE = "beside"  # the input of a network that learns the residual of counts
 VERSION = 9  # of the stage's output, checkpoints included
 
 
@@ -128,8 +130,10 @@ class CooccurrenceConfig(_Passes):
 
 
 class InterpolationConfig(Fitting):
-    """Fitting of a gate between a model of counts and a network: both are trained before it, each
-    on its own, and the gate on documents that neither has read."""
+    """Fitting of a gate between a model of counts and a network: both are trained before it, and
+    the gate on documents that neither has read. A network that learns the residual of counts reads
+    one half of the others, beside counts of the other half: counts of the text that it reads would
+    have seen every token that they are asked for."""
 
     fits: ClassVar[type] = MixingFamily
     fitter: ClassVar = LazyFunction("rungwise.training.interpolation:pretrain_by_interpolation")
@@ -141,17 +145,19 @@ class InterpolationConfig(Fitting):
     set_aside: float = Field(default=0.05, gt=0, lt=1)
     seed: int = Field(default=0, ge=0)
 
-    def parts(self, model: Family) -> Mapping[str, tuple[Family, Fitting]]:
+    def parts(self, model: Family) -> Mapping[str, Part]:
         assert isinstance(model, MixingFamily)
-        network = self.network.model_copy(update={"seed": self.seed})
-        return {
-            "counts": (model.counts, with_objective(CountsConfig(), model.counts)),
-            "network": (model.network, with_objective(network, model.network)),
+        counts = with_objective(CountsConfig(), model.counts)
+        network = with_objective(self.network, model.network)
+        network, share = network.model_copy(update={"seed": self.seed}), 1 - self.set_aside
+        parts = {"counts": Part(model.counts, counts, 0, share)}
+        if not model.residual:
+            return parts | {"network": Part(model.network, network, 0, share)}
+        network = network.model_copy(update={"output_bias": "zeros"})
+        return parts | {
+            BESIDE: Part(model.counts, counts, share / 2, share),
+            "network": Part(model.network, network, 0, share / 2, BESIDE),
         }
-
-    @property
-    def parts_share(self) -> float:
-        return 1 - self.set_aside
 
 
 PretrainConfig = Annotated[

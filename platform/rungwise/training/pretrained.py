@@ -16,12 +16,15 @@ from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
+from rungwise.models.ngram_logits import NextTokenCounts
+from rungwise.models.ngram_model import NgramLanguageModel
 from rungwise.models.trained.capabilities import LanguageModel, WordVectors
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import measure_loss
+from rungwise.models.transformer.body import NextTokenModel
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile, split_documents
-from rungwise.training.fit_config import PretrainStageConfig
+from rungwise.training.fit_config import BESIDE, PretrainStageConfig
 from rungwise.training.initial import find_tokens, read_training_config
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL, load_tensors, map_arrays
@@ -75,7 +78,18 @@ def load_module(pretrain: Artifact, trained: bool = True) -> nn.Module:
     for name in () if began_with is None else began_with.carried:
         del tensors[name]
     module.load_state_dict(tensors, strict=trained)
+    if BESIDE in pretrain.record["inputs"]:
+        special = InstancesSummary.of(find_input(pretrain, "instances")).special
+        put_beside(module, find_input(pretrain, BESIDE), special)
     return module.eval()
+
+
+def put_beside(module: nn.Module, counts: Artifact, special: SpecialIds) -> None:
+    """Let the logits of `module` be added to the log-probabilities of a model of counts."""
+    model = load_model(counts, special)
+    assert isinstance(model, NgramLanguageModel)
+    assert isinstance(module, NextTokenModel)
+    module.beside = NextTokenCounts(model).to(torch.device("cpu"), torch.float32)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Counts and a network mixed: a distribution, the mixture of its parts, and a gate that learns."""
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -13,6 +14,7 @@ from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.families.counts_and_network import CountsAndNetwork, CountsAndNetworkConfig
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.ngram_logits import NextTokenCounts
 from rungwise.models.ngram_model import NgramLanguageModel
 from rungwise.models.trained.capabilities import LanguageModel
 from tests.small_models import LENGTH, shaken, small_config
@@ -60,8 +62,9 @@ def mixed(
     return config, config.mix(count(draw_texts(3, 1)), trained, draw_texts(60, 2), seed=0)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("gate", ["constant", "learnt"])
+@pytest.mark.parametrize(
+    ("network", "gate"), [*itertools.product(NETWORKS, ["constant", "learnt"]), ("gpt", "residual")]
+)
 def test_it_is_the_distribution_that_mixes_those_of_its_parts(network: str, gate: str) -> None:
     _, model = mixed(network, gate)
     assert isinstance(model, LanguageModel)
@@ -74,6 +77,19 @@ def test_it_is_the_distribution_that_mixes_those_of_its_parts(network: str, gate
         np.testing.assert_allclose(logs_TV[range(len(text)), text], own, atol=1e-8)
         (of_counts,) = model.counts.log_probabilities([text])
         (of_network,) = model.network.log_probabilities([text])
+        if gate == "residual":  # as numpy has it from the two models alone
+            words = [word for word in range(V) if word != START]
+            of_words_TV = [
+                [model.counts.log_probabilities([[*text[:place], w]])[0][-1] for w in words]
+                for place in range(len(text))
+            ]
+            beside, model.network.module.beside = model.network.module.beside, None
+            alone_TV = model.network.next_logits(row)[0, :-1][:, words].detach().numpy()
+            model.network.module.beside = beside
+            sums_TV = np.exp(alone_TV + np.array(of_words_TV))
+            places = [words.index(token) for token in text]
+            shares_T = sums_TV[range(len(text)), places] / sums_TV.sum(axis=1)
+            np.testing.assert_allclose(of_network, np.log(shares_T), atol=1e-8)
         least, most = np.minimum(of_counts, of_network), np.maximum(of_counts, of_network)
         assert (least - 1e-9 <= own).all()
         assert (own <= most + 1e-9).all()
@@ -83,9 +99,11 @@ def test_it_is_the_distribution_that_mixes_those_of_its_parts(network: str, gate
             np.testing.assert_allclose(own, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_it_comes_back_from_its_arrays(network: str) -> None:
-    config, model = mixed(network, "learnt", exact=False)
+@pytest.mark.parametrize(
+    ("network", "gate"), [*((network, "learnt") for network in NETWORKS), ("gpt", "residual")]
+)
+def test_it_comes_back_from_its_arrays(network: str, gate: str) -> None:
+    config, model = mixed(network, gate, exact=False)
     again = config.from_tensors(model.to_tensors(), SPECIAL)
     texts = draw_texts(6, 3)
     for one, other in zip(
@@ -115,7 +133,7 @@ def test_the_counts_of_a_context_are_those_of_each_token_alone() -> None:
     model = count(draw_texts(40, 1))
     for text in draw_texts(8, 4):
         context = text[:-1][:5]
-        logs_V = model.next_log_probabilities(context)
+        logs_V = NextTokenCounts(model)(torch.tensor([[3, END, *context]]))[-1]
         words = [word for word in range(V) if word != START]
         expected = [row[-1] for row in model.log_probabilities([[*context, w] for w in words])]
         np.testing.assert_allclose(logs_V[words], expected, rtol=1e-12)

@@ -1,5 +1,6 @@
 """The loop without Ray: exact resume, sums whatever the split, checkpoints that lie."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
+from rungwise.models import ngram_model
+from rungwise.models.families.kneser_ney import Smoothing, estimate_model
+from rungwise.models.ngram_logits import NextTokenCounts
+from rungwise.training.ray import gradient
 from rungwise.training.ray.gradient import check_fit
 from rungwise.training.state import RunState
+from tests.conftest import SPECIAL_IDS
 from tests.training_runs import (
     VOCAB,
     Killed,
@@ -21,6 +27,7 @@ from tests.training_runs import (
     checkpoints_in,
     config,
     kill_and_resume,
+    made_up_text,
     make_instances,
     newest_step,
     run,
@@ -35,6 +42,27 @@ def test_a_killed_run_ends_with_the_bits_of_an_undisturbed_one(
 ) -> None:
     """Each attempt is killed between two checkpoints, the last goes through."""
     kill_and_resume(config(**changes), instances, tmp_path, killed_at=(8, 14, 19))
+
+
+def test_a_network_that_learns_the_residual_of_counts_resumes_and_begins_with_their_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ngram_model.count_documents(made_up_text(2), SPECIAL_IDS, 2)
+    (start,) = SPECIAL_IDS.require("cls")
+    counts = estimate_model(table, VOCAB, start, Smoothing((0.5, 1.0, 1.5)))
+    counts = dataclasses.replace(counts, end_id=SPECIAL_IDS.end)
+    monkeypatch.setattr(
+        gradient,
+        "put_beside",
+        lambda module, *_: setattr(module, "beside", NextTokenCounts(counts)),
+    )
+    instances = make_instances(tmp_path / "instances", "causal")
+    alone = run(config("causal"), instances, tmp_path / "alone")
+    progress = kill_and_resume(
+        config("causal"), instances, tmp_path, killed_at=(8, 19), beside=instances
+    )
+    first, last = progress.validation[0]["loss"], progress.validation[-1]["loss"]
+    assert last < first < alone.validation[-1]["loss"]
 
 
 def test_it_learns_what_can_be_learned(instances: Artifact, tmp_path: Path) -> None:

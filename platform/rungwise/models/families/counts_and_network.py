@@ -4,7 +4,9 @@ Counts know what they have seen, networks what is like it, so that both together
 than the better of them. One weight g is that of the first recurrent language models (Mikolov et al.
 2010, "Recurrent neural network based language model"; Jelinek & Mercer 1980 for the weight fitted
 on text set aside). A learnt gate has a weight for each context, from how long a context the counts
-know, how much probability they leave to shorter ones, and how sure counts and network are.
+know, how much probability they leave to shorter ones, and how sure counts and network are. With
+the residual (Li et al. 2022, "Residual Learning of Neural Text Generation with n-gram Language
+Model") the network's part is softmax(logits + log P_counts), and it learns what counts lack.
 
 N tokens, F features, H hidden units, O order, V vocabulary, B rows, T positions
 """
@@ -12,26 +14,28 @@ N tokens, F features, H hidden units, O order, V vocabulary, B rows, T positions
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rungwise.core.errors import DataError
+from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
-from rungwise.models.family import Family, Size
+from rungwise.models.family import Family, Size, StatefulFamily
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective, Origin
+from rungwise.models.ngram_logits import NextTokenCounts
 from rungwise.models.ngram_model import NgramLanguageModel, find_ngrams
 from rungwise.models.trained.language_models import CausalModel
+from rungwise.models.transformer.body import NextTokenModel
 
 _HIDDEN, _ITERATIONS = 16, 100  # units of the gate, and steps of L-BFGS that fit it
 _UNKNOWN = -100.0  # below the logarithm of any probability
@@ -62,12 +66,28 @@ class CountsAndNetworkConfig(Family):
     kind: Literal["counts_and_network"] = "counts_and_network"
     counts: NgramConfig = NgramConfig()
     network: Network = GptConfig()
-    # one weight of the counts for all text, or one for each context
-    gate: Literal["constant", "learnt"] = "learnt"
+    # one weight of the counts for all text, or one for each context; residual: such a gate, and the
+    # network learns what to add to the log-probabilities of the counts
+    gate: Literal["constant", "learnt", "residual"] = "learnt"
+
+    @model_validator(mode="after")
+    def _adds_in_each_row(self) -> Self:
+        if self.residual and isinstance(self.network, StatefulFamily):
+            raise BlockError(
+                f"gate is residual, and network.kind {self.network.kind} goes on where the row "
+                "before has ended, where counts do not; take a network without a state",
+                {"gate": "learnt"},
+            )
+        return self
+
+    @property
+    def residual(self) -> bool:
+        return self.gate == "residual"
 
     def describe(self) -> str:
         gate = "one weight" if self.gate == "constant" else "a weight for each context"
-        return f"{self.counts.describe()}, and {self.network.describe()}; {gate}"
+        learns = " on the residual of the counts" if self.residual else ""
+        return f"{self.counts.describe()}, and {self.network.describe()}{learns}; {gate}"
 
     def origin(self, objective: Objective) -> Origin:
         """Return that of the idea, or of the network if it is younger."""
@@ -101,7 +121,9 @@ class CountsAndNetworkConfig(Family):
                 "expected documents that are set aside, found none; raise pretrain.set_aside, or "
                 "add documents to the corpus"
             )
-        model = CountsAndNetwork(counts, network, _Gate(self.gate == "learnt", counts.order))
+        if self.residual:
+            network.module.beside = NextTokenCounts(counts)
+        model = CountsAndNetwork(counts, network, self._make_gate(counts))
         model.fit_gate(texts, seed)
         return model
 
@@ -118,13 +140,19 @@ class CountsAndNetworkConfig(Family):
         objective = self.network.objective(CAUSAL.name)
         module = self.network.build(counts.vocab_size, objective)
         _load(module, select(_NETWORK))
+        if self.residual:
+            assert isinstance(module, NextTokenModel)
+            module.beside = NextTokenCounts(counts)
         network = self.network.trained(module.eval(), objective, special)
         assert isinstance(network, CausalModel)
         if longest := int(tensors[_LONGEST]):
             network = dataclasses.replace(network, max_length=longest)
-        gate = _Gate(self.gate == "learnt", counts.order)
+        gate = self._make_gate(counts)
         _load(gate, select(_GATE))
         return CountsAndNetwork(counts, network, gate.eval())
+
+    def _make_gate(self, counts: NgramLanguageModel) -> "_Gate":
+        return _Gate(self.gate != "constant", counts.order)
 
 
 def _load(module: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -201,20 +229,20 @@ class CountsAndNetwork:
     def next_logits(self, ids_BT: Tensor) -> Tensor:
         """Return the log-probabilities (B, T, V) of each next token; a row holds one document,
         opened by the end symbol."""
-        network_BTV = at_least_float32(self.network.next_logits(ids_BT)).log_softmax(-1).double()
-        rows = []
-        for ids_T, network_TV in zip(ids_BT.tolist(), network_BTV, strict=True):
-            text = ids_T[1:]
-            counts_TV = np.stack(
-                [self.counts.next_log_probabilities(text[:place]) for place in range(len(ids_T))]
-            )
-            known_T3 = _find_contexts(self.counts, self._likeliest, [[*text, 0]])
-            features_TF = _make_features(
-                known_T3, _measure_confidence(network_TV).numpy(), self.counts.order
-            )
-            gate_T1 = self.gate(features_TF)[:, None]
-            rows.append(_mix(gate_T1, torch.from_numpy(counts_TV), network_TV))
-        return torch.stack(rows)
+        network_XV = at_least_float32(self.network.next_logits(ids_BT)).log_softmax(-1).double()
+        network_XV = network_XV.flatten(0, 1)
+        texts = [[*ids_T[1:], 0] for ids_T in ids_BT.tolist()]
+        features_XF = _make_features(
+            _find_contexts(self.counts, self._likeliest, texts),
+            _measure_confidence(network_XV).numpy(),
+            self.counts.order,
+        )
+        mixed_XV = _mix(self.gate(features_XF)[:, None], self._next_counts(ids_BT), network_XV)
+        return mixed_XV.unflatten(0, ids_BT.shape)
+
+    @cached_property
+    def _next_counts(self) -> NextTokenCounts:
+        return NextTokenCounts(self.counts)
 
     def fit_gate(self, texts: Sequence[Sequence[int]], seed: int) -> None:
         """Fit the gate to these documents by its likelihood."""

@@ -9,7 +9,7 @@ Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, P rows 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,8 +19,10 @@ from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import (
     MOST_LOGITS,
     TokenSums,
+    at_least_float32,
     output_logits,
     padded_size,
+    sum_weighted_losses,
     token_sums,
 )
 from rungwise.models.losses.objectives import PretrainingLogits
@@ -207,6 +209,8 @@ class TokenOutput(OnBody):
     def __init__(self, body: Body) -> None:
         super().__init__(body)
         self.factors: FactoredOutput | None = None
+        # log-probabilities (X, V) of the next tokens by another model, to which logits are added
+        self.beside: Callable[[Tensor], Tensor] | None = None
 
     def read_text(self, text: Text) -> None:
         """Prepare for training on this text; see `ReadsText`."""
@@ -253,12 +257,18 @@ class NextTokenModel(TokenOutput):
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
         """Sum the cross entropy of the next tokens."""
+        if self.beside is not None:
+            logits_XV = self.logits(rows.ids, boundaries(rows)).flatten(0, 1)
+            return sum_weighted_losses(logits_XV, rows.targets.flatten(), rows.weights.flatten())
         states_BTD = self.states(rows.ids, boundaries(rows))
         return self.sums(states_BTD, rows.targets, rows.weights)
 
     def logits(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Return the logits (B, T, V) of the token that follows each position."""
-        return self.to_logits(self.states(ids_BT, where))
+        logits_BTV = self.to_logits(self.states(ids_BT, where))
+        if self.beside is None:
+            return logits_BTV
+        return at_least_float32(logits_BTV) + self.beside(ids_BT).view(logits_BTV.shape)
 
 
 class NextWordModel(NextTokenModel):

@@ -25,7 +25,7 @@ from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import DataPhase, count_epochs, count_steps, list_turns, rows_per_epoch
-from rungwise.training.fit_config import check_rows, find_earlier, list_finished_runs
+from rungwise.training.fit_config import BESIDE, check_rows, find_earlier, list_finished_runs
 from rungwise.training.initial import (
     INITIAL,
     build_model,
@@ -36,6 +36,7 @@ from rungwise.training.initial import (
 )
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Worker
+from rungwise.training.pretrained import put_beside
 from rungwise.training.save_request import SCRATCH, SaveRequests, drop_requests, request_saves
 from rungwise.training.summary import (
     Attempt,
@@ -189,6 +190,7 @@ class Run:
     initial: Artifact | None
     output: Folder
     checkpoints: CheckpointRules
+    beside: Artifact | None = None  # counts whose residual is learnt
 
 
 def pretrain_by_gradient(
@@ -252,6 +254,8 @@ def plan_run(
     }
     if initial is not None:
         facts[INITIAL] = initial.fingerprint
+    if (beside := inputs.get(BESIDE)) is not None:
+        facts[BESIDE] = beside.fingerprint
     shared = config.pretrain.shared_steps
     # Do not even look at other runs if there is nothing to share.
     finished = list_finished_runs(output) if shared else []
@@ -264,7 +268,7 @@ def plan_run(
         shared,
         find_earlier(config, fingerprints, finished),
     )
-    return Run(turns, initial, output, rules)
+    return Run(turns, initial, output, rules, beside)
 
 
 def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
@@ -371,7 +375,7 @@ def _train(
 def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, Costs]:
     """Run the loop on this worker; the leader writes `model.safetensors` at the end."""
     summary = run.turns[0].summary
-    if worker.compute.compile and not config.compiles:
+    if worker.compute.compile and (run.beside or not config.compiles):
         compute = worker.compute.model_copy(update={"compile": False})
         worker = replace(worker, compute=compute)
         worker.report.note(
@@ -388,7 +392,9 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
     initial = run.initial if worker.group.leads or fixes_vectors(run.initial) else None
     model, carried, first_loss = start_model(config, run.turns[0].instances, initial)
     checkpoints = Checkpoints(run.checkpoints, worker.group)
-    if run.initial:
+    if run.beside:
+        put_beside(model, run.beside, summary.special)
+    if run.initial or run.beside:
         first_loss = None
     progress, costs = train(config, model, run.turns, checkpoints, worker, first_loss)
     if worker.group.leads:
