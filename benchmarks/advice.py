@@ -69,7 +69,7 @@ def make_recipe(root: str) -> Recipe:
             short["optimizer"] = with_warmup(pretrain["optimizer"])
             blocks["variants"][name + SMALL] = {**variant, "pretrain": short}
     for task in blocks["tasks"].values():
-        task["data"] |= LIMITS
+        task["data"] = LIMITS | task["data"]
     return validate(Recipe, blocks)
 
 
@@ -89,9 +89,9 @@ def read_candidates(evaluation: EvaluateSummary, seconds: Mapping[str, float]) -
             name,
             fmean(evaluation.scores(name, "validation")),
             fmean(evaluation.scores(name)),
-            seconds[name],
+            seconds[variant.pretraining.fingerprint] if variant.pretraining else 0.0,
         )
-        for name in evaluation.variants
+        for name, variant in evaluation.variants.items()
     ]
     metric = evaluation.metric
     return rungs + [
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     artifacts = run_workflow(list_stages, make_recipe(options.root)).artifacts
     seconds = {
-        each.record["title"].partition("/")[2]: PretrainSummary.of(each).seconds
+        each.fingerprint: PretrainSummary.of(each).seconds
         for each in artifacts.values()
         if each.stage == "pretrain"
     }
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "sets within one point of the best",
         [(name, f"{share:.0%}") for name, share in summary.items()],
     )
-    write_results("advice", {"seconds": seconds, "sets": rows, "summary": summary})
+    write_results("advice", {"sets": rows, "summary": summary})
 
 
 if __name__ == "__main__":
