@@ -123,7 +123,7 @@ def write_report(
             write_loss(pretrain, training | loss),
             *write_examples(examples, pretrain, inputs.get("instances")),
             write_speed(pretrain),
-            Section("reading", READING, reading),
+            Section("reading", READING, reading) if comparison or searches else None,
             write_origin(inputs, recipe, workflow, registered, pretrain),
         ],
     )
