@@ -90,8 +90,10 @@ def test_mlflow_and_ray_serve_answer_as_predict_does(
     with served_by_mlflow(saved) as address:
         status, accepted = ask(address, {"inputs": many})
         too_many = ask(address, {"inputs": [*many, "w1"]})
+        too_long = ask(address, {"inputs": ["w1 " * 400_000]})
     assert (status, len(accepted["predictions"])) == (200, 1000)
-    assert too_many[0] == 400
+    assert too_many[0] == too_long[0] == 400
+    assert "expected at most 1,048,576 bytes" in too_long[1]["message"]
     assert "expected at most 1,000 examples, found 1,001" in too_many[1]["message"]
     assert len(loaded.predict([*many, "w1"])) == 1001, "there is no limit but a server's"
 

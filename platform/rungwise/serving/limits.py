@@ -4,7 +4,7 @@ from rungwise.core.errors import DataError
 
 # Texts of a letter cost no less than a sentence.
 MOST_EXAMPLES = 1000
-MOST_BYTES = 4 << 20
+MOST_BYTES = 1 << 20
 MOST_NEW = 10_000  # tokens
 
 

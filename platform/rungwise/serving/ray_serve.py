@@ -22,13 +22,17 @@ from starlette.responses import JSONResponse
 from rungwise.core.errors import DataError
 from rungwise.serving.limits import MOST_BYTES, RequestTooLarge, check_size, check_work
 
-_MOST_WAITING = 100  # requests; another one is answered 503
+_MOST_AT_ONCE = 100  # requests that a replica reads, and as many wait; another is answered 503
+_READING_SECONDS = 10.0
 
 
 def application(arguments: dict[str, str]) -> Application:
     """Build the application from `model`, the URI of a model in MLflow, and `replicas`."""
     deployment: Any = serve.deployment(
-        _Model, num_replicas=int(arguments.get("replicas", 1)), max_queued_requests=_MOST_WAITING
+        _Model,
+        num_replicas=int(arguments.get("replicas", 1)),
+        max_ongoing_requests=_MOST_AT_ONCE,
+        max_queued_requests=_MOST_AT_ONCE,
     )
     return deployment.bind(arguments["model"])
 
@@ -40,11 +44,15 @@ class _Model:
     async def __call__(self, request: Request) -> Any:
         body, query = bytearray(), dict(request.query_params)
         try:
-            async for piece in request.stream():
-                body += piece
-                check_size(len(body), MOST_BYTES, "bytes")
+            async with asyncio.timeout(_READING_SECONDS):
+                async for piece in request.stream():
+                    body += piece
+                    check_size(len(body), MOST_BYTES, "bytes")
             # In a thread, so that requests are accepted while the model computes.
             return JSONResponse(await asyncio.to_thread(self._answer, body, query))
+        except TimeoutError:
+            error = f"the body has not come in {_READING_SECONDS:g} seconds"
+            return JSONResponse({"error": error}, status_code=408)
         except RequestTooLarge as error:
             return JSONResponse({"error": str(error)}, status_code=413)
         except (DataError, ValueError, RecursionError) as error:

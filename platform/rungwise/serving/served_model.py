@@ -18,7 +18,7 @@ from mlflow.pyfunc.scoring_server import _SERVER_MODEL_PATH
 
 from rungwise.core.storage.folder import Folder
 from rungwise.models.trained.generation import Sampling
-from rungwise.serving.limits import RequestTooLarge, check_work
+from rungwise.serving.limits import MOST_BYTES, RequestTooLarge, check_size, check_work
 from rungwise.serving.predictor import load_predictor
 from rungwise.tasks.data.cutting import parse_examples
 
@@ -44,6 +44,7 @@ class Served(PythonModel):
         if _SERVER_MODEL_PATH in os.environ:
             try:
                 check_work(len(inputs), (params or {}).get("length", 0))
+                check_size(len(str(inputs).encode("utf-8", "replace")), MOST_BYTES, "bytes")
             except RequestTooLarge as error:  # which MLflow would hide
                 raise MlflowException.invalid_parameter_value(str(error)) from error
         examples = parse_examples(inputs, self._predictor.info)
