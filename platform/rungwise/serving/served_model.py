@@ -4,17 +4,21 @@ MLflow copies this file into the model and runs it there ("models from code"). I
 tokenizers, but neither Ray nor a checkout of this project.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
+from mlflow.pyfunc.scoring_server import _SERVER_MODEL_PATH
 
 from rungwise.core.storage.folder import Folder
 from rungwise.models.trained.generation import Sampling
+from rungwise.serving.limits import MOST_BYTES, RequestTooLarge, check_size, check_work
 from rungwise.serving.predictor import load_predictor
 from rungwise.tasks.data.cutting import parse_examples
 
@@ -34,8 +38,16 @@ class Served(PythonModel):
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
         """One row per example. Bare texts are enough if an example is one text. `params` of a model
-        that writes are the fields of `Sampling`; with a `length` it continues each text."""
-        examples = parse_examples(_plain(model_input), self._predictor.info)
+        that writes are the fields of `Sampling`; with a `length` it continues each text. MLflow's
+        server refuses more than limits.py allows."""
+        inputs = _plain(model_input)
+        if _SERVER_MODEL_PATH in os.environ:
+            try:
+                check_work(len(inputs), (params or {}).get("length", 0))
+                check_size(len(str(inputs).encode("utf-8", "replace")), MOST_BYTES, "bytes")
+            except RequestTooLarge as error:  # which MLflow would hide
+                raise MlflowException.invalid_parameter_value(str(error)) from error
+        examples = parse_examples(inputs, self._predictor.info)
         # The index of the caller's rows, so that a column of answers fits a sorted or filtered
         # frame.
         index = model_input.index if isinstance(model_input, pd.DataFrame | pd.Series) else None

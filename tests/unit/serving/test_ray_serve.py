@@ -26,7 +26,7 @@ class Echo:
     [
         ("", json.dumps(["a"] * 1000), 200, '"text":"a"'),
         ("", json.dumps(["a"] * 1001), 413, "expected at most 1,000 examples, found 1,001"),
-        ("", json.dumps("a" * (4 << 20)), 413, "expected at most 4,194,304 bytes, found 4,194,306"),
+        ("", json.dumps("a" * (1 << 20)), 413, "expected at most 1,048,576 bytes, found 1,048,578"),
         ("", "[", 400, "Expecting value"),
         ("length=9&temperature=0", '["a"]', 200, '[{"text":"a","length":9,"temperature":0.0}]'),
         ("length=x", '["a"]', 400, "?length=: expected a number, found 'x'"),
@@ -52,3 +52,20 @@ def test_a_request_is_bounded_by_its_work_and_its_bytes(
     answer = asyncio.run(ray_serve._Model("models:/x@champion")(request))
     assert answer.status_code == status
     assert says in bytes(answer.body).decode()
+
+
+def test_a_body_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow.pyfunc, "load_model", lambda uri: Echo())
+    monkeypatch.setattr(ray_serve, "_READING_SECONDS", 0.2)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.05)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    scope = {"type": "http", "method": "POST", "headers": [], "query_string": b""}
+    model = ray_serve._Model("models:/x@champion")
+    answer = asyncio.run(asyncio.wait_for(model(Request(scope, receive)), 5))
+    assert (answer.status_code, json.loads(answer.body)) == (
+        408,
+        {"error": "the body has not come in 0.2 seconds"},
+    )

@@ -12,17 +12,24 @@ sends names a file unless it is hexadecimal, and all it sends is bounded in byte
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
 import os
 import re
 import shutil
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextvars import ContextVar
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fsspec.archive import AbstractArchiveFileSystem
 
@@ -30,8 +37,10 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage.store_errors import DISK_IS_FULL
 
 if TYPE_CHECKING:
-    from httpx2 import Response
+    from httpx2 import Request, Response
     from huggingface_hub import HfUri
+
+T = TypeVar("T")
 
 SCHEME = "hf://"
 _CHECK = "check HF_ENDPOINT"
@@ -41,8 +50,11 @@ _UNREACHABLE = (
 )
 _MOST_ENTRIES = 2_000_000  # of a listing
 _MOST_ANSWER_BYTES = 64 << 20  # of an answer that is no file
+_MOST_REQUESTS = 10_000  # for pages of a listing, redirects and parts of a file that breaks off
+_SILENCE_SECONDS = 30.0
 _PATIENCE_SECONDS = 600.0
 _SLOWEST_BYTES_PER_SECOND = 10_000
+_LOOK_SECONDS = 1.0
 _COMMIT = re.compile("[0-9a-f]{40}")
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -112,8 +124,11 @@ def pin(uri: str, commits: dict[tuple[str, str, str | None], str] | None = None)
         place = _parse(uri)
         key = (place.type, place.id, place.revision)
         if key not in commits:
-            revision = HfApi().resolve_revision(
-                place.id, repo_type=place.type, revision=place.revision
+            revision = fetch(
+                uri,
+                lambda: HfApi().resolve_revision(
+                    place.id, repo_type=place.type, revision=place.revision
+                ),
             )
             if not _COMMIT.fullmatch(revision.resolved):
                 found = f"{revision.resolved!r:.60}"
@@ -154,7 +169,9 @@ def _fetch(place: HfUri, file: _File, blob: Path) -> None:
         raise OfflineModeIsEnabled(url)
     with _stage_file(blob) as aside:
         with BoundedFile(aside, "w+b", file.size, url) as target:
-            http_get(url, target, headers=build_hf_headers(), expected_size=file.size)
+            headers = build_hf_headers()
+            get = functools.partial(http_get, headers=headers, expected_size=file.size)
+            fetch(url, lambda: get(url, target), is_file=True)
         # SHA-256 for LFS, and Git's own for other files.
         start = hashlib.sha1(b"blob %d\0" % file.size)
         with aside.open("rb") as stream:
@@ -202,14 +219,14 @@ def _list_files(place: HfUri) -> dict[str, _File]:
 
     listing = _cache() / "listings" / f"{place.revision}.json"
     if not listing.exists():
-        entries = HfApi().list_repo_tree(
-            place.id, recursive=True, revision=place.revision, repo_type=place.type
-        )
+        uri, where = f"{SCHEME}{place.id}", {"revision": place.revision, "repo_type": place.type}
+        tree = functools.partial(HfApi().list_repo_tree, place.id, recursive=True, **where)
+        entries = fetch(uri, lambda: list(islice(tree(), _MOST_ENTRIES + 1)))
+        if len(entries) > _MOST_ENTRIES:
+            expected = f"at most {_MOST_ENTRIES:,} files and folders"
+            raise DataError.at(uri, expected, "more", _CHECK)
         files: dict[str, _File] = {}
-        for number, entry in enumerate(entries):
-            if number == _MOST_ENTRIES:
-                expected = f"at most {_MOST_ENTRIES:,} files and folders"
-                raise DataError.at(f"{SCHEME}{place.id}", expected, "more", _CHECK)
+        for entry in entries:
             if isinstance(entry, RepoFile):
                 digest = entry.lfs.sha256 if entry.lfs else entry.blob_id
                 files[entry.path] = _check_entry(place, entry.path, _File(entry.size, digest))
@@ -219,9 +236,9 @@ def _list_files(place: HfUri) -> dict[str, _File]:
 
 
 def _check_entry(place: HfUri, path: str, file: _File) -> _File:
-    outside = {"", ".", ".."} & set(path.split("/"))
+    is_inside = isinstance(path, str) and not {"", ".", ".."} & set(path.split("/"))
     is_size = isinstance(file.size, int) and file.size >= 0
-    if outside or not is_size or not _DIGEST.fullmatch(file.digest):
+    if not (is_inside and is_size and _DIGEST.fullmatch(str(file.digest))):
         found = f"{path!r:.80} with {file.size!r:.20} bytes and {file.digest!r:.70}"
         expected = "paths below the repository with sizes and digests"
         raise DataError.at(f"{SCHEME}{place.id}", expected, found, _CHECK)
@@ -249,16 +266,21 @@ def _cache() -> Path:
 def _parse(uri: str) -> HfUri:
     from huggingface_hub import parse_hf_uri
 
-    place = parse_hf_uri(uri)
-    if place.type not in ("dataset", "model"):
-        raise ValueError(f"it is a {place.type}")
+    try:
+        place = parse_hf_uri(uri)
+        if place.type not in ("dataset", "model"):
+            raise ValueError(f"it is a {place.type}")
+    except ValueError as error:
+        raise UserError(
+            f"{uri}: expected hf://datasets/ORG/NAME/FILES or, for a model, hf://ORG/NAME, each "
+            f"with @REVISION after NAME or without ({error})"
+        ) from error
     return place
 
 
 @contextlib.contextmanager
 def _explain_errors(uri: str) -> Iterator[None]:
-    """Turn an error of the hub into a UserError of one line; bound what it sends."""
-    bound_answers()
+    """Turn an error of the hub into a UserError of one line."""
     try:
         yield
     except (UserError, DataError):
@@ -269,34 +291,109 @@ def _explain_errors(uri: str) -> Iterator[None]:
         raise
 
 
-def bound_answers() -> None:
-    """Bound the time that each answer to huggingface_hub's client takes, and the bytes of those
-    that are no file."""
-    from huggingface_hub import get_session
+@dataclass
+class _Traffic:
+    """The requests and bytes of one call of huggingface_hub, from `begin` on."""
 
-    hooks = get_session().event_hooks["response"]
-    if _bound_answer not in hooks:
-        hooks.append(_bound_answer)
+    source: str
+    is_file: bool
+    begin: float
+    num_requests: int = 0
+    num_bytes: int = 0
+
+    def check(self) -> None:
+        """Raise UserError if too little has come for the time."""
+        seconds = time.monotonic() - self.begin - _PATIENCE_SECONDS
+        if self.num_bytes < seconds * _SLOWEST_BYTES_PER_SECOND:
+            raise UserError(
+                f"{self.source}: {self.num_bytes:,} bytes have come, slower than "
+                f"{_SLOWEST_BYTES_PER_SECOND:,} a second; try again later"
+            )
+
+
+_TRAFFIC: ContextVar[_Traffic | None] = ContextVar("traffic", default=None)
+
+
+def fetch(source: str, call: Callable[[], T], is_file: bool = False) -> T:
+    """Return what a call of huggingface_hub returns; one of a file bounds its size itself. Raises
+    UserError if too little comes in its time, headers and pauses included, and DataError for what
+    no hub answers.
+
+    A thread of its own makes the call, since nothing else ends one that waits for a header of which
+    a byte comes now and then."""
+    _bound_answers()
+    traffic, result = _Traffic(source, is_file, time.monotonic()), Future[T]()
+
+    def work() -> None:
+        _TRAFFIC.set(traffic)
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=work, name="hub", daemon=True).start()
+    while not wait([result], _LOOK_SECONDS).done:
+        traffic.check()
+    try:
+        return result.result()
+    except (UserError, OSError):
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise DataError.at(source, "an answer of a hub", f"{found:.80}", _CHECK) from error
+
+
+@functools.cache
+def _bound_answers() -> None:
+    """Give huggingface_hub, which drops its client after errors, one that bounds what `fetch`
+    fetches."""
+    import httpx2
+    from huggingface_hub import get_session, set_client_factory
+
+    hooks = {
+        "request": [*get_session().event_hooks["request"], _bound_request],
+        "response": [_bound_answer],
+    }
+    set_client_factory(
+        lambda: httpx2.Client(event_hooks=hooks, follow_redirects=True, timeout=None)
+    )
+
+
+def _bound_request(request: Request) -> None:
+    if (traffic := _TRAFFIC.get()) is None:
+        return
+    traffic.check()
+    traffic.num_requests += 1
+    if traffic.num_requests > _MOST_REQUESTS:
+        raise DataError(f"{traffic.source}: it takes more than {_MOST_REQUESTS:,} requests")
+    # As it is: what is compressed may unpack to anything, and cannot be continued.
+    request.headers["Accept-Encoding"] = "identity"
+    timeouts = request.extensions["timeout"]
+    for name, seconds in timeouts.items():
+        timeouts[name] = seconds or _SILENCE_SECONDS
 
 
 def _bound_answer(response: Response) -> None:
     import httpx2
 
-    url, stream = response.request.url, response.stream
-    source, is_file = str(url.copy_with(query=None)), not url.path.startswith("/api/")
+    if (traffic := _TRAFFIC.get()) is None:
+        return
+    source, stream = str(response.request.url.copy_with(query=None)), response.stream
+    is_file = traffic.is_file and response.status_code in (
+        HTTPStatus.OK,
+        HTTPStatus.PARTIAL_CONTENT,
+    )
     assert isinstance(stream, httpx2.SyncByteStream), "it has not been read"
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise DataError.at(source, "bytes as they are", f"{encoding:.20}", _CHECK)
 
     class BoundedStream(httpx2.SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
-            num_bytes, begin = 0, time.monotonic()
+            num_bytes = 0
             for piece in stream:
                 num_bytes += len(piece)
-                seconds = time.monotonic() - begin - _PATIENCE_SECONDS
-                if num_bytes < seconds * _SLOWEST_BYTES_PER_SECOND:
-                    raise UserError(
-                        f"{source}: {num_bytes:,} bytes have come, slower than "
-                        f"{_SLOWEST_BYTES_PER_SECOND:,} a second; try again later"
-                    )
+                traffic.num_bytes += len(piece)
+                traffic.check()
                 if num_bytes > _MOST_ANSWER_BYTES and not is_file:
                     raise DataError(
                         f"{source}: the answer is longer than {_MOST_ANSWER_BYTES:,} bytes"
@@ -325,6 +422,8 @@ def _explain(error: Exception) -> str:
             return "the repository has no such file"
         case errors.RevisionResolutionError() | errors.OfflineModeIsEnabled():
             return _UNREACHABLE
+        case httpx2.TooManyRedirects():
+            return f"the hub redirects without end; {_CHECK}"
         case httpx2.TransportError():
             return _UNREACHABLE
         case errors.HfHubHTTPError():
@@ -333,9 +432,4 @@ def _explain(error: Exception) -> str:
             return "what the hub sends has not the size that it lists"
         case OSError() if error.errno in DISK_IS_FULL:
             return "no room left for the hub's cache; free some, or set HF_HOME"
-        case ValueError():
-            return (
-                "expected hf://datasets/ORG/NAME/FILES or, for a model, hf://ORG/NAME, each with "
-                f"@REVISION after NAME or without ({error})"
-            )
     return ""
