@@ -111,7 +111,7 @@ def test_sections_of_absent_stages_are_left_out(
     pretrained: dict[str, Artifact], tmp_path: Path
 ) -> None:
     page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
-    assert page.ids & set(SECTIONS) == {*("result", "loss", "reads", "speed", "reading", "origin")}
+    assert page.ids & set(SECTIONS) == {*("result", "loss", "reads", "speed", "origin")}
     assert "seeds.csv" not in summary.show
     assert "only <this>" in page.words
     assert "The model learnt nothing yet" in summary.headline

@@ -79,7 +79,7 @@ def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_pat
     terms, model = trained_on.tokens, small_config(objective)
     page, summary = written_page(made, tmp_path / "page", fill_in_examples=3, continuations=2)
     masks = trained_on.masks
-    sections = {"result", "loss", "speed", "reading", "origin"}
+    sections = {"result", "loss", "speed", "origin"}
     sections |= {"reads"} if masks else set()
     if objective != "span_denoising":  # it writes any number of tokens for a blank
         sections |= {"blanks"} if masks or objective == "bidirectional" else {"continuations"}
@@ -182,7 +182,7 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
     )
     made["pretrain"] = counted.replace_summary(made["pretrain"])
     page, summary = written_page(made, tmp_path / "page")
-    assert page.ids == {"result", "continuations", "reading", "origin"}
+    assert page.ids == {"result", "continuations", "origin"}
     assert not {"loss.png", "training.csv"} & set(summary.show)
     assert "fitted on 2.0 k tokens" in page.words.replace("\xa0", " ")
     assert "2.345" in page.words
