@@ -1,6 +1,7 @@
 """The sections that compare variants: task by task, their errors, in a table, by label budget, and
 by the layers that tasks learnt to weigh."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean
@@ -16,7 +17,7 @@ from rungwise.evaluation.comparison.table import RowDifference, TableSummary, Ta
 from rungwise.evaluation.suites.base import Panel, Point, plot_estimate, plot_value
 from rungwise.report import style
 from rungwise.report.findings import judge
-from rungwise.report.formats import MUTED, Series, metric_axis, spoken
+from rungwise.report.formats import MUTED, Series, metric_axis, number, points, spoken
 from rungwise.report.page import Row, Section
 from rungwise.report.variants import (
     TaskResult,
@@ -186,7 +187,22 @@ def write_budgets(comparison: VariantComparison | None) -> Section | None:
         return None
     looks = {**comparison.looks, _TRIVIAL: Series(MUTED, "", "--")}
     plots = {"budgets": style.draw_panels([_plot_budgets(task) for task in tasks], looks)}
-    return Section("budgets", "Label efficiency", {}, plots)
+    gains = [_describe_gains(task) for task in tasks]
+    return Section("budgets", "Label efficiency", {"gains": gains}, plots)
+
+
+def _describe_gains(task: TaskResult) -> str:
+    """`library, from 60 to 200 labels: BERT +7.1, random weights +2.0`, points a doubling."""
+    fewer, more = task.by_budget[-2:]
+    doublings = math.log2(more.examples.train / fewer.examples.train)
+    before, after = fewer.estimates(), more.estimates()
+    gains = ", ".join(
+        f"{name} {points((after[name].mean - before[name].mean) / doublings)}"
+        for name in after
+        if name in before
+    )
+    labels = f"from {number(fewer.examples.train)} to {number(more.examples.train)} labels"
+    return f"{spoken(task.name)}, {labels}: {gains}"
 
 
 def _plot_budgets(task: TaskResult) -> Panel:

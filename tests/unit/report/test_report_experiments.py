@@ -117,8 +117,11 @@ def test_a_variant_that_is_not_tried_with_few_labels_has_no_line(
     made.task("one", MadeTask("classification", {10: few, None: whole}))
     panels: list[Panel] = []
     monkeypatch.setattr(results.style, "draw_panels", lambda drawn, _: panels.extend(drawn))
-    assert results.write_budgets(_compared(made.made))
+    section = results.write_budgets(_compared(made.made))
+    assert section
     assert [[*panel.lines] for panel in panels] == [["first", "best trivial baseline"]]
+    # 0.2 in 7.64 doublings
+    assert section.fields["gains"] == ["one, from 10 to 2,000 labels: first +2.6"]
 
 
 def test_published_differences_have_columns_of_their_own_with_their_source(
