@@ -21,8 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -306,6 +307,12 @@ def hard_texts(seed: int, number: int) -> pa.StringArray:
 Package = Literal["nanotoken", "gigatoken"]
 
 
+def list_versions() -> dict[str, str]:
+    """Return the versions of the installed packages that encode."""
+    packages = ("tokenizers", *get_args(Package))
+    return {name: version(name) for name in packages if find_spec(name)}
+
+
 def matching_package(tokenizer: Tokenizer) -> Package | None:
     """Return the package made for `tokenizer`, installed or not."""
     rule = find_rule(tokenizer)
@@ -413,14 +420,18 @@ def open_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> Tex
     return _cache[key]
 
 
-def choose_encoder(tokenizer: Tokenizer, sample: pa.StringArray) -> EncoderChoice:
-    """Return the package made for this tokenizer, proved on the first PROOF_BYTES of `sample`, or
-    the memo; where it replaces a package that is missing or errs, the choice says why."""
+def choose_encoder(
+    tokenizer: Tokenizer, sample: pa.StringArray, with_hard_texts: bool = True
+) -> EncoderChoice:
+    """Return the package made for this tokenizer, proved on the first PROOF_BYTES of `sample` and
+    on adversarial texts, or the memo; where it replaces a package that is missing or errs, the
+    choice says why."""
     package = matching_package(tokenizer)
     if package is None:
         return EncoderChoice()
     try:
-        text = _first_difference(make_encoder(tokenizer, package), tokenizer, sample)
+        encoder = make_encoder(tokenizer, package)
+        text = _first_difference(encoder, tokenizer, sample, with_hard_texts)
     except ImportError:
         problem = f"{package}, which is several times faster, is not installed"
     except Exception as error:  # another version of a package may raise anything
@@ -450,13 +461,13 @@ def sample_corpus(corpus: Folder, files: Sequence[CorpusFile]) -> pa.StringArray
 
 
 def _first_difference(
-    encoder: TextEncoder, tokenizer: Tokenizer, sample: pa.StringArray
+    encoder: TextEncoder, tokenizer: Tokenizer, sample: pa.StringArray, with_hard_texts: bool
 ) -> str | None:
     """Return a text that `encoder` and the library encode differently, words included."""
     reference = ReferenceEncoder(tokenizer)
     offsets, _ = text_bytes(sample)
     first = sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
-    for texts in (hard_texts(0, _HARD_TEXTS), first):
+    for texts in (*([hard_texts(0, _HARD_TEXTS)] if with_hard_texts else []), first):
         for words in (False, True):
             expected = _by_text(reference.encode(texts, words))
             encoded = _by_text(encoder.encode(texts, words))

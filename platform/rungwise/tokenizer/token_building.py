@@ -36,7 +36,7 @@ from rungwise.tokenizer import (
     mask_units,
     open_encoder,
 )
-from rungwise.tokenizer.encoder import int32_values, sample_corpus
+from rungwise.tokenizer.encoder import int32_values, list_versions, sample_corpus
 from rungwise.tokenizer.token_stage import (
     TOKENS,
     TokensConfig,
@@ -226,13 +226,17 @@ def encode_corpus(
     # What was encoded for another corpus proves nothing new.
     unread = [each.source for each in orders if shared.read(each.result) is None]
     sample = sample_corpus(folders[0], [each for each in unread if each.split == "train"])
-    choice = choose_encoder(load_tokenizer(folders[1]), sample)
+    proof = fingerprint([_digests(inputs["tokenizer"]), list_versions()], 32)
+    is_proved = shared.read(proof) is not None
+    choice = choose_encoder(load_tokenizer(folders[1]), sample, with_hard_texts=not is_proved)
     if choice.notice is not None:
         context.report.note(choice.notice)
+    elif not is_proved:
+        shared.write(proof, {}, {})
     task = EncodeTask(config, *folders, output, shared, choice)
     counts = count_no_tokens(tokenizer.vocab_size)
     rows = build_files(orders, task, output, context.report, lambda row, _: add_counts(row, counts))
-    note_used(output, {order.result: order.result for order in orders})
+    note_used(output, {key: key for key in (proof, *(order.result for order in orders))})
     output.remove(MARKERS)
     return summarise_files(rows, tokenizer, counts)
 
