@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -29,7 +29,6 @@ from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.config import CorpusConfig, PydocsSource
 from rungwise.evaluation.comparison.summary import CompareConfig
 from rungwise.evaluation.suites.measure import MeasureConfig
-from rungwise.instances.kind import Kind
 from rungwise.models.device import shapes_only
 from rungwise.models.transformer.block import parameter_count
 from rungwise.tasks.config import FilesTaskConfig, MadeTaskConfig, ParagraphTaskConfig
@@ -54,7 +53,13 @@ _STARTING_SECONDS = 6.0
 _PRIOR_SECONDS = 20.0  # of records that weigh as much as what is known without them
 _MOST_APART = 8.0
 # Stages that work as others do.
-_LIKE = {"task_text": "corpus", "task_tokens": "tokens", "search": "table", "initial": "register"}
+_LIKE = {
+    "task_text": "corpus",
+    "task_tokens": "tokens",
+    "longer_instances": "instances",
+    "search": "table",
+    "initial": "register",
+}
 
 
 class Work(NamedTuple):
@@ -115,11 +120,9 @@ def _count_work(stage: Stage, compute: ComputeConfig) -> Work | None:
                 operations = _finetuning_operations(stage, settings, stage.inputs["pretrain"])
                 trials = sweep.trials or sweep.size() or 1
                 return Work(name, trials * share * operations / 1e9)
-            case Kind() as config:
-                return Work(f"instances/{config.kind}", _text_megabytes(stage))
             case FilesTaskConfig():
                 return Work(f"{name}/files", 1.0)
-        if name in ("corpus", "task", "tokenizer", "tokens"):
+        if name in ("corpus", "instances", "task", "tokenizer", "tokens"):
             kind = getattr(stage.config, "kind", "")
             return Work(f"{name}/{kind}" if kind else name, _text_megabytes(stage))
         return Work(name, float(len(stage.inputs)))
@@ -133,11 +136,8 @@ def _training_work(stage: Stage, config: PretrainStageConfig, compute: ComputeCo
     if pretrain.length_key(family) != "steps":
         return Work(key, _text_megabytes(stage) * (getattr(pretrain, "epochs", None) or 1))
     settings = require_gradient(config, "steps")
-    measures = [
-        Measures.planned(source.config, _vocabulary(stage))
-        for name in READ_BY_NAME
-        if (source := stage.inputs.get(name)) and isinstance(source.config, Kind)
-    ]
+    kinds: list[Any] = [stage.inputs[name].config for name in READ_BY_NAME if name in stage.inputs]
+    measures = [Measures.planned(kind, _vocabulary(stage)) for kind in kinds]
     with shapes_only():
         parameters = parameter_count(family.build(_vocabulary(stage), settings.objective))
     rows = min(compute.micro_batch_size, settings.pretrain.global_batch_size)

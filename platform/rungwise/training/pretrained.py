@@ -78,7 +78,7 @@ def load_module(pretrain: Artifact, trained: bool = True) -> nn.Module:
     for name in () if began_with is None else began_with.carried:
         del tensors[name]
     module.load_state_dict(tensors, strict=trained)
-    if BESIDE in pretrain.record["inputs"]:
+    if BESIDE in pretrain.record.get("inputs", {}):
         special = InstancesSummary.of(find_input(pretrain, "instances")).special
         put_beside(module, find_input(pretrain, BESIDE), special)
     return module.eval()
