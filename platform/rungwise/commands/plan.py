@@ -68,7 +68,7 @@ def plan(options: argparse.Namespace) -> None:
     """Print the plan; run and write nothing."""
     from rungwise.core.configuration.secrecy import redact
     from rungwise.pipeline import workflow
-    from rungwise.pipeline.estimate import Estimate, Rates, describe_seconds
+    from rungwise.pipeline.estimate import Rates, RunForecast, describe_seconds
     from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.reference import write_resolved
 
@@ -79,7 +79,7 @@ def plan(options: argparse.Namespace) -> None:
         return
     rows = workflow.plan(options.workflow, recipe)
     root = root_folder(recipe.root)
-    estimate = Estimate(rows, recipe.compute, Rates.of(root))
+    estimate = RunForecast(rows, recipe.compute, Rates.of(root))
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "fingerprint", "state"):
         table.add_column(heading, no_wrap=True)  # only the reason gives way on a narrow terminal

@@ -178,7 +178,7 @@ class HeadedEncoder(nn.Module):
 
     @property
     def purpose(self) -> str | None:
-        """What it is for, as of its head."""
+        """The purpose of its head."""
         return self.head.purpose
 
     @property
@@ -188,7 +188,7 @@ class HeadedEncoder(nn.Module):
 
     @property
     def unusual_parts(self) -> str:
-        """What no class of transformers for tasks has, and what is expected; empty if nothing."""
+        """The parts that no class of transformers for tasks has, and what is expected; or empty."""
         if self.encoder.causal:
             return (
                 "reads from left to right, with marks of its own, which no tokenizer knows; "
@@ -295,7 +295,7 @@ class TaskModel(HeadedEncoder):
 
     @property
     def stepwise_part(self) -> str:
-        """What reads or writes step by step, besides the body; empty if nothing does."""
+        """The part besides the body that reads or writes step by step; empty if none does."""
         if self.top is not None:
             return "finetune.top is a bilstm"
         if self.config.crf:

@@ -102,7 +102,7 @@ class Fitting(Config):
         """How many held-out rows its validation reads, and the seed of their masks."""
         return None
 
-    def parts(self, model: Family) -> Mapping[str, "Part"]:
+    def parts(self, model: Family) -> Mapping[str, "MixturePart"]:
         """The models, by name, that are trained before it and from which it is made."""
         return {}
 
@@ -139,7 +139,7 @@ class Fitting(Config):
         """Raise ConfigError if `model` cannot be fitted this way on these machines."""
 
 
-class Part(NamedTuple):
+class MixturePart(NamedTuple):
     """A model that is trained before another, on the documents between two shares, and the part
     before it that its own training reads."""
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rungwise.core.configuration.secrecy import redact
-from rungwise.pipeline.estimate import Estimate, describe_seconds, find_factor
+from rungwise.pipeline.estimate import RunForecast, describe_seconds, find_factor
 
 _PLAIN_EVERY_SECONDS = 10.0
 _NARROW = 100  # columns; the bar is shorter on narrower terminals
@@ -52,7 +52,7 @@ class Display:
         self._notes: list[str] = []
         self._doing = ""  # what the run does before its first stage starts
         self._ended = False
-        self._estimate: Estimate | None = None
+        self._estimate: RunForecast | None = None
         self._live = (
             Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=False)
             if console.is_terminal
@@ -69,7 +69,7 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def expect(self, estimate: Estimate) -> None:
+    def expect(self, estimate: RunForecast) -> None:
         """Count down the whole run by an estimate of its stages."""
         self._estimate = estimate
         self._print(f"expected: {estimate.line}")

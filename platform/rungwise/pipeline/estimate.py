@@ -310,7 +310,7 @@ def find_factor(pairs: Sequence[tuple[float, float]], prior: float = 1.0) -> flo
     return _clip((took + prior * _PRIOR_SECONDS) / (expected + _PRIOR_SECONDS))
 
 
-class Estimate:
+class RunForecast:
     """The time of each row of a plan that is to be built, and what the whole run needs."""
 
     def __init__(self, rows: Sequence[Planned], compute: ComputeConfig, rates: Rates) -> None:
@@ -322,7 +322,7 @@ class Estimate:
         self.add(rows)
 
     def add(self, rows: Sequence[Planned]) -> None:
-        """Estimate further rows, behind the others."""
+        """RunForecast further rows, behind the others."""
         self._rows += [row for row in rows if row.artifact is None]
         self.work = count_works(self._rows, self._compute)
         self.seconds = {

@@ -29,7 +29,7 @@ from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.summary import EVALUATE, EvaluateSummary
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
-from rungwise.pipeline.estimate import Estimate
+from rungwise.pipeline.estimate import RunForecast
 from rungwise.report import findings
 from rungwise.report.stage import LADDER, REPORT, REPORT_PAGE
 from rungwise.serving.card import link_page
@@ -121,7 +121,7 @@ class Build:
     display: Display
     monitor: Monitor
     recipe: Mapping[str, Any]
-    estimate: Estimate
+    estimate: RunForecast
 
 
 # An override that may tell runs of a recipe apart.

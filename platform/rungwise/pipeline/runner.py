@@ -33,7 +33,7 @@ from rungwise.core.tracking.tracker import Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline import job as overview
 from rungwise.pipeline.display import Display
-from rungwise.pipeline.estimate import Estimate, Rates
+from rungwise.pipeline.estimate import Rates, RunForecast
 from rungwise.pipeline.job import Build, StageJob, name_run, source_tags
 from rungwise.pipeline.stages import Grow, Growth
 from rungwise.training.save_request import request_saves
@@ -109,7 +109,7 @@ def run(
                 untracked = sender.finish(_FINISH_SECONDS)
                 seconds = time.monotonic() - began
                 return Outcome(finished, (), seconds, 0.0, untracked, sender.fault)
-            estimate = Estimate(rows, compute, Rates.of(root))
+            estimate = RunForecast(rows, compute, Rates.of(root))
             display.expect(estimate)
             build = Build(
                 label=label,

@@ -21,7 +21,7 @@ from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.models.family import Family
-from rungwise.models.fitting import Part, RefiningFamily
+from rungwise.models.fitting import MixturePart, RefiningFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.recipe import Recipe, StepConfig
 from rungwise.report.stage import REPORT
@@ -157,7 +157,7 @@ def _train_parts(
     return list(trained.values())
 
 
-def _take_part(step: StepConfig, name: str, part: Part) -> StepConfig:
+def _take_part(step: StepConfig, name: str, part: MixturePart) -> StepConfig:
     """The step that trains a part of the model of `step`."""
     update = {"name": name, "model": part.model, "pretrain": part.pretrain}
     return step.model_copy(update=update)

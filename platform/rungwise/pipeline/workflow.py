@@ -15,7 +15,7 @@ from rungwise.cluster.environment import set_environment
 from rungwise.core.configuration.overrides import load
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Planned, Stage
-from rungwise.pipeline.estimate import Estimate, Rates
+from rungwise.pipeline.estimate import Rates, RunForecast
 from rungwise.pipeline.ladder import grow_past_gaps
 from rungwise.pipeline.places import (
     find_place,
@@ -64,9 +64,9 @@ def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:
     return Growth(_make(workflow, recipe), root_folder(recipe.root), recipe.name).rows
 
 
-def estimate(workflow: Workflow, recipe: Recipe) -> Estimate:
-    """Estimate what a run of a recipe takes on this machine. Raises as `make_stages` does."""
-    return Estimate(plan(workflow, recipe), recipe.compute, Rates.of(root_folder(recipe.root)))
+def estimate(workflow: Workflow, recipe: Recipe) -> RunForecast:
+    """RunForecast what a run of a recipe takes on this machine. Raises as `make_stages` does."""
+    return RunForecast(plan(workflow, recipe), recipe.compute, Rates.of(root_folder(recipe.root)))
 
 
 def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> Outcome:

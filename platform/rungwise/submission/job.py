@@ -157,7 +157,7 @@ class SubmittedJob:
 
     @property
     def excludes(self) -> list[str]:
-        """What of the folder is not uploaded, as a .gitignore has it: roots, and MLflow's files."""
+        """Patterns of files that are not uploaded, as in a .gitignore: roots, files of MLflow."""
         stores = {file.parent.name for file in self.folder.glob("*/mlflow.db")}
         root = self.folder / self.recipe.root
         if not is_remote(self.recipe.root) and root.is_relative_to(self.folder):

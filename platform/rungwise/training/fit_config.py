@@ -24,7 +24,7 @@ from rungwise.models.fitting import (
     CountedFamily,
     Fitting,
     MixingFamily,
-    Part,
+    MixturePart,
     ReadingFamily,
     RefiningFamily,
     SolvedFamily,
@@ -145,18 +145,18 @@ class InterpolationConfig(Fitting):
     set_aside: float = Field(default=0.05, gt=0, lt=1)
     seed: int = Field(default=0, ge=0)
 
-    def parts(self, model: Family) -> Mapping[str, Part]:
+    def parts(self, model: Family) -> Mapping[str, MixturePart]:
         assert isinstance(model, MixingFamily)
         counts = with_objective(CountsConfig(), model.counts)
         network = with_objective(self.network, model.network)
         network, share = network.model_copy(update={"seed": self.seed}), 1 - self.set_aside
-        parts = {"counts": Part(model.counts, counts, 0, share)}
+        parts = {"counts": MixturePart(model.counts, counts, 0, share)}
         if not model.residual:
-            return parts | {"network": Part(model.network, network, 0, share)}
+            return parts | {"network": MixturePart(model.network, network, 0, share)}
         network = network.model_copy(update={"output_bias": "zeros"})
         return parts | {
-            BESIDE: Part(model.counts, counts, share / 2, share),
-            "network": Part(model.network, network, 0, share / 2, BESIDE),
+            BESIDE: MixturePart(model.counts, counts, share / 2, share),
+            "network": MixturePart(model.network, network, 0, share / 2, BESIDE),
         }
 
 

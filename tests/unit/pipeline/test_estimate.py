@@ -14,7 +14,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline import estimate, workflow
 from rungwise.pipeline.display import Display
-from rungwise.pipeline.estimate import Estimate, Rates, Work, describe_seconds
+from rungwise.pipeline.estimate import Rates, RunForecast, Work, describe_seconds
 from rungwise.pipeline.rebuilding import _TYPES
 from rungwise.training.fit_config import PretrainConfig
 from tests.conftest import small_recipe, write_corpus, write_recipe
@@ -40,10 +40,10 @@ def reference(tmp_path: Path) -> Rates:
     return replace(Rates.of(Folder.at(tmp_path / "nothing")), slowness=1.0)
 
 
-def plan(recipe: dict[str, Any], folder: Path, rates: Rates) -> Estimate:
+def plan(recipe: dict[str, Any], folder: Path, rates: Rates) -> RunForecast:
     path = write_recipe(folder / "recipe.yaml", recipe)
     loaded = workflow.load_recipe(path)
-    return Estimate(workflow.plan("pretrain", loaded), loaded.compute, rates)
+    return RunForecast(workflow.plan("pretrain", loaded), loaded.compute, rates)
 
 
 @pytest.mark.parametrize("places", TOOK, ids=lambda each: each[1])
@@ -52,7 +52,7 @@ def test_it_is_within_a_factor_of_one_and_a_half_of_what_runs_took(
 ) -> None:
     name, recipe_name = places
     recipe = workflow.load_recipe(recipe_name, [f"root={tmp_path / 'root'}"])
-    result = Estimate(workflow.plan(name, recipe), recipe.compute, reference)
+    result = RunForecast(workflow.plan(name, recipe), recipe.compute, reference)
     by_kind, whole = TOOK[places]
     assert whole / 1.5 < result.wall_seconds(result.seconds) < whole * 1.5
     for kind, took in by_kind.items():
