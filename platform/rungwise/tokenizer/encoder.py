@@ -377,10 +377,9 @@ class GigaEncoder:
 
 Backend = Literal["memo"] | Package
 
-PROOF_BYTES = 1_000_000
+PROOF_BYTES, LEAST_PROOF_BYTES = 1_000_000, 1 << 17
 _HARD_TEXTS = 2000
 _SAMPLED_FILES = 16
-_LEAST_PROOF = 1 << 17  # bytes
 _SHOWN_CHARACTERS = 80
 _CACHED = 2  # each may take 300 MB; the oldest is dropped
 _cache: "dict[tuple[str, EncoderChoice], TextEncoder]" = {}
@@ -444,14 +443,16 @@ def choose_encoder(
     return EncoderChoice(notice=f"encoding with 'memo': {problem}")
 
 
-def sample_corpus(corpus: Folder, files: Sequence[CorpusFile]) -> pa.StringArray:
-    """Return about PROOF_BYTES of sentences, or a tenth of little text, from files spread evenly.
+def sample_corpus(
+    corpus: Folder, files: Sequence[CorpusFile], num_bytes: int = PROOF_BYTES
+) -> pa.StringArray:
+    """Return about `num_bytes` of sentences, or a tenth of little text, from files spread evenly.
     Raises DataError for an unreadable file."""
     sample = files[:: max(1, len(files) // _SAMPLED_FILES)]
-    little = max(_LEAST_PROOF, sum(file.bytes for file in files) // 10)
+    little = max(LEAST_PROOF_BYTES, sum(file.bytes for file in files) // 10)
     sentences: list[str] = []
     for file in sample:
-        remaining = min(PROOF_BYTES, little) // len(sample)
+        remaining = min(num_bytes, little) // len(sample)
         for document in read_documents(corpus, file.file):
             sentences += document.sentences
             remaining -= sum(map(len, document.sentences))
@@ -468,13 +469,13 @@ def _first_difference(
     offsets, _ = text_bytes(sample)
     first = sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
     for texts in (*([hard_texts(0, _HARD_TEXTS)] if with_hard_texts else []), first):
-        for words in (False, True):
-            expected = _by_text(reference.encode(texts, words))
-            encoded = _by_text(encoder.encode(texts, words))
-            pairs = zip(texts.to_pylist(), expected, encoded, strict=True)
-            for text, tokens, others in pairs:
-                if tokens != others:
-                    return text
+        expected = _by_text(reference.encode(texts, words=True))
+        encoded = _by_text(encoder.encode(texts, words=True))
+        ids_alone = _by_text(encoder.encode(texts))
+        rows = zip(texts.to_pylist(), expected, encoded, ids_alone, strict=True)
+        for text, tokens, others, (ids, _) in rows:
+            if others != tokens or ids != tokens[0]:
+                return text
     return None
 
 

@@ -36,7 +36,13 @@ from rungwise.tokenizer import (
     mask_units,
     open_encoder,
 )
-from rungwise.tokenizer.encoder import int32_values, list_versions, sample_corpus
+from rungwise.tokenizer.encoder import (
+    LEAST_PROOF_BYTES,
+    PROOF_BYTES,
+    int32_values,
+    list_versions,
+    sample_corpus,
+)
 from rungwise.tokenizer.token_stage import (
     TOKENS,
     TokensConfig,
@@ -224,10 +230,11 @@ def encode_corpus(
     shared = SharedResults.beside(output)
     orders = list(_list_orders(config, corpus, inputs))
     # What was encoded for another corpus proves nothing new.
-    unread = [each.source for each in orders if shared.read(each.result) is None]
-    sample = sample_corpus(folders[0], [each for each in unread if each.split == "train"])
+    unread = [each.source for each in orders if shared.read(each.result, _RESULT) is None]
+    training = [file for file in unread if file.split == "train"]
     proof = fingerprint([_digests(inputs["tokenizer"]), list_versions()], 32)
     is_proved = shared.read(proof) is not None
+    sample = sample_corpus(folders[0], training, LEAST_PROOF_BYTES if is_proved else PROOF_BYTES)
     choice = choose_encoder(load_tokenizer(folders[1]), sample, with_hard_texts=not is_proved)
     if choice.notice is not None:
         context.report.note(choice.notice)

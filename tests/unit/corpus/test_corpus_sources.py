@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +121,17 @@ def test_a_large_file_is_hashed_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
     data = bytes(range(250)) * 4
     (tmp_path / "a.txt").write_bytes(data)
     (file,) = find_files(str(tmp_path))
+    time.sleep(0.05)  # else its hash is not kept
     whole = hashlib.sha256(data).hexdigest()
     assert hash_files([file], "key") == [whole]
+    # Written anew with the same time of modification: it is hashed again.
+    modified = os.stat(file.uri).st_mtime_ns
+    data = data[::-1]
+    Path(file.uri).write_bytes(data)
+    os.utime(file.uri, ns=(modified, modified))
+    time.sleep(0.05)
+    assert hash_files([file], "key") == [hashlib.sha256(data).hexdigest()]
+    os.utime(file.uri)
     monkeypatch.setattr(SourceFile, "BLOCK_BYTES", 300)
     blocks = [hashlib.sha256(data[at : at + 300]).digest() for at in range(0, 1000, 300)]
     expected = hashlib.sha256(b"".join(blocks)).hexdigest()

@@ -178,9 +178,9 @@ def test_tokens_of_unchanged_text_are_used_again(
     proved: list[str] = []
     sample = token_building.sample_corpus
 
-    def note_proof(corpus: Folder, files: Sequence[CorpusFile]) -> pa.StringArray:
+    def note_proof(corpus: Folder, files: Sequence[CorpusFile], num_bytes: int) -> pa.StringArray:
         proved[:] = [each.file for each in files]
-        return sample(corpus, files)
+        return sample(corpus, files, num_bytes)
 
     monkeypatch.setattr(token_building, "sample_corpus", note_proof)
     encode = token_building.encode_file

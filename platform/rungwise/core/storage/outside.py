@@ -3,12 +3,15 @@
 
 import bz2
 import fnmatch
+import functools
 import gzip
 import hashlib
 import io
 import lzma
+import os
 import re
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +30,7 @@ from rungwise.core.storage.source_files import SourceFile, data_files, find_file
 from rungwise.core.storage.store_errors import explain_connection_errors
 
 _THREADS = 16
+_TICK_NS = 20_000_000  # two changes within a tick of the file system may have one time
 # Files (also .gz), folders and globs, local, s3:// or hf://, and members of .zip and .tar; one or a
 # list.
 Paths = Annotated[
@@ -96,6 +100,11 @@ def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
     def hash_block(block: tuple[SourceFile, int]) -> bytes:
         file, number = block
         with explain_connection_errors(file.uri, key):
+            if type(file) is SourceFile and not is_remote(file.uri):
+                info = os.stat(file.uri)
+                if time.time_ns() - info.st_ctime_ns > _TICK_NS:
+                    inode = (info.st_dev, info.st_ino, info.st_ctime_ns)
+                    return _hash_unchanged(file, number, inode)
             return file.block_digest(number)
 
     blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
@@ -107,6 +116,13 @@ def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
         whole = own[0] if len(own) == 1 else hashlib.sha256(b"".join(own)).digest()
         digests.append(f"{file.tag}-{file.size_bytes}" if file.tag else whole.hex())
     return digests
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _hash_unchanged(file: SourceFile, number: int, inode: tuple[int, int, int]) -> bytes:
+    """Hash a block of a local file once for a plan and the build that follows. The change time in
+    `inode`, unlike that of modification, cannot be set."""
+    return file.block_digest(number)
 
 
 _PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?", re.IGNORECASE)

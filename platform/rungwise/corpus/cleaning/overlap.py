@@ -196,8 +196,8 @@ def find_passages(rows: pa.Table) -> np.ndarray:
     training = np.sort(hashes[range_ == TRAINING])
     held_out = np.flatnonzero(range_ != TRAINING)
     held_out = held_out[np.argsort(hashes[held_out])]  # in this order they are found faster
-    begin, end = (np.searchsorted(training, hashes[held_out], side) for side in ("left", "right"))
-    hit = held_out[begin < end]
+    place = np.searchsorted(training, hashes[held_out])
+    hit = held_out[np.append(training, 0)[place] == hashes[held_out]]
     places = np.column_stack([range_[hit], passage[hit], np.zeros(len(hit))]).astype(np.int64)
     return places[np.lexsort(places.T[::-1])]
 
