@@ -108,16 +108,19 @@ def init(options: argparse.Namespace) -> None:
     path = Path(f"{name}.yaml")
     if path.exists():
         raise UserError(f"{path} already exists; give another name with --name, or delete it")
+    workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
+    held_out, reason = choose_held_out(sources, workflow)
+    if reason:
+        for each in sources:
+            each.count_documents(held_out)
     say = plain_console().print
     for each in sources:
         say(_describe(each))
     if others:
         say(f"skipped, since they hold no plain text: {', '.join(others)}")
     model = options.model or ("gpt" if sources[0].is_code else "modern_bert")
-    workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
-    text = write_recipe(name, sources, model, workflow)
+    text = write_recipe(name, sources, model, workflow, held_out, reason)
     if options.ladder:
-        held_out = yaml.safe_load(text)["corpus"]["held_out_fraction"]
         for task, why in list_gaps(sources, held_out).items():
             text = re.sub(rf"(?m)^  {task}: .*\n", "", text)
             say(f"the task {task} is left out: {why}")
@@ -131,6 +134,19 @@ def init(options: argparse.Namespace) -> None:
     say(f"\nwrote {path}; to train on it:\n")
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
     say(f"It takes {estimate_run(workflow, load_recipe(path)).line}.", soft_wrap=True)
+
+
+def choose_held_out(sources: Sequence[FileGroup], workflow: str) -> tuple[float, str]:
+    """The share of the text to hold out, and the reason if it is not the default."""
+    from rungwise.corpus.config import DocumentRules
+
+    if workflow == "ladder":
+        words = sum(each.characters if _is_chinese(sources) else each.words for each in sources)
+        share = max(_HELD_OUT, round(_LADDER_WORDS / max(1, words), 2))
+        return min(_MOST_HELD_OUT, share), "all that is measured is made of them"
+    if sum(each.documents for each in sources) < _FEW:
+        return _HELD_OUT, "there are few documents"
+    return DocumentRules().held_out_fraction, ""
 
 
 def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:
@@ -191,17 +207,22 @@ def _describe(source: FileGroup) -> str:
     return "\n".join([first, *(f"  {note}" for note in source.notes)])
 
 
+def _is_chinese(sources: Sequence[FileGroup]) -> bool:
+    """Whether a character is a token."""
+    return sources[0].language in ("Chinese", "Japanese")
+
+
 def write_recipe(
-    name: str, sources: Sequence[FileGroup], model: str, workflow: str = "pretrain"
+    name: str, sources: Sequence[FileGroup], model: str, workflow: str, held_out: float, reason: str
 ) -> str:
-    """The YAML of a recipe: only the keys that differ from the defaults."""
-    from rungwise.corpus.config import DocumentRules
+    """The YAML of a recipe: only the keys that differ from the defaults. `reason` is that of a
+    held-out share that does."""
     from rungwise.corpus.summary import format_amount
     from rungwise.models.family import Size
 
     characters = sum(each.characters for each in sources)
     documents = sum(each.documents for each in sources)
-    chinese = sources[0].language in ("Chinese", "Japanese")
+    chinese = _is_chinese(sources)
     fitting = next(size for most, size in _VOCABULARIES if characters <= most)
     # Room for special tokens, every byte (BPE) or every character at the start of a word and
     # inside one (WordPiece), and as many words as the text surely fills.
@@ -213,12 +234,6 @@ def write_recipe(
     keeps = tokenizer == "wordpiece" and any(each.has_accents for each in sources)
     accents = ", strip_accents: false" if keeps else ""  # for others it is the default
     tokens = characters if chinese else characters / 4
-    reason = "all that is measured is made of them" if workflow == "ladder" else ""
-    reason = reason or ("there are few documents" if documents < _FEW else "")
-    held_out = _HELD_OUT if reason else DocumentRules().held_out_fraction
-    if workflow == "ladder":
-        words = characters if chinese else sum(each.words for each in sources)
-        held_out = min(_MOST_HELD_OUT, max(held_out, round(_LADDER_WORDS / max(1, words), 2)))
     size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES, documents)
     languages = ", ".join(dict.fromkeys(each.language for each in sources))
     amount = format_amount([(each.words, each.characters) for each in sources])

@@ -40,7 +40,7 @@ from rungwise.corpus.readers.file_reader import plain_breaks
 from rungwise.corpus.readers.records import open_arrow
 from rungwise.corpus.readers.streams import archive_kind, detect_encoding, wide_encoding
 from rungwise.corpus.readers.text import gutenberg_text
-from rungwise.corpus.summary import count_units
+from rungwise.corpus.summary import CorpusSummary, count_units
 
 _LINE_END = re.compile("[.!?\u3002\uff01\uff1f\u2026][\"')\\]\u201d\u2019\u300d\u300f]*\\s*$")
 _SENTENCE_END = re.compile("[.!?](?=\\s)|[\u3002\uff01\uff1f]")
@@ -128,7 +128,8 @@ _ABOUT = re.compile(
 class FileGroup:
     """The files of one kind. `source` holds the keys of a recipe's source besides kind and paths.
     `words` (counted by blanks), `characters` and `documents` are of all files, estimated from the
-    documents of `sample`; `letters` and `frequent_words` count different ones in it."""
+    documents of `sample`, of which they have `times` as many; `letters` and `frequent_words` count
+    different ones in it."""
 
     kind: str
     paths: tuple[str, ...]
@@ -145,6 +146,17 @@ class FileGroup:
     source: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     sample: list[RawDocument] = field(default_factory=list)
+    times: float = 1.0
+
+    def count_documents(self, held_out_fraction: float) -> None:
+        """Estimate the documents anew, since long ones may be cut to hold this fraction out."""
+        self.documents = round(self.times * self.write_sample(held_out_fraction).documents.total)
+
+    def write_sample(self, held_out_fraction: float) -> CorpusSummary:
+        """Make a corpus of the sample; return its summary."""
+        with tempfile.TemporaryDirectory() as folder:
+            rules = DocumentRules(held_out_fraction=held_out_fraction)
+            return write_corpus([self.sample], rules, self.kind, Folder.at(f"{folder}/sample"))
 
 
 @dataclass(frozen=True)
@@ -382,7 +394,7 @@ def _describe_group(kind: str, files: Sequence[SourceFile]) -> FileGroup | None:
     else:
         suffixes = Counter(_plain_name(file).suffix.lower() for file in files)
         group.is_code = sum(suffixes[suffix] for suffix in _CODE) > len(files) / 2
-        _choose_layout(group, [_read_start(sample.file, _HEAD_BYTES)[0] for sample in samples])
+        _choose_layout(group, [streams.read_head(sample.file, _SAMPLE_BYTES) for sample in samples])
     _count(group, samples, scale)
     return group
 
@@ -400,14 +412,12 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
     words = Counter(word for text in texts for word in text.lower().split())
     if not words:
         return
-    with tempfile.TemporaryDirectory() as folder:
-        rules = DocumentRules()
-        summary = write_corpus([group.sample], rules, group.kind, Folder.at(f"{folder}/sample"))
+    summary = group.write_sample(DocumentRules().held_out_fraction)
     group.words = round(scale * summary.words.total)
     group.characters = round(scale * summary.characters.total)
     is_file = group.kind == "text" and "documents" not in group.source
-    times = group.files / len(samples) if is_file else scale
-    group.documents = round(times * summary.documents.total)
+    group.times = group.files / len(samples) if is_file else scale
+    group.documents = round(group.times * summary.documents.total)
     joined = "\n".join(texts)[:_LANGUAGE_CHARACTERS]
     group.language = "code" if group.is_code else guess_language(joined)
     group.letters = len(set().union(*words))
@@ -455,12 +465,14 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
 
 
-def _choose_layout(group: FileGroup, heads: Sequence[bytes]) -> None:
-    """Choose the keys of a source of text, by the beginnings of files, and note them."""
-    samples = [_decode(head) for head in heads if head]
-    texts = [plain_breaks(text) for text, _ in samples if text]
+def _choose_layout(group: FileGroup, contents: Sequence[bytes]) -> None:
+    """Choose the keys of a source of text, by samples of files, and note them."""
+    samples = [content for content in contents if content]
+    heads = (_decode(content[:_HEAD_BYTES])[0] for content in samples)
+    texts = [plain_breaks(text) for text in heads if text]
     joined = "\n\n".join(texts)
-    encodings = Counter(encoding for _, encoding in samples)
+    # One byte far from the beginning may tell.
+    encodings = Counter(_decode(content)[1] for content in samples)
     if set(encodings) - {"utf-8"}:
         group.source["encoding"] = "detect"
         counts = ", ".join(f"{count} {name}" for name, count in encodings.most_common())

@@ -91,24 +91,48 @@ def _judge_budgets(curve: Stage, graph: Graph, counted: tuple[str, ...]) -> dict
 
 
 def grow_past_gaps(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
-    """Return a function that leaves out tasks that the text cannot fill, so that the page of the
-    others is written; None without such tasks. `make` makes the `stages` of a recipe."""
+    """Return a function that leaves out made tasks that the text cannot fill, and rungs but the
+    first that could not be trained or measured, so that the page of the others is written; None if
+    the stages end with no ladder. `make` makes the `stages` of a recipe."""
+    ladder = stages[-1].config
+    if not isinstance(ladder, LadderConfig):
+        return None
     tasks = {each.fingerprint: each.title.task for each in stages if each.name == "task"}
     tasks = {
         key: task
         for key, task in tasks.items()
         if task and not isinstance(recipe.tasks[task].data, FilesTaskConfig)
     }
-    if not tasks or stages[-1].name != "ladder":
-        return None
+    by_title = {each.display_name: each for each in stages}
+    rungs = {rung: [by_title[each] for each in titles] for rung, titles in ladder.measured.items()}
 
     def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> FinishedStages:
-        gaps = {task: failed[key] for key, task in tasks.items() if key in failed}
-        remaining = make(recipe.with_gaps(gaps)) if gaps else stages
+        unfilled = {task: failed[key] for key, task in tasks.items() if key in failed}
+        lost = {
+            rung: failed[each.fingerprint]
+            for rung, measured in rungs.items()
+            for each in measured
+            if each.fingerprint in failed
+        }
+        ended = finished.keys() | failed.keys()
+        is_measured = all(each.fingerprint in ended for rung in rungs.values() for each in rung)
+        if not is_measured or next(iter(rungs)) in lost:
+            lost = {}  # or not yet
+        gaps = {f"the task {task}": reason for task, reason in unfilled.items()}
+        remaining = make(recipe.with_gaps(unfilled, (), gaps)) if gaps else stages
         needed = {stage.fingerprint for stage in remaining} - tasks.keys()
-        return FinishedStages(remaining, frozenset(each.fingerprint for each in stages) - needed)
+        optional = frozenset(each.fingerprint for each in stages) - needed
+        if lost:
+            gaps |= {_name_model(rungs[rung][0]): reason for rung, reason in lost.items()}
+            remaining = make(recipe.with_gaps(unfilled, lost, gaps))
+        return FinishedStages(remaining, optional)
 
     return grow
+
+
+def _name_model(measure: Stage) -> str:
+    config = _pretrain_config(measure)
+    return config.model.page_name(config.objective)
 
 
 def plan_curve(

@@ -7,7 +7,7 @@ changed, so that what the file leaves out follows the changed keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -196,13 +196,27 @@ class Recipe(Config):
 
     @property
     def gaps(self) -> Mapping[str, str]:
-        """The tasks that the text could not fill, and why."""
+        """The tasks and rungs that are left out, in words, and why."""
         return self._gaps
 
-    def with_gaps(self, gaps: Mapping[str, str]) -> Recipe:
-        """The same recipe without these tasks."""
-        tasks = {name: entry for name, entry in self.tasks.items() if name not in gaps}
-        recipe = self.model_copy(update={"tasks": tasks})
+    def with_gaps(
+        self, tasks: Collection[str], rungs: Collection[str], gaps: Mapping[str, str]
+    ) -> Recipe:
+        """The same recipe without these tasks and variants; `gaps` tells of them."""
+
+        def keep(variants: Sequence[str] | None) -> list[str] | None:
+            return None if variants is None else [each for each in variants if each not in rungs]
+
+        entries = {
+            name: entry.model_copy(update={"variants": keep(entry.variants)})
+            for name, entry in self.tasks.items()
+            if name not in tasks
+        }
+        variants = {name: keys for name, keys in self.variants.items() if name not in rungs}
+        recipe = self.model_copy(update={"tasks": entries, "variants": variants})
+        if evaluate := self.evaluate:
+            picks = {"budget_variants": keep(evaluate.budget_variants)}
+            recipe = recipe.model_copy(update={"evaluate": evaluate.model_copy(update=picks)})
         recipe._gaps = dict(gaps)
         return recipe
 

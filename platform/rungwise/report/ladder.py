@@ -97,9 +97,9 @@ def write_ladder(
     recipe = recipe_text(context.recipe)
     lede = [each.sentence() for each in questions]
     lede += [count_verdicts(judgement.claims)] if tests else []
-    lede += [
-        f"The task {formats.spoken(task)} is left out: {why}." for task, why in config.gaps.items()
-    ]
+    for gap, reason in config.gaps.items():
+        gap = formats.spoken(gap)
+        lede.append(f"{gap[0].upper()}{gap[1:]} is left out: {reason}.")
     page = Page(
         kind="ladder",
         file=LADDER_PAGE,

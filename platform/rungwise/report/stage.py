@@ -20,8 +20,8 @@ class ReportConfig(Config):
 
 class LadderConfig(Config):
     """The title of the page, and each rung with the titles of its measure stages, one per seed;
-    `claims_at` are titles of claims at shares of the budget, `gaps` the tasks that the text could
-    not fill, and why."""
+    `claims_at` are titles of claims at shares of the budget, `gaps` the tasks and rungs that are
+    left out, in words, and why."""
 
     title: str | None  # the label of the run if unset
     measured: dict[str, tuple[str, ...]]

@@ -15,6 +15,7 @@ from rungwise.__main__ import main
 from rungwise.commands.tasks import flow
 from rungwise.core.configuration.config import union_members, validate
 from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import read_range
@@ -158,9 +159,13 @@ def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None
         assert sum(one.files for one in again) == each.files
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
-def test_other_encodings_are_said(tmp_path: Path, encoding: str) -> None:
-    text = "Die T\u00fcr ist nicht f\u00fcr den und das zu mit der Stra\u00dfe. " * 40
+@pytest.mark.parametrize(
+    ("encoding", "lines_before"),
+    [("latin-1", 0), ("latin-1", 20_000), ("utf-16", 0), ("utf-16-le", 0)],
+)
+def test_other_encodings_are_said(tmp_path: Path, encoding: str, lines_before: int) -> None:
+    text = "Das Haus ist nicht mit den und der.\n" * lines_before
+    text += "Die T\u00fcr ist nicht f\u00fcr den und das zu mit der Stra\u00dfe. " * 40
     (tmp_path / "a.txt").write_bytes(text.encode(encoding))
     seen = only(tmp_path)
     assert (seen.source["encoding"], seen.language) == ("detect", "German")
@@ -593,9 +598,22 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
     known = grow({}, {task.fingerprint: "too few examples"})
     left = [stage.display_name for stage in known.stages if "capitals" in stage.display_name]
     assert (left, known.stages[-1].name) == ([], "ladder")
-    assert getattr(known.stages[-1].config, "gaps", None) == {"capitals": "too few examples"}
+    assert getattr(known.stages[-1].config, "gaps", None) == {
+        "the task capitals": "too few examples"
+    }
     lost = {each.fingerprint for each in stages} - {each.fingerprint for each in known.stages}
     assert lost <= known.optional
+    # So is a rung that cannot be trained, once the others are measured; but the run fails.
+    measured = {each.display_name: each.fingerprint for each in stages if each.name == "measure"}
+    failed = {measured["measure/lsa"]: "too few documents"}
+    assert grow({}, failed).stages == stages
+    artifact = Artifact("measure", "", Folder.at(tmp_path), {})
+    others = dict.fromkeys(set(measured.values()) - failed.keys(), artifact)
+    known = grow(others, failed)
+    assert getattr(known.stages[-1].config, "gaps", None) == {"LSA model": "too few documents"}
+    names = {stage.display_name for stage in known.stages}
+    assert {stage.display_name for stage in stages} - names == {"pretrain/lsa", "measure/lsa"}
+    assert not known.optional & {*measured.values()}
     assert main(["init", "--ladder", text, "--model", "gpt"]) == 2
     assert "leave out --labels and --model" in capsys.readouterr().err
 

@@ -11,12 +11,21 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from rungwise.core.errors import DataError
+from rungwise.core.stages.context import Context
 from rungwise.core.storage import outside
-from rungwise.evaluation.suites import classifiers, senses
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.suites import classifiers, measure, senses
+from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.evaluation.suites.senses import PolysemySuite, SensesSuite, make_pseudo_words
+from rungwise.evaluation.suites.senses import (
+    PolysemySuite,
+    PseudoWordsSuite,
+    SensesSuite,
+    make_pseudo_words,
+)
 from rungwise.evaluation.suites.states import ProbeSuite
 from rungwise.tokenizer.training import wordpiece
+from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import Table, encoder_rung
 
 WORDS = ["[UNK]", "the", "bank", "river", "money", "of", "a", "by"]
@@ -271,3 +280,26 @@ def test_equally_near_occurrences_share_the_credit() -> None:
     )
     credits = [senses.nearest_credit(cosines, names, place) for place in range(4)]
     assert credits == [0, 1 / 3, 0.5, 1]
+
+
+def test_a_suite_that_the_held_out_text_cannot_fill_is_passed_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But files that cannot be read are the user's to mend."""
+    corpus = corpus_of_sentences(folder / "corpus", ["one sentence of few words"] * 3)
+    rung = encoder_rung(WORDPIECE, Planted(), TABLE)
+    rung.corpus, rung.held_out, rung.report = corpus, [], Context().report
+    monkeypatch.setattr(measure, "Rung", lambda *_: rung)
+    inputs = {"pretrain": corpus, "tokens": corpus, "tokenizer": corpus, "corpus": corpus}
+
+    def run(suites: dict[str, Any]) -> MeasureSummary:
+        config = MeasureConfig(suites=suites)
+        return measure.measure(config, inputs, Folder.at(folder / "out"), Context())
+
+    suites = {"made": PseudoWordsSuite(), "own": SensesSuite(path=(str(folder / "bank"),))}
+    summary = run(suites)
+    assert {score.suite for score in summary.scores} == {"own"}
+    assert "expected two words that stand in 20 held-out" in summary.passed_over["made"]
+    (folder / "bank" / "test.gold.txt").unlink()
+    with pytest.raises(DataError, match="expected the files of a word"):
+        run(suites)

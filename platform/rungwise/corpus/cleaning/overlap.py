@@ -138,10 +138,13 @@ def find_texts(texts: Sequence[str], documents: Iterable[Sequence[str]], ngram: 
 
 
 def make_filter(number: int) -> np.ndarray:
-    """Return an empty filter for so many hashes: bits, uint8, ten or more for each. Of others, it
-    takes a tenth for members; above 256 MiB it stays as large, and takes more."""
-    bits = min(max(16, (10 * number).bit_length()), 31)
+    """Return an empty filter for so many hashes (Bloom 1970): bits, uint8, of which each sets two.
+    Of others, it takes a hundredth for members; above 256 MiB it stays as large, and takes more."""
+    bits = min(max(16, (20 * number).bit_length()), 31)
     return np.zeros(1 << (bits - 3), np.uint8)
+
+
+_SHIFTS = np.array([0, 32], np.uint64)  # to the bits of a hash that give its first and second place
 
 
 def _find_bits(members: np.ndarray, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -152,8 +155,9 @@ def _find_bits(members: np.ndarray, hashes: np.ndarray) -> tuple[np.ndarray, np.
 
 def add_hashes(members: np.ndarray, hashes: np.ndarray) -> None:
     """Add hashes to a filter."""
-    byte, bit = _find_bits(members, hashes)
-    np.bitwise_or.at(members, byte, np.uint8(1) << bit)
+    for shift in _SHIFTS:
+        byte, bit = _find_bits(members, hashes >> shift)
+        np.bitwise_or.at(members, byte, np.uint8(1) << bit)
 
 
 def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
@@ -170,8 +174,10 @@ def select_common(parts: Iterable[np.ndarray], held_out: np.ndarray) -> np.ndarr
     documents too, of which `held_out` is a filter."""
     common = [np.empty(0, np.uint64)]
     for passages in parts:
-        byte, bit = _find_bits(held_out, passages)
-        common.append(passages[(held_out[byte] >> bit & 1).view(bool)])
+        for shift in _SHIFTS:  # the second look is at few
+            byte, bit = _find_bits(held_out, passages >> shift)
+            passages = passages[(held_out[byte] >> bit & 1).view(bool)]
+        common.append(passages)
     # Sorted, since np.unique of integers builds a table of hashes, which takes far longer.
     hashes = np.sort(np.concatenate(common))
     return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]

@@ -87,8 +87,10 @@ def detect_encoding(content: bytes) -> str | None:
         return wide
     try:
         codecs.getincrementaldecoder("utf-8")().decode(content)
-    except UnicodeDecodeError:
-        return guess_encoding(content[:HEAD_BYTES].rpartition(b"\n")[0] or content[:HEAD_BYTES])
+    except UnicodeDecodeError as error:
+        begin = content.rfind(b"\n", 0, error.start) + 1 if error.start >= HEAD_BYTES else 0
+        head = content[begin : begin + HEAD_BYTES]
+        return guess_encoding(head.rpartition(b"\n")[0] or head)
     return "utf-8"
 
 

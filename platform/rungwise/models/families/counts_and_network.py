@@ -38,6 +38,8 @@ from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.body import NextTokenModel
 
 _HIDDEN, _ITERATIONS = 16, 100  # units of the gate, and steps of L-BFGS that fit it
+# Documents that the gate is fitted on at the least, and of how many they are the default share.
+_FEWEST_ASIDE, _MOST_ASIDE, _MANY_DOCUMENTS = 8, 0.25, 160
 _UNKNOWN = -100.0  # below the logarithm of any probability
 _DECAY = 1e-4  # of the gate's weights
 _COUNTS, _NETWORK, _GATE = "counts.", "network.", "gate."
@@ -100,12 +102,17 @@ class CountsAndNetworkConfig(Family):
         return f"{self.counts.order}-gram + {network}"
 
     def suggest(self, size: Size) -> dict[str, Any]:
+        """Of few documents, more are set aside, so that the gate surely has some."""
         parts = {_COUNTS: self.counts.suggest(size), _NETWORK: self.network.suggest(size)}
-        return {
+        keys = {
             key.replace(".", f".{part}", 1): value
-            for part, keys in parts.items()
-            for key, value in keys.items()
+            for part, own in parts.items()
+            for key, value in own.items()
         }
+        if size.documents and size.documents < _MANY_DOCUMENTS:
+            share = min(_MOST_ASIDE, _FEWEST_ASIDE / size.documents)
+            keys["pretrain.set_aside"] = round(share, 2)
+        return keys
 
     def mix(
         self,
