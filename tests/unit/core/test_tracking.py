@@ -97,21 +97,6 @@ def test_runs_are_nested_and_hold_what_was_reported(uri: str, tmp_path: Path) ->
     assert not list((tmp_path / "spool").glob("*.jsonl"))
 
 
-def test_a_run_that_is_taken_up_again_is_the_same_run_and_replayed_steps_appear_once(
-    uri: str, tmp_path: Path
-) -> None:
-    for steps in (range(5), range(3, 8)):  # the second attempt goes on from step 3
-        tracker = Tracker(uri, "test", tmp_path / "spool")
-        # A key that is only watched has another value; MLflow never changes a parameter.
-        tracker.open("stage", "child", params={"every": steps[0], f"from_{steps[0]}": 1})
-        for step in steps:
-            tracker.metrics("stage", {"loss": float(step)}, step)
-        assert tracker.finish(60) == 0
-    stored = runs(uri)["stage"]
-    assert points(uri, stored, "loss") == [(step, float(step)) for step in range(8)]
-    assert stored.data.params == {"every": "0", "from_0": "1", "from_3": "1"}
-
-
 def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,18 +153,6 @@ def test_events_of_a_run_at_work_are_its_own_to_send(uri: str, tmp_path: Path) -
     busy.open("run", "parent")
     assert sync(uri, tmp_path) == 0
     busy.finish(0.1)
-
-
-def test_an_event_the_server_refuses_does_not_block_those_behind_it(
-    uri: str, tmp_path: Path
-) -> None:
-    tracker = Tracker(uri, "test", tmp_path / "spool")
-    tracker.open("stage", "child", params={"rate": 1})
-    tracker.open("stage", "child", params={"no\tname": 2})
-    tracker.metrics("unknown", {"loss": 1.0}, 0)
-    tracker.metrics("stage", {"loss": 1.0}, 0)
-    assert tracker.finish(60) == 0
-    assert points(uri, runs(uri)["stage"], "loss") == [(0, 1.0)]
 
 
 Failure = Literal["before its effect", "after its effect", "answered by another server"]
@@ -581,11 +554,6 @@ def test_the_store_is_below_the_root_whatever_its_name(name: str, tmp_path: Path
     [run] = runs(uri).values()
     [page] = (root / "mlartifacts").rglob("page.html")
     assert page.is_relative_to(root / "mlartifacts" / run.info.run_id)
-
-
-def test_the_store_is_the_server_if_one_is_set_else_below_the_root(tmp_path: Path) -> None:
-    assert default_uri(Folder.at(tmp_path), "http://x") == "http://x"
-    assert default_uri(Folder.at(tmp_path), None) == f"sqlite:///{tmp_path}/mlflow.db"
 
 
 def test_a_server_is_known_without_its_password_and_a_file_by_its_whole_path() -> None:

@@ -387,19 +387,6 @@ def test_of_a_cut_off_file_the_whole_documents_are_kept(
         assert len(whole) == sound.count("\n" if documents == "line" else "\n\n")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_a_file_of_which_nothing_is_kept_is_lost_whole(tmp_path: Path, encoding: str) -> None:
-    lines = "\n".join(LINES)
-    if encoding == "utf-16":
-        odd = lines.encode("utf-16") + b"\x00\xd8" + lines.encode("utf-16-le")
-        path = written(tmp_path / "a.txt", odd)
-    else:
-        path = written(tmp_path / "a.txt.gz", gzip.compress(lines.encode())[:-100])
-    documents = "line" if encoding == "utf-16" else "file"
-    (lost,) = read(path, documents=documents, encoding=encoding)
-    assert damage_of(lost).bytes == path.stat().st_size
-
-
 def test_all_that_follows_an_odd_character_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -644,15 +631,6 @@ def test_bad_tables(tmp_path: Path, kind: str) -> None:
     assert sum(draft.damage is None for draft in drafts) >= 400
     records_written(path, kind, [{"text": 1}, {"text": 2}])
     assert "row 0: the field 'text' must be text, found int" in first_damage(path, kind=kind)
-
-
-def test_a_row_that_is_not_utf8_is_skipped_alone(tmp_path: Path) -> None:
-    texts = pa.array([b"one", b"tw\xff", b"three"], pa.binary())
-    table = pa.table({"text": pa.Array.from_buffers(pa.string(), 3, texts.buffers())})
-    pq.write_table(table, tmp_path / "a.parquet")
-    drafts = read(tmp_path / "a.parquet", kind="parquet")
-    assert paragraphs_of(drafts) == [["one"], [], ["three"]]
-    assert damage_of(drafts[1]).place == "row 1"
 
 
 def warc(*records: tuple[str, bytes]) -> bytes:

@@ -3,7 +3,6 @@
 Items are made by hand, and what reads answers is a stand-in (toy_tasks.py): this is about training.
 """
 
-import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -22,7 +21,6 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune import (
     OnEpoch,
     PretrainedBody,
-    TaskData,
     build_frame,
     check,
     describe,
@@ -85,10 +83,6 @@ def nothing(*_: Any) -> None:
     """An `on_epoch` that is not interested."""
 
 
-def weights_after(data: TaskData, seed: int = 0, **keys: Any) -> dict[str, torch.Tensor]:
-    return finetune(config_of(**keys), data, seed, nothing).state_dict()
-
-
 # Learning.
 
 
@@ -120,14 +114,6 @@ def test_a_task_that_can_be_learned_is_learned_and_scored_on_each_split(
     )
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
-    data = toy_data("classification")
-    keys: dict[str, Any] = {"top": {"kind": "bilstm", "hidden_size": 4}, "pooling": "mean"}
-    one, again, other = (weights_after(data, seed, **keys) for seed in (1, 1, 2))
-    assert all(torch.equal(one[name], again[name]) for name in one)
-    assert not torch.equal(one["head.linear.weight"], other["head.linear.weight"])
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_pretrained_starts_from_the_pretrained_weights_and_random_does_not(objective: str) -> None:
     data = toy_data("classification", objective)
@@ -143,35 +129,6 @@ def test_pretrained_starts_from_the_pretrained_weights_and_random_does_not(objec
             assert (trained is not None and torch.equal(drawn, trained)) == (
                 same and trained is not None
             )
-
-
-@pytest.mark.parametrize(
-    ("keys", "has"),
-    [
-        ({}, True),
-        ({"adaptation": {"kind": "frozen"}}, True),
-        ({"adaptation": {"kind": "features"}}, False),
-        ({"top": {"kind": "bilstm"}}, False),
-        ({"pooling": "mean"}, False),
-    ],
-)
-def test_a_pooler_stands_on_the_last_cls_and_nowhere_else(keys: dict[str, Any], has: bool) -> None:
-    model = build(config_of(**keys), toy_data("classification"))
-    assert ("head.pool.dense.weight" in model.state_dict()) == has
-
-
-def test_of_some_layers_the_rest_and_the_pooler_keep_their_random_start() -> None:
-    data = toy_data("classification")
-    torch.manual_seed(5)
-    start = build(config_of(initialisation="random"), data).state_dict()
-    torch.manual_seed(5)
-    some = build(config_of(loaded_layers=1), data).state_dict()
-    for name, tensor in some.items():
-        pretrained = data.weights.get(name.removeprefix("encoder."))
-        if name.startswith(("head.", "encoder.bert.transformer.blocks.1.")) or pretrained is None:
-            assert torch.equal(tensor, start[name]), name
-        else:
-            assert torch.equal(tensor, pretrained), name
 
 
 def test_a_loss_that_is_not_finite_names_the_learning_rate() -> None:
@@ -214,19 +171,6 @@ def test_a_fixed_encoder_keeps_every_byte_and_the_rest_learns(objective: str, us
     end = finetune(config, data, 3, nothing).state_dict()
     moved = {name for name in end if not torch.equal(start[name], end[name])}
     assert moved == {name for name in end if not name.startswith("encoder.")}
-
-
-def test_the_learned_mix_can_be_read() -> None:
-    data = toy_data("tagging", "bidirectional")
-    config = config_of(adaptation={"kind": "features"}, learning_rate=0.1, weight_decay=0, epochs=4)
-    mix = finetune(config, data, 0, nothing).mix
-    assert mix is not None
-    assert len(mix.shares()) == 3, "the embeddings and two layers"
-    assert sum(mix.shares()) == pytest.approx(1)
-    assert mix.shares()[0] != pytest.approx(1 / 3, abs=1e-3)
-    one = finetune(config_of(adaptation={"kind": "features", "layers": [1]}), data, 0, nothing)
-    assert one.mix is not None
-    assert one.mix.shares() == (1.0,), "a probe of one layer"
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -373,36 +317,6 @@ def test_the_loss_of_a_split_is_the_mean_over_items_or_words(kind: Kind) -> None
             case _:
                 losses.append(functional.cross_entropy(logits_T, torch.tensor(item.target)).item())
     assert evaluate(model, data, "test").loss == pytest.approx(np.mean(losses), rel=1e-5)
-
-
-def test_what_has_no_target_is_answered_too() -> None:
-    data = toy_data("classification")
-    model = build(config_of(), data)
-    items = [dataclasses.replace(item, target=None) for item in data.splits["test"].items]
-    known = outputs(model, data.splits["test"].items)
-    for one, other in zip(outputs(model, items), known, strict=True):
-        assert np.array_equal(one, other)
-
-
-def test_a_batch_has_lengths_only_where_they_differ() -> None:
-    short, long = Row((1, 2), (0, 1), 1), Row((3, 4, 5), (0, 0, 1), 2)
-    batch = collate([Item((short,), 0, 1), Item((long, short), 1, 0)], KINDS["choice"])
-    assert batch.ids.tolist() == [[1, 2, 0], [3, 4, 5], [1, 2, 0]]
-    assert batch.segments.tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
-    assert batch.rows.lengths is not None
-    assert batch.rows.lengths.tolist() == [2, 3, 2]
-    assert batch.rows.item.tolist() == [0, 1, 1]
-    assert batch.targets is not None
-    assert batch.targets.tolist() == [1, 0]
-    assert collate([Item((long,), 0, 1)], KINDS["classification"]).rows.lengths is None
-    words = collate(
-        [Item((long,), 0, (4, 5), (1, 2)), Item((short,), 1, (6,), (0,))], KINDS["tagging"]
-    )
-    assert words.targets is not None
-    assert words.targets.tolist() == [4, 5, 6]
-    assert words.rows.word_row is not None
-    assert words.rows.word_place is not None
-    assert (words.rows.word_row.tolist(), words.rows.word_place.tolist()) == ([0, 0, 1], [1, 2, 0])
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -498,17 +498,6 @@ def test_a_server_that_comes_back_is_followed_on(
         follow(client, "small-2")
 
 
-def test_rays_own_commands_are_printed_with_the_tokens_file_and_not_the_token(
-    cluster: JobServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert _submit("--no-wait") == 0
-    printed = " ".join(capfd.readouterr().out.split())
-    variables = f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={tmp_path / 'token'}"
-    assert f"{variables} ray job logs --address {cluster.address} --follow small-" in printed
-    assert f"{variables} ray job stop --address {cluster.address} small-" in printed
-    assert TOKEN not in printed
-
-
 def test_a_rayjob_has_the_cluster_of_its_overlay(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

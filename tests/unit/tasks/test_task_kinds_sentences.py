@@ -174,21 +174,6 @@ def test_an_option_is_cut_only_if_it_does_not_fit_alone(
     assert rows(item) == [row]
 
 
-def test_examples_with_different_numbers_of_options_stay_apart(tokenizer: Tokenizer) -> None:
-    examples = [
-        ChoiceExample("a", "one", None, ("two", "three")),
-        ChoiceExample("b", "four", None, ("five", "six", "seven")),
-    ]
-    items = task_kind(OPTIONS).encode(examples, tokenizer, FRAME)
-    assert rows(items[1])[0] == (101, 4, 102, 5, 103)
-    predictions = task_kind(OPTIONS).decode(
-        Outputs([np.array([0.0, 1.0]), np.array([2.0, 0.0, 0.0])], items, examples), {}
-    )
-    assert [prediction["option"] for prediction in predictions] == [1, 0]
-    assert [len(prediction["probabilities"]) for prediction in predictions] == [2, 3]
-    assert sum(predictions[1]["probabilities"]) == pytest.approx(1)
-
-
 @settings(max_examples=50)
 @given(
     st.lists(st.integers(0, 9), max_size=9), st.integers(4, 30), st.sampled_from(get_args(Pairs))
@@ -216,13 +201,6 @@ INFO = TaskInfo("tagging", ("O", "B-X", "I-X"), False, "f1")
 def cased_tokenizer() -> Tokenizer:
     """The id of a piece is its place in PIECES."""
     return wordpiece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True)
-
-
-def test_the_first_piece_stands_for_its_word(cased_tokenizer: Tokenizer) -> None:
-    sentence = Tagged("a", ("Playings", "a", "中文"), ("B-X", "O", "I-X"))
-    [item] = task_kind(INFO).encode([sentence], cased_tokenizer, FRAME)
-    assert item.rows[0].ids == (101, 1, 2, 3, 4, 7, 8, 103)
-    assert (item.places, item.target, item.first) == ((1, 4, 5), (1, 0, 2), 0)
 
 
 def test_the_last_piece_stands_for_its_word_where_nothing_later_is_seen(
@@ -260,15 +238,6 @@ def test_long_sentences_are_cut_between_words_and_too_long_words_inside(
         (6, (1,)),
     ]
     assert [item.target for item in items] == [(0, 0, 1), (2, 0), (1,), (0,)]
-
-
-def test_a_sentence_without_words_has_an_item_and_no_tags(cased_tokenizer: Tokenizer) -> None:
-    examples = [Tagged("a", ()), Tagged("b", ("a",))]
-    items = task_kind(INFO).encode(examples, cased_tokenizer, FRAME)
-    predictions = task_kind(INFO).decode(
-        Outputs([np.zeros((0, 3)), np.array([[0, 1, 0]])], items, examples), {}
-    )
-    assert predictions == [{"tags": []}, {"tags": ["B-X"]}]
 
 
 @settings(max_examples=60)

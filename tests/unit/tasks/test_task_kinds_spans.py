@@ -116,18 +116,6 @@ def test_tokens_stand_in_order_and_hold_what_can_be_seen(
     assert all(before[1] <= after[0] for before, after in pairwise(places))
 
 
-def test_an_accent_in_two_code_points_is_part_of_its_letter(
-    tokenizers: dict[str, Tokenizer],
-) -> None:
-    context = "a cafe\u0301\u0327 b"
-    [text] = locate(tokenizers["wordpiece"], [context])
-    last = text.covering(2, 8)
-    assert last is not None
-    assert (text.starts[last[0]], text.ends[last[1]]) == (2, 8)
-    [text] = locate(tokenizers["wordpiece"], ["\ufeffabc"])
-    assert text.starts[0] == 1  # but who marks an answer sees no byte order mark
-
-
 def test_windows_step_by_the_stride_and_end_with_the_text() -> None:
     # As run_squad.py does at its own sizes: 300 of 700 tokens, 128 further each.
     assert windows(700, 300, 128) == [(0, 300), (128, 428), (256, 556), (384, 684), (512, 700)]

@@ -19,15 +19,11 @@ from rungwise.tasks.config import TaskConfig, input_digests
 from rungwise.tasks.data.files import draw_examples, find_overlap, split_examples
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
-    ChoiceExample,
-    Example,
     ExampleCounts,
     Question,
-    Tagged,
     TaskInfo,
     TaskSummary,
     Text,
-    join_parts,
     read_examples,
 )
 from rungwise.tasks.kinds.kind import TaskKind
@@ -373,29 +369,8 @@ def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
         assert {id(e) for e in budgets[smaller]} <= {id(e) for e in budgets[larger]}
 
 
-@pytest.mark.parametrize("balanced", [True, False])
-def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(balanced: bool) -> None:
-    examples: list[Example] = [*texts(50)]
-    budget = draw_examples(examples, 20, 1, balanced=balanced)
-    assert len(budget) == 20
-    assert [examples.index(e) for e in budget] == sorted(examples.index(e) for e in budget)
-    assert draw_examples(examples, 99, 1, balanced=balanced) == examples
-
-
 def test_overlap_counts_inputs_and_not_labels() -> None:
     train = [Text("a", "one", "two", "x"), Text("b", "three", None, "x")]
     other = [Text("c", "one", "two", "y"), Text("d", "one", None, "x"), Text("e", "two", "one")]
     assert find_overlap(train, other).sum() == 1
     assert find_overlap(train, [Text("f", "three", None, "y")] * 3).all()
-
-
-def test_no_two_inputs_have_the_same_whole_text() -> None:
-    examples = [
-        Text("a", "one two", None),
-        Text("a", "one", "two"),
-        Tagged("a", ("one two",)),
-        Tagged("a", ("one", "two", "x")),
-        ChoiceExample("a", "one", None, ("two", "x")),
-        ChoiceExample("a", "one", "two", ("x", "y")),
-    ]
-    assert len({(type(e), join_parts(e)) for e in examples}) == len(examples)

@@ -36,7 +36,6 @@ from tests.training_runs import (
     config,
     make_instances,
     run,
-    weights,
 )
 
 ALONE = Worker(Group(0, 1, torch.device("cpu")), ComputeConfig(micro_batch_size=4))
@@ -216,19 +215,6 @@ def test_parts_that_the_objective_does_not_train_are_carried_along(
     pairs = pretrained(root, config(**STANDING), instances, "dddd", again)
     assert carried_tensors(pairs) == ()
     assert_same(of(pairs), of(again))
-
-
-def test_parts_that_the_old_model_lacks_are_drawn(
-    root: Path, instances: Artifact, tmp_path: Path
-) -> None:
-    words = pretrained(root, config(**MLM), instances, "eeee")
-    settings = config(**STANDING, **{"pretrain.seed": 5})
-    assert set(compare_tensors(build_model(settings, VOCAB, meta=True), words).fresh) == HEADS
-    run(settings, instances, tmp_path, initial=words)
-    trained, drawn = weights(tmp_path), build_model(settings, VOCAB).state_dict()
-    assert torch.equal(trained["bert.pooler.weight"], drawn["bert.pooler.weight"])
-    assert torch.equal(trained["nsp.weight"], drawn["nsp.weight"])
-    assert_same({name: trained[name] for name in of(words)}, of(words))
 
 
 def test_a_file_that_lacks_a_weight_is_refused(

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models import ngram_model
@@ -17,7 +16,6 @@ from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.ngram_logits import NextTokenCounts
 from rungwise.training.ray import gradient
 from rungwise.training.ray.gradient import check_fit
-from rungwise.training.state import RunState
 from tests.conftest import SPECIAL_IDS
 from tests.training_runs import (
     VOCAB,
@@ -97,16 +95,6 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert run(config(), instances, tmp_path / "b", report=notes) == undisturbed
     [note] = notes.notes
     assert note == f"{part.parent} is damaged: goes on from step 10"
-
-
-def test_a_checkpoint_of_another_configuration_is_refused(
-    instances: Artifact, tmp_path: Path
-) -> None:
-    with pytest.raises(Killed):
-        run(config(), instances, tmp_path, report=KilledAt(12))
-    checkpoints = checkpoints_in(tmp_path / "checkpoints", identity="another")
-    with pytest.raises(DataError, match="another configuration: expected another, found identity"):
-        checkpoints.resume(RunState(torch.nn.Linear(1, 1), ()))
 
 
 def test_a_start_far_from_its_known_loss_is_named(instances: Artifact, tmp_path: Path) -> None:

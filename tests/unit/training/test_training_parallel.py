@@ -151,31 +151,6 @@ def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_goes_on_with_other_workers_and_another_way_of_sharing_them(
-    instances: Artifact, tmp_path: Path, optimizer: str, free_ports: list[int]
-) -> None:
-    settings = config(**{"pretrain.optimizer.kind": optimizer})
-    undisturbed = run(settings, instances, tmp_path / "straight")
-    # Of four workers one is lost; then another, and the machine of the rest.
-    ways = [(4, WAYS["fsdp on 3"][1]), WAYS["fsdp on 3"], WAYS["ddp on 2"]]
-    for (world, compute), port, step in zip(ways, free_ports, (9, 13, 17), strict=True):
-        together(
-            world,
-            settings,
-            instances,
-            tmp_path / "moved",
-            port,
-            killed_at=step,
-            checkpoint_every_steps=2,
-            **compute,
-        )
-    resumed = run(settings, instances, tmp_path / "moved")
-    assert [attempt["workers"] for attempt in resumed.attempts] == [4, 3, 2, 1]
-    assert_same_rows_and_losses(undisturbed, resumed, relative=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "model", "narrow", "relative"),
     [
