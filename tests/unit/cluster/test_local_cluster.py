@@ -154,14 +154,3 @@ def test_a_cluster_that_ended_by_itself_is_noted_and_forgotten(
     assert "the last cluster had ended by itself" in capsys.readouterr().out
     assert local.find_cluster() is None
     assert not Path(cluster.scratch).exists()
-
-
-def test_prometheus_reads_the_token_from_its_file_and_stays_on_loopback(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("secret")
-    uri = "http://127.0.0.1:9090"
-    command = local.prometheus_command(cluster.job_address, token, uri)
-    assert "--web.listen-address=127.0.0.1:9090" in command
-    assert "secret" not in (local.cluster_folder() / "prometheus/prometheus.yml").read_text()

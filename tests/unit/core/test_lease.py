@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import Lease, describe_live_driver, register_driver
 from rungwise.core.storage.folder import Folder
@@ -213,14 +212,3 @@ def test_files_that_only_look_like_leases_are_left_alone(tmp_path: Path, name: s
         assert lease.take()
         lease.release()
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_a_lease_is_no_part_of_an_artifact(folder: Folder) -> None:
-    lease = Lease(folder, "f")
-    assert lease.take()
-    made = folder / "label-f"
-    made.write_bytes("data", b"1")
-    done = artifacts.finish(made, {"stage": "stage", "fingerprint": "f"}, {})
-    assert list(done.record["files"]) == ["data"]
-    assert folder.subfolders() == ["label-f"]
-    lease.release()

@@ -59,13 +59,6 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_set_is_put_in_place_and_leaves_nothing_else(server: FileServer, tmp_path: Path) -> None:
-    fetch_set(one_file(), tmp_path, server.url, lambda line: None)
-    assert files_below(tmp_path) == [NAME]
-    assert (tmp_path / NAME).read_bytes() == CONTENT
-    assert not (tmp_path / ".downloads").exists()
-
-
 def test_a_set_is_got_by_its_name_below_the_working_folder(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

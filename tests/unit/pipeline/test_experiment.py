@@ -67,19 +67,6 @@ def titles(stages: dict[str, Stage], name: str) -> Sequence[str]:
     return [title for title, stage in stages.items() if stage.name == name]
 
 
-def test_a_variant_of_another_family_has_the_objective_of_that_family(
-    plain: dict[str, Any],
-) -> None:
-    left_to_right = {"model": {"kind": "gpt", "num_layers": 1}, "instances": CAUSAL}
-    stages = built(plain, variants={"bert": {}, "gpt": left_to_right}, tasks={})
-    objectives = [
-        stage.config.pretrain.objective  # pyright: ignore[reportAttributeAccessIssue]
-        for stage in stages.values()
-        if stage.name == "pretrain"
-    ]
-    assert objectives == ["mlm_nsp", "causal"]
-
-
 def test_what_a_variant_of_another_kind_does_not_give_follows_that_kind(
     plain: dict[str, Any],
 ) -> None:

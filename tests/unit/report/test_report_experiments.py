@@ -192,18 +192,6 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
     assert summary.headline.startswith("BERT (base) is above BERT (gpt) on 1")
 
 
-def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifact]) -> None:
-    scores = {"a": [0.6, 0.7]}
-    made = Experiment(before)
-    made.variants(["a"])
-    made.task("one", MadeTask("choice", {500: scores, None: scores, 20: scores}))
-    made.task("two", MadeTask("choice", {None: scores}))
-    one, two = _compared(made.made).tasks
-    assert [each.budget for each in one.by_budget] == [20, 500, None]
-    assert [each.budget for each in two.by_budget] == [None]
-    assert results.write_budgets(_compared(made.made))
-
-
 def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     made = Experiment(before)
     made.variants(["a"])
@@ -216,16 +204,6 @@ def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     one, two = _compared({**stages, "evaluate/two": changed}).tasks
     assert two.task is one.task
     assert two.evaluation.task == "two"
-
-
-def test_selection_is_set_against_new_seeds_on_the_same_split(before: dict[str, Artifact]) -> None:
-    task = _compared(quickstart(before)).tasks[0]
-    for row, name in zip(results.selections(task), ("pretrained", "random"), strict=True):
-        scores = task.evaluation.scores(name, "validation")
-        validation = sum(scores) / len(scores)
-        assert row["variant"] == name
-        assert row["validation"] == pytest.approx(validation)
-        assert row["lost"] == pytest.approx(validation - row["score"])
 
 
 def test_where_the_first_variant_errs_is_what_the_predictions_say(

@@ -8,14 +8,12 @@ import pytest
 from pydantic import create_model
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary, ComparisonResult
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Panel, plot_estimate
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.pipeline.job import description
 from rungwise.report import ladder, style
 from rungwise.report.forecast import LadderQuestion
 from rungwise.report.formats import series
@@ -141,18 +139,6 @@ def _claim_summary(page: str, claim: str) -> str:
     """What stands in the page on a claim before it is opened."""
     before, _, _ = page.partition(f"<p>{claim}: ")
     return before.rpartition("<summary>")[2]
-
-
-def test_the_overview_of_the_run_shows_the_wide_picture(
-    written: tuple[Page, ReportSummary, Path],
-) -> None:
-    _, summary, path = written
-    names = sorted(file.name for file in path.iterdir())
-    record = {"summary": summary.model_dump(mode="json"), "files": dict.fromkeys(names)}
-    artifact = Artifact("ladder", "0" * 12, Folder.at(path), record)
-    text = description({"ladder": artifact}, "root")
-    assert text.startswith(summary.headline)
-    assert "![ladder](" in text
 
 
 @pytest.mark.parametrize(("metric", "choice"), [("f1", "b"), ("bits_per_byte", "a")])
