@@ -135,9 +135,7 @@ def test_the_pods_are_valid_by_the_schema_of_kubernetes(overlay: Path) -> None:
     [("cpu", "quickstart"), ("gpu-efa", "gpt2"), ("gpu-efa", "bert-large-batch")],
     indirect=["overlay"],
 )
-def test_what_dry_run_says_that_a_worker_needs_fits_into_the_last_group(
-    overlay: Path, name: str
-) -> None:
+def test_what_dry_run_says_of_a_worker_fits_into_the_last_group(overlay: Path, name: str) -> None:
     group = render_cluster(overlay)["spec"]["workerGroupSpecs"][-1]
     requests = group["template"]["spec"]["containers"][0]["resources"]["requests"]
     memory = int(requests["memory"].removesuffix("Gi")) * 2**30
@@ -168,9 +166,7 @@ def test_a_durable_head_claims_a_volume_of_the_class_that_it_brings() -> None:
 
 
 @every_overlay
-def test_the_cluster_has_the_ray_of_the_project_one_image_one_root_and_one_pair_of_probes(
-    overlay: Path,
-) -> None:
+def test_the_cluster_has_our_ray_one_image_one_root_and_two_probes(overlay: Path) -> None:
     cluster = render_cluster(overlay)
     version = cluster["spec"]["rayVersion"]
     assert f"ray=={version}\n" in (REPOSITORY / "constraints.txt").read_text()
@@ -295,9 +291,7 @@ def test_prometheus_takes_its_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secret", [None, "arn:aws:secretsmanager:eu-west-1:1:secret:rds"])
-def test_mlflow_gets_the_password_of_the_database_by_a_variable(
-    secret: str | None, tmp_path: Path
-) -> None:
+def test_mlflow_gets_the_password_by_a_variable(secret: str | None, tmp_path: Path) -> None:
     """The pod's own program and arguments, with a server that prints what it was given."""
     container = find_container("mlflow")
     (tmp_path / "mlflow").write_text('#!/bin/sh\necho "$@"\necho "$MLFLOW_BACKEND_STORE_URI"\n')

@@ -154,9 +154,7 @@ def sst(folder: Path, name: str) -> list[str]:
         return [row[0] for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)]
 
 
-def test_the_text_of_sst2_lowers_the_loss_on_its_dev_sentences(
-    tmp_path: Path, real_data: Path
-) -> None:
+def test_the_text_of_sst2_lowers_the_loss_on_its_dev_set(tmp_path: Path, real_data: Path) -> None:
     """A small general model of the Brown corpus, and then the training sentences of the task."""
     root = Folder.at(tmp_path / "root")
     brown = real_data / "corpora/en/brown/brown.txt.gz"

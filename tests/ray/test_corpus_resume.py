@@ -120,9 +120,7 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
 
 
 @pytest.mark.slow
-def test_killed_while_it_writes_it_writes_no_finished_range_again(
-    lines: bytes, expected: dict[str, str], tmp_path: Path
-) -> None:
+def test_no_range_is_written_twice(lines: bytes, expected: dict[str, str], tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(lines)
     written = kill_at(start_job(tmp_path, output, source, cpus=3), output, "?????.train")

@@ -121,9 +121,7 @@ def test_same_bytes_however_it_is_spread(
     assert digests(tmp_path / "spread") == digests(tmp_path / "expected")
 
 
-def test_errors_are_one_line_and_the_users(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_line_for_users(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"caf\xe9")
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"some words")[:-9])

@@ -95,9 +95,7 @@ def gloo_at(worker: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_what_only_the_user_can_mend_is_not_tried_again(
-    instances: Artifact, tmp_path: Path
-) -> None:
+def test_what_a_user_must_mend_is_not_tried_again(instances: Artifact, tmp_path: Path) -> None:
     """Two workers, four attempts allowed: one learns that the loss is not finite, all end."""
     changes = {"pretrain.optimizer.learning_rate": 1e30, "pretrain.max_skipped_steps": 0}
     with job(tmp_path / "broken", config(**changes), instances) as started:
@@ -193,9 +191,7 @@ def asked_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[str], int]]:
     return asked
 
 
-def test_the_proof_begins_with_the_initial_weights_of_the_recipe(
-    instances: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_proof_begins_as_the_run(instances: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asked_of(monkeypatch)
     monkeypatch.setattr(resume_proof, "check_fit", lambda *_: None)
     inputs = {"corpus": instances, "instances": instances, "initial": instances}
@@ -204,9 +200,7 @@ def test_the_proof_begins_with_the_initial_weights_of_the_recipe(
     assert asked == [({"instances", "initial"}, 1)]
 
 
-def test_a_batch_with_too_few_rows_for_both_numbers_of_workers_is_refused(
-    instances: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_rows_are_refused(instances: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve rows can be cut for 6 logical workers, for 3 and 2, but not for 20, for 5 and 4."""
     asked_of(monkeypatch)
     fitted: list[tuple[int, int | None]] = []

@@ -197,9 +197,7 @@ def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs
 
 
 @pytest.mark.slow
-def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_replicas_average_their_shares_and_threads_learn_too(folder: Path, tmp_path: Path) -> None:
     pretrain = find_built(str(folder / "word2vec.yaml"), "artifacts")
     models = [
         again(pretrain, tmp_path / str(number), replicas=3, rounds_per_epoch=2)

@@ -57,9 +57,7 @@ def swept(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     return sweep(folder, brittle(folder / "starts"), {"epochs": 4}, **block)
 
 
-def test_more_trials_than_cpus_end_and_the_best_setting_wins(
-    swept: tuple[SweepSummary, Path],
-) -> None:
+def test_more_trials_than_cpus_end_and_the_best_wins(swept: tuple[SweepSummary, Path]) -> None:
     summary, folder = swept
     assert len(summary.trials) == 6
     assert summary.best.values["finetune.learning_rate"] == BEST_RATE
@@ -79,9 +77,7 @@ def test_trials_that_fail_end_no_sweep_and_say_why(swept: tuple[SweepSummary, Pa
         assert row.score is None
 
 
-def test_the_record_counts_what_was_run_and_what_was_saved(
-    swept: tuple[SweepSummary, Path],
-) -> None:
+def test_the_record_counts_what_was_run_and_saved(swept: tuple[SweepSummary, Path]) -> None:
     summary, folder = swept
     rows = summary.trials
     assert summary.epochs_run == sum(len(row.history) for row in rows)
@@ -104,9 +100,7 @@ def test_the_record_counts_what_was_run_and_what_was_saved(
     assert left == {"trials", "trials.csv", "sweep.json"}
 
 
-def test_every_trial_is_one_nested_run_with_its_parameters(
-    swept: tuple[SweepSummary, Path],
-) -> None:
+def test_every_trial_is_a_nested_run_with_parameters(swept: tuple[SweepSummary, Path]) -> None:
     summary, folder = swept
     events = marks(folder.parent / "events")
     nested = [event for event in events if event["kind"] == "nested"]
@@ -135,9 +129,7 @@ def test_a_trainable_that_ignores_a_key_is_caught(ray_session: None, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_trainable_that_ends_before_its_epochs_is_caught(
-    ray_session: None, tmp_path: Path
-) -> None:
+def test_a_trainable_that_ends_too_early_is_caught(ray_session: None, tmp_path: Path) -> None:
     space = {"finetune.epochs": {"kind": "choice", "values": [4, 5]}}
     message = r"finetune.epochs was drawn as [45], but 3 was in force"
     with pytest.raises(UserError, match=message):
@@ -152,9 +144,7 @@ def test_a_sweep_whose_trials_all_fail_says_why(ray_session: None, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_batch_larger_than_the_training_split_is_caught(
-    ray_session: None, tmp_path: Path
-) -> None:
+def test_a_batch_larger_than_the_split_is_caught(ray_session: None, tmp_path: Path) -> None:
     space = {"finetune.batch_size": {"kind": "choice", "values": [32, 64]}}
     message = r"finetune.batch_size was drawn as \d\d, but 24 was in force"
     with pytest.raises(UserError, match=message):

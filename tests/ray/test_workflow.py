@@ -282,9 +282,7 @@ def test_python_code_takes_what_was_built(finished: Path) -> None:
     assert answer["label"] in predictor.info.labels
 
 
-def test_models_are_found_by_what_they_read(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_are_found_by_sources(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = {name: record["fingerprint"] for name, record in records(finished / "root").items()}
     source = f"{finished}/text/library1-*.txt"
     held_out = next((finished / "root" / "corpus").glob("*/validation-*.parquet"))
@@ -605,9 +603,7 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(tmp_
 
 
 @pytest.mark.slow
-def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
-    finished: Path, tmp_path: Path, unused_port: int
-) -> None:
+def test_a_server_that_is_gone_stops_none(finished: Path, tmp_path: Path, unused_port: int) -> None:
     recipe = small_recipe(tmp_path / "root", finished / "text")
     recipe["tracking"] = {"uri": f"http://127.0.0.1:{unused_port}"}
     config = write_recipe(tmp_path / "recipe.yaml", recipe)

@@ -419,9 +419,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
         ("gpt", {"n_embd": "removed"}, "the key n_embd is missing"),
     ],
 )
-def test_a_config_that_ours_cannot_follow_is_named_with_file_and_key(
-    folder, changes, message, request
-):
+def test_a_config_that_ours_cannot_follow_is_named_by_its_key(folder, changes, message, request):
     folder = request.getfixturevalue(f"{folder}_folder")
     edited(folder, **changes)
     with pytest.raises(DataError if "num_heads" not in message else ConfigError) as caught:

@@ -237,9 +237,7 @@ def test_pairs_of_synthetic_documents_are_distributed_as_the_slow_ones(feature: 
 
 
 @pytest.mark.parametrize("feature", [joint, cuts, origins])
-def test_pairs_of_real_english_are_distributed_as_the_slow_ones(
-    real_data: Path, feature: Feature
-) -> None:
+def test_pairs_of_english_are_distributed_as_slow_ones(real_data: Path, feature: Feature) -> None:
     fixture = english(real_data)
     ours, theirs = _features(fixture, "ours", feature), _features(fixture, "slow", feature)
     assert same_counts(ours, theirs) > LEVEL

@@ -76,9 +76,7 @@ def test_minimal_pairs_are_judged_alike(
 
 
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
-def test_mteb_finds_the_correlations_of_our_sentence_vectors(
-    kind: str, real_data: Path, tmp_path: Path
-) -> None:
+def test_mteb_finds_the_same_correlations(kind: str, real_data: Path, tmp_path: Path) -> None:
     needs("mteb")
     file = real_data / "tasks" / "en" / "STS-B" / "stsb-en-test.csv"
     rung, folder = exported(kind, split_lines(file.read_text("utf-8")), tmp_path, SIMCSE)

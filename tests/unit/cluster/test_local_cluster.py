@@ -63,9 +63,7 @@ def cluster(tmp_path: Path) -> LocalCluster:
     ("nodes", "cores", "expected"),
     [(2, 2, [1, 1]), (2, 5, [3, 2]), (3, 2, [1, 1, 1]), (1, 16, [16]), (4, 8, [2, 2, 2, 2])],
 )
-def test_nodes_share_the_cores_and_none_has_less_than_one(
-    nodes: int, cores: int, expected: list[int]
-) -> None:
+def test_nodes_share_the_cores(nodes: int, cores: int, expected: list[int]) -> None:
     assert local.divide_cores(nodes, cores) == expected
 
 
@@ -96,9 +94,7 @@ def test_a_wish_that_cannot_be_is_refused_in_one_line(
     assert local.find_cluster() is None
 
 
-def test_only_the_owner_can_read_the_token_and_each_start_has_its_own(
-    cluster: LocalCluster,
-) -> None:
+def test_only_the_owner_can_read_the_token_and_each_start_has_one(cluster: LocalCluster) -> None:
     path = Path(cluster.token_path)
     local.write_token(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -92,9 +92,7 @@ def test_a_mistake_is_one_line_and_status_2(
     assert not (recipe.parent / "root").exists() or not list((recipe.parent / "root").glob("*/*"))
 
 
-def test_a_recipe_that_is_not_there_lists_those_that_are(
-    recipe: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_recipe_lists_the_others(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     rows = capfd.readouterr().out.splitlines()
     assert len(rows) >= 48
@@ -195,9 +193,7 @@ def test_arguments_that_do_not_parse_are_one_line(
     assert message in capsys.readouterr().err
 
 
-def test_gc_leaves_folders_that_only_look_like_artifacts(
-    recipe: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_gc_leaves_folders_of_other_kinds(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root, name = recipe.parent / "root", load_recipe(recipe).name
     mine, abandoned = root / "notes" / f"{name}-old", root / "corpus" / f"{name}-0123456789ab"
     for folder in (mine, abandoned):
@@ -287,9 +283,7 @@ def test_what_mlflow_refuses_is_one_line(
         assert "name=a" in capfd.readouterr().err
 
 
-def test_a_relative_root_of_a_job_outlives_its_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_root_of_a_job_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     job = tmp_path / "working_dir_files" / "_ray_pkg_1"
     job.mkdir(parents=True)

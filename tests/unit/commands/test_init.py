@@ -272,9 +272,7 @@ def test_files_about_the_others_and_held_out_parts_are_said_and_left_out(
 
 
 @pytest.mark.parametrize("form", ["books.gz", "lines.gz", "records", "many", "words"])
-def test_counts_are_those_of_the_run(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_are_of_the_run(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a part of the text, within a twentieth."""
     monkeypatch.setattr("rungwise.corpus.description._SAMPLE_BYTES", 300_000)
     match form:
@@ -538,9 +536,7 @@ def test_flow_style_is_read_back_as_it_was(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["notes [old]", "what?", "a*b"])
-def test_wildcards_in_names_of_folders_are_letters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_wildcards_in_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The recipe reads the same files that were looked at, and none of folders that a glob of
     that name would match."""
     monkeypatch.chdir(tmp_path)
@@ -616,9 +612,7 @@ def test_a_made_task_that_the_text_cannot_fill_is_left_out(
     assert make_stages("ladder", recipe)[-1].name == "ladder"
 
 
-def test_a_ladder_holds_more_of_a_little_text_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ladder_holds_out_more_of_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the text gives its tasks too few test examples."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.txt").write_text(" ".join(prose(0, 2400)))

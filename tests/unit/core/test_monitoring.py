@@ -120,9 +120,7 @@ def test_states_costs_and_lost_nodes_come_with_the_heartbeat(
     assert not monitor.failed
 
 
-def test_values_are_set_again_as_ray_exports_no_others_and_those_of_the_moment_end(
-    gauges: Gauges,
-) -> None:
+def test_values_are_set_again_as_ray_exports_no_others_and_some_end(gauges: Gauges) -> None:
     monitor = Monitor("bert", ComputeConfig())
     monitor.handle("pretrain", metrics(1, train__tokens=100, system__mfu=0.4))
     for state, expected in (("running", {"tokens_total", "mfu_ratio"}), ("done", {"tokens_total"})):

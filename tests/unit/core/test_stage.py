@@ -154,9 +154,7 @@ def test_identity_and_outside_enter_and_what_they_leave_out_does_not() -> None:
 @pytest.mark.parametrize(
     ("resumes", "reason"), [(False, "first run"), (True, "goes on where it was stopped")]
 )
-def test_leftovers_of_a_killed_run_are_no_artifact_and_may_be_resumed(
-    tmp_path: Path, resumes: bool, reason: str
-) -> None:
+def test_leftovers_of_a_run_are_no_artifact(tmp_path: Path, resumes: bool, reason: str) -> None:
     root = Folder.at(tmp_path)
     stage = stage_type("a", resumes=resumes).stage(Settings())
     plan([stage], root, "x")[0].folder.write_bytes("checkpoints/1", b"x")
@@ -344,9 +342,7 @@ def test_verify_and_why_go_down_to_the_sources(
     assert all(f"{path} has changed since it was written" in said.err for path in bad)
 
 
-def test_a_patch_with_bytes_that_are_no_text_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_patch_of_bytes_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "module.py"))
     notes = tmp_path / "notes"
     notes.write_bytes(b"caf\xe9\n")
@@ -358,9 +354,7 @@ def test_a_patch_with_bytes_that_are_no_text_is_recorded(
     assert "+th\ufffd" in str(provenance.read_patch())
 
 
-def test_a_rebuild_into_the_root_itself_is_refused_by_any_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_rebuild_goes_into_its_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"sources": [{"kind": "text", "paths": [str(tmp_path / "text.txt")]}]}
     (tmp_path / "text.txt").write_text("text")
     root = Folder.at(tmp_path / "root")
@@ -405,9 +399,7 @@ def test_an_artifact_without_a_file_that_its_stage_wrote_is_not_finished(tmp_pat
     assert artifacts.load(folder) is None
 
 
-def test_half_of_a_deleted_artifact_does_not_count(
-    root: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_of_an_artifact_does_not_count(root: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = only(root, "a")
 
     def killed(self: Folder, name: str = "") -> None:
@@ -442,9 +434,7 @@ def test_the_copy_of_a_registered_model_is_no_artifact_of_a_stage(tmp_path: Path
     ("started", "expected"),
     [(["-m", "asks"], "python -m asks 'a b' --c"), (["asks.py"], "asks.py 'a b' --c")],
 )
-def test_a_module_is_named_as_it_was_started_and_not_by_its_place(
-    tmp_path: Path, started: list[str], expected: str
-) -> None:
+def test_a_module_is_named_as_started(tmp_path: Path, started: list[str], expected: str) -> None:
     place = "rungwise.core.stages.provenance"
     asks = f"from {place} import provenance\nprint(provenance()['command'])\n"
     (tmp_path / "asks.py").write_text(asks)

@@ -197,9 +197,7 @@ def test_spans_hold_the_same_words(text: str, words: list[str], expected: list[l
         ([(4, 7)], [[], [0, 2]]),  # blanks at the ends are not part of it
     ],
 )
-def test_what_cannot_be_placed_is_dropped_and_counted(
-    spans: list[tuple[int, int]], kept: list[list[int]]
-) -> None:
+def test_unplaced_spans_are_counted(spans: list[tuple[int, int]], kept: list[list[int]]) -> None:
     found = locate_spans("One. Two.", spans, ["One.", "Two."])
     assert found.spans == kept
     assert found.dropped == len(spans) - sum(map(len, kept)) // 2

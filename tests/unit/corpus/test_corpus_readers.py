@@ -169,9 +169,7 @@ RUSSIAN = (
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
 @pytest.mark.parametrize("documents", ["line", "file"])
-def test_utf16_without_a_mark_is_refused_or_detected(
-    tmp_path: Path, encoding: str, documents: str
-) -> None:
+def test_utf16_without_a_mark_is_seen(tmp_path: Path, encoding: str, documents: str) -> None:
     """All of its bytes are valid UTF-8: half of them would be removed as control characters."""
     data = RUSSIAN.encode(encoding)
     assert data.decode()
@@ -216,9 +214,7 @@ def test_utf16_without_a_mark_is_refused_or_detected(
     ],
     ids=["German", "signs", "Polish", "Russian", "Big5", "few Big5", "GB", "Japanese", "Korean"],
 )
-def test_detected_text_is_that_which_was_written(
-    tmp_path: Path, text: str, encodings: list[str]
-) -> None:
+def test_detected_text_is_what_was_written(tmp_path: Path, text: str, encodings: list[str]) -> None:
     for encoding in encodings:
         data = text.encode(encoding)
         assert data.decode(detect_encoding(data) or "ascii") == text
@@ -317,9 +313,7 @@ def test_a_large_file_is_read_in_chunks_of_whole_paragraphs(tmp_path: Path) -> N
         ("short\n\n" + "and so on\n" * 5000 + "\n\nshort", "wrapped"),
     ],
 )
-def test_a_text_without_a_place_to_cut_is_cut_at_lines_blanks_or_characters(
-    tmp_path: Path, text: str, lines: str
-) -> None:
+def test_a_text_without_a_place_to_cut_is_cut(tmp_path: Path, text: str, lines: str) -> None:
     path = written(tmp_path / "a.txt", text)
     drafts = read(path, 9000, documents="chunk", chunk_kilobytes=2, lines=lines)
     assert not any(reasons_of(drafts))
@@ -339,9 +333,7 @@ def test_a_pointer_is_no_document(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0, 5, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 1_500_000])
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_place_of_a_bad_byte_is_named_wherever_it_is(
-    tmp_path: Path, offset: int, packed: bool
-) -> None:
+def test_the_place_of_any_bad_byte_is_named(tmp_path: Path, offset: int, packed: bool) -> None:
     # Three bytes a character, so that pieces end inside of some.
     data = bytearray(("\u4f60" * 600_000).encode())
     offset -= offset % 3
@@ -366,9 +358,7 @@ LINES = [f"Line {number} of some random words {number * 7919}." for number in ra
 @pytest.mark.parametrize("documents", ["line", "blank_line", "file"])
 @pytest.mark.parametrize("kept", [0.02, 0.5, 0.97])
 @pytest.mark.parametrize("form", PACKED)
-def test_of_a_cut_off_file_the_whole_documents_are_kept(
-    tmp_path: Path, documents: str, kept: float, form: str
-) -> None:
+def test_whole_documents_are_kept(tmp_path: Path, documents: str, kept: float, form: str) -> None:
     joined = "\n".join(LINES) if documents == "line" else "\n\n".join(LINES)
     packed = PACKED[form](joined.encode())
     cut = packed[: int(len(packed) * kept)]
@@ -387,9 +377,7 @@ def test_of_a_cut_off_file_the_whole_documents_are_kept(
         assert len(whole) == sound.count("\n" if documents == "line" else "\n\n")
 
 
-def test_all_that_follows_an_odd_character_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_after_odd_bytes_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_LARGEST_PIECE", 1 << 12)
     data = "\n".join(LINES).encode("utf-16-le")
     half = len(data) // 2 // 2 * 2

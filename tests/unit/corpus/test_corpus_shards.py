@@ -107,9 +107,7 @@ PARAGRAPHS = st.lists(
 
 
 @given(st.lists(st.tuples(PARAGRAPHS, st.booleans()), max_size=5))
-def test_a_document_is_the_same_alone_and_among_others(
-    several: list[tuple[list[str], bool]],
-) -> None:
+def test_a_document_is_the_same_among_others(several: list[tuple[list[str], bool]]) -> None:
     raw = [RawDocument(str(at), "l", some, flag) for at, (some, flag) in enumerate(several)]
     alone = [row for draft in raw for row in built([draft])[0]]
     assert built(raw)[0] == alone

@@ -104,9 +104,7 @@ def test_what_is_missing_is_named_and_not_judged() -> None:
 
 
 @pytest.mark.parametrize(("end", "share"), [("first", 0.0), ("last", 0.5)])
-def test_first_and_last_are_the_lowest_and_the_highest_layer_of_a_rung(
-    end: str, share: float
-) -> None:
+def test_first_and_last_are_the_lowest_and_highest_layer_of_rungs(end: str, share: float) -> None:
     def right(share: float) -> list[Items]:
         credit = np.arange(100) < 100 * share
         names = [f"s{index}" for index in range(100)]
@@ -150,9 +148,7 @@ MISSING = ComparisonResult(**BOTH.model_dump(), missing=("a",), verdict="not tes
         ([MISSING, MISSING], "not tested"),
     ],
 )
-def test_a_claim_stands_with_all_its_comparisons(
-    results: list[ComparisonResult], expected: Verdict
-) -> None:
+def test_all_comparisons_decide_a_claim(results: list[ComparisonResult], expected: Verdict) -> None:
     (claim,) = decide(results)
     assert claim.verdict == expected
 

@@ -66,9 +66,7 @@ def test_credit_by_hand() -> None:
     assert parts[TIES].tolist() == [0, 1, 0, 1, 0]
 
 
-def test_a_unigram_model_does_not_see_the_order_of_words_and_a_bigram_model_does(
-    tmp_path: Path,
-) -> None:
+def test_a_unigram_model_does_not_see_the_order_of_words_a_bigram_does(tmp_path: Path) -> None:
     path = written(tmp_path / "pairs.jsonl", PAIRS)
     suite = MinimalPairsSuite(path=(str(path),))
     credit = {}

@@ -83,9 +83,7 @@ def test_students_interval_covers_the_mean_in_95_of_100_samples(count: int) -> N
         (5, 1.5, 0.80, 0.94),  # five seeds with little else than luck: too narrow
     ],
 )
-def test_the_bootstraps_interval_covers_the_true_difference(
-    seeds: int, luck: float, least: float, most: float
-) -> None:
+def test_the_bootstrap_covers_the_truth(seeds: int, luck: float, least: float, most: float) -> None:
     rng = np.random.default_rng(seeds)
     truth = true_difference(luck, 0.2)
     covered = []
@@ -365,9 +363,7 @@ SENTENCE = "EU rejects German call to boycott British lamb ."
 CONLL = tuple(SENTENCE.split())
 
 
-def test_examples_of_either_source_are_counted_and_the_rest_is_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_new_examples_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus_folder = Folder.at(tmp_path / "corpus")
     text = "EU rejects German call to boycott British lamb."  # in one document that trains
     documents = [RawDocument(str(n), "x", (f"{text} {n}" * (n < 9), "More.")) for n in range(12)]

@@ -283,9 +283,7 @@ def items(monkeypatch: pytest.MonkeyPatch, takes: Callable[[int], float]) -> lis
     return found
 
 
-def test_tokens_a_second_of_each_length_without_the_first_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tokens_a_second_without_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     short, long = items(monkeypatch, lambda length: length / 100)
     assert (short.part, long.part) == ("length 16", "length 128")
     for each in (short, long):

@@ -87,9 +87,7 @@ def nothing(*_: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "pairs"), [way for way in WAYS if way[0] in TASKS])
-def test_a_task_that_can_be_learned_is_learned_and_scored_on_each_split(
-    kind: Kind, pairs: Pairs
-) -> None:
+def test_an_easy_task_is_learned_and_scored_on_each_split(kind: Kind, pairs: Pairs) -> None:
     keys: dict[str, Any] = {
         "epochs": 12,
         "dropout": 0,

@@ -126,9 +126,7 @@ def test_wins_are_counted_among_rungs_that_are_measured_alike() -> None:
         (list_points(power_law), Increase(1000), "1000 times the largest budget is too far"),
     ],
 )
-def test_a_rung_that_cannot_be_forecast_says_so(
-    points: list[Point], growth: Increase, says: str
-) -> None:
+def test_a_rung_not_foretold_says_so(points: list[Point], growth: Increase, says: str) -> None:
     (result,) = forecast(points, growth, PRIORS)
     assert says in result.refusal
     assert result.later is None

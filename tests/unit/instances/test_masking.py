@@ -327,9 +327,7 @@ def test_spans_are_those_that_a_walk_word_by_word_takes(
 
 
 @pytest.mark.parametrize(("unit", "together"), [("whole_word", False), ("phrase", True)])
-def test_the_pieces_of_a_word_have_their_own_fates_those_of_a_phrase_one(
-    unit: Any, together: bool
-) -> None:
+def test_pieces_of_a_word_have_their_own_fates_of_a_phrase_one(unit: Any, together: bool) -> None:
     rows = sample(2000, 64, full=True, sizes=(0.0, 1.0))
     out = masked(rows, MaskingConfig(unit=unit, max_predictions=12))
     picked = selected(out)

@@ -146,9 +146,7 @@ def test_perplexity_by_hand() -> None:
         measure_loss(Quarter(), [[]], 16)
 
 
-def test_a_rung_is_asked_by_capability_and_refuses_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rung_refuses_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rung: Artifact = built("causal", tmp_path)["pretrain"]
     assert pretrained.load_word_vectors(rung).vectors([1, 2]).shape[0] == 2
     monkeypatch.setattr(pretrained, "load_model", lambda artifact: object())

@@ -286,9 +286,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return dataclasses.replace(made, record=made.record | {"inputs": before})
 
 
-def test_a_killed_run_ends_with_the_same_bits_and_weights_that_say_how_tokens_are_written(
-    instances: Artifact, tmp_path: Path
-) -> None:
+def test_a_killed_run_ends_with_the_same_bits(instances: Artifact, tmp_path: Path) -> None:
     pretrain = config("causal", **{"pretrain.global_batch_size": 10}).pretrain
     settings = FitConfig(SMALL, pretrain.model_copy(update={"objective": "bilm"}))
     progress = kill_and_resume(settings, instances, tmp_path, (14,))

@@ -112,9 +112,7 @@ def test_a_word_follows_from_the_words_before_it_in_its_document_and_no_others(n
 
 
 @every_config
-def test_a_long_text_is_read_in_windows_and_has_the_numbers_of_one(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_is_read_in_windows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(name)
     trained = CONFIGS[name].trained(model, CAUSAL, SPECIAL_IDS)
     assert isinstance(trained, LanguageModel)

@@ -102,9 +102,7 @@ def test_ranks_are_those_of_scores_by_hand() -> None:
     assert ties.tolist() == [(V + 1) / 2] * 2
 
 
-def test_the_suite_takes_words_evenly_from_held_out_documents(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_suite_takes_words_evenly_from_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     def texts(rung: Any, end: int) -> list[HeldOutText]:
         return [HeldOutText("b", [7, 7, 7, 7], 4), HeldOutText("a", [5, 6], 2)]
 

@@ -172,9 +172,7 @@ def test_writing_sums_the_words_of_neighbours_or_its_own_one_by_one(
 
 
 @each_network
-def test_translation_sums_the_words_of_the_second_text_given_the_first(
-    network: dict[str, Any],
-) -> None:
+def test_translation_sums_the_second_text_given_the_first(network: dict[str, Any]) -> None:
     """As a neighbour behind the first would be written."""
     batch = runs([[3, 5], [6, 1]], [[1, 1], [1, 1]])
     model = built(SENTENCE_TRANSLATION, **network).double()
@@ -237,9 +235,7 @@ def test_pooling_by_hand_with_rubbish_at_padding() -> None:
 
 @pytest.mark.parametrize("objective", [QUICK_THOUGHTS, SKIP_THOUGHTS], ids=lambda o: o.name)
 @each_network
-def test_vectors_depend_neither_on_padding_nor_on_the_batch(
-    network: dict[str, Any], objective: Objective
-) -> None:
+def test_vectors_depend_on_their_text_alone(network: dict[str, Any], objective: Objective) -> None:
     """Of both encoders, each half of length one, or of the only one."""
     model = SentenceVectorModel(built(objective, **network).eval())
     assert isinstance(model, SentenceVectors)

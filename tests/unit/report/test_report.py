@@ -107,9 +107,7 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, P
         assert words in page.words, words
 
 
-def test_sections_of_absent_stages_are_left_out(
-    pretrained: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_sections_without_stages_go(pretrained: dict[str, Artifact], tmp_path: Path) -> None:
     page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
     assert page.ids & set(SECTIONS) == {*("result", "loss", "reads", "speed", "origin")}
     assert "seeds.csv" not in summary.show
@@ -212,9 +210,7 @@ def test_guesses_are_the_models_own_and_sorted(
         assert any(guess.right for guess in filled.guesses) == (filled.rank <= examples.TOP)
 
 
-def test_the_share_of_the_most_frequent_token_by_hand(
-    opened: tuple[InstanceReader, Tokenizer],
-) -> None:
+def test_the_most_frequent_share_by_hand(opened: tuple[InstanceReader, Tokenizer]) -> None:
     reader = opened[0]
     batch = examples.read_as_validated(reader, np.arange(10) * len(reader) // 10)
     targets = batch.masked_ids[batch.masked_weights > 0].tolist()

@@ -52,9 +52,7 @@ def _compared(made: dict[str, Artifact]) -> VariantComparison:
 # The page.
 
 
-def test_many_systems_tasks_and_budgets_are_all_on_the_page(
-    written: tuple[dict[str, Artifact], Page, ReportSummary, Path],
-) -> None:
+def test_the_page_shows_all(written: tuple[dict[str, Artifact], Page, ReportSummary, Path]) -> None:
     made, page, summary, _ = written
     compared = _compared(made)
     assert compared.variants == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
@@ -146,9 +144,7 @@ def test_published_differences_have_columns_of_their_own_with_their_source(
     assert all(step.p <= step.p_holm <= 1 for step in table.differences)
 
 
-def test_csv_files_hold_every_task_budget_system_seed_and_pair(
-    written: tuple[dict[str, Artifact], Page, ReportSummary, Path],
-) -> None:
+def test_csv_files_hold_all(written: tuple[dict[str, Artifact], Page, ReportSummary, Path]) -> None:
     made, _, _, path = written
     seeds = csv_rows(path / "seeds.csv")
     assert len(seeds) == 5 * 4 * 4 * 5  # tasks, numbers of examples, variants, seeds
@@ -171,9 +167,7 @@ def test_csv_files_hold_every_task_budget_system_seed_and_pair(
 # What is worked out.
 
 
-def test_tasks_with_one_variant_or_another_pair_are_told_apart(
-    before: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_tasks_of_other_pairs_are_told_apart(before: dict[str, Artifact], tmp_path: Path) -> None:
     made = Experiment(before)
     names = ("base", "rnn", "gpt")
     made.variants(names)
@@ -206,9 +200,7 @@ def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     assert two.evaluation.task == "two"
 
 
-def test_where_the_first_variant_errs_is_what_the_predictions_say(
-    before: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_errors_are_what_the_predictions_say(before: dict[str, Artifact], tmp_path: Path) -> None:
     made, rng, rows = quickstart(before), np.random.default_rng(0), []
     texts = [
         Text(f"a:{n}", f"<b>{n}</b> " * (n % 9 + 1), None, ("no", "yes")[n % 2]) for n in range(50)
@@ -240,9 +232,7 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
     assert "51.2% [40.1, 60.3]" in page.words
 
 
-def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
-    before: dict[str, Artifact],
-) -> None:
+def test_costs_are_shares_of_the_first_and_one_row_if_alike(before: dict[str, Artifact]) -> None:
     made = Experiment(before)
     made.variants(["first", "dear", "none"], untrained=["none"])
     scores = {name: [0.5, 0.6] for name in ("first", "dear", "none")}

@@ -173,9 +173,7 @@ def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) ->
     }
 
 
-def test_a_suite_is_one_file_and_brings_what_the_page_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_suite_is_one_file_with_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only other lines are its import and its name in the union of suites."""
     made = ladders.perplexity_only(tmp_path / "root", toys=LettersSuite())
     ladders.claims(made, {"K5": "not tested"})
@@ -189,9 +187,7 @@ def test_a_suite_is_one_file_and_brings_what_the_page_shows(
     assert float(column["even_words"]) == 4 / 8
 
 
-def test_rungs_stand_in_order_of_history_and_pseudo_likelihoods_are_not_ranked(
-    written: tuple[Page, ReportSummary, Path],
-) -> None:
+def test_rungs_stand_in_order_of_history(written: tuple[Page, ReportSummary, Path]) -> None:
     """bert has the fewest nats, but they bound nothing."""
     page, _, path = written
     ladder = csv_rows(path / "ladder.csv")

@@ -59,9 +59,7 @@ def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
 # The page.
 
 
-def test_the_loss_of_given_weights_is_not_held_against_that_of_an_untrained_model(
-    causal: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_given_weights_did_not_begin_untrained(causal: dict[str, Artifact], tmp_path: Path) -> None:
     page, _ = written_page(causal, tmp_path / "fresh", continuations=0)
     assert "Before the first step" in page.words
     pretrain = causal["pretrain"]

@@ -35,9 +35,7 @@ def test_a_simulation_runs_every_part_to_its_end(tmp_path: Path) -> None:
     assert all(f"## {name.capitalize()}" in page for name in gpu.PARTS)
 
 
-def test_a_part_that_fails_is_in_the_results_and_the_others_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_part_stops_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(plan: gpu.Plan) -> dict[str, object]:
         raise RuntimeError("no kernel image")
 

@@ -161,9 +161,7 @@ def test_a_gap_is_filled_from_both_sides(
     assert "tokens, and the model reads" in capsys.readouterr().err
 
 
-def test_a_continuation_is_that_of_transformers_and_keeps_to_what_is_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_continuation_is_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = built("causal", tmp_path / "root")
     folder, beginning = made["pretrain"].folder.uri, " ".join(words()[:2])
     write_pretrained(made["pretrain"], Folder.at(tmp_path / "out"))

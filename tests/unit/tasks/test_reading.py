@@ -84,9 +84,7 @@ def test_a_reader_gives_the_tokens_of_the_corpus(tmp_path: Path, config: Trained
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
-def test_an_exported_tokenizer_is_read_without_its_clean_up(
-    tmp_path: Path, config: TrainedConfig
-) -> None:
+def test_an_exported_tokenizer_loses_its_clean_up(tmp_path: Path, config: TrainedConfig) -> None:
     """It is then the one that was trained, which the fast encoders know, and a corpus is clean."""
     raw, reader = readers(tmp_path, config)
     (tmp_path / FILE).write_text(reader.to_str())

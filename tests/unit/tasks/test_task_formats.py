@@ -148,9 +148,7 @@ def test_spans_of_ioe1_and_iob1_that_touch_stay_apart() -> None:
         (["NOUN", "VERB"], {"NOUN", "VERB"}),
     ],
 )
-def test_stated_labels_are_those_of_the_converted_tags(
-    tmp_path: Path, written: list[str], tags: set[str]
-) -> None:
+def test_stated_labels_are_converted(tmp_path: Path, written: list[str], tags: set[str]) -> None:
     assert set(iob2_labels(written)) == tags
     columns = "".join(f"w\t{tag}\n" for tag in written)
     lists = json.dumps({"tokens": ["w"] * len(written), "tags": written}) + "\n"
@@ -215,8 +213,6 @@ def test_what_cannot_be_used_is_refused_with_its_place(tmp_path: Path, case: str
         (table(rest_of_line=True, quoting=True), "set quoting to false"),
     ],
 )
-def test_a_format_block_that_contradicts_itself_is_refused(
-    form: dict[str, Any], message: str
-) -> None:
+def test_a_format_that_contradicts_itself_is_refused(form: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(FormatBlock, {"format": form})

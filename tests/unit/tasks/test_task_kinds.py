@@ -74,9 +74,7 @@ def test_the_walk_would_see_a_kind(code: str) -> None:
     assert kind_tests(code) == [1]
 
 
-def test_a_toy_kind_is_one_file_and_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_toy_kind_is_one_file_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From its files to its row of the page."""
     monkeypatch.setitem(cast(dict[str, type[TaskKind]], KINDS), Count.name, Count)
     monkeypatch.setitem(sys.modules, "ray", LocalRay())

@@ -188,9 +188,7 @@ def library_scores(
 
 
 @pytest.mark.parametrize(("kind", "labels"), TASKS)
-def test_metrics_are_the_libraries_on_the_whole_set_and_on_resamples(
-    kind: Kind, labels: tuple[str, ...]
-) -> None:
+def test_metrics_are_those_of_the_libraries(kind: Kind, labels: tuple[str, ...]) -> None:
     rng = np.random.default_rng(0)
     task = task_kind(TaskInfo(kind, labels, kind == "regression", ""))
     for count in (2, 5, 40):

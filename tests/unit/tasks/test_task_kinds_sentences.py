@@ -203,9 +203,7 @@ def cased_tokenizer() -> Tokenizer:
     return wordpiece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True)
 
 
-def test_the_last_piece_stands_for_its_word_where_nothing_later_is_seen(
-    cased_tokenizer: Tokenizer,
-) -> None:
+def test_the_last_piece_stands_for_its_word_if_none_follows(cased_tokenizer: Tokenizer) -> None:
     sentence = Tagged("a", ("playings", "a", "中文"))
     frame = Frame(101, 102, 103, 8, reads_ahead=False)
     [item] = task_kind(INFO).encode([sentence], cased_tokenizer, frame)
@@ -219,9 +217,7 @@ def test_a_word_without_pieces_is_the_unknown_token(cased_tokenizer: Tokenizer) 
     assert item.places == (1, 2, 3, 4)
 
 
-def test_long_sentences_are_cut_between_words_and_too_long_words_inside(
-    cased_tokenizer: Tokenizer,
-) -> None:
+def test_long_sentences_are_cut_between_words_long_words_not(cased_tokenizer: Tokenizer) -> None:
     words = ("a", "b", "playing", "playings", "c", "中" * 9, ".")
     tags = ("O", "O", "B-X", "I-X", "O", "B-X", "O")
     items = task_kind(INFO).encode([Tagged("a", words, tags)], cased_tokenizer, FRAME)
@@ -246,9 +242,7 @@ def test_long_sentences_are_cut_between_words_and_too_long_words_inside(
     st.integers(3, 12),
     st.booleans(),
 )
-def test_every_word_gets_its_tag_back_at_any_length_of_row(
-    words: list[str], longest: int, reads_ahead: bool
-) -> None:
+def test_every_word_gets_its_tag_back(words: list[str], longest: int, reads_ahead: bool) -> None:
     made = wordpiece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True)
     tags = tuple(INFO.labels[number % 3] for number in range(len(words)))
     examples = [Tagged("a", tuple(words), tags), Tagged("b", ("a", "b"), ("O", "B-X"))]

@@ -271,9 +271,7 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
         ),
     ],
 )
-def test_a_task_that_cannot_be_trained_on_is_refused(
-    tmp_path: Path, keys: dict[str, Any], message: str
-) -> None:
+def test_an_untrainable_task_is_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         made(tmp_path, **keys)
 
@@ -289,9 +287,7 @@ def test_a_task_that_cannot_be_trained_on_is_refused(
         ({"kind": "conll"}, "word{n} NN\nword IN\n", "accuracy"),
     ],
 )
-def test_the_metric_is_that_of_the_kind(
-    tmp_path: Path, form: dict[str, Any], row: str, metric: str
-) -> None:
+def test_the_metric_of_a_kind(tmp_path: Path, form: dict[str, Any], row: str, metric: str) -> None:
     content = "\n".join(row.format(n=n, n2=n % 2, label="ab"[n % 2]) for n in range(60))
     summary, _ = made(tmp_path, format=form, train=content)
     assert summary.info.metric == metric

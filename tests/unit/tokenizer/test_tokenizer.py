@@ -210,9 +210,7 @@ def test_accents_are_a_key_of_their_own(kind: str, lowercase: bool, strip: bool)
         ("unigram", 5000, "fill only"),
     ],
 )
-def test_a_vocabulary_that_the_text_cannot_give_is_refused(
-    kind: str, size: int, message: str, tmp_path: Path
-) -> None:
+def test_too_many_words_are_refused(kind: str, size: int, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=rf"tokenizer\.vocab_size: .*{message}") as caught:
         stage_on(TEXT, config(kind, vocab_size=size), tmp_path)
     assert Folder.at(tmp_path / "t").names() == []

@@ -60,9 +60,7 @@ BERT_IDS = SpecialIds(0, 100, 101, 102, 103, end=102, ids=(0, 100, 101, 102, 103
         ("gpt2", SpecialIds(end=50256, ids=(50256,))),
     ],
 )
-def test_published_vocabularies_have_their_published_special_ids(
-    name: str, special: SpecialIds, real_data: Path
-) -> None:
+def test_published_special_ids_are_found(name: str, special: SpecialIds, real_data: Path) -> None:
     assert special_ids(read_tokenizer(config(real_data / "vocab" / name))) == special
 
 
@@ -103,9 +101,7 @@ def test_a_vocab_txt_is_a_wordpiece_vocabulary(tmp_path: Path) -> None:
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false, but"),
     ],
 )
-def test_what_transformers_wrote_beside_a_vocab_txt_must_agree(
-    stated: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_files_beside_it_must_agree(stated: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = written(tmp_path / "vocab.txt", VOCAB_TXT)
     agrees = input_digests(config(path))
     written(tmp_path / "tokenizer_config.json", json.dumps(stated))

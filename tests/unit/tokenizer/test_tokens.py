@@ -45,9 +45,7 @@ TOKENIZERS: list[TrainedConfig] = [
 
 
 @pytest.mark.parametrize("config", TOKENIZERS, ids=lambda config: config.kind)
-def test_the_ids_of_a_document_are_those_of_its_text_as_a_whole(
-    tmp_path: Path, config: TrainedConfig
-) -> None:
+def test_ids_are_those_of_the_text_as_a_whole(tmp_path: Path, config: TrainedConfig) -> None:
     corpus, tokenizer = text_and_tokenizer(tmp_path, [made_up_documents(20)], config)
     tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
     reference = load_tokenizer(tokenizer.folder)

@@ -187,9 +187,7 @@ def test_a_killed_further_run_goes_on_from_its_own_checkpoint_and_not_from_the_s
     assert_same_weights(tmp_path / "a", tmp_path / "b")
 
 
-def test_parts_that_the_objective_does_not_train_are_carried_along(
-    root: Path, general: Artifact, instances: Artifact
-) -> None:
+def test_untrained_parts_are_carried(root: Path, general: Artifact, instances: Artifact) -> None:
     words = pretrained(root, config(**MLM), instances, "bbbb", general)
     told = PretrainSummary.of(words).began_with
     assert told is not None
@@ -217,9 +215,7 @@ def test_parts_that_the_objective_does_not_train_are_carried_along(
     assert_same(of(pairs), of(again))
 
 
-def test_a_file_that_lacks_a_weight_is_refused(
-    general: Artifact, instances: Artifact, tmp_path: Path
-) -> None:
+def test_a_missing_weight_is_named(general: Artifact, instances: Artifact, tmp_path: Path) -> None:
     short = Artifact("pretrain", "", Folder.at(tmp_path), general.record)
     tensors = of(general)
     del tensors["mlm.bias"]
@@ -234,9 +230,7 @@ def refusal(settings: GradientFit, inputs: dict[str, Artifact]) -> str:
     return str(caught.value)
 
 
-def test_what_cannot_go_on_is_refused_before_training(
-    root: Path, general: Artifact, instances: Artifact
-) -> None:
+def test_what_cannot_go_on_is_refused(root: Path, general: Artifact, instances: Artifact) -> None:
     inputs = {"instances": instances, "initial": general}
     check_fit(config(), inputs, ComputeConfig())
     check_fit(config(**MLM), inputs, ComputeConfig())

@@ -144,9 +144,7 @@ QUICK = [
     ("name", "way"),
     [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES],
 )
-def test_no_dense_mask_no_head_outside_a_graph_and_no_recompilation(
-    watch: Watch, name: str, way: str
-) -> None:
+def test_no_dense_mask_no_head_outside_no_new_graph(watch: Watch, name: str, way: str) -> None:
     """Of ragged rows, step after step. With several workers there are more graphs and no breaks."""
     family, kind = FAMILIES["mlm" if name == "packed" else name]
     batches = [micro_batch(family, kind, seed, name == "packed") for seed in range(4)]

@@ -29,9 +29,7 @@ def trained_state() -> RunState:
     return RunState(model, optimizers)
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_goes_on_during_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is the state at the save, whatever happens to the model meanwhile."""
     state = trained_state()
     expected = {name: t.clone() for name, t in state.tensors().items()}

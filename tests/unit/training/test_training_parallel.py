@@ -116,9 +116,7 @@ def test_workers_that_were_killed_end_with_the_bits_of_undisturbed_ones(
 
 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
-def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
-    tmp_path: Path, kind: str
-) -> None:
+def test_micro_batches_do_not_depend_on_who_computes_them(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(1)
     rows = make_instances(tmp_path / "instances", kind, documents=(40, 7, 20))
     source = Source(InstanceReader(rows, "train", 1 << 20))

@@ -49,9 +49,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_records(folder) == [full]
 
 
-def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_scores_what_it_would_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
         for epoch, score in enumerate((0.4, 0.6, 0.5), start=1):
             kept = {"kept/score": min(0.2 + 0.2 * epoch, 0.6), "kept/loss": 0.25}
@@ -74,9 +72,7 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
 @pytest.mark.parametrize(
     ("epochs", "end", "state"), [(2, 1, "waiting"), (1, 1, "finished"), (2, 2, "running")]
 )
-def test_a_trial_whose_driver_is_killed_has_not_failed(
-    tmp_path: Path, epochs: int, end: int, state: str
-) -> None:
+def test_a_killed_trial_has_not_failed(tmp_path: Path, epochs: int, end: int, state: str) -> None:
     """Its board dies with the driver; a trial of a halving that failed would be out of the race."""
 
     class Orphaned(SilentReporter):
@@ -128,9 +124,7 @@ def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
         ({"head_learning_rate": 1e-4}, False),  # null: that of learning_rate
     ],
 )
-def test_a_drawn_value_that_was_not_in_force_is_found(
-    measured: dict[str, float], wrong: bool
-) -> None:
+def test_a_drawn_value_out_of_force_is_found(measured: dict[str, float], wrong: bool) -> None:
     values = {
         "finetune.learning_rate": 1e-4,
         "finetune.batch_size": 8,
