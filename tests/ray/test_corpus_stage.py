@@ -9,26 +9,13 @@ from typing import Any
 import pytest
 
 from rungwise.cluster.tasks import Packs
-from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig, read_documents
 from rungwise.corpus.building import stage
 from rungwise.corpus.building import stage as comparison
 from tests.corpora import build
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-class Watched(SilentReporter):
-    """A reporter that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, float]] = []
-
-    def progress(self, done: float, total: float, **shown: float | str) -> None:
-        self.seen.append((done, total))
 
 
 def documents_in(folder: Folder) -> list[str]:
@@ -57,46 +44,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (root / "empty.txt").touch()
     (root / "short.txt").write_text("Short.")
     return {"kind": "text", "paths": [str(root)], "label": "letters"}
-
-
-def test_what_is_built(tmp_path: Path, library: dict[str, Any]) -> None:
-    config = validate(CorpusConfig, {"sources": [library], "held_out_fraction": 0.2})
-    watched = Watched()
-    output = Folder.at(tmp_path)
-    summary = stage.build_corpus(config, {}, output, Context(report=watched))
-    assert documents_in(output) == ["train-00000.parquet", "validation-00000.parquet"]
-    assert summary.dropped == {"duplicate": 12, "empty file": 1, "too short": 1}
-    # In the order of the files: 0/009 is a copy of 2/008, and stands before it.
-    samples = summary.dropped_samples.items()
-    assert {reason: [one["id"] for one in some] for reason, some in samples} == {
-        "duplicate": ["1/019.txt", "1/049.txt", "1/079.txt"],
-        "empty file": ["empty.txt"],
-        "too short": ["short.txt"],
-    }
-    assert summary.documents.total == 108
-    assert summary.labels == {"letters": 108}
-    assert [file.file for file in summary.files] == documents_in(output)
-    assert {file.file: output.sha256(file.file) for file in summary.files} == summary.sha256
-    documents = {
-        split: list(read_documents(output, f"{split}-00000.parquet"))
-        for split in ("train", "validation")
-    }
-    assert {split: len(rows) for split, rows in documents.items()} == summary.documents.model_dump()
-    for rows in documents.values():
-        ids = [document.id for document in rows]
-        assert ids == sorted(ids)
-    assert not {doc.digest for doc in documents["train"]} & {
-        doc.digest for doc in documents["validation"]
-    }
-    first = documents["train"][0]
-    assert len(first.sentences) == 9
-    assert first.paragraph_starts == (0, 3, 6)
-    assert first.sentences[1:3] == ("It is long enough.", "It has lines.")
-    done = [number / total for number, total in watched.seen]
-    assert done == sorted(done)
-    assert done[-1] == 1
-    # What is done again gives the same.
-    assert stage.build_corpus(config, {}, output, Context()) == summary
 
 
 @pytest.mark.parametrize(("together", "num_parts"), [(True, 1), (False, 3)])

@@ -15,7 +15,6 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune.config import FinetuneConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.pipeline.loading import find_built
 from rungwise.serving.predictor import load_predictor
@@ -210,29 +209,3 @@ def test_replicas_average_their_shares_and_threads_learn_too(folder: Path, tmp_p
         again(before, tmp_path / f"{name}-threads", threads=2)
     with pytest.raises(DataError, match=r"lower pretrain\.minimum_count"):
         again(pretrain, tmp_path / "none", minimum_count=10**6)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path) -> None:
-    from rungwise.finetune.model import PretrainedBody, TaskModel
-    from rungwise.tasks.kinds.examples import TaskInfo
-    from rungwise.training.tensor_files import load_tensors
-
-    pretrain = find_built(str(folder / f"{name}.yaml"), "artifacts")
-    summary = PretrainSummary.of(pretrain)
-    info = TaskInfo(kind="classification", labels=("a", "b"), metric="accuracy", pair=False)
-    for adaptation in ({"kind": "full"}, {"kind": "frozen"}):
-        settings = {"pooling": "mean", "adaptation": adaptation}
-        model = TaskModel(
-            validate(FinetuneConfig, settings),
-            info,
-            PretrainedBody(
-                summary.model, summary.model.objective(summary.objective), summary.vocab_size
-            ),
-        )
-        model.load_pretrained(load_tensors(pretrain.folder, MODEL))
-        table = model.encoder.word_table()
-        assert np.array_equal(
-            table[: summary.vocab_size].detach().numpy(),
-            load_word_vectors(pretrain).vectors(range(summary.vocab_size)),
-        )

@@ -238,28 +238,6 @@ def test_a_record_that_was_edited_and_sealed_again_is_refused_by_what_was_built_
     assert edits > 100
 
 
-def test_every_stage_leaves_a_record_that_holds_what_it_came_from(finished: Path) -> None:
-    found = records(finished / "root")
-    assert set(found) == {title.partition("/")[0] for title in TITLES}
-    every = {
-        json.loads(path.read_text())["fingerprint"]
-        for path in (finished / "root").glob("*/*/artifact.json")
-    }
-    assert len(every) == len(TITLES)
-    for name, record in found.items():
-        assert record["stage"] == name
-        assert record["files"]
-        for reference in record["inputs"].values():
-            assert reference["fingerprint"] in every
-    statistics = found["instances"]["summary"]["statistics"]
-    assert abs(statistics["selected_share"] - 0.15) < 0.02
-    assert found["report"]["recipe"]["root"] == str(finished / "root")
-    pretrained = found["pretrain"]["summary"]
-    history = pretrained["gradient"]["history"]
-    assert [row["step"] for row in history] == list(range(5, 41, 5))
-    assert pretrained["final"]["loss"] > 0
-
-
 def test_python_code_takes_what_was_built(finished: Path) -> None:
     recipe = rungwise.load_recipe(finished / "recipe.yaml")
     assert {row.reason for row in rungwise.plan("workflows/finetune.py", recipe)} == {"done"}
@@ -600,33 +578,3 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(tmp_
     assert len(runs) == 1
     points = client.get_metric_history(runs[0].info.run_id, "train/loss")
     assert sorted(point.step for point in points) == list(range(10, 161, 10))
-
-
-@pytest.mark.slow
-def test_a_server_that_is_gone_stops_none(finished: Path, tmp_path: Path, unused_port: int) -> None:
-    recipe = small_recipe(tmp_path / "root", finished / "text")
-    recipe["tracking"] = {"uri": f"http://127.0.0.1:{unused_port}"}
-    config = write_recipe(tmp_path / "recipe.yaml", recipe)
-    done = run("pretrain", config, "pretrain.steps=10")
-    assert re.search(r"rungwise gc \S*pretrain", done.stdout)
-    assert set(records(tmp_path / "root")) == {*STAGES, "report"}
-    store = f"sqlite:///{tmp_path}/later.db"
-    subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from rungwise.__main__ import main; sys.exit(main(sys.argv[1:]))",
-            *("gc", "pretrain", config, f"tracking.uri={store}"),
-            *("--instead-of", f"http://127.0.0.1:{unused_port}"),
-        ],
-        cwd=REPOSITORY,
-        env=environment(tmp_path),
-        check=True,
-    )
-    client = MlflowClient(store)
-    experiment = client.get_experiment_by_name("rungwise")
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id])
-    names = ["small pretrain.steps=10", *(f"{name} of small" for name in (*STAGES, "report"))]
-    assert sorted(str(r.info.run_name) for r in runs) == sorted(names)
-    assert {r.info.status for r in runs} == {"FINISHED"}

@@ -2,8 +2,7 @@
 documents and padding, each network's vectors, and training."""
 
 import math
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +14,14 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
-from rungwise.models.losses.objectives import Loss, Losses, Objective, Part
+from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import (
     INFERENCE,
     QUICK_THOUGHTS,
     SENTENCE_AUTOENCODER,
     SENTENCE_TRANSLATION,
-    SENTENCES,
     SKIP_THOUGHTS,
-    SentenceHead,
     mask_diagonal,
-    sentence_vectors,
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, SentenceVectors
 from rungwise.models.transformer.block import parameter_count, pool
@@ -308,55 +304,3 @@ def test_the_root_grows_with_the_root_of_the_length() -> None:
 def test_sizes_that_do_not_fit_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(SentenceEncoderConfig, keys)
-
-
-LONGEST = 6
-
-
-def guess_lengths(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
-    return model.lengths(sentence_vectors(model.body, rows))
-
-
-def length_losses(logits_BRC: Tensor, batch: SentenceRuns[Tensor]) -> Losses:
-    logits_NC, length_N = logits_BRC.flatten(0, 1), batch.lengths.flatten()
-    total = functional.cross_entropy(logits_NC, length_N, reduction="sum")
-    return Losses(total[None], (logits_NC.argmax(1) == length_N).sum()[None].float())
-
-
-LENGTHS = replace(
-    INFERENCE,
-    name="lengths",
-    tokens=Part("length", "length", "Lengths guessed correctly", "sentence", LONGEST),
-    reads=("sentence_runs",),
-    loss=Loss(
-        lambda batch: (batch.lengths > 0).sum()[None].float(),
-        lambda model, batch: model(batch, guess_lengths),
-        length_losses,
-    ),
-    head=SentenceHead(layers=(("lengths", lambda config: nn.Linear(config.hidden_size, LONGEST)),)),
-)
-
-
-class Lengths(SentenceEncoderConfig):
-    """A family with a toy objective."""
-
-    objectives: ClassVar = (*SENTENCES, LENGTHS)
-
-
-def test_a_toy_objective_brings_its_head_and_mixes_with_others() -> None:
-    torch.manual_seed(0)
-    config = validate(Lengths, SIZES | {"network": "words", "pooling": "sum"})
-    model: Any = config.build(VOCAB, config.objective("lengths+skip_thoughts"))
-    assert model.lengths.in_features == config.hidden_size
-    assert [*model.writers] == ["-1", "1"]
-    alone: Any = config.build(VOCAB, config.objective("lengths"))
-    assert not hasattr(alone, "output")
-    assert config.page_name(LENGTHS) == "sentence encoder"
-    batch = runs([[3, 1, 4, 2, 5, 1]], [[1, 1, 1, 2, 2, 2]])
-    optimizer = torch.optim.Adam(alone.parameters(), 0.02)
-    assert LENGTHS(alone, batch).loss().item() == pytest.approx(math.log(LONGEST), abs=0.5)
-    for _ in range(60):
-        optimizer.zero_grad()
-        LENGTHS(alone, batch).loss().backward()
-        optimizer.step()
-    assert LENGTHS(alone, batch).correct.item() == 6

@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rungwise.evaluation.suites.states import (
-    Sentence,
-    WordReader,
-    find_pieces,
-    reads_words,
-    word_reader,
-)
+from rungwise.evaluation.suites.states import Sentence, WordReader, find_pieces, word_reader
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
@@ -93,24 +87,6 @@ def test_long_sentences_are_read_in_windows() -> None:
     ids = [1, 3, 5, 1, 5]
     assert of_masked.layers[0, :, 0].tolist() == of_causal.layers[0, :, 0].tolist() == ids
     assert of_masked.layers[0, :, 1].tolist() == [1, 3, 3, 4, 1]
-
-
-def test_a_model_with_words_in_context_of_its_own_is_read_by_them() -> None:
-    class Senses:
-        """A word's vector is how many tokens its text has, and where it begins."""
-
-        longest_text = 3
-
-        def word_layers(self, texts: Any, words: Any) -> Any:
-            rows = zip(texts, words, strict=True)
-            return np.array([[[len(ids), each.start] for ids, own in rows for each in own]])
-
-    rung = encoder_rung(WORDPIECE, None, Senses())
-    assert reads_words(rung)
-    sentences = [Sentence.of_words(["the", "banks", "of"]), Sentence.of_words(["of"])]
-    states = word_reader(rung).layers(sentences)
-    assert states.layers.tolist() == [[[5, 0], [5, 1], [5, 4], [1, 0]]]
-    assert (states.without_piece, states.in_windows) == (0, 3)
 
 
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size": 32}
