@@ -29,9 +29,6 @@ from tests.small_models import (
     small_model,
 )
 
-LEFT_TO_RIGHT = ("causal", "left_to_right")
-
-
 # Sizes.
 
 

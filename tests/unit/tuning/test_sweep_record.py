@@ -1,8 +1,6 @@
 """Records of trials, what is measured against what was drawn, and how many trials there is room
 for."""
 
-import csv
-import io
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,8 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning.record import (
-    Epoch,
-    SweepTrial,
-    read_record,
-    read_records,
-    tabulate,
-    write_record,
-)
+from rungwise.tuning.record import Epoch, SweepTrial, read_record, read_records, write_record
 from rungwise.tuning.running import SweepJob, check_applied, count_concurrent, run_trial, summarise
 from tests.toy_sweeps import inputs, stage_config, toy
 
@@ -98,18 +88,6 @@ def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Pa
         one = change(number=number, history=(ROW,), score=0.7)
         write_record(one.model_copy(update={"state": "finished"}), output)
     assert summarise(job).best.name == "trial-999"
-
-
-def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
-    finished = change(history=(ROW,), score=0.7, state="finished", effective={"batch_size": 8.0})
-    failed = change(number=4, history=(ROW,), state="failed", error="it broke, twice")
-    rows = tabulate([finished, failed])
-    written = list(csv.DictReader(io.StringIO(csv_bytes(rows).decode())))
-    assert [row["trial"] for row in written] == ["trial-003", "trial-004"]
-    assert written[0]["finetune.batch_size"] == "8"
-    assert written[0]["effective/batch_size"] == "8.0"
-    assert (written[0]["score"], written[0]["loss"], written[0]["epochs_run"]) == ("0.7", "", "1")
-    assert (written[1]["score"], written[1]["error"]) == ("", "it broke, twice")
 
 
 @pytest.mark.parametrize(
