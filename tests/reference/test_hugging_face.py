@@ -377,11 +377,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
         (reader, gpt, "with marks of its own, which no tokenizer"),
         (GptForPretraining(wide, V), wide, r"model\.intermediate_size is 100, and OpenAIGPT"),
         (odd.build(V, odd.objectives[0]), odd, "hidden_size is 30, and LlamaForCausalLM takes onl"),
-        (
-            small_model("bidirectional", V),
-            bert,
-            "a BidirectionalForPretraining has no counterpart in transformers",
-        ),
+        (small_model("bidirectional", V), bert, "a BidirectionalForPretraining has no counterpart"),
         (torch.nn.Linear(2, 2), bert, "a Linear has no counterpart in transformers"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -392,28 +388,16 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
 @pytest.mark.parametrize(
     ("folder", "changes", "message"),
     [
-        (
-            "bert",
-            {"position_embedding_type": "relative_key"},
-            'position_embedding_type must be "absolute"',
-        ),
+        ("bert", {"position_embedding_type": "relative_key"}, 'embedding_type must be "absolute"'),
         ("bert", {"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters must be null"),
         ("bert", {"layer_norm_eps": 1e-5}, "layer_norm_eps must be 1e-12, found 1e-05"),
         ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings must be true"),
-        (
-            "bert",
-            {"model_type": "roberta"},
-            'model_type must be one of bert, .*gpt2.* found "roberta"',
-        ),
+        ("bert", {"model_type": "roberta"}, 'model_type must be one of .*gpt2.* found "roberta"'),
         ("bert", {"model_type": "removed"}, "model_type must be one of .* found null"),
         ("bert", {"num_hidden_layers": "removed"}, "the key num_hidden_layers is missing"),
         ("bert", {"vocab_size": "removed"}, "the key vocab_size is missing"),
         ("bert", {"vocab_size": "59"}, 'vocab_size must be a number above 0, found "59"'),
-        (
-            "bert",
-            {"attention_probs_dropout_prob": 0.5},
-            "hidden_dropout_prob and attention_.* the same",
-        ),
+        ("bert", {"attention_probs_dropout_prob": 0.5}, "dropout_prob and attention_.* the same"),
         ("bert", {"num_attention_heads": 3}, "hidden_size 16 and num_heads 3"),
         ("gpt", {"activation_function": "relu"}, 'activation_function must be "gelu_new"'),
         ("gpt", {"n_embd": "removed"}, "the key n_embd is missing"),

@@ -48,20 +48,17 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (
             ["pretrain", "{recipe}", "pretrain.stepz=5"],
-            "pretrain.stepz=5: unknown key; did you mean 'steps'?",
+            "stepz=5: unknown key; did you mean 'steps'?",
         ),
         (
             ["pretrain", "{recipe}", "modle.num_layers=5"],
-            "modle.num_layers=5: modle: unknown key; did you mean 'model'?",
+            "modle: unknown key; did you mean 'model'?",
         ),
         (
             ["pretrain", "{recipe}", "model.num_heads=5"],
-            "model.hidden_size must be a multiple of model.num_heads",
+            "size must be a multiple of model.num_heads",
         ),
-        (
-            ["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"],
-            "no file matches '/no/such'",
-        ),
+        (["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"], "file matches '/no/such'"),
         (["pretrain", "quikstart.yaml"], "there is no recipe quikstart.yaml in "),
         (["pretrain", "{recipe}", "learning_rate=5"], "mean pretrain.optimizer.learning_rate=...?"),
         (["pretrain", "{recipe}", "pretrain.lr=5"], "mean pretrain.optimizer.learning_rate=...?"),
@@ -174,12 +171,9 @@ def test_doctor_says_what_is_wrong_with_a_server_that_is_away(
         (["run", "pretrain", "quickstart", "--steps=200"], "are set by pretrain.steps=200"),
         (
             ["run", "finetune", "quickstart", "--learning-rate", "0.1"],
-            "keys of a recipe are set by pretrain.optimizer.learning_rate=...",
+            "set by pretrain.optimizer.learning_rate",
         ),
-        (
-            ["run", "pretrain", "quickstart", "--verbose"],
-            "set by KEY=VALUE, such as pretrain.steps",
-        ),
+        (["run", "pretrain", "quickstart", "--verbose"], "by KEY=VALUE, such as pretrain.steps"),
         (["run", "books.yaml"], "put a workflow before it, such as: pretrain books.yaml"),
         (["plan", "books.yaml"], "put a workflow before it, such as: pretrain books.yaml"),
     ],

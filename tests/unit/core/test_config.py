@@ -67,10 +67,7 @@ JSON = st.recursive(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (
-            {"optimizer": {"learning_rat": 1}},
-            "optimizer.learning_rat: unknown key; did you mean 'learning_rate'?",
-        ),
+        ({"optimizer": {"learning_rat": 1}}, "rat: unknown key; did you mean 'learning_rate'?"),
         ({"optimiser": {}}, "optimiser: unknown key; did you mean 'optimizer'?"),
         ({"optimizer": {"learning_rate": "fast"}}, "optimizer.learning_rate: "),
         ({"optimizer": {"learning_rate": -1}}, "greater than 0, found -1"),

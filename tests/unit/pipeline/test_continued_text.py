@@ -270,10 +270,7 @@ def test_what_is_loaded_is_the_last_step_and_stages_have_own_titles(recipe: Reci
 @pytest.mark.parametrize(
     ("blocks", "message"),
     [
-        (
-            {"task_text": {}, "corpus": {"sources": [{"kind": "pydocs"}]}},
-            r"either corpus or steps\.1\.task_text",
-        ),
+        ({"task_text": {}, "corpus": {"sources": [{"kind": "pydocs"}]}}, r"or steps\.1\.task_text"),
         ({"model": {"kind": "lsa"}}, "has a block pretrain of its own"),
         ({"pretrain": {"steps": 5, "initial": "x"}}, r"leave out steps\.1\.pretrain\.initial"),
         ({"name": None}, "steps has 2 steps of the name null"),

@@ -197,10 +197,7 @@ def test_a_model_is_registered_with_its_task_not_with_a_step(plain: dict[str, An
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"variants": {"a": {"evaluate.num_seeds": 9}}},
-            r"variants.a.evaluate.num_seeds: a variant",
-        ),
+        ({"variants": {"a": {"evaluate.num_seeds": 9}}}, r"evaluate.num_seeds: a variant"),
         ({"variants": {"a": {"finetune.epoch": 9}}}, r"variants.a: finetune.epoch: unknown key"),
         ({"evaluate.label_budgets": [2]}, r"tasks.paragraphs: evaluate.label_budgets has 2, fewer"),
         (

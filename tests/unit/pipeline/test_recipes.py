@@ -66,11 +66,7 @@ LSTM = {"model": {"kind": "lstm"}, "instances": {"kind": "causal", "sequence_len
         (LSTM, {"pretrain.order.window_instances": 8}, r"^pretrain\.order\.window_instances is 8"),
         ({}, {"compute.num_workers": 17}, r"global_batch_size is 16, too few for .* 17"),
         ({}, {"instances.sequence_length": 33}, r"is 32, but instances\.sequence_length is 33"),
-        (
-            {},
-            {"instances.kind": "causal"},
-            r"objective is mlm_nsp and .* bert, which reads .* is causal",
-        ),
+        ({}, {"instances.kind": "causal"}, r"objective is mlm_nsp and .* bert, which .* is causal"),
         (
             {},
             {

@@ -255,7 +255,7 @@ def test_a_search_killed_at_ten_moments_ends_as_one_that_was_not(
         (
             "word2vec",
             {"search.space": {"model.subsample": SPACE[RATE]}},
-            "search.measure to {kind: word_list",
+            "measure to {kind: word_list",
         ),
         ("glove", {"search.space": {"pretrain.learning_rate": SPACE[RATE]}}, "it learns from"),
         ("ngram", {"search.space": {"model.order": ORDERS}, **LIST}, "no vectors of words"),

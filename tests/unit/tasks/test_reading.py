@@ -37,7 +37,7 @@ from rungwise.tokenizer.files import remove_clean_up
 from tests.unit.corpus.test_corpus_cleaning import ANY_TEXT, MESSY_TEXT
 
 HINDI = "\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e"
-TEXTS = [f"the caf\u00e9 in \ud55c\uad6d and {HINDI} read a na\u00efve text, again and again"] * 9
+TEXTS = [f"the café in 한국 and {HINDI} read a naïve text, again and again"] * 9
 CONFIGS: list[TrainedConfig] = [
     WordPieceConfig(vocab_size=90, lowercase=False),
     ByteBpeConfig(vocab_size=300),
@@ -101,7 +101,7 @@ def test_a_place_is_one_in_the_raw_text(tmp_path: Path, config: TrainedConfig, f
     text = unicodedata.normalize(form, f"  {TEXTS[0]}")  # pyright: ignore[reportArgumentType]
     _, reader = readers(tmp_path, config)
     [located] = locate(reader, [text])
-    for word in ("caf\u00e9", "\ud55c\uad6d", "na\u00efve", "again"):
+    for word in ("café", "한국", "naïve", "again"):
         word = unicodedata.normalize(form, word)  # pyright: ignore[reportArgumentType]
         start = text.index(word)
         tokens = located.covering(start, start + len(word))

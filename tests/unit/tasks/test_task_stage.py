@@ -225,24 +225,15 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
     [
         (
             {"train": rows(20), "test": "\n"},
-            r"data\.test: expected test examples, found none in .*test\.tsv; change it",
+            r"data\.test: expected test examples, found none in .*tsv",
         ),
         (
             {"train": rows(4), "validation_fraction": 0.0001},
             r"data\.validation_fraction: expected validation examples, found none in .*train\.tsv",
         ),
-        (
-            {"train": rows(90, "a")},
-            r"data\.train: expected two labels or more, found only a; check which column",
-        ),
-        (
-            {"train": rows(90), "train_examples": 91},
-            r"data\.train_examples is 91, but train has \d+ examples; lower it",
-        ),
-        (
-            {"train": rows(90), "positive": "c"},
-            r"data\.positive: expected one of two labels, found 'c' of a, b; change it",
-        ),
+        ({"train": rows(90, "a")}, r"data\.train: expected two labels or more, found only a"),
+        ({"train": rows(90), "train_examples": 91}, r"examples is 91, but train has \d+ examples"),
+        ({"train": rows(90), "positive": "c"}, r"one of two labels, found 'c' of a, b"),
         (
             {
                 "train": "a O\n\nb B-X\n\n" * 5 + "w\n" + "w O\n" * 10,
@@ -251,10 +242,7 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
             r"data\.train: expected most words to be sound, found 10 that are and 11 that are not "
             r"\(1 damaged examples dropped, 11 words dropped with damage\)",
         ),
-        (
-            {"train": rows(90, "abc"), "train_examples": 2},
-            r"data\.train_examples is 2, but there are 3 labels \(a, b, c\)",
-        ),
+        ({"train": rows(90, "abc"), "train_examples": 2}, r"2, but there are 3 labels \(a, b, c\)"),
         (
             {"train": rows(90, "abc"), "metric": "f1"},
             r"data\.metric: f1 does not fit the labels of this task \(.*\); use accuracy or macro",
