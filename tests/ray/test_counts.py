@@ -39,8 +39,7 @@ def sentences(seed: int, count: int = 300) -> list[list[int]]:
 
 
 def tokens(folder: Path, pieces: int) -> Artifact:
-    """The same text in one training file or in several, which are said to be large: tasks of Ray
-    count them."""
+    """The same text in one training file, or in several that are said to be large."""
     folder.mkdir(parents=True)
     text, rows = sentences(0), []
     files = {f"train-{number:05d}.arrow": text[number::pieces] for number in range(pieces)}

@@ -1,5 +1,4 @@
-"""A stranger's first day: text of five kinds and some labels, with the commands that pages and
-the commands themselves name, and nothing else."""
+"""A stranger's first day, with the commands that pages and the commands themselves name."""
 
 import csv
 import gzip

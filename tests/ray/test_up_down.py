@@ -303,8 +303,7 @@ def artifacts(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def sums(record: dict[str, Any]) -> dict[str, str]:
-    """The sha256 of each file. A checkpoint has its attempt in its name, and its
-    record says how long the save took."""
+    """The sha256 of each file, but for what a checkpoint says of its attempt and time."""
     return {
         re.sub(r"(?<=/step-\d{9})-[0-9a-f]{16}", "", name): file["sha256"]
         for name, file in record["files"].items()

@@ -1,7 +1,4 @@
-"""Rows of real sentences and questions beside those of transformers, by published vocabularies.
-
-And what a perfect model would score on real questions: how exactly answers come back.
-"""
+"""Rows of real sentences and questions beside those of transformers; real answers."""
 
 import unicodedata
 from collections.abc import Iterator

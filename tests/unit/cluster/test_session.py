@@ -1,6 +1,4 @@
-"""Ray of a session: how many nodes it counts, and one that does not start in time is tried
-again.
-"""
+"""Ray of a session: how many nodes it counts, and one that starts late."""
 
 import contextlib
 import os
@@ -118,8 +116,7 @@ def test_a_ray_imported_ahead_serves_the_session_or_ends(monkeypatch: pytest.Mon
 
 
 def test_ending_ray_does_not_stop_at_a_process_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that ended between the list of children and the look at its name left the process
-    that holds Ray, and the run that waits for it, forever."""
+    """One left the process that holds Ray, and the run that waits for it, forever."""
     sleep = [sys.executable, "-c", "import time; time.sleep(20)"]
     with psutil.Popen(sleep) as gone, psutil.Popen(sleep) as living:
         children = [psutil.Process(each.pid) for each in (gone, living)]

@@ -162,8 +162,7 @@ def test_no_two_have_a_lease_of_killed_holders_at_once(tmp_path: Path, count: in
 def test_what_was_seen_before_a_pause_gives_no_lease(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that asks is suspended between its look at the folder and its own file, while others take
-    the lease over, release it and take it again."""
+    """Between a look at the folder and the own file, others take the lease over."""
     leave_behind(folder)
     late, third = Lease(folder, "f"), Lease(folder, "f")
     agree = Lease._agree

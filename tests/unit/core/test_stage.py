@@ -185,8 +185,7 @@ def test_what_was_changed_put_in_or_removed_is_found_by_verify_and_not_read(
 
 
 def test_one_flipped_bit_is_refused_when_the_file_is_read(folder: Folder) -> None:
-    """Also in a process that has only the folder, as a task of the cluster has, and in a store,
-    where the changed object has a sound ETag of its own."""
+    """Also in a process that has only the folder, and in a store."""
     build(chain(), folder)
     folder = artifacts.list_artifacts(folder, "a")[0].folder
     with folder.open("data") as stream:

@@ -196,8 +196,7 @@ def fail_at_each_call(
     monkeypatch: pytest.MonkeyPatch,
     failure: Failure,
 ) -> None:
-    """Call `attempt` with a client that works, then for each call of that with one that fails
-    there. A call that only reads has no effect to lose, or to fail after."""
+    """Call `attempt` with a client that works, then with one that fails at each of its calls."""
     whole: list[str] = []
     for number in range(1000):
         if number > len(whole) > 0:
@@ -409,8 +408,7 @@ def test_a_deleted_experiment_keeps_the_events_and_is_named(
 
 
 def test_runs_of_a_driver_that_was_killed_are_ended_and_no_others(uri: str, tmp_path: Path) -> None:
-    """Whoever sends its spool ends them, or whoever found its lease, if the spool is elsewhere. A
-    run that a later driver has opened is that driver's."""
+    """A run that a later driver has opened is that driver's."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     killed = Tracker(uri, "test", here, "1")
     for key in ("run", "old", "done"):

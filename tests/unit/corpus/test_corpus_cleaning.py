@@ -1,6 +1,4 @@
-"""Clean-up, quality rules, spans and boilerplate: cases worked by hand, and what must hold of any
-text.
-"""
+"""Clean-up, quality rules, spans and boilerplate: by hand, and what holds of any text."""
 
 import gzip
 import unicodedata

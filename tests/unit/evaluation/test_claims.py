@@ -1,5 +1,4 @@
-"""Claims: verdicts of planted rungs, how often they are false, and the registered file; published
-tables beside ours."""
+"""Claims: verdicts of planted rungs, how often they are false; tables beside ours."""
 
 import itertools
 import math
@@ -381,8 +380,7 @@ def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = No
 
 
 def test_a_sign_agrees_disagrees_or_is_left_open(tmp_path: Path) -> None:
-    """The published step from base to no_nsp is down on both tasks; ours is down beyond doubt on
-    one, up beyond doubt on another, and undecided on the third."""
+    """The published step from base to no_nsp is down on both tasks."""
     config = TableConfig(
         published=PublishedConfig(table="T7", rows={"bert": "base", "mlm": "no_nsp"}),
         columns={"down": "QNLI", "up": "MRPC", "open": "SST-2", "alone": None},

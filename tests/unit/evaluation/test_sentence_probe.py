@@ -1,5 +1,4 @@
-"""Probes of sentence vectors: heads as scikit-learn and SciPy have them, floors by hand, and suites
-as a reading of the exported vectors."""
+"""Probes of sentence vectors: heads as scikit-learn and SciPy have them, floors by hand."""
 
 import random
 from pathlib import Path

@@ -154,8 +154,7 @@ def test_two_groups_of_trainings_are_compared_as_by_welch() -> None:
 @pytest.mark.parametrize("trainings", [2, 3, 5])
 @pytest.mark.parametrize("of_examples", [0.0, 0.3, 1.0, 5.0])
 def test_a_p_is_too_small_no_more_often_than_it_says(trainings: int, of_examples: float) -> None:
-    """The true difference is 1, the error of a training 1, that of the test set `of_examples`: also
-    for the small p that many claims ask for, where a few trainings happen to agree."""
+    """The true difference is 1; also for the small p that many claims ask for."""
     rng = np.random.default_rng(trainings)
     contrasts = []
     for _ in range(2000):

@@ -1,6 +1,4 @@
-"""Suites of words, sentences, perplexity and speed: cases by hand, and what gensim finds with the
-same vectors.
-"""
+"""Suites of words, sentences, perplexity and speed: by hand, and beside gensim."""
 
 import dataclasses
 import itertools

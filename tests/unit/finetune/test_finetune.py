@@ -1,7 +1,4 @@
-"""Fine-tuning: adaptations, tops, states, what is refused, and every legal cell once.
-
-Items are made by hand, and what reads answers is a stand-in (toy_tasks.py): this is about training.
-"""
+"""Fine-tuning of items by hand (toy_tasks.py): adaptations, tops, states, refusals."""
 
 import itertools
 import json
@@ -451,8 +448,7 @@ TOPS = ({"kind": "linear"}, {"kind": "bilstm", "hidden_size": 3})
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_way_of_use_serves_every_kind_of_task(objective: str) -> None:
-    """A step of each, from the pretrained weights: gradients are finite and reach what the way of
-    use says, and all of that."""
+    """A step of each: gradients are finite and reach what the way of use says."""
     data = {kind: toy_data(kind, objective, examples=6) for kind in TASKS}
     poolings = ("mean", "last") if objective in CAUSAL else ("cls", "mean", "last")
     for number, (kind, use, top) in enumerate(itertools.product(TASKS, USES, TOPS)):

@@ -1,6 +1,4 @@
-"""The order of reading: a permutation of every epoch, or streams of contiguous text, shared out
-evenly, a few shards at a time.
-"""
+"""The order of reading: a permutation of every epoch, or streams of contiguous text."""
 
 import math
 

@@ -1,5 +1,4 @@
-"""Kinds without masks: packed causal blocks, runs of sentences, documents. Every token is read once
-and in order, or is counted as left out."""
+"""Kinds without masks: every token is read once and in order, or counted as left out."""
 
 import dataclasses
 from typing import Any

@@ -260,8 +260,7 @@ def test_the_states_are_those_of_pretraining(kind):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_bidirectional_state_is_that_of_pretraining_on_both_sides(norm):
-    """Pretraining predicts token t + 1 from f_t and b_(t+1), and b_t here is b_t there: the same
-    tokens at the same places."""
+    """Pretraining predicts token t + 1 from f_t and b_(t+1): b_t here is b_t there."""
     encoder, model = loaded("bidirectional", norm=norm)
     batch = random_causal_batch(3, 9, packed=False)
     lengths_B = batch.weights.sum(dim=1).long()

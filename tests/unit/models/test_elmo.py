@@ -1,5 +1,4 @@
-"""ELMo's language models: how tokens are written, the projected LSTM, both directions, the state
-carried, and what fine-tuning reads. The published files are in tests/reference."""
+"""ELMo's language models; the published files are in tests/reference."""
 
 import dataclasses
 import json
@@ -191,8 +190,7 @@ def test_from_the_left_a_block_goes_on_and_from_the_right_it_begins_anew() -> No
 
 
 def test_operations_are_those_that_pytorch_counts() -> None:
-    """Every token stands once, so none is spared the CNN; a row has one more than it predicts. The
-    loss (cross_entropy.py) is tested elsewhere, and PyTorch does not see all of its products."""
+    """Every token stands once, so none is spared the CNN; the loss is tested elsewhere."""
     vocab_size = B * (T + 1)
     elmo = Elmo(TINY, vocab_size)
     stream_BU = torch.randperm(vocab_size).view(B, T + 1)

@@ -1,5 +1,4 @@
-"""Objectives of masked tokens with a model of their own, worked text by text: permuted prediction,
-replaced tokens, and spans that are taken out of a text and written after it."""
+"""Permuted prediction, replaced tokens and spans taken out, worked text by text."""
 
 import dataclasses
 import itertools
@@ -302,8 +301,7 @@ def test_the_text_can_be_put_together_again(spans: Artifact) -> None:
 def test_the_loss_is_that_of_each_token_given_what_is_written_before_it(
     spans: Artifact, kind: str
 ) -> None:
-    """Each is predicted from a row that ends with the token before, so nothing after it is seen;
-    states of the first text do not depend on the second."""
+    """Each is predicted from a row that ends with the token before."""
     model, objective = model_of("span_denoising", kind)
     (rows,) = micro_batches(spans, 4)
     sums, slope = loss_and_gradient(objective, model, rows)

@@ -47,8 +47,7 @@ def window(ids: list[int], document: list[int], place: int) -> list[int | None]:
 
 
 def test_the_losses_are_those_of_windows_worked_alone() -> None:
-    """max(0, 1 - f(x) + f(x')) with the middle word replaced; padding and other documents are
-    missing words."""
+    """max(0, 1 - f(x) + f(x')) with the middle word replaced."""
     model = built()
     batch = random_causal_batch(3, 9, V, dtype=torch.float64)
     assert batch.document is not None

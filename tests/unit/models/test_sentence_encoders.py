@@ -1,5 +1,4 @@
-"""Encoders of sentences: each objective's loss against worked figures and loops at the bounds of
-documents and padding, each network's vectors, and training."""
+"""Encoders of sentences: losses against worked figures and loops; vectors of networks."""
 
 import math
 from typing import Any

@@ -86,8 +86,7 @@ def growing(recipe: Recipe) -> Grow:
 
 
 class Cluster:
-    """Ends stages as a cluster might, two at once in an order that `seed` draws. Scores and costs
-    follow from their settings. `fails` says which settings do."""
+    """Ends stages two at once in an order that `seed` draws. `fails` says which settings do."""
 
     def __init__(self, recipe: Recipe, fails: float = 0.0) -> None:
         self.recipe, self.fails = recipe, fails

@@ -1,6 +1,4 @@
-"""Answers of a pretrained model: as transformers has them of the export, from three files, and to
-what somebody types.
-"""
+"""Answers of a pretrained model: as transformers has them, and to what is typed."""
 
 import io
 import json

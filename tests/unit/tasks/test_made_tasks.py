@@ -1,5 +1,4 @@
-"""What rules make of the corpus: tasks without labels, and altered sentences. Each example differs
-from the text only as its rule says; the text is Python's own manual."""
+"""Tasks and altered sentences by rules: each example differs only as its rule says."""
 
 from collections import Counter
 from collections.abc import Callable

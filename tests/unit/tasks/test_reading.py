@@ -111,8 +111,7 @@ def test_a_place_is_one_in_the_raw_text(tmp_path: Path, config: TrainedConfig, f
 
 @pytest.mark.parametrize("kind", ["classification", "tagging", "generation"])
 def test_labelled_text_and_suites_read_either_form_alike(tmp_path: Path, kind: Kind) -> None:
-    """The tokens of a task in NFC and NFD, as fine-tuning and suites encode it, are those of a
-    corpus in NFC; what fine-tuning read with goes with the model to every answer."""
+    """Tokens of a task in NFC and NFD are those of a corpus in NFC."""
     _, reader = readers(tmp_path, CONFIGS[0])
     info = TaskInfo(kind, ("x",), False, "accuracy")
     frame = Frame(2, 3, 3, sequence_length=200)

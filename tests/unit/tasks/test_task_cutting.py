@@ -1,6 +1,4 @@
-"""What `sequence_length` cuts off is counted, by hand and by encoding again at the length named;
-and windows over what is longer.
-"""
+"""What `sequence_length` cuts off, counted by hand; windows over what is longer."""
 
 import random
 from functools import partial

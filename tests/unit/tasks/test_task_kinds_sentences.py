@@ -1,6 +1,4 @@
-"""Sentences, pairs, choices and tagged words become rows that fit, and logits become answers; and
-baselines that read no text.
-"""
+"""Sentences, pairs, choices and tagged words become rows; baselines read no text."""
 
 from dataclasses import replace
 from typing import get_args

@@ -170,8 +170,7 @@ def test_a_file_of_one_document_borrows_the_other_sides_of_its_pairs(tmp_path: P
 def test_tokens_of_unchanged_text_are_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the same tokenizer, whose encoder is then proved on new text alone; with another one,
-    none."""
+    """With the same tokenizer, proved on new text alone; with another one, none."""
     encoded: list[str] = []
     proved: list[str] = []
     sample = token_building.sample_corpus

@@ -139,8 +139,7 @@ CONVERSIONS: list[tuple[str, str, str, set[str]]] = [
 def test_a_model_is_converted_to_another_way_of_reading(
     root: Path, tmp_path: Path, family: str, before: str, after: str, fresh: set[str]
 ) -> None:
-    """Every tensor that both have is the same to the bit, and the record has the loss with which
-    the converted model began."""
+    """Every tensor that both have is the same to the bit, and so is the first loss."""
 
     def settings(name: str, **changes: Any) -> GradientFit:
         return config("", family, **{"pretrain.objective": name, "model.dropout": 0.0}, **changes)

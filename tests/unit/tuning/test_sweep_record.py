@@ -1,5 +1,4 @@
-"""Records of trials, what is measured against what was drawn, and how many trials there is room
-for."""
+"""Records of trials, what was measured against what was drawn, and room for trials."""
 
 from contextlib import nullcontext
 from pathlib import Path
