@@ -163,7 +163,6 @@ def saved_at(folder: Path | str, keep: int, *steps: int) -> Checkpoints:
 
 
 def flip(path: Path, at: int) -> None:
-    """Change one bit of a file."""
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)

@@ -59,7 +59,6 @@ def render_services() -> list[dict[str, Any]]:
 
 
 def find_container(name: str) -> dict[str, Any]:
-    """The container of a service's pod."""
     [container] = [
         container
         for each in render_services()
@@ -70,7 +69,6 @@ def find_container(name: str) -> dict[str, Any]:
 
 
 def list_groups(cluster: dict[str, Any]) -> list[dict[str, Any]]:
-    """The head's group and those of workers."""
     return [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
 
 

@@ -30,7 +30,6 @@ def recipe(folder: Path, corpus: Path, **changes: Any) -> Path:
 
 
 def refusal(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
-    """The one line that a run of this recipe ends with."""
     capfd.readouterr()
     assert main(["run", "pretrain", str(config)]) == 2
     printed = capfd.readouterr().err

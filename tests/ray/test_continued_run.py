@@ -40,8 +40,6 @@ COMPUTE = ComputeConfig(num_workers=1, micro_batch_size=32, checkpoint_every_ste
 
 
 def task_of(splits: dict[str, list[Example]]) -> Stage:
-    """A stage that writes these examples."""
-
     def build(config: Any, inputs: Any, output: Folder, context: Context) -> TaskSummary:
         for split in SPLITS:
             write_examples(splits[split], output, split)

@@ -29,7 +29,6 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 def made(folder: Path, kind: str) -> Artifact:
-    """Finished instances, which another process can load."""
     found = make_instances(folder, kind)
     record = {"stage": "instances", "fingerprint": found.fingerprint, **found.record}
     return finish(found.folder, record, {})
@@ -37,7 +36,6 @@ def made(folder: Path, kind: str) -> Artifact:
 
 @pytest.fixture(scope="module")
 def alone(instances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Progress:
-    """The run on one worker in this process."""
     return run(config(), instances, tmp_path_factory.mktemp("alone"))
 
 

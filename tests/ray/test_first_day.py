@@ -91,7 +91,6 @@ class Shell:
 
 
 def advised(said: str, verb: str) -> str:
-    """The one command of this verb that was printed."""
     [command] = dict.fromkeys(re.findall(rf"(rungwise {verb} .*?)\s*$", said, re.M))
     return command
 

@@ -61,7 +61,6 @@ TABLES = ("word2vec", "glove", "lsa")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Path:
-    """The recipes, each pretrained with its page."""
     folder = tmp_path_factory.mktemp("vectors")
     corpus = write_corpus(folder / "text", documents=30)
     for name, blocks in RUNGS.items():
@@ -73,7 +72,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Path:
 
 
 def again(pretrain: Artifact, output: Path, **changes: Any) -> bytes:
-    """The model of the same config with `changes`, fitted on the same tokens."""
     fitted_again(pretrain, output, **changes)
     return (output / MODEL).read_bytes()
 

@@ -47,7 +47,6 @@ def shown() -> Console:
 
 
 def lines(console: Console) -> list[list[str]]:
-    """Stage, state and the rest of each line about a stage."""
     assert isinstance(console.file, io.StringIO)
     rows = [line.split(maxsplit=2) for line in console.file.getvalue().splitlines()]
     return [words for words in rows if words[0] in TITLES]

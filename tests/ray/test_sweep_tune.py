@@ -23,7 +23,6 @@ BREAKS = 1e-1  # a learning rate that no trial survives
 def sweep(
     folder: Path, train: Train, finetune: dict[str, Any], **block: Any
 ) -> tuple[SweepSummary, Path]:
-    """The summary of a sweep, and its folder."""
     context = Context(ComputeConfig(max_concurrent_trials=4), Events(folder / "events"))
     output = folder / "sweep"
     config = stage_config(finetune, **block)
@@ -31,7 +30,6 @@ def sweep(
 
 
 def brittle(starts: Path) -> Train:
-    """The toy, but for a learning rate at which it breaks."""
     sound = toy(starts)
 
     def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
@@ -44,7 +42,6 @@ def brittle(starts: Path) -> Train:
 
 @pytest.fixture(scope="module")
 def swept(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSummary, Path]:
-    """A grid of 6 trials on 2 CPUs, one of which breaks."""
     folder = tmp_path_factory.mktemp("swept")
     space = {
         "finetune.learning_rate": {

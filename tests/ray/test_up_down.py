@@ -294,7 +294,6 @@ def test_prometheus_measures_every_node(cluster: Up) -> None:
 
 
 def artifacts(root: Path) -> dict[str, dict[str, Any]]:
-    """The record of the one artifact of each stage."""
     found = {}
     for stage in STAGES:
         (path,) = root.glob(f"{stage}/*/artifact.json")

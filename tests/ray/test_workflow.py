@@ -114,7 +114,6 @@ def run(
 
 
 def records(root: Path) -> dict[str, dict[str, Any]]:
-    """The newest record of each stage, by its name."""
     found = sorted(root.glob("*/*/artifact.json"), key=lambda path: path.stat().st_mtime)
     return {path.parts[-3]: json.loads(path.read_text()) for path in found}
 
@@ -161,7 +160,6 @@ def refuses(folder: Folder, name: str) -> list[str]:
 
 
 def edit(path: Path, kind: str, draw: random.Random) -> None:
-    """Change a file, or what stands beside it."""
     data = path.read_bytes()
     place = draw.randrange(len(data))
     match kind:

@@ -82,14 +82,12 @@ def loaded(auto, folder):
 
 
 def edited(folder, **changes):
-    """Change keys of config.json; None removes one."""
     path = folder / "config.json"
     data = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({k: v for k, v in data.items() if v != "removed"}))
 
 
 def rewritten(folder, change):
-    """Change the stored tensors in place."""
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -105,7 +103,6 @@ def bert_inputs(vocab_size):
 
 
 def every_logit(model, ours):
-    """MLM logits at all positions."""
     ids_BT, segments_BT, lengths_B = ours
     every_BT = torch.arange(ids_BT.shape[1]).expand_as(ids_BT)
     return model(MaskedBatch.to_predict(ids_BT, segments_BT, lengths_B, every_BT))
@@ -151,7 +148,6 @@ def encoder_of(config, vocab_size):
 
 
 def headed(config, vocab_size, head):
-    """A BERT with one of the heads, every weight random."""
     return shaken(HeadedEncoder(encoder_of(config, vocab_size), head), 0.1).eval()
 
 

@@ -86,7 +86,6 @@ def theirs(request):
 
 
 def logits_of(model, ids_BT, lengths_B):
-    """Ours at every position."""
     if hasattr(model, "logits"):
         return model.logits(ids_BT)
     positions_BT = torch.arange(ids_BT.shape[1]).expand_as(ids_BT)

@@ -206,7 +206,6 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def with_steps(recipe: Recipe, *steps: dict[str, Any]) -> Recipe:
-    """The recipe with these steps after its own."""
     return recipe.with_changes({"steps": [{}, *steps]}, "test")
 
 

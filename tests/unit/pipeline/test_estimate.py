@@ -36,7 +36,6 @@ LATER = "counts_and_gpt"
 
 @pytest.fixture
 def reference(tmp_path: Path) -> Rates:
-    """The rates on the machine they were measured on."""
     return replace(Rates.of(Folder.at(tmp_path / "nothing")), slowness=1.0)
 
 

@@ -58,7 +58,6 @@ def recipe(plain: dict[str, Any], **changes: Any) -> Recipe:
 
 
 def step_of(name: str, **blocks: Any) -> dict[str, Any]:
-    """A further step on blocks of text."""
     settings = {"objective": "mlm", "steps": 10, "global_batch_size": 8}
     return {"name": name, "instances": WORDS, "pretrain": settings} | blocks
 

@@ -25,7 +25,6 @@ CONFIGS = sorted((REPOSITORY / "workflows" / "configs").glob("*.yaml"))
 
 
 def keys(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every key of nested mappings and lists, the outer ones first."""
     for key, value in data.items() if isinstance(data, dict) else enumerate(data):
         if isinstance(data, dict):
             yield (*path, key)

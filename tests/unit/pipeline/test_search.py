@@ -198,7 +198,6 @@ def summarise(config: PretrainStageConfig, earlier: dict[str, Any] | None) -> di
 
 
 def outcome(summary: SearchSummary) -> tuple[Any, ...]:
-    """The trials, their scores and the winner, with the scores of its seeds."""
     trials = [(each.number, each.values, each.score, len(each.runs)) for each in summary.trials]
     return trials, summary.best.number, [run.score for run in summary.seeds]
 

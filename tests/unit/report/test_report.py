@@ -77,7 +77,6 @@ def written(
 
 @pytest.fixture(scope="module")
 def opened(inputs: dict[str, Artifact]) -> tuple[InstanceReader, Tokenizer]:
-    """All held-out instances, and the tokenizer."""
     return InstanceReader(inputs["instances"], "validation"), load_tokenizer(
         inputs["tokenizer"].folder
     )

@@ -37,7 +37,6 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 def written(
     before: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Artifact], Page, ReportSummary, Path]:
-    """Four variants on five tasks with three budgets, and their page."""
     path = tmp_path_factory.mktemp("whole")
     made = whole(before)
     return made, *written_page(made, path, fill_in_examples=0), path

@@ -51,7 +51,6 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 
 
 def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
-    """The model, the held-out blocks and the tokenizer."""
     reader = InstanceReader(made["instances"], "validation")
     return load_model(made["pretrain"]), reader, load_tokenizer(made["tokenizer"].folder)
 

@@ -106,7 +106,6 @@ def test_what_transformers_has_not_is_refused_before_anything_is_written(tmp_pat
 
 
 def counted_run(family: NgramConfig | BrownConfig, folder: Path) -> tuple[Artifact, Any, Tokenizer]:
-    """A model that is counted, its artifact, and its tokenizer."""
     recorder = Recorder(Folder.at(folder))
     sentences = [sentence for seed in range(9) for sentence in made_up_sentences(seed, 4)]
     config = WordPieceConfig(vocab_size=120, min_frequency=1)

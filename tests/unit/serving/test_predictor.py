@@ -62,7 +62,6 @@ COLUMNS: dict[Kind, set[str]] = {
 def make_model(
     folder: Path, kind: Kind, objective: str, norm: str | None = None, **keys: Any
 ) -> Predictor:
-    """A random model with its files in `folder`."""
     torch.manual_seed(0)
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{n}" for n in range(VOCAB_SIZE - 4))]
     splitter = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))

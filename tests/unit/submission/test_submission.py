@@ -199,7 +199,6 @@ def test_a_private_key_stays_here_whatever_the_name_of_its_file(project: Path) -
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with a workflow, a recipe and a corpus."""
     top = tmp_path / "project"
     (top / "workflows").mkdir(parents=True)
     text = (REPOSITORY / "workflows" / "pretrain.py").read_text()
@@ -225,7 +224,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, project: Path) -> I
 
 
 def created_uri(folder: Path) -> str:
-    """The URI that Ray gives the folder's package."""
     excludes = [*get_runtime_env_default_excludes(), *job._LEFT_BY_RUNS]
     return get_uri_for_directory(str(folder), True, excludes=excludes)
 

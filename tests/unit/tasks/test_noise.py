@@ -38,7 +38,6 @@ def distance(a: str, b: str) -> int:
 
 
 def way(word: str, changed: str) -> str:
-    """What was done to a word, by what can be seen of it."""
     if len(word) != len(changed):
         return "drop" if len(word) > len(changed) else "insert"
     places = [n for n, (a, b) in enumerate(zip(word, changed, strict=True)) if a != b]

@@ -169,7 +169,6 @@ def window(example: int, places: list[tuple[int, int]]) -> Item:
 def by_search(
     outputs: list[NDArray[Any]], items: list[Item], longest: int
 ) -> tuple[float, tuple[int, int], float]:
-    """The best span of one example, by looking at each."""
     spans = []
     for output, item in zip(outputs, items, strict=True):
         for first, (start, begin) in enumerate(item.places):

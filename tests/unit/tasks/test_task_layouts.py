@@ -52,7 +52,6 @@ def rows(*cells: str) -> str:
 
 
 def recipe_block(printed: str) -> dict[str, Any]:
-    """The block of the only task in a recipe."""
     (task,) = yaml.safe_load(printed)["tasks"].values()
     return task["data"]
 

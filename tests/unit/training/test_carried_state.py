@@ -90,7 +90,6 @@ def alone(
 
 
 def blocks_of(instances: Artifact, split: str) -> list[list[list[int]]]:
-    """The ids of every block of every shard."""
     files = [row.file for row in InstancesSummary.of(instances).split_files(split)]
     opened = [shards.read_shard(instances.folder.local(name)) for name in files]
     return [

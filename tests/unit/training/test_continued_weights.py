@@ -108,7 +108,6 @@ def instances(root: Path) -> Artifact:
 
 @pytest.fixture(scope="module")
 def general(root: Path, instances: Artifact) -> Artifact:
-    """Twenty steps on masked words and pairs."""
     return pretrained(root, config(), instances, "aaaa")
 
 

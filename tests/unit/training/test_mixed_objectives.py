@@ -127,7 +127,6 @@ def test_some_members_have_every_fifth_step_and_the_others_are_drawn_alike() -> 
 
 
 def rows_read(config: GradientFit, inputs: dict[str, Artifact]) -> dict[str, list[int]]:
-    """The instances that each member reads, in order."""
     compute = ComputeConfig(micro_batch_size=4)
     worker = Worker(Group.current(CPU), compute, SilentReporter(), lambda: False)
     phases = open_phases(config, list_turns(inputs, config.pretrain), worker)

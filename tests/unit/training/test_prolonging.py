@@ -82,7 +82,6 @@ def finish(root: Folder, settings: GradientFit) -> Artifact:
 
 
 def trained(root: Folder, settings: GradientFit, instances: Artifact, **compute: Any) -> Artifact:
-    """A finished run below `root`."""
     row = plan(stages(settings), root, "toy")[1]
     run(settings, instances, row.folder.uri, **compute)
     return finish(root, settings)

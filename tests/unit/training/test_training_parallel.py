@@ -41,7 +41,6 @@ LONG = {"pretrain.steps": 200, "pretrain.optimizer.learning_rate": 0.003}
 
 
 def long(model: str, optimizer: str = "adamw", precision: str = "float32") -> GradientFit:
-    """Two hundred steps of that family."""
     family = model if model in OWN else None
     changes: dict[str, Any] = {**LONG, **OWN.get(model, {}), "pretrain.precision": precision}
     return config(KINDS[model], family, **changes, **{"pretrain.optimizer.kind": optimizer})

@@ -30,7 +30,6 @@ def choice(*values: Any) -> dict[str, Any]:
 
 
 def refusal(**sweep: Any) -> str:
-    """What is said of a sweep block that does not fit."""
     with pytest.raises(ConfigError) as error:
         validate(SweepStageConfig, {"finetune": {}, "sweep": sweep}, "recipe.yaml")
     return str(error.value)
