@@ -160,9 +160,7 @@ def test_a_run_gives_the_same_bytes_again_killed_or_not(
     assert again(pretrain, tmp_path / "other", seed=1) != first
 
 
-def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_documents_alone_have_vectors_and_new_texts_too(folder: Path, tmp_path: Path) -> None:
     blocks = RUNGS["paragraph_vectors"]
     recipe = yaml.safe_load((folder / "paragraph_vectors.yaml").read_text())
     recipe |= {"name": "dbow", "model": blocks["model"] | {"architecture": "dbow"}}

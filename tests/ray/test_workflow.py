@@ -435,9 +435,7 @@ def test_plan_says_which_value_rebuilds_which_stages(
 
 
 @pytest.mark.slow
-def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
-    finished: Path, ray_session: None, tmp_path: Path
-) -> None:
+def test_an_evaluation_is_continued(finished: Path, ray_session: None, tmp_path: Path) -> None:
     """What a killed attempt had finished is taken as it is; here it is told apart by its score."""
     root = Folder.at(finished / "root")
     (evaluated,) = list_artifacts(root, "evaluate")

@@ -142,9 +142,7 @@ def test_all_are_asked_to_end_and_the_stubborn_and_orphans_are_killed_but_no_str
     assert not Path(cluster.scratch).exists()
 
 
-def test_a_cluster_that_ended_by_itself_is_noted_and_forgotten(
-    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ended_one_is_noted(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     # The number of nodes stops it right after.
     assert main(["up", "--nodes", "0"]) == 2
     assert "the last cluster had ended by itself" in capsys.readouterr().out

@@ -439,9 +439,7 @@ def test_runs_of_a_driver_that_was_killed_are_ended_and_no_others(uri: str, tmp_
     assert runs(uri)["run"].info.status == "RUNNING"
 
 
-def test_a_run_with_nothing_to_build_ends_the_runs_of_a_driver_that_was_killed(
-    uri: str, tmp_path: Path
-) -> None:
+def test_an_idle_run_ends_the_runs_of_a_killed_driver(uri: str, tmp_path: Path) -> None:
     code = """
 import os, sys, time
 from pathlib import Path

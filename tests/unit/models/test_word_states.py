@@ -102,9 +102,7 @@ SIZES = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size"
         (LstmConfig(num_layers=2, hidden_size=16), "causal", (3, None)),
     ],
 )
-def test_rows_are_framed_as_in_pretraining_and_batched_alike(
-    config: Any, objective: str, frame: tuple[int, int | None]
-) -> None:
+def test_rows_are_framed_alike(config: Any, objective: str, frame: tuple[int, int | None]) -> None:
     torch.manual_seed(3)
     encoder = config.encoder(config.objective(objective), len(PIECES), 0.0).eval()
     with torch.no_grad():

@@ -115,9 +115,7 @@ def test_sections_without_stages_go(pretrained: dict[str, Artifact], tmp_path: P
     assert "rungwise run pretrain recipe.yaml" in page.words
 
 
-def test_a_page_shows_the_recipe_without_secrets_and_the_file_beside_it_is_to_the_letter(
-    pretrained: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_a_page_has_no_secrets_of_a_recipe(pretrained: dict[str, Artifact], tmp_path: Path) -> None:
     recipe = {"note": "password=hunter2", "label": "Password: Reset"}
     context = Context(recipe=recipe)
     write_report(ReportConfig(fill_in_examples=0), pretrained, Folder.at(tmp_path), context)

@@ -80,9 +80,7 @@ def made(folder: Path, notes: Notes | None = None, **keys: Any) -> tuple[TaskSum
     return summary, standing("task", output, summary)
 
 
-def test_the_summary_says_what_a_system_needs_and_the_splits_are_written(
-    tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]
-) -> None:
+def test_the_summary_of_a_task(tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]) -> None:
     summary, task = made(
         tmp_path, train=rows(30), validation=rows(6, name="v"), test=rows(9, name="t")
     )
@@ -100,9 +98,7 @@ def test_the_summary_says_what_a_system_needs_and_the_splits_are_written(
     assert Counter(e.target for e in read_examples(task, "train")) == {"a": 15, "b": 15}
 
 
-def test_a_budget_and_maxima_cap_the_splits_and_baselines_know_the_whole_one(
-    tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]
-) -> None:
+def test_budgets_cap_the_splits(tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]) -> None:
     keys: dict[str, Any] = {
         "train": rows(90, "aab"),
         "validation": rows(50, name="v"),

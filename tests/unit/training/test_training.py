@@ -42,9 +42,7 @@ def test_a_killed_run_ends_with_the_bits_of_an_undisturbed_one(
     kill_and_resume(config(**changes), instances, tmp_path, killed_at=(8, 14, 19))
 
 
-def test_a_network_that_learns_the_residual_of_counts_resumes_and_begins_with_their_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_beside_counts_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = ngram_model.count_documents(made_up_text(2), SPECIAL_IDS, 2)
     (start,) = SPECIAL_IDS.require("cls")
     counts = estimate_model(table, VOCAB, start, Smoothing((0.5, 1.0, 1.5)))
