@@ -41,6 +41,11 @@ KINDS = [each.model_fields["kind"].default for each in union_members(ModelConfig
 CHINESE = "\u5b9d\u7389\u9053\uff1a\u4f60\u6765\u4e86\u3002\u4f17\u4eba\u90fd\u7b11\u4e86\u3002"
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def prose(seed: int, sentences: int) -> list[str]:
     rng = random.Random(seed)
     return [
@@ -379,7 +384,7 @@ def test_chinese_is_counted_by_characters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["books", "chinese", "mixed", "code", "one file", "records"])
 def test_the_recipe_can_be_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "my texts"
     folder.mkdir()
@@ -403,7 +408,6 @@ def test_the_recipe_can_be_planned(
         case _:
             rows = [{"text": " ".join(prose(number, 4))} for number in range(50)]
             (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.chdir(tmp_path)
     assert main(["init", str(folder)]) == 0
     assert "rungwise run pretrain my-texts.yaml" in capsys.readouterr().out
     recipe = load_recipe("my-texts.yaml")
@@ -426,13 +430,8 @@ def test_the_recipe_can_be_planned(
     ],
 )
 def test_accents_stay_where_a_language_has_them(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: str,
-    keeps: bool,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, keeps: bool
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     rng = random.Random(0)
     lines = (" ".join(rng.choices(words.split(), k=10)) + "." for _ in range(200))
     (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
@@ -459,13 +458,8 @@ def test_accents_stay_where_a_language_has_them(
     ],
 )
 def test_what_nothing_can_be_learnt_from_is_refused(
-    files: dict[str, str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    files: dict[str, str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "text").mkdir()
     for name, content in files.items():
         (tmp_path / "text" / name).write_text(content)
@@ -474,9 +468,8 @@ def test_what_nothing_can_be_learnt_from_is_refused(
     assert not [*tmp_path.glob("*.yaml")]
 
 
-def test_labelled_rows_become_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labelled_rows_become_a_task(tmp_path: Path) -> None:
     """The longest column is the text, that of the fewest values the label; an id is neither."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     books(tmp_path / "texts", 20, paragraphs=4)
     rows = [
@@ -496,9 +489,8 @@ def test_labelled_rows_become_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_table_is_not_read_as_prose_and_one_without_labels_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     books(tmp_path, 2)
     (tmp_path / "a.tsv").write_text(
         "id\ttext\n" + "".join(f"{n}\tthe sea {n}\n" for n in range(30))
@@ -511,9 +503,8 @@ def test_a_table_is_not_read_as_prose_and_one_without_labels_is_told(
 
 
 def test_names_and_places_of_other_scripts_stay_readable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "Mes Li\u0301vres (\u7ea2\u697c\u68a6)"
     folder.mkdir()
     books(folder, 2, 40)
@@ -536,9 +527,8 @@ def test_flow_style_is_read_back_as_it_was(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["notes [old]", "what?", "a*b"])
-def test_wildcards_in_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_wildcards_in_names(tmp_path: Path, name: str) -> None:
     """The recipe reads the same files that were looked at, and no others."""
-    monkeypatch.chdir(tmp_path)
     for folder in (name, "notes o", "whats", "a-b"):
         (tmp_path / folder / "in").mkdir(parents=True)
         books(tmp_path / folder / "in", 2, 40)
@@ -556,11 +546,7 @@ def test_wildcards_in_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nam
 
 @pytest.mark.parametrize(("text", "tokenizer"), [("books", "wordpiece"), ("chinese", "character")])
 def test_the_ladder_is_planned_on_a_text_of_ones_own(
-    text: str,
-    tokenizer: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    text: str, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / text
     folder.mkdir()
@@ -570,7 +556,6 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
         (folder / "a.txt").write_text(
             "\n\n".join(chinese(n, 4) for n in range(1500)), encoding="utf-8"
         )
-    monkeypatch.chdir(tmp_path)
     assert main(["init", "--ladder", text]) == 0
     assert f"rungwise run ladder {text}.yaml" in capsys.readouterr().out
     recipe, packaged = load_recipe(f"{text}.yaml"), load_recipe("ladder")
@@ -600,9 +585,8 @@ def make_ladder(recipe: Recipe) -> list[Stage]:
 
 
 def test_a_made_task_that_the_text_cannot_fill_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "one.txt").write_text(" ".join(prose(0, 900)).lower().replace(".", ""))
     assert main(["init", "--ladder", "one.txt"]) == 0
     assert "the task capitals is left out: the corpus gives 0 examples" in capsys.readouterr().out
@@ -611,9 +595,8 @@ def test_a_made_task_that_the_text_cannot_fill_is_left_out(
     assert make_stages("ladder", recipe)[-1].name == "ladder"
 
 
-def test_a_ladder_holds_out_more_of_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ladder_holds_out_more_of_little(tmp_path: Path) -> None:
     """A tenth of the text gives its tasks too few test examples."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "one.txt").write_text(" ".join(prose(0, 2400)))
     assert main(["init", "--ladder", "one.txt"]) == 0
     assert load_recipe("one.yaml").corpus.held_out_fraction == 0.25
@@ -621,9 +604,8 @@ def test_a_ladder_holds_out_more_of_little(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_has_a_recipe(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     books(tmp_path, 2)
     command = ["init", ".", "--name", "mine", "--model", kind]
     if kind == "cove":
