@@ -14,7 +14,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -231,21 +230,6 @@ def test_pods_go_to_the_nodes_that_terraform_makes(name: str, example: str) -> N
     assert toleration["effect"] == "NoSchedule"
     pods = [each["template"]["spec"] for each in list_groups(cluster)]
     assert {pod["serviceAccountName"] for pod in pods} == {"rungwise"}
-
-
-def test_a_drain_is_of_this_pods_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, other = (SimpleNamespace(node_manager_address=f"10.0.0.{end}") for end in (1, 2))
-    nodes, drained = {b"\x01": mine, b"\x02": other}, list[str]()
-
-    def drain_node(node: str, *_: Any, **__: Any) -> tuple[bool, str]:
-        drained.append(node)
-        del nodes[bytes.fromhex(node)]
-        return True, ""
-
-    client = SimpleNamespace(get_all_node_info=lambda **_: nodes, drain_node=drain_node)
-    monkeypatch.setattr(drain, "GcsClient", lambda address: client)
-    drain.drain("10.0.0.9:6379", "10.0.0.1", 100)
-    assert drained == ["01"]
 
 
 def test_the_services_are_valid_and_reached_from_inside_alone() -> None:

@@ -76,19 +76,6 @@ def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int],
         assert len(owners) <= 1
 
 
-@given(LENGTHS, st.integers(2, 40))
-@settings(max_examples=50)
-def test_the_contract_of_blocks_holds(lengths: list[int], size: int) -> None:
-    config = CausalConfig(sequence_length=size)
-    built = config.build(
-        text_of([[length] for length in lengths]), SPECIAL, np.random.default_rng(0)
-    )
-    counts = config.check(built.shard, FACTS)
-    assert counts["predicted"] == sum(lengths) + len(lengths)
-    assert counts["ends"] == len(lengths) + 1
-    assert config.statistics(counts | built.counts)["fill"] <= 1
-
-
 def test_a_broken_stream_is_caught() -> None:
     config = CausalConfig(sequence_length=4)
     shard = config.build(text_of([[9], [9]]), SPECIAL, np.random.default_rng(0)).shard

@@ -10,11 +10,11 @@ from pydantic import create_model
 from rungwise.core.configuration.config import Config
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.claims import ClaimsSummary, ComparisonResult
+from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Panel, plot_estimate
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.report import ladder, style
+from rungwise.report import style
 from rungwise.report.forecast import LadderQuestion
 from rungwise.report.formats import series
 from rungwise.report.ladder import gather_rungs, make_row, write_claims, write_ladder
@@ -214,28 +214,6 @@ def test_tables_are_those_of_the_page(written: tuple[Page, ReportSummary, Path])
     assert f"the *bank* {EVIL}bank 1, river" in page.words
     assert "\N{CHECK MARK} 20.90" in page.words
     assert "20.30" in page.words
-
-
-def test_bars_have_the_threshold_in_the_middle() -> None:
-    def compared(**changes: Any) -> ComparisonResult:
-        row = {"of": "tasks", "metric": None, "terms": {"a": 2.0, "b": -1.0, "c": -1.0}}
-        row |= {"scale": "plain", "threshold": 0.1, "verdict": "undecided"}
-        return ComparisonResult.model_validate(row | changes)
-
-    effect = ladder.make_effect(compared(value=0.1, low=0.0, high=0.2))
-    assert effect.at == 50
-    assert effect.threshold == "+10.0 points"
-    of_losses = {"of": "held_out", "metric": "bits_per_byte", "value": 0.1}
-    assert ladder.make_effect(compared(**of_losses)).threshold == "+0.10"
-    factor = compared(**of_losses, scale="log", threshold=0.0)
-    assert ladder.make_effect(factor).threshold == "factor 1.00"
-    assert effect.low == pytest.approx(100 - effect.high)
-    assert 0 < effect.low < 50
-    single = ladder.make_effect(compared(value=0.3))
-    assert single.interval == ""
-    assert 50 < single.at < 100
-    asked = ladder.describe_comparison(compared())
-    assert asked == f"tasks: 2 \N{MULTIPLICATION SIGN} a {MINUS} b {MINUS} c"
 
 
 def test_an_interval_that_ends_short_of_the_mean_is_drawn() -> None:

@@ -13,7 +13,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning.record import Epoch, SweepTrial, read_record, read_records, write_record
+from rungwise.tuning.record import Epoch, SweepTrial, read_record, write_record
 from rungwise.tuning.running import SweepJob, check_applied, count_concurrent, run_trial, summarise
 from tests.toy_sweeps import inputs, stage_config, toy
 
@@ -26,16 +26,6 @@ ROW = Epoch(epoch=1, score=0.7, loss=None, seconds=0.5, metrics={"accuracy": 0.7
 
 def change(**fields: Any) -> SweepTrial:
     return RECORD.model_copy(update=fields)
-
-
-def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    full = change(history=(ROW,), score=0.7, saved_epoch=2, effective={"batch_size": 8.0})
-    folder = Folder.at(tmp_path)
-    write_record(RECORD, folder)
-    write_record(full, folder)
-    assert read_record("trial-003", folder) == full
-    assert read_record("trial-004", folder) is None
-    assert read_records(folder) == [full]
 
 
 def test_a_trial_scores_what_it_would_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
