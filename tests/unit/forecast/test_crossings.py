@@ -82,6 +82,20 @@ def test_order_is_compared_where_small_runs_mislead() -> None:
     assert result.order > result.last_order
 
 
+def test_advice_is_the_cheapest_within_the_margin() -> None:
+    rungs = [
+        PricedModel("gpt", 1.50, 600),
+        PricedModel("lstm", 1.515, 300),
+        PricedModel("3-gram", 1.7, 5),
+    ]
+    advice = advise(rungs, 0.02, "lower")
+    assert (advice.choice.name, advice.best.name) == ("lstm", "gpt")
+    assert advice.gain == pytest.approx(0.015)
+    assert advice.times == 2
+    assert advise(rungs, 0.0, "lower").choice.name == "gpt"
+    assert advise(rungs, 0.01, "higher").choice.name == "3-gram"
+
+
 def test_advice_says_how_sure_it_is() -> None:
     draws = np.array([1.5, 1.5, 1.5, 1.5])
     rungs = [

@@ -1,4 +1,5 @@
-"""Kinds without masks: every token is read once and in order, or counted as left out."""
+"""Kinds without masks: packed causal blocks, runs of sentences, documents. Every token is read once
+and in order, or is counted as left out."""
 
 import dataclasses
 from typing import Any
@@ -74,6 +75,19 @@ def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int],
         owners = {owner[token] for token in batch.ids[row, seen].tolist()} - {-1}
         owners |= {owner[int(batch.targets[row, position])]} - {-1}
         assert len(owners) <= 1
+
+
+@given(LENGTHS, st.integers(2, 40))
+@settings(max_examples=50)
+def test_the_contract_of_blocks_holds(lengths: list[int], size: int) -> None:
+    config = CausalConfig(sequence_length=size)
+    built = config.build(
+        text_of([[length] for length in lengths]), SPECIAL, np.random.default_rng(0)
+    )
+    counts = config.check(built.shard, FACTS)
+    assert counts["predicted"] == sum(lengths) + len(lengths)
+    assert counts["ends"] == len(lengths) + 1
+    assert config.statistics(counts | built.counts)["fill"] <= 1
 
 
 def test_a_broken_stream_is_caught() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.core.configuration.config import validate
@@ -17,7 +19,7 @@ from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import gather_positions, parameter_count, sinusoid_positions
-from tests.small_models import objective_of, small_config
+from tests.small_models import objective_of, shaken, small_config
 
 SMALL = BertConfig(
     num_layers=2, num_heads=4, hidden_size=32, intermediate_size=64, max_position_embeddings=24
@@ -130,6 +132,36 @@ def test_the_start_is_a_cut_normal_with_zero_biases():
 
 
 # Padding and direction: B9.
+
+
+@settings(max_examples=30)
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    extra=st.integers(0, 5),
+    seed=st.integers(0, 1000),
+)
+def test_padding_changes_nothing(lengths, extra, seed):
+    """Each row padded in a batch, with rubbish, is that row alone and unmasked."""
+    torch.manual_seed(seed)
+    model = shaken(BertForPretraining(SMALL, VOCAB_SIZE)).eval()
+    T = max(lengths) + extra
+    ids_BT, segments_BT = (
+        torch.randint(VOCAB_SIZE, (len(lengths), T)),
+        torch.randint(2, (len(lengths), T)),
+    )
+    positions_BM = torch.zeros(len(lengths), 1, dtype=torch.int64)
+    lengths_B = torch.tensor(lengths)
+    layers = model.bert.encode_layers(ids_BT, segments_BT, lengths_B)
+    logits = model(MaskedBatch.to_predict(ids_BT, segments_BT, lengths_B, positions_BM))
+    for row, length in enumerate(lengths):
+        alone_ids, alone_segments = ids_BT[[row], :length], segments_BT[[row], :length]
+        for layer, alone in zip(
+            layers, model.bert.encode_layers(alone_ids, alone_segments), strict=True
+        ):
+            torch.testing.assert_close(layer[row, :length], alone[0], atol=1e-5, rtol=1e-5)
+        alone = model(MaskedBatch.to_predict(alone_ids, alone_segments, None, positions_BM[[row]]))
+        torch.testing.assert_close(logits.mlm[row], alone.mlm[0], atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(logits.nsp[row], alone.nsp[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
