@@ -108,9 +108,6 @@ def every_logit(model, ours):
     return model(MaskedBatch.to_predict(ids_BT, segments_BT, lengths_B, every_BT))
 
 
-# Out.
-
-
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("norm", "positions", "next_sentence", "multiple"),
@@ -198,9 +195,6 @@ def test_a_detector_of_replaced_tokens_goes_out_as_electra(wordpiece, tmp_path):
     (ids_BT, segments_BT, lengths_B), inputs, real_BT = bert_inputs(V)
     expected = model.detector(model.bert.encode(ids_BT, segments_BT, lengths_B))
     torch.testing.assert_close(theirs(**inputs).logits[real_BT], expected[real_BT], **TOLERANCE)
-
-
-# Back, and in.
 
 
 HEADS = {
@@ -327,9 +321,6 @@ def test_an_index_names_only_files_beside_it(bert_folder, name, shard):
         load_model(bert_folder)
 
 
-# Tokenizers.
-
-
 def test_the_tokenizer_of_bert_gives_the_same_ids_in_its_frame(bert_folder, wordpiece):
     ours = Tokenizer.from_file(str(wordpiece))
     theirs = transformers.AutoTokenizer.from_pretrained(bert_folder)
@@ -353,9 +344,6 @@ def test_a_tokenizer_of_another_size_is_refused(wordpiece, byte_bpe, tmp_path):
         export_model(model, model.bert.config, byte_bpe, tmp_path)
     with pytest.raises(DataError, match=r"missing\.json: expected a tokenizer\.json"):
         export_model(model, model.bert.config, tmp_path / "missing.json", tmp_path)
-
-
-# What cannot be.
 
 
 def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):

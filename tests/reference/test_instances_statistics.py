@@ -79,9 +79,6 @@ def english(real_data: Path) -> Fixture:
     return Fixture(tuple(lengths), sequence_length=64)
 
 
-# Ours as the slow one's types
-
-
 def our_pairs(fixture: Fixture, seed: int) -> list[Pair]:
     config = pairs.MaskedPairsConfig(sequence_length=fixture.sequence_length, short_rate=SHORT_RATE)
     return _pairs_of(config.build(fixture.text, SPECIAL, _rng(seed)).shard, "is_next")
@@ -112,9 +109,6 @@ def slow_pairs(fixture: Fixture, seed: int, wrong: Wrong = slow.RIGHT) -> list[P
     return slow.next_sentence_pairs(
         fixture.documents, fixture.sequence_length, SHORT_RATE, Random(seed), wrong
     )
-
-
-# What is counted of a pair
 
 
 class Places:
@@ -170,8 +164,6 @@ def balance(pair: Pair, places: Places) -> tuple[int, ...]:
     return (pair.label, places.truncated(pair), max(-2, min(2, difference)))
 
 
-# The test of two samples
-
 Runs = Sequence[Sequence[object]]  # what was found in each run
 
 
@@ -210,8 +202,6 @@ def same_counts(ours: Runs, theirs: Runs) -> float:
     kinds = {kind: place for place, kind in enumerate(common)}
     return hotelling(counted(ours, kinds), counted(theirs, kinds))
 
-
-# Next-sentence pairs
 
 Feature = Callable[[Pair, Places], tuple[int, ...]]
 
@@ -258,9 +248,6 @@ def test_each_mistake_in_pairs_is_seen(feature: Feature, wrong: Wrong) -> None:
     fixture = synthetic()
     ours, theirs = _features(fixture, "ours", feature), _features(fixture, "slow", feature, wrong)
     assert same_counts(ours, theirs) < LEVEL
-
-
-# Sentence order
 
 
 def _slow_ordered(fixture: Fixture, swapped_share: float = 0.5) -> list[list[object]]:

@@ -32,7 +32,6 @@ from rungwise.evaluation.statistics import (
     paired_difference,
     paired_draws,
 )
-from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items, contrast, estimate_items
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo, write_examples
@@ -316,20 +315,6 @@ def test_parts_of_one_model_share_the_luck_of_its_pretraining() -> None:
     together, apart = (contrast(terms, models=names) for names in (("elmo", "elmo"), ("a", "b")))
     assert together.mean == apart.mean
     assert together.low > 0 > apart.low
-
-
-def test_parquet_keeps_every_item() -> None:
-    rng = np.random.default_rng(5)
-    written = [
-        made("accuracy", rng.random((7, 2)), "layer 1"),
-        made("correlation", rng.random((3, 2))),
-    ]
-    for before, after in zip(
-        written, items_of.decode_items(items_of.encode_items(written)), strict=True
-    ):
-        assert (before.key, before.names, before.groups) == (after.key, after.names, after.groups)
-        np.testing.assert_array_equal(before.numbers, after.numbers)
-    assert items_of.decode_items(items_of.encode_items([])) == []
 
 
 WORDS = st.lists(st.sampled_from("abc"), max_size=9)

@@ -80,9 +80,6 @@ def nothing(*_: Any) -> None:
     """An `on_epoch` that is not interested."""
 
 
-# Learning.
-
-
 @pytest.mark.parametrize(("kind", "pairs"), [way for way in WAYS if way[0] in TASKS])
 def test_an_easy_task_is_learned_and_scored_on_each_split(kind: Kind, pairs: Pairs) -> None:
     keys: dict[str, Any] = {
@@ -153,9 +150,6 @@ def test_settings_in_force_are_told() -> None:
     assert metrics[1]["effective/learning_rate"] == 0.05, "nothing learns at `learning_rate`"
 
 
-# Adaptations.
-
-
 @pytest.mark.parametrize("use", ["frozen", "features"])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_fixed_encoder_keeps_every_byte_and_the_rest_learns(objective: str, use: str) -> None:
@@ -223,9 +217,6 @@ def _level(name: str) -> str:
     return f"block {name.partition('.blocks.')[2][0]}" if ".blocks." in name else "embeddings"
 
 
-# States.
-
-
 @pytest.mark.parametrize("use", ["full", "features", "discriminative"])
 def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
     data = toy_data("classification")
@@ -261,9 +252,6 @@ def test_whoever_goes_on_with_other_settings_gets_those() -> None:
     wide = config.model_copy(update={"top": config_of(top={"kind": "bilstm"}).top})
     with pytest.raises(UserError, match="the saved state is of another model: expected"):
         finetune(wide, data, 0, nothing, states[1])
-
-
-# Answers.
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -339,9 +327,6 @@ def test_a_model_comes_back_from_its_description_and_tensors(kind: Kind, objecti
         restore(described, tensors)
 
 
-# What is refused.
-
-
 @pytest.mark.parametrize(("keys", "message"), REFUSED["settings"])
 def test_impossible_settings_are_named(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -370,9 +355,6 @@ def test_what_only_looks_impossible_is_let_pass() -> None:
     )
     sinusoid = small_config("mlm", positions="sinusoid")
     check(config_of(sequence_length=400), INFO["span"], sinusoid, objective_of("mlm"))
-
-
-# Frames and artifacts.
 
 
 @pytest.fixture
@@ -433,8 +415,6 @@ def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) ->
     with pytest.raises(DataError, match=r"expected the 49 tokens of the pretrained .* found 50"):
         load_data(task, words, smaller.replace_summary(pretrain), config_of(pooling="last"))
 
-
-# Every legal cell.
 
 USES = (
     {"kind": "full"},

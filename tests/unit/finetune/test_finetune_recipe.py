@@ -27,9 +27,6 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
 
 
-# The best epoch.
-
-
 def test_weights_of_the_best_epoch_are_kept_over_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     # By score, then by loss, then the earlier: the second of the epochs.
     scripted = [(0.5, 0.1), (0.9, 0.4), (0.9, 0.6), (0.9, 0.4)]
@@ -68,9 +65,6 @@ def test_weights_of_the_best_epoch_are_kept_over_breaks(monkeypatch: pytest.Monk
         assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items()), done
 
 
-# Class weights.
-
-
 def test_class_weights_are_those_of_scikit_learn_and_1_for_a_class_without_examples() -> None:
     targets = np.random.default_rng(0).choice(4, size=200, p=[0.6, 0.3, 0.02, 0.08])
     present = np.unique(targets)
@@ -106,9 +100,6 @@ def test_of_several_labels_each_is_weighed_as_two_classes() -> None:
         shares, own = 1 / (1 + np.exp(-each)), compute_sample_weight("balanced", gold)
         expected.append(np.mean(own * -np.log(np.where(gold, shares, 1 - shares))))
     assert total.item() / count == pytest.approx(np.mean(expected), rel=1e-6)
-
-
-# Parts of a batch.
 
 
 @pytest.mark.parametrize(

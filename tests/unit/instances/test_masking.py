@@ -109,9 +109,6 @@ def fates(out: Masked) -> tuple[np.ndarray, np.ndarray]:
     return np.take_along_axis(out.ids, out.positions, axis=1)[used], out.targets[used]
 
 
-# --- single tokens
-
-
 def published(
     ids: np.ndarray,
     instances: np.ndarray,
@@ -194,8 +191,6 @@ def test_random_replacements_are_uniform_over_ordinary_ids_whatever_ids_are_spec
     degrees = len(ordinary) - 1
     assert abs(chi_square - degrees) < 5 * math.sqrt(2 * degrees)
 
-
-# --- whole units
 
 SMALL = st.builds(
     lambda seed, rows, length, spread, frame: sample(
@@ -359,6 +354,3 @@ def test_span_lengths_are_the_geometric_draw_of_spanbert() -> None:
     assert abs(chi_square - 9) < 5 * math.sqrt(2 * 9)
     assert abs((shares * np.arange(1, 11)).sum() - 3.8) < 0.005
     assert abs(draws.mean() - 3.797) < 0.02
-
-
-# --- config

@@ -114,8 +114,6 @@ def test_the_treebank_gives_the_information_of_the_program_in_cpp(real_data: Pat
     assert mutual_information(*pairs, clusters.classes) == pytest.approx(0.68304, rel=0.02)
 
 
-# The language model.
-
 START, END, V = 2, 3, 30
 
 

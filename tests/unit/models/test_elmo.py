@@ -68,9 +68,6 @@ def batch_of(lengths: list[int]) -> CausalBatch:
     return CausalBatch(stream_BU[:, :-1], stream_BU[:, 1:], weights_BT)
 
 
-# How tokens are written.
-
-
 def test_tokens_are_written_in_the_symbols_of_the_release() -> None:
     encoder = TINY.encoder(BILM, 3, 0.0, new_tokens=3)
     assert isinstance(encoder.body, ReadsSpelling)
@@ -97,9 +94,6 @@ def test_the_bytes_of_tokens_are_those_of_the_text() -> None:
     assert token_bytes(words) == [
         (words.id_to_token(index) or "").encode() for index in range(words.get_vocab_size())
     ]
-
-
-# The layer.
 
 
 def layer(clip: float | None) -> ProjectedLstm:
@@ -142,9 +136,6 @@ def test_the_layer_is_a_plain_loop_and_so_are_its_gradients(clip: float | None) 
         assert 0 < (after_BS[:, 4:].abs() == torch.tensor(clip)).float().mean() < 1
     for one, other in zip(gradients(of, ours, x_BTD), gradients(of, expected, x_BTD), strict=True):
         torch.testing.assert_close(one, other)
-
-
-# Both directions.
 
 
 @torch.no_grad()
@@ -232,9 +223,6 @@ def test_its_encoder_reads_both_sides_and_has_the_vectors_of_tokens_twice() -> N
         validate(ElmoConfig, {"max_characters": 6, "filters": [[9, 1]]})
 
 
-# Fine-tuning.
-
-
 @pytest.mark.parametrize("initialisation", ["pretrained", "random"])
 def test_a_task_knows_how_tokens_are_written(initialisation: str) -> None:
     pretrained = built().state_dict()
@@ -257,9 +245,6 @@ def test_a_task_knows_how_tokens_are_written(initialisation: str) -> None:
     again: TaskModel = restore(json.loads(json.dumps(describe(model))), model.state_dict())
     rows = Rows(None, torch.arange(2), 2)
     torch.testing.assert_close(again(ids_BT, None, rows), model(ids_BT, None, rows))
-
-
-# Training: the state is carried, and a run goes on exactly.
 
 
 SMALL = TINY.model_copy(update={"hidden_size": 12, "cell_size": 24})

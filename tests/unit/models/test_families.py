@@ -192,9 +192,6 @@ def test_killed_and_resumed_on_another_number_of_workers_a_run_ends_with_the_sam
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-# The block pretrain.
-
-
 def stage(model: dict[str, Any], **pretrain: Any) -> PretrainStageConfig:
     return validate(PretrainStageConfig, {"model": model, "pretrain": {"steps": 2, **pretrain}})
 

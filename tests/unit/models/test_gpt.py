@@ -106,9 +106,6 @@ def test_residual_outputs_start_smaller_by_the_root_of_twice_the_layers():
         assert gpt.token_embedding.weight.abs().max() > 0.04  # GPT's normal is not cut
 
 
-# Who sees whom.
-
-
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

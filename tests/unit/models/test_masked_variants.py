@@ -91,9 +91,6 @@ def test_a_killed_run_of_spans_goes_on_with_the_same_bits(spans: Artifact, tmp_p
     assert validation[-1]["loss"] < validation[0]["loss"]
 
 
-# Permuted.
-
-
 def through(block: Any, x_D: Tensor, seen_ND: Tensor) -> Tensor:
     """A block of BERT for one vector that attends to others."""
     attention, D = block.attention, len(x_D)
@@ -182,9 +179,6 @@ def test_a_blank_is_filled_in_from_its_context(instances: Artifact) -> None:
     assert not torch.allclose(model(other).mlm, model(rows).mlm)
 
 
-# Replaced tokens.
-
-
 def test_guesses_follow_the_distribution_and_their_numbers_the_row() -> None:
     logits = torch.tensor([0.1, 0.2, 0.7]).log().expand(1, 1000, 3)
     even = (torch.arange(1000, dtype=torch.float64) + 0.5)[None] / 1000
@@ -253,9 +247,6 @@ def test_any_split_of_a_batch_has_the_same_sums(instances: Artifact) -> None:
     (whole,) = micro_batches(instances, 12)
     parts = [objective(model, part).packed() for part in micro_batches(instances, 12, 5)]
     torch.testing.assert_close(torch.stack(parts).sum(0), objective(model, whole).packed())
-
-
-# Spans.
 
 
 @pytest.mark.parametrize(

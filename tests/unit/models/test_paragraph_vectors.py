@@ -76,9 +76,6 @@ def train(config: ParagraphVectorsConfig, epochs: int = 20, rate: float = 0.1) -
     return weights
 
 
-# A step.
-
-
 def step(arrays: Sequence[Any], words: list[int], joining: int, rate: float, **how: Any) -> float:
     """One step on two targets of a document, inputs and outputs; the loss if the rate is 0."""
     size = arrays[2].shape[1]
@@ -207,9 +204,6 @@ def test_what_dm_reads_and_its_output_are_those_of_gensim(joining: int) -> None:
     assert np.abs(expected - before).max() > 5 * tolerance
 
 
-# A pass.
-
-
 @pytest.mark.parametrize("name", ["dbow", "mean", "sum", "concatenation"])
 def test_the_first_loss_is_k_plus_one_times_ln_2(name: str) -> None:
     config = config_of(name, negatives=5, subsample=0.0)
@@ -288,9 +282,6 @@ def test_the_mean_of_a_document_is_over_the_replicas_that_read_it() -> None:
     halfway = (replicas[0]["inputs"] + replicas[1]["inputs"]) / 2
     np.testing.assert_allclose(after["inputs"], halfway, rtol=1e-6)
     assert config.average(before, replicas[:1]) is replicas[0]
-
-
-# A finished model.
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -48,9 +48,6 @@ def _compared(made: dict[str, Artifact]) -> VariantComparison:
     return compared
 
 
-# The page.
-
-
 def test_the_page_shows_all(written: tuple[dict[str, Artifact], Page, ReportSummary, Path]) -> None:
     made, page, summary, _ = written
     compared = _compared(made)
@@ -161,9 +158,6 @@ def test_csv_files_hold_all(written: tuple[dict[str, Artifact], Page, ReportSumm
     assert same["test_matthews"] == ""  # of another kind of task
     numbers = [(row["train_examples"], row["all_examples"]) for row in seeds[:80:20]]
     assert numbers == [("10", "False"), ("100", "False"), ("1000", "False"), ("2000", "True")]
-
-
-# What is worked out.
 
 
 def test_tasks_of_other_pairs_are_told_apart(before: dict[str, Artifact], tmp_path: Path) -> None:

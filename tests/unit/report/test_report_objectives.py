@@ -55,9 +55,6 @@ def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
     return load_model(made["pretrain"]), reader, load_tokenizer(made["tokenizer"].folder)
 
 
-# The page.
-
-
 def test_given_weights_did_not_begin_untrained(causal: dict[str, Artifact], tmp_path: Path) -> None:
     page, _ = written_page(causal, tmp_path / "fresh", continuations=0)
     assert "Before the first step" in page.words
@@ -185,9 +182,6 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
     assert "2.345" in page.words
 
 
-# Continuations.
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("objective", ["causal", "left_to_right"])
 def test_the_likeliest_continuation_is_that_of_a_plain_loop(objective: str, tmp_path: Path) -> None:
@@ -227,9 +221,6 @@ def test_prompts_follow_a_rule_and_are_text_of_one_document(causal: dict[str, Ar
         assert any(text in document for document in documents), text
         # The model begins with a new word, unless the cut fell where there is none.
         assert not prompt.truth[:1].isalnum()
-
-
-# Blanks of a two-direction model, and words.
 
 
 @torch.no_grad()

@@ -81,17 +81,6 @@ def test_a_file_is_read_as_these_examples(tmp_path: Path, title: str) -> None:
     assert counts == case.get("counts", {})
 
 
-def test_to_iob2_leaves_iob2_and_other_tags_alone() -> None:
-    assert to_iob2(["O", "B-A", "I-A", "B-A", "O", "B-B", "I-B"]) == [
-        *("O", "B-A", "I-A", "B-A", "O", "B-B", "I-B")
-    ]
-    assert to_iob2(["I-A", "I-A", "I-B", "B-B", "O", "I-B"]) == [
-        *("B-A", "I-A", "B-B", "B-B", "O", "B-B")
-    ]
-    assert to_iob2(["NN", "IN", "JJ"]) == ["NN", "IN", "JJ"]
-    assert to_iob2(["S-x", "NN"], {"S-x", "NN"}) == ["S-x", "NN"]
-
-
 @pytest.mark.parametrize("marks", ["BIES", "BILU", "BMES"])
 def test_every_scheme_of_spans_is_read_as_iob2(marks: str) -> None:
     rng = random.Random(1)

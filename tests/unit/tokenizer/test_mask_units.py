@@ -83,9 +83,6 @@ def units(
     return joined
 
 
-# --- words of the tokenizer and spans
-
-
 @pytest.mark.parametrize(
     ("text", "spans", "expected"),
     [
@@ -116,17 +113,12 @@ def test_places_are_those_of_the_text_as_it_came_not_as_it_is_normalised() -> No
         assert units(text, wordpiece(), [at, at + 8]) == expected
 
 
-# --- Chinese words
-
-
 def test_the_chinese_example_of_the_whole_word_masking_paper() -> None:
     pytest.importorskip("jieba")
     expected = ["pro+##ba+##bility" if word == "probability" else "+".join(word) for word in WORDS]
     expected[-1] = "[UNK]"  # the full stop is not in the vocabulary
     assert units(SENTENCE, wordpiece(), segmenter="jieba") == expected
 
-
-# --- any text
 
 ALPHABET = "ab é\u0301中国人民我T恤1,. \U0001f600\u3000使用"
 TEXTS = st.lists(st.text(ALPHABET, max_size=25), min_size=1, max_size=6)
@@ -178,9 +170,6 @@ def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
             assert starts[index] == (not joined)
 
 
-# --- jieba
-
-
 def test_jieba_agrees_with_the_gold_words_of_the_bakeoff(real_data: Path, tmp_path: Path) -> None:
     """F1 of words with a han character is 0.816 on PKU and 0.820 on MSR, all of both test sets."""
     jieba = pytest.importorskip("jieba")
@@ -209,9 +198,6 @@ def test_jieba_agrees_with_the_gold_words_of_the_bakeoff(real_data: Path, tmp_pa
 def _with_han(text: str, words: Iterable[str]) -> set[tuple[int, int]]:
     places = itertools.pairwise(itertools.accumulate(map(len, words), initial=0))
     return {(a, b) for a, b in places if any("一" <= c <= "鿿" for c in text[a:b])}
-
-
-# --- what users get wrong
 
 
 @pytest.mark.parametrize("flat", [[2, 2], [3, 2], [-1, 2], [0, 9]])
