@@ -165,7 +165,7 @@ def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
 def test_other_encodings_are_said(tmp_path: Path, encoding: str) -> None:
-    text = "Die Tür ist nicht für den und das zu mit der Straße. " * 40
+    text = "Die T\u00fcr ist nicht f\u00fcr den und das zu mit der Stra\u00dfe. " * 40
     (tmp_path / "a.txt").write_bytes(text.encode(encoding))
     seen = only(tmp_path)
     assert (seen.source["encoding"], seen.language) == ("detect", "German")
