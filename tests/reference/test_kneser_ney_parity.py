@@ -51,7 +51,9 @@ def test_the_slow_model_gives_the_same_probabilities(order: int, prune: list[int
     assert (estimated > 0).all(), "an order had fallback discounts only"
 
 
-def test_kenlm_reads_the_arpa_and_scores_words_the_same(real_data: Path, tmp_path: Path) -> None:
+def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
+    real_data: Path, tmp_path: Path
+) -> None:
     """A 5-gram model of one part of the Penn Treebank, on another with unknown words."""
     kenlm = pytest.importorskip("kenlm", reason="kenlm is not installed; it needs a compiler")
     folder = real_data / "corpora" / "en" / "ptb"

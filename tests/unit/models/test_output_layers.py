@@ -136,7 +136,7 @@ def check_tree(tree: word_trees.Tree, words: int) -> None:
 
 @settings(max_examples=30)
 @given(counts=st.lists(st.integers(0, 1000), min_size=1, max_size=60), seed=st.integers(0, 99))
-def test_trees_are_full_and_huffmans_is_within_a_bit_of_entropy(
+def test_every_tree_is_full_and_huffmans_is_within_a_bit_of_the_entropy(
     counts: list[int], seed: int
 ) -> None:
     count = len(counts)

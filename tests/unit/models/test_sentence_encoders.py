@@ -148,7 +148,9 @@ RUNS = [[3, 1, 4, 2, 5, 1], [2, 6, 3, 0, 0, 0]], [[1, 1, 1, 2, 3, 3], [1, 2, 2, 
 
 
 @each_network
-def test_writing_sums_the_words_of_neighbours_or_its_own(network: dict[str, Any]) -> None:
+def test_writing_sums_the_words_of_neighbours_or_its_own_one_by_one(
+    network: dict[str, Any],
+) -> None:
     """Documents of 3, 1 and 2 sentences in a run, and a run of 1 and 2 with padding behind."""
     batch = runs(*RUNS)
     # Next: 1 + 4 + 1 + 3 words; before: 3 + 1 + 5 + 6.
@@ -182,7 +184,9 @@ def test_translation_sums_the_second_text_given_the_first(network: dict[str, Any
 
 
 @each_network
-def test_a_pair_is_judged_by_vectors_their_difference_and_product(network: dict[str, Any]) -> None:
+def test_a_pair_is_judged_by_both_vectors_their_difference_and_product(
+    network: dict[str, Any],
+) -> None:
     model = built(INFERENCE, **network).double()
     ids = torch.randint(5, VOCAB, (3, 2, 7), generator=torch.Generator().manual_seed(1))
     lengths, label = torch.tensor([[7, 2], [1, 5], [3, 3]]), torch.tensor([2, 0, 1])
