@@ -80,24 +80,21 @@ def one_thread_and_a_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def no_tracking_address() -> Iterator[None]:
-    """Forget the address that a run gave MLflow, which keeps it in the environment: of the test
-    itself, and of the fixture of a module."""
+    """Forget the address that a run gave MLflow, which keeps it in the environment."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     yield
     os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported out of all searches for garbage. Each fine-tuning ends with one, which
-    takes a second among the objects of all modules."""
+    """Leave imports out of searches for garbage, with one of which each fine-tuning ends."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Spread files over the processes: those of tests/ray, which mostly wait for processes of Ray,
-    begin in the first one, and the others compute beside them, the longest first."""
+    """Run tests/ray, which mostly waits, in the first process, and the longest files first."""
     from xdist.scheduler import LoadFileScheduling
 
     class RayInOneProcess(LoadFileScheduling):

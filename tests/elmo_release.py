@@ -1,8 +1,4 @@
-"""A biLM with random weights under the options and names with which ELMo was published.
-
-The release follows TensorFlow: matrices multiply from the right, gates are in the order input,
-cell, forget, output, and the stored bias lacks the 1 that LSTMCell adds to the forget gate.
-"""
+"""A biLM with random weights under the options and names with which ELMo was published."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""Micro-batches as the feed makes them of ragged rows for a compiled model, and families to take
-them, for tests of the step that a GPU runs."""
+"""Ragged micro-batches, and families to take them, for tests of the step of a GPU."""
 
 from dataclasses import replace
 from typing import Any

@@ -16,8 +16,7 @@ TOKEN = "planted-token-7c1f"
 
 @dataclass
 class JobServer:
-    """What it answers, and what it was sent. Every connection for logs ends after the next of
-    `cuts` characters, as a broken line does, and whole once there are no more of them."""
+    """What it answers, and what it was sent. `cuts` are where connections for logs break."""
 
     address: str = ""
     token: str | None = TOKEN

@@ -1,5 +1,4 @@
-"""Four processes take one lease in turn, and most holders die with it: `python -m
-tests.lease_takeovers FOLDER COUNT` prints how many held it and how many while another did."""
+"""Four processes take one lease in turn, and most holders die with it."""
 
 import multiprocessing
 import os

@@ -54,8 +54,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class MadeTask:
-    """A task that nobody trained on. `scores` are those of the judged metric, the first of the
-    kind's: {budget, None for all examples: {variant: a score for each seed}}."""
+    """A task that nobody trained on; `scores` of the judged metric by budget and variant."""
 
     kind: Kind
     scores: dict[int | None, dict[str, list[float]]]

@@ -1,5 +1,4 @@
-"""What tests of the report and of exports share: small artifacts without a run, a page as a browser
-takes it, its tables."""
+"""Small artifacts without a run, a page as a browser takes it, and its tables."""
 
 import csv
 import io

@@ -190,8 +190,7 @@ def check_slopes(
     least: float = 1e-8,
     rel: float = 1e-5,
 ) -> None:
-    """Compare the gradient, along a random direction of each parameter, with differences of the
-    loss; `least` is the absolute tolerance, `rel` the relative one."""
+    """Compare gradients with differences of the loss, along a random direction of each."""
     for name, parameter in model.named_parameters():
         direction, values = torch.randn_like(parameter), []
         for sign in (1, -2):

@@ -1,5 +1,4 @@
-"""A trained model as suites ask it, without a run: any model with a tokenizer of whole words, or an
-encoder and a table of vectors with a tokenizer in memory."""
+"""A trained model as suites ask it, without a run: of words, or an encoder and a table."""
 
 from collections.abc import Sequence
 from pathlib import Path

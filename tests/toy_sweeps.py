@@ -100,8 +100,7 @@ def real(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: OnEpoch, st
 def swept(
     folder: Path, finetune: dict[str, Any], shift: float = 0.0, failed: int = 0, **sweep: Any
 ) -> Artifact:
-    """A sweep artifact as the stage would leave it, its trials scored by the formula less `shift`;
-    under halving every third is stopped at the first milestone, the last `failed` have failed."""
+    """A sweep artifact of scores less `shift`; halving stops every third, `failed` fail."""
     config, output = stage_config(finetune, **sweep), Folder.at(folder / "sweep-records")
     draws, first = draw_trials(config.sweep), config.rounds[0]
     output.remove()

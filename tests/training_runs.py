@@ -91,8 +91,7 @@ def make_instances(
 
 
 def config(kind: str = "masked_pairs", family: str | None = None, /, **changes: Any) -> GradientFit:
-    """A run of twenty steps on instances of this kind, by default of BERT or GPT; `changes` are
-    dotted keys."""
+    """A run of twenty steps, by default of BERT or GPT; `changes` are dotted keys."""
     data: dict[str, Any] = {
         "model": {
             "kind": family or ("gpt" if kind == "causal" else "bert"),
@@ -222,8 +221,7 @@ def kill_and_resume(
     killed_at: Sequence[int] = (12,),
     **more: Any,
 ) -> Progress:
-    """Run to the end, and again with a kill at each of these steps: both must end with the same
-    bits. Returns the progress of the second."""
+    """Run to the end, and with a kill at each of these steps: both end with the same bits."""
     whole = run(settings, instances, folder / "whole", **more)
     for step in killed_at:
         with pytest.raises(Killed):
@@ -257,8 +255,7 @@ def together(
 
 @contextlib.contextmanager
 def forkserver(*modules: str) -> Iterator[None]:
-    """Processes started in this block come from a server that has imported PyTorch already, from
-    where this process has it, and what the first step imports, or these modules."""
+    """Start processes of this block from a server that has imported PyTorch already."""
     multiprocessing.set_forkserver_preload([*(modules or (__name__, "torch._dynamo", "pandas"))])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

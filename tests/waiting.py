@@ -12,8 +12,7 @@ def wait_until(
     code: Callable[[], int | None] = lambda: None,
     pause: float = 0.02,
 ) -> Any:
-    """Return the first true answer of `holds`. Fails with `what`, a text or a function that makes
-    it, after so many seconds, or once the process that must do it has an exit code."""
+    """Return the first true answer of `holds`; fail with `what` after so many seconds."""
 
     def message(fault: str) -> str:
         return f"{fault}: {what if isinstance(what, str) else what()}"

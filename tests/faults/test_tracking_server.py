@@ -1,5 +1,4 @@
-"""MLflow's server on a real PostgreSQL, with artifacts in S3, away for a part of a run; and one
-behind a real proxy, which answers 200 in its place."""
+"""MLflow's server on a real PostgreSQL, away for a part of a run, and behind a proxy."""
 
 import contextlib
 import os

@@ -179,9 +179,7 @@ def test_a_tracking_server_that_is_gone_for_the_whole_run_changes_no_bit(
 
 
 @pytest.mark.slow
-def test_a_run_on_s3_that_is_killed_ends_with_the_bits_of_one_on_a_disk(
-    config: Path, tmp_path: Path
-) -> None:
+def test_a_run_killed_on_s3_ends_with_the_bits_of_a_disk(config: Path, tmp_path: Path) -> None:
     """Artifacts, checkpoints and what Ray Train writes lie in the bucket."""
     with s3_bucket("rungwise-runs") as bucket:
         # Beside a root in a bucket the tracking store would lie in the working folder.

@@ -163,7 +163,6 @@ def saved_at(folder: Path | str, keep: int, *steps: int) -> Checkpoints:
 
 
 def flip(path: Path, at: int) -> None:
-    """Change one bit of a file."""
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
@@ -196,9 +195,7 @@ def test_a_damaged_record_is_passed_over(tmp_path: Path, how: str) -> None:
     assert newest_step(checkpoints_in(tmp_path)) == 10
 
 
-def test_older_checkpoints_go_when_the_names_of_the_new_one_are_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_checkpoints_go_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a loss of power a directory may lack what was renamed into it, but not a removal."""
     events: list[str] = []
     flush, remove = os.fsync, Folder.remove
@@ -232,9 +229,7 @@ def test_a_download_that_is_not_what_was_written_is_not_loaded() -> None:
             kept.load(checkpoint, RunState(small_model("mlm_nsp"), ()))
 
 
-def test_a_worker_that_is_gone_does_not_keep_the_leader_waiting_for_its_part(
-    tmp_path: Path,
-) -> None:
+def test_a_worker_that_is_gone_does_not_keep_the_leader_waiting(tmp_path: Path) -> None:
     """The leader of two: the other wrote nothing, and then there is nobody to agree with."""
 
     class Gone(Group):

@@ -1,7 +1,4 @@
-"""The training step on a real GPU: its kernels, its numbers and what it waits for.
-
-Run them where there is one: `pytest tests/gpu`. Their own logic was run on a CPU alone so far.
-"""
+"""The training step on a real GPU: its kernels, its numbers and what it waits for."""
 
 import copy
 from collections.abc import Iterator

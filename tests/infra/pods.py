@@ -61,8 +61,7 @@ class Pod:
         self.start()
 
     def start(self) -> None:
-        """Start the pod's processes; after `kill`, those of the pod that replaces it, with nothing
-        but its volume."""
+        """Start the pod's processes; after `kill`, those of a pod with nothing but its volume."""
         shutil.rmtree(self._folder / "ray", ignore_errors=True)
         with self.log.open("w") as stream:
             self.process = psutil.Popen(

@@ -14,7 +14,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -59,7 +58,6 @@ def render_services() -> list[dict[str, Any]]:
 
 
 def find_container(name: str) -> dict[str, Any]:
-    """The container of a service's pod."""
     [container] = [
         container
         for each in render_services()
@@ -70,7 +68,6 @@ def find_container(name: str) -> dict[str, Any]:
 
 
 def list_groups(cluster: dict[str, Any]) -> list[dict[str, Any]]:
-    """The head's group and those of workers."""
     return [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
 
 
@@ -135,9 +132,7 @@ def test_the_pods_are_valid_by_the_schema_of_kubernetes(overlay: Path) -> None:
     [("cpu", "quickstart"), ("gpu-efa", "gpt2"), ("gpu-efa", "bert-large-batch")],
     indirect=["overlay"],
 )
-def test_what_dry_run_says_that_a_worker_needs_fits_into_the_last_group(
-    overlay: Path, name: str
-) -> None:
+def test_what_dry_run_says_of_a_worker_fits_into_the_last_group(overlay: Path, name: str) -> None:
     group = render_cluster(overlay)["spec"]["workerGroupSpecs"][-1]
     requests = group["template"]["spec"]["containers"][0]["resources"]["requests"]
     memory = int(requests["memory"].removesuffix("Gi")) * 2**30
@@ -168,9 +163,7 @@ def test_a_durable_head_claims_a_volume_of_the_class_that_it_brings() -> None:
 
 
 @every_overlay
-def test_the_cluster_has_the_ray_of_the_project_one_image_one_root_and_one_pair_of_probes(
-    overlay: Path,
-) -> None:
+def test_the_cluster_has_our_ray_one_image_one_root_and_two_probes(overlay: Path) -> None:
     cluster = render_cluster(overlay)
     version = cluster["spec"]["rayVersion"]
     assert f"ray=={version}\n" in (REPOSITORY / "constraints.txt").read_text()
@@ -239,21 +232,6 @@ def test_pods_go_to_the_nodes_that_terraform_makes(name: str, example: str) -> N
     assert {pod["serviceAccountName"] for pod in pods} == {"rungwise"}
 
 
-def test_a_drain_is_of_this_pods_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, other = (SimpleNamespace(node_manager_address=f"10.0.0.{end}") for end in (1, 2))
-    nodes, drained = {b"\x01": mine, b"\x02": other}, list[str]()
-
-    def drain_node(node: str, *_: Any, **__: Any) -> tuple[bool, str]:
-        drained.append(node)
-        del nodes[bytes.fromhex(node)]
-        return True, ""
-
-    client = SimpleNamespace(get_all_node_info=lambda **_: nodes, drain_node=drain_node)
-    monkeypatch.setattr(drain, "GcsClient", lambda address: client)
-    drain.drain("10.0.0.9:6379", "10.0.0.1", 100)
-    assert drained == ["01"]
-
-
 def test_the_services_are_valid_and_reached_from_inside_alone() -> None:
     for manifest in render_services():
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
@@ -295,9 +273,7 @@ def test_prometheus_takes_its_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secret", [None, "arn:aws:secretsmanager:eu-west-1:1:secret:rds"])
-def test_mlflow_gets_the_password_of_the_database_by_a_variable(
-    secret: str | None, tmp_path: Path
-) -> None:
+def test_mlflow_gets_the_password_by_a_variable(secret: str | None, tmp_path: Path) -> None:
     """The pod's own program and arguments, with a server that prints what it was given."""
     container = find_container("mlflow")
     (tmp_path / "mlflow").write_text('#!/bin/sh\necho "$@"\necho "$MLFLOW_BACKEND_STORE_URI"\n')

@@ -1,7 +1,4 @@
-"""The commands, variables, probes and hooks of the manifests, run as processes on this machine.
-
-`tests/infra/pods.py` stands in for KubeRay. No Kubernetes takes part.
-"""
+"""Commands, variables, probes and hooks of the manifests, run as processes here (pods.py)."""
 
 import json
 import os
@@ -163,8 +160,7 @@ def test_a_training_saves_before_its_spot_pod_goes_and_goes_on_in_the_next_one(
 def test_a_rayjob_whose_head_is_lost_goes_on_in_its_next_cluster(
     project: Path, undisturbed: Path, overlay: Path, tmp_path: Path
 ) -> None:
-    """KubeRay answers the loss with a new cluster of the same specification, and starts the
-    entrypoint in it again (`backoffLimit`)."""
+    """KubeRay answers the loss with a new cluster and the entrypoint once more."""
     command = [sys.executable, "-m", "rungwise", "submit", "pretrain", "small.yaml"]
     command += ["compute.checkpoint_every_steps=200", "--kubernetes", str(overlay)]
     printed = subprocess.run(

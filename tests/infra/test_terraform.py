@@ -57,7 +57,6 @@ class Applied:
 
 @pytest.fixture(scope="module", params=VARIABLES)
 def applied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Applied:
-    """The example, planned and applied."""
     folder = terraform.copy(tmp_path_factory.mktemp("infra")) / "examples" / request.param
     variables = {"alert_emails": [OWNER], **VARIABLES[request.param]}
     (folder / "terraform.tfvars.json").write_text(json.dumps(variables), encoding="utf-8")

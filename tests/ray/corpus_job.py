@@ -1,7 +1,4 @@
-"""The corpus stage by itself: `python corpus_job.py WANTED.json` with its config and its output.
-
-A process of its own, because it is killed, and because each has its own number of CPUs.
-"""
+"""The corpus stage in a process to kill: `python corpus_job.py WANTED.json`."""
 
 import json
 import sys

@@ -1,7 +1,4 @@
-"""The instances stage by itself: `python instances_job.py CONFIG.json` with what to read and where.
-
-A process of its own, because it is killed, and because each has its own number of CPUs.
-"""
+"""The instances stage in a process to kill: `python instances_job.py CONFIG.json`."""
 
 import json
 import sys

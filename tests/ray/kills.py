@@ -44,8 +44,7 @@ def start(
 
 
 def prepare(cpus: int) -> tuple[AbstractContextManager[None], Context]:
-    """What a job works in. Without CPUs of a Ray it works alone, and is killed when `PARTS` files
-    or ranges are done."""
+    """Start a Ray of these CPUs; without any, kill the job when `PARTS` parts are done."""
     if cpus:
         return session(COMPUTE, num_cpus=cpus), Context(COMPUTE)
     tasks._SMALL_BYTES = math.inf

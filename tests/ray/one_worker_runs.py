@@ -1,5 +1,4 @@
-"""Small runs of every family on one worker: in this process, or in a worker group, whose workers
-import them from here."""
+"""Small runs of every family on one worker, here or in a worker group."""
 
 from collections.abc import Iterator
 from pathlib import Path

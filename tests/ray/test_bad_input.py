@@ -30,7 +30,6 @@ def recipe(folder: Path, corpus: Path, **changes: Any) -> Path:
 
 
 def refusal(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
-    """The one line that a run of this recipe ends with."""
     capfd.readouterr()
     assert main(["run", "pretrain", str(config)]) == 2
     printed = capfd.readouterr().err
@@ -42,12 +41,7 @@ def refusal(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("stage", "text", "changes", "message"),
     [
-        (
-            "corpus",
-            b"caf\xe9 " * 50,
-            {},
-            "offset 3; mend the file, or change corpus.sources.0.encoding",
-        ),
+        ("corpus", b"caf\xe9 " * 50, {}, "mend the file, or change corpus.sources.0.encoding"),
         ("corpus", b"Short.", {}, "no document long enough: found 1 too short"),
         ("corpus", b"One document of some length. " * 9, {}, "too few documents: "),
         ("tokenizer", None, {"tokenizer.vocab_size": 30_522}, "tokenizer.vocab_size: 30,522 asked"),

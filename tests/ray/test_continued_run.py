@@ -31,8 +31,7 @@ from rungwise.tasks.kinds.examples import (
 from rungwise.tasks.stage import TaskTextConfig
 from rungwise.training.feed import Source, held_out_batches
 from rungwise.training.pretrained import load_module, read_training_config
-from rungwise.training.summary import PretrainSummary
-from tests.conftest import made_up_sentences, small_recipe, write_corpus, write_recipe
+from tests.conftest import small_recipe, write_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 # One of the two CPUs, or a stage would wait for room beside the workers of another test.
@@ -40,8 +39,6 @@ COMPUTE = ComputeConfig(num_workers=1, micro_batch_size=32, checkpoint_every_ste
 
 
 def task_of(splits: dict[str, list[Example]]) -> Stage:
-    """A stage that writes these examples."""
-
     def build(config: Any, inputs: Any, output: Folder, context: Context) -> TaskSummary:
         for split in SPLITS:
             write_examples(splits[split], output, split)
@@ -121,42 +118,12 @@ def with_step(recipe: Recipe, name: str, steps: int, rate: float) -> Recipe:
     return recipe.with_changes({"steps": [{}, step]}, "test")
 
 
-def test_general_text_then_the_text_of_a_task(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "text", documents=40)
-    recipe = small(tmp_path, corpus, pretrain={"steps": 60, "validation_every_steps": 60})
-    splits = {
-        split: texts(f"{split}.tsv", [one for n in range(6) for one in made_up_sentences(n, 40)])
-        for split in SPLITS
-    }
-    task = task_of(splits)
-    general, adapted = (
-        each.stages for each in train_steps(with_step(recipe, "task", 20, 0.003), task)
-    )
-    done = built([*general.values(), task, *adapted.values()], Folder.at(tmp_path / "root"))
-    first, second = done["pretrain"], done["pretrain/task"]
-    summary = PretrainSummary.of(second)
-    assert summary.gradient
-    assert summary.began_with
-    assert summary.gradient.steps == 20
-    assert summary.began_with.fingerprint == first.fingerprint
-    assert len(summary.began_with.carried) == 4
-    # The same function on the same rows, by another way.
-    rows = done["instances/task"]
-    losses = [row["mlm_loss"] for row in summary.gradient.validation]
-    before = mlm_loss(first, rows, "validation")
-    assert losses[0] == pytest.approx(before, abs=0.02)
-    assert losses[-1] < losses[0]
-    assert f"from {losses[0]:.3f}" in summary.headline
-
-
 def sst(folder: Path, name: str) -> list[str]:
     with (folder / "tasks/en/SST-2" / f"{name}.tsv").open(encoding="utf-8", newline="") as stream:
         return [row[0] for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)]
 
 
-def test_the_text_of_sst2_lowers_the_loss_on_its_dev_sentences(
-    tmp_path: Path, real_data: Path
-) -> None:
+def test_the_text_of_sst2_lowers_the_loss_on_its_dev_set(tmp_path: Path, real_data: Path) -> None:
     """A small general model of the Brown corpus, and then the training sentences of the task."""
     root = Folder.at(tmp_path / "root")
     brown = real_data / "corpora/en/brown/brown.txt.gz"

@@ -11,16 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.building.range_task import STAGING, RangeTask
-from rungwise.corpus.building.stage import build_corpus, write_documents
-from rungwise.corpus.files import list_ranges
-from rungwise.corpus.summary import summarise_reports
+from rungwise.corpus.building.range_task import STAGING
+from rungwise.corpus.building.stage import build_corpus
 from tests.conftest import made_up_sentences
 from tests.ray.kills import PARTS, start
 from tests.waiting import wait_until
@@ -120,9 +116,7 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
 
 
 @pytest.mark.slow
-def test_killed_while_it_writes_it_writes_no_finished_range_again(
-    lines: bytes, expected: dict[str, str], tmp_path: Path
-) -> None:
+def test_no_range_is_written_twice(lines: bytes, expected: dict[str, str], tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(lines)
     written = kill_at(start_job(tmp_path, output, source, cpus=3), output, "?????.train")
@@ -134,21 +128,3 @@ def test_killed_while_it_writes_it_writes_no_finished_range_again(
     }
     assert build(output, source) == expected
     assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-def test_one_process_without_a_cluster_writes_the_same(
-    lines: bytes, expected: dict[str, str], tmp_path: Path
-) -> None:
-    """One range after the other, half of them read twice."""
-    source = tmp_path / "in.jsonl"
-    source.write_bytes(lines)
-    config = validate(CorpusConfig, config_of(source))
-    out = Folder.at(tmp_path / "out")
-    task, ranges = RangeTask(config, out, SharedResults(out / "shared")), list_ranges(config)
-    for range_ in ranges[::2]:
-        task.read(range_)
-    reports = [task.read(range_) for range_ in ranges]
-    reports = write_documents(task, Packs([ranges], small=True), reports, len(lines))
-    summary = summarise_reports(reports)
-    assert summary.dropped["duplicate"] + summary.dropped["near-duplicate"] > 300
-    assert summary.sha256 == expected

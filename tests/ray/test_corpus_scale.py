@@ -82,7 +82,7 @@ def test_a_reader_stays_under_a_gigabyte_whatever_a_file_holds(
     with gzip.open(path, "wb", 1) if packed else path.open("wb") as stream:
         if content == "one long line":
             for _ in range(200):
-                stream.write("\u4f60".encode() * 333_333)
+                stream.write("你".encode() * 333_333)
             stream.write(b"\n" + line)
         elif content == "one long record":
             stream.write(b'{"text": "')

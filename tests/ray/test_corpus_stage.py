@@ -2,33 +2,19 @@
 
 import gzip
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rungwise.cluster.tasks import Packs
-from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig, read_documents
 from rungwise.corpus.building import stage
 from rungwise.corpus.building import stage as comparison
 from tests.corpora import build
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-class Watched(SilentReporter):
-    """A reporter that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, float]] = []
-
-    def progress(self, done: float, total: float, **shown: float | str) -> None:
-        self.seen.append((done, total))
 
 
 def documents_in(folder: Folder) -> list[str]:
@@ -59,46 +45,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"kind": "text", "paths": [str(root)], "label": "letters"}
 
 
-def test_what_is_built(tmp_path: Path, library: dict[str, Any]) -> None:
-    config = validate(CorpusConfig, {"sources": [library], "held_out_fraction": 0.2})
-    watched = Watched()
-    output = Folder.at(tmp_path)
-    summary = stage.build_corpus(config, {}, output, Context(report=watched))
-    assert documents_in(output) == ["train-00000.parquet", "validation-00000.parquet"]
-    assert summary.dropped == {"duplicate": 12, "empty file": 1, "too short": 1}
-    # In the order of the files: 0/009 is a copy of 2/008, and stands before it.
-    samples = summary.dropped_samples.items()
-    assert {reason: [one["id"] for one in some] for reason, some in samples} == {
-        "duplicate": ["1/019.txt", "1/049.txt", "1/079.txt"],
-        "empty file": ["empty.txt"],
-        "too short": ["short.txt"],
-    }
-    assert summary.documents.total == 108
-    assert summary.labels == {"letters": 108}
-    assert [file.file for file in summary.files] == documents_in(output)
-    assert {file.file: output.sha256(file.file) for file in summary.files} == summary.sha256
-    documents = {
-        split: list(read_documents(output, f"{split}-00000.parquet"))
-        for split in ("train", "validation")
-    }
-    assert {split: len(rows) for split, rows in documents.items()} == summary.documents.model_dump()
-    for rows in documents.values():
-        ids = [document.id for document in rows]
-        assert ids == sorted(ids)
-    assert not {doc.digest for doc in documents["train"]} & {
-        doc.digest for doc in documents["validation"]
-    }
-    first = documents["train"][0]
-    assert len(first.sentences) == 9
-    assert first.paragraph_starts == (0, 3, 6)
-    assert first.sentences[1:3] == ("It is long enough.", "It has lines.")
-    done = [number / total for number, total in watched.seen]
-    assert done == sorted(done)
-    assert done[-1] == 1
-    # What is done again gives the same.
-    assert stage.build_corpus(config, {}, output, Context()) == summary
-
-
 @pytest.mark.parametrize(("together", "num_parts"), [(True, 1), (False, 3)])
 def test_same_bytes_however_it_is_spread(
     tmp_path: Path,
@@ -121,13 +67,10 @@ def test_same_bytes_however_it_is_spread(
     assert digests(tmp_path / "spread") == digests(tmp_path / "expected")
 
 
-def test_errors_are_one_line_and_the_users(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_line_for_users(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"caf\xe9")
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"some words")[:-9])
-    (tmp_path / "short.txt").write_text("Short.")
     (tmp_path / "one.txt").write_text("One document that is long enough to be kept as it is.")
     outputs = (tmp_path / f"output-{number}" for number in itertools.count())
 
@@ -149,19 +92,6 @@ def test_errors_are_one_line_and_the_users(
         f"no document long enough: found 1 not in its encoding ({bad}: "
         "not utf-8: byte 0xe9 at offset 3);"
     )
-    (tmp_path / "twice.jsonl").write_text(
-        "".join(json.dumps({"text": f"Text {n}. " * 9, "key": n % 7}) + "\n" for n in range(9))
-    )
-    assert refusal(
-        DataError, kind="jsonl", paths=[str(tmp_path / "twice.jsonl")], id_field="key"
-    ) == (
-        "two documents of jsonl have the id '0'; ids must differ: change corpus.sources.0.id_field"
-    )
-    assert refusal(DataError, paths=[str(tmp_path / "short.txt")]) == (
-        "no document long enough: found 1 too short; lower corpus.minimum_characters (now 50) or "
-        "add to corpus.sources"
-    )
-    assert refusal(DataError, paths=[str(tmp_path / "one.txt")]).startswith("too few documents: ")
     (tmp_path / "one more.txt").write_text("Another document that is as long as the first one is.")
     assert "too few documents: 0 to train on" in refusal(
         DataError, keys={"held_out_fraction": 0.999}, paths=[str(tmp_path / "one*.txt")]

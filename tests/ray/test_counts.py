@@ -39,8 +39,7 @@ def sentences(seed: int, count: int = 300) -> list[list[int]]:
 
 
 def tokens(folder: Path, pieces: int) -> Artifact:
-    """The same text in one training file or in several, which are said to be large: tasks of Ray
-    count them."""
+    """The same text in one training file, or in several that are said to be large."""
     folder.mkdir(parents=True)
     text, rows = sentences(0), []
     files = {f"train-{number:05d}.arrow": text[number::pieces] for number in range(pieces)}
@@ -130,9 +129,7 @@ def test_what_cannot_be_counted_is_said(tmp_path: Path, ray_session: None) -> No
 
 
 @pytest.mark.parametrize("kind", ["character", "word"])
-def test_counting_words_on_the_cluster_gives_what_counting_here_does(
-    kind: str, tmp_path: Path, ray_session: None
-) -> None:
+def test_the_cluster_counts_alike(kind: str, tmp_path: Path, ray_session: None) -> None:
     text = [*TEXT, "A sentence: that is, one more [MASK].", "with  two blanks"]
     for megabytes in (1.0, 200e-6):
         settings = tokenizer_config(kind, sample_megabytes=megabytes)

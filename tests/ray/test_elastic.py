@@ -29,7 +29,6 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 def made(folder: Path, kind: str) -> Artifact:
-    """Finished instances, which another process can load."""
     found = make_instances(folder, kind)
     record = {"stage": "instances", "fingerprint": found.fingerprint, **found.record}
     return finish(found.folder, record, {})
@@ -37,7 +36,6 @@ def made(folder: Path, kind: str) -> Artifact:
 
 @pytest.fixture(scope="module")
 def alone(instances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Progress:
-    """The run on one worker in this process."""
     return run(config(), instances, tmp_path_factory.mktemp("alone"))
 
 
@@ -95,9 +93,7 @@ def gloo_at(worker: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_what_only_the_user_can_mend_is_not_tried_again(
-    instances: Artifact, tmp_path: Path
-) -> None:
+def test_what_a_user_must_mend_is_not_tried_again(instances: Artifact, tmp_path: Path) -> None:
     """Two workers, four attempts allowed: one learns that the loss is not finite, all end."""
     changes = {"pretrain.optimizer.learning_rate": 1e30, "pretrain.max_skipped_steps": 0}
     with job(tmp_path / "broken", config(**changes), instances) as started:
@@ -193,9 +189,7 @@ def asked_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[str], int]]:
     return asked
 
 
-def test_the_proof_begins_with_the_initial_weights_of_the_recipe(
-    instances: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_proof_begins_as_the_run(instances: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asked_of(monkeypatch)
     monkeypatch.setattr(resume_proof, "check_fit", lambda *_: None)
     inputs = {"corpus": instances, "instances": instances, "initial": instances}
@@ -204,9 +198,7 @@ def test_the_proof_begins_with_the_initial_weights_of_the_recipe(
     assert asked == [({"instances", "initial"}, 1)]
 
 
-def test_a_batch_with_too_few_rows_for_both_numbers_of_workers_is_refused(
-    instances: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_rows_are_refused(instances: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve rows can be cut for 6 logical workers, for 3 and 2, but not for 20, for 5 and 4."""
     asked_of(monkeypatch)
     fitted: list[tuple[int, int | None]] = []

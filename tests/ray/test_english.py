@@ -12,9 +12,7 @@ from tests.conftest import REPOSITORY
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_model_of_real_english_ends_below_its_unigram_loss(
-    real_data: Path, tmp_path: Path
-) -> None:
+def test_a_model_of_english_ends_below_its_unigram_loss(real_data: Path, tmp_path: Path) -> None:
     english = real_data / "corpora" / "en"
     sources = (
         f"[{{kind: text, paths: [{english}/reuters21578], documents: blank_line, "

@@ -15,7 +15,6 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune.config import FinetuneConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.pipeline.loading import find_built
 from rungwise.serving.predictor import load_predictor
@@ -62,7 +61,6 @@ TABLES = ("word2vec", "glove", "lsa")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Path:
-    """The recipes, each pretrained with its page."""
     folder = tmp_path_factory.mktemp("vectors")
     corpus = write_corpus(folder / "text", documents=30)
     for name, blocks in RUNGS.items():
@@ -74,7 +72,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Path:
 
 
 def again(pretrain: Artifact, output: Path, **changes: Any) -> bytes:
-    """The model of the same config with `changes`, fitted on the same tokens."""
     fitted_again(pretrain, output, **changes)
     return (output / MODEL).read_bytes()
 
@@ -163,9 +160,7 @@ def test_a_run_gives_the_same_bytes_again_killed_or_not(
     assert again(pretrain, tmp_path / "other", seed=1) != first
 
 
-def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_documents_alone_have_vectors_and_new_texts_too(folder: Path, tmp_path: Path) -> None:
     blocks = RUNGS["paragraph_vectors"]
     recipe = yaml.safe_load((folder / "paragraph_vectors.yaml").read_text())
     recipe |= {"name": "dbow", "model": blocks["model"] | {"architecture": "dbow"}}
@@ -197,9 +192,7 @@ def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs
 
 
 @pytest.mark.slow
-def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_replicas_average_their_shares_and_threads_learn_too(folder: Path, tmp_path: Path) -> None:
     pretrain = find_built(str(folder / "word2vec.yaml"), "artifacts")
     models = [
         again(pretrain, tmp_path / str(number), replicas=3, rounds_per_epoch=2)
@@ -212,29 +205,3 @@ def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
         again(before, tmp_path / f"{name}-threads", threads=2)
     with pytest.raises(DataError, match=r"lower pretrain\.minimum_count"):
         again(pretrain, tmp_path / "none", minimum_count=10**6)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path) -> None:
-    from rungwise.finetune.model import PretrainedBody, TaskModel
-    from rungwise.tasks.kinds.examples import TaskInfo
-    from rungwise.training.tensor_files import load_tensors
-
-    pretrain = find_built(str(folder / f"{name}.yaml"), "artifacts")
-    summary = PretrainSummary.of(pretrain)
-    info = TaskInfo(kind="classification", labels=("a", "b"), metric="accuracy", pair=False)
-    for adaptation in ({"kind": "full"}, {"kind": "frozen"}):
-        settings = {"pooling": "mean", "adaptation": adaptation}
-        model = TaskModel(
-            validate(FinetuneConfig, settings),
-            info,
-            PretrainedBody(
-                summary.model, summary.model.objective(summary.objective), summary.vocab_size
-            ),
-        )
-        model.load_pretrained(load_tensors(pretrain.folder, MODEL))
-        table = model.encoder.word_table()
-        assert np.array_equal(
-            table[: summary.vocab_size].detach().numpy(),
-            load_word_vectors(pretrain).vectors(range(summary.vocab_size)),
-        )

@@ -28,9 +28,7 @@ def run_instances(folder: Path, place: str, text: Path) -> dict[str, Artifact]:
 
 
 @pytest.mark.slow  # three whole runs; tests/unit/core/test_hub.py compares a corpus in one process
-def test_a_corpus_of_the_hub_gives_the_same_artifacts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_corpus_of_the_hub_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = write_corpus(tmp_path / "text", documents=6)
     with hub(tmp_path / "hub", monkeypatch) as server:
         server.token = "hf_secretsecretsecret"

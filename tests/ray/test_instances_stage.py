@@ -33,7 +33,6 @@ CONFIG = MaskedPairsConfig(sequence_length=32, dupe_factor=2)
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    """The tokens of a corpus of twelve shards, made without Ray."""
     root = tmp_path_factory.mktemp("inputs")
     drafts = made_up_documents(1500, 40)
     ranges = [drafts[shard::SHARDS] for shard in range(SHARDS)]

@@ -126,9 +126,7 @@ def test_an_error_costs_the_steps_since_the_checkpoint_as_often_as_max_failures(
 
 
 @pytest.mark.slow
-def test_killed_21_times_at_random_moments_the_files_are_the_same(
-    runs: Runs, tmp_path: Path
-) -> None:
+def test_killed_21_times_at_random_the_files_are_the_same(runs: Runs, tmp_path: Path) -> None:
     settings, rows = runs["gpt"]
     settings = type(settings)(
         settings.model, settings.pretrain.model_copy(update={"steps": 22 * 20})

@@ -69,7 +69,6 @@ def kill(process: BaseProcess) -> None:
 
 @pytest.fixture
 def start(ray_session: None, tmp_path: Path) -> Iterator[Callable[[Path], BaseProcess]]:
-    """Starts a driver; none outlives the test."""
     processes: list[BaseProcess] = []
     environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
 

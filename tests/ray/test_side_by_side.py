@@ -47,16 +47,13 @@ def shown() -> Console:
 
 
 def lines(console: Console) -> list[list[str]]:
-    """Stage, state and the rest of each line about a stage."""
     assert isinstance(console.file, io.StringIO)
     rows = [line.split(maxsplit=2) for line in console.file.getvalue().splitlines()]
     return [words for words in rows if words[0] in TITLES]
 
 
 @pytest.mark.slow
-def test_two_stages_that_do_not_need_each_other_overlap(
-    ray_session: None, tmp_path: Path, shown: Console
-) -> None:
+def test_two_independent_stages_overlap(ray_session: None, tmp_path: Path, shown: Console) -> None:
     calls = Calls()
     # Each waits for the other's start, which on a busy machine is long after its own.
     meeting = {"left": {"meets": "right"}, "right": {"meets": "left"}}
@@ -77,9 +74,7 @@ def test_two_stages_that_do_not_need_each_other_overlap(
     assert sorted(started(tmp_path)) == sorted(titles)
 
 
-def test_a_stage_that_fails_takes_only_those_with_it_that_need_it(
-    ray_session: None, tmp_path: Path, shown: Console
-) -> None:
+def test_a_failure_ends_what_needs_it(ray_session: None, tmp_path: Path, shown: Console) -> None:
     calls = Calls()
     made = stages(tmp_path, seconds=0.5, left={"error": "it broke"}, alone={"error": "it tore"})
     with pytest.raises(StageFailed) as failure:
@@ -178,9 +173,7 @@ def output(process: subprocess.Popen[str]) -> str:
     return text
 
 
-def test_of_two_drivers_at_once_each_stage_is_built_by_one(
-    ray_session: None, tmp_path: Path
-) -> None:
+def test_of_two_drivers_one_builds_each_stage(ray_session: None, tmp_path: Path) -> None:
     """With labels of their own, which would name folders of their own."""
     environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     with (

@@ -294,7 +294,6 @@ def test_prometheus_measures_every_node(cluster: Up) -> None:
 
 
 def artifacts(root: Path) -> dict[str, dict[str, Any]]:
-    """The record of the one artifact of each stage."""
     found = {}
     for stage in STAGES:
         (path,) = root.glob(f"{stage}/*/artifact.json")
@@ -303,8 +302,7 @@ def artifacts(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def sums(record: dict[str, Any]) -> dict[str, str]:
-    """The sha256 of each file. A checkpoint has its attempt in its name, and its
-    record says how long the save took."""
+    """The sha256 of each file, but for what a checkpoint says of its attempt and time."""
     return {
         re.sub(r"(?<=/step-\d{9})-[0-9a-f]{16}", "", name): file["sha256"]
         for name, file in record["files"].items()
@@ -312,9 +310,7 @@ def sums(record: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def test_a_job_on_two_nodes_leaves_the_bytes_that_a_run_here_leaves(
-    cluster: Up, corpus: Path, tmp_path: Path
-) -> None:
+def test_two_nodes_leave_the_bytes_of_a_run_here(cluster: Up, corpus: Path, tmp_path: Path) -> None:
     recipe = small_recipe(Path("artifacts"), corpus)
     here = write_recipe(tmp_path / "here.yaml", recipe)
     done = rungwise(
@@ -405,9 +401,7 @@ def test_a_run_goes_on_when_the_second_node_is_killed(
     assert attempts[1]["step"] >= 50
 
 
-def test_down_leaves_nothing_of_it_and_touches_no_other_cluster(
-    cluster: Up, tmp_path: Path
-) -> None:
+def test_down_leaves_nothing_and_touches_no_other_cluster(cluster: Up, tmp_path: Path) -> None:
     with started(tmp_path / "home", tmp_path, "--nodes", "1") as other:
         assert other.cluster.job_address != cluster.cluster.job_address
         theirs = {process.pid for process in other.family()}

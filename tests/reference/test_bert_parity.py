@@ -153,10 +153,7 @@ def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
 
 @torch.no_grad()
 def test_words_are_scored_without_what_follows_in_them(theirs, ours):
-    """PLL-word-l2r (Kauf & Ivanova 2023), one row at a time with transformers' model.
-
-    Words are of one to four pieces; one text is as long as a row, two are of one length.
-    """
+    """PLL-word-l2r (Kauf & Ivanova 2023), one row at a time with transformers' model."""
     cls, sep, mask = 1, 2, 3
     words_of = [[1, 4, 2, 1, 3], [2, 1], [1, 2], [3, 3, 3, 3, 4, 2], [1]]
     torch.manual_seed(25)

@@ -1,7 +1,4 @@
-"""Rows of real sentences and questions beside those of transformers, by published vocabularies.
-
-And what a perfect model would score on real questions: how exactly answers come back.
-"""
+"""Rows of real sentences and questions beside those of transformers; real answers."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -152,9 +149,7 @@ def test_real_answers_come_back_exactly(file: str, name: str, inside: int, real_
         (CMRC, "bert-base-chinese", 3043, 1),
     ],
 )
-def test_every_real_answer_comes_back_exactly(
-    file: str, name: str, count: int, inside: int, real_data: Path
-) -> None:
+def test_answers_come_back(file: str, name: str, count: int, inside: int, real_data: Path) -> None:
     examples = questions(real_data / file)
     assert len(examples) == count
     assert len(inside_a_token(name, examples, real_data, 384)) == inside

@@ -1,7 +1,4 @@
-"""ELMo as it was released in our modules, against its equations in numpy, a token at a time.
-
-The weights are random, in the layout of the release: those of the authors are 360 MB.
-"""
+"""ELMo as it was released in our modules, against its equations in numpy."""
 
 import copy
 import math
@@ -128,8 +125,7 @@ def test_the_layers_of_a_release_are_those_of_its_equations(changes: dict[str, A
 
 
 def test_the_published_model_has_93_6_million_parameters() -> None:
-    """https://allenai.org/allennlp/software/elmo, "Original": 93.6 M, 2x4096 with 512, two
-    highways of 2,048 filters."""
+    """https://allenai.org/allennlp/software/elmo, "Original": 2x4096 with 512."""
     options = {
         "lstm": {
             **OPTIONS["lstm"],

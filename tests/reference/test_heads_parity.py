@@ -42,7 +42,6 @@ GPT = {
 
 
 def theirs(name, **changes):
-    """A model of transformers with random weights."""
     model_class = getattr(transformers, name)
     sizes = BERT if name.startswith("Bert") else GPT
     return shaken(model_class(model_class.config_class(**sizes | changes)), 0.1).eval()

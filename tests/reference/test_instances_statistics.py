@@ -79,9 +79,6 @@ def english(real_data: Path) -> Fixture:
     return Fixture(tuple(lengths), sequence_length=64)
 
 
-# Ours as the slow one's types
-
-
 def our_pairs(fixture: Fixture, seed: int) -> list[Pair]:
     config = pairs.MaskedPairsConfig(sequence_length=fixture.sequence_length, short_rate=SHORT_RATE)
     return _pairs_of(config.build(fixture.text, SPECIAL, _rng(seed)).shard, "is_next")
@@ -112,9 +109,6 @@ def slow_pairs(fixture: Fixture, seed: int, wrong: Wrong = slow.RIGHT) -> list[P
     return slow.next_sentence_pairs(
         fixture.documents, fixture.sequence_length, SHORT_RATE, Random(seed), wrong
     )
-
-
-# What is counted of a pair
 
 
 class Places:
@@ -170,8 +164,6 @@ def balance(pair: Pair, places: Places) -> tuple[int, ...]:
     return (pair.label, places.truncated(pair), max(-2, min(2, difference)))
 
 
-# The test of two samples
-
 Runs = Sequence[Sequence[object]]  # what was found in each run
 
 
@@ -211,8 +203,6 @@ def same_counts(ours: Runs, theirs: Runs) -> float:
     return hotelling(counted(ours, kinds), counted(theirs, kinds))
 
 
-# Next-sentence pairs
-
 Feature = Callable[[Pair, Places], tuple[int, ...]]
 
 
@@ -237,9 +227,7 @@ def test_pairs_of_synthetic_documents_are_distributed_as_the_slow_ones(feature: 
 
 
 @pytest.mark.parametrize("feature", [joint, cuts, origins])
-def test_pairs_of_real_english_are_distributed_as_the_slow_ones(
-    real_data: Path, feature: Feature
-) -> None:
+def test_pairs_of_english_are_distributed_as_slow_ones(real_data: Path, feature: Feature) -> None:
     fixture = english(real_data)
     ours, theirs = _features(fixture, "ours", feature), _features(fixture, "slow", feature)
     assert same_counts(ours, theirs) > LEVEL
@@ -260,9 +248,6 @@ def test_each_mistake_in_pairs_is_seen(feature: Feature, wrong: Wrong) -> None:
     fixture = synthetic()
     ours, theirs = _features(fixture, "ours", feature), _features(fixture, "slow", feature, wrong)
     assert same_counts(ours, theirs) < LEVEL
-
-
-# Sentence order
 
 
 def _slow_ordered(fixture: Fixture, swapped_share: float = 0.5) -> list[list[object]]:

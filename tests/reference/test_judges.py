@@ -1,5 +1,4 @@
-"""Exported models of every form, judged by others' tools on published files: lm-eval, minicons,
-mteb, gensim. kenlm has test_kneser_ney_parity.py. Slow, because each tool imports half a minute."""
+"""Exported models judged by lm-eval, minicons, mteb and gensim on published files."""
 
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,7 @@ def needs(tool: str) -> None:
 
 
 def exported(kind: str, texts: list[str], folder: Path, objective: Any = None) -> tuple[Rung, Path]:
-    """A rung with large random weights, whose tokenizer cuts most words of the texts in pieces, and
-    the folder it is exported to."""
+    """A rung with large random weights, and the folder it is exported to."""
     torch.manual_seed(7)
     tokenizer = train(WordPieceConfig(vocab_size=250), texts)
     family = small_config(kind, max_position_embeddings=96)
@@ -76,9 +74,7 @@ def test_minimal_pairs_are_judged_alike(
 
 
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
-def test_mteb_finds_the_correlations_of_our_sentence_vectors(
-    kind: str, real_data: Path, tmp_path: Path
-) -> None:
+def test_mteb_finds_the_same_correlations(kind: str, real_data: Path, tmp_path: Path) -> None:
     needs("mteb")
     file = real_data / "tasks" / "en" / "STS-B" / "stsb-en-test.csv"
     rung, folder = exported(kind, split_lines(file.read_text("utf-8")), tmp_path, SIMCSE)

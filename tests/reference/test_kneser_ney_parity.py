@@ -80,9 +80,7 @@ def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
 
 
 @pytest.mark.parametrize("contiguous", [False, True])
-def test_perplexities_of_the_penn_treebank_are_those_of_kenlm(
-    contiguous: bool, real_data: Path, tmp_path: Path
-) -> None:
+def test_kenlm_has_the_same_perplexities(contiguous: bool, real_data: Path, tmp_path: Path) -> None:
     """As the suite asks for them. The vocabulary of kenlm has the words, `</s>` and an <unk> that
     never occurs; the `<unk>` of the text is a word like any other."""
     folder = real_data / "corpora" / "en" / "ptb"

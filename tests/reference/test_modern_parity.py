@@ -86,7 +86,6 @@ def theirs(request):
 
 
 def logits_of(model, ids_BT, lengths_B):
-    """Ours at every position."""
     if hasattr(model, "logits"):
         return model.logits(ids_BT)
     positions_BT = torch.arange(ids_BT.shape[1]).expand_as(ids_BT)
@@ -178,8 +177,7 @@ def test_an_exported_modernbert_names_the_special_tokens_of_its_own_tokenizer(tm
 
 
 def test_the_published_shapes_have_the_published_numbers_of_parameters():
-    """Warner et al. 2024, table 3 (149 M and 395 M); Llama 7B and Qwen3-0.6B as transformers counts
-    them."""
+    """Warner et al. 2024, table 3; Llama 7B and Qwen3-0.6B by transformers."""
     wide: dict[str, Any] = {"num_heads": 16, "hidden_size": 1024}
     llama = LlamaConfig(
         num_layers=32, num_heads=32, hidden_size=4096, intermediate_size=11008, tied=False

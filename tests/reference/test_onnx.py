@@ -114,9 +114,7 @@ def test_a_model_for_a_task_gives_the_same_answers(
         assert (tuple(framed.ids), tuple(framed.type_ids)) == (row.ids, row.segments)
 
 
-def test_an_artifact_is_written_with_its_frame_and_what_cannot_be_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_artifact_has_its_frame(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     built("mlm", tmp_path / "root")
     there = str(tmp_path / "root" / "pretrain")
     assert main(["export", there, "--format", "onnx", "--to", str(tmp_path / "out")]) == 0

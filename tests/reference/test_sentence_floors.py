@@ -1,5 +1,4 @@
-"""The floors of sentence vectors on public data, beside figures computed by another implementation:
-random and PPMI vectors of 200 numbers, of Brown and Reuters, averaged, under a ridge classifier."""
+"""Floors of sentence vectors on public data, beside another implementation's figures."""
 
 import gzip
 import re

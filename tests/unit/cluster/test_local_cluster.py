@@ -63,9 +63,7 @@ def cluster(tmp_path: Path) -> LocalCluster:
     ("nodes", "cores", "expected"),
     [(2, 2, [1, 1]), (2, 5, [3, 2]), (3, 2, [1, 1, 1]), (1, 16, [16]), (4, 8, [2, 2, 2, 2])],
 )
-def test_nodes_share_the_cores_and_none_has_less_than_one(
-    nodes: int, cores: int, expected: list[int]
-) -> None:
+def test_nodes_share_the_cores(nodes: int, cores: int, expected: list[int]) -> None:
     assert local.divide_cores(nodes, cores) == expected
 
 
@@ -96,9 +94,7 @@ def test_a_wish_that_cannot_be_is_refused_in_one_line(
     assert local.find_cluster() is None
 
 
-def test_only_the_owner_can_read_the_token_and_each_start_has_its_own(
-    cluster: LocalCluster,
-) -> None:
+def test_only_the_owner_can_read_the_token_and_each_start_has_one(cluster: LocalCluster) -> None:
     path = Path(cluster.token_path)
     local.write_token(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -146,22 +142,9 @@ def test_all_are_asked_to_end_and_the_stubborn_and_orphans_are_killed_but_no_str
     assert not Path(cluster.scratch).exists()
 
 
-def test_a_cluster_that_ended_by_itself_is_noted_and_forgotten(
-    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ended_one_is_noted(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     # The number of nodes stops it right after.
     assert main(["up", "--nodes", "0"]) == 2
     assert "the last cluster had ended by itself" in capsys.readouterr().out
     assert local.find_cluster() is None
     assert not Path(cluster.scratch).exists()
-
-
-def test_prometheus_reads_the_token_from_its_file_and_stays_on_loopback(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("secret")
-    uri = "http://127.0.0.1:9090"
-    command = local.prometheus_command(cluster.job_address, token, uri)
-    assert "--web.listen-address=127.0.0.1:9090" in command
-    assert "secret" not in (local.cluster_folder() / "prometheus/prometheus.yml").read_text()

@@ -1,6 +1,4 @@
-"""Ray of a session: how many nodes it counts, and one that does not start in time is tried
-again.
-"""
+"""Ray of a session: how many nodes it counts, and one that starts late."""
 
 import contextlib
 import os
@@ -92,9 +90,7 @@ def test_a_ray_that_is_late_is_started_again(
     assert heads == calls
 
 
-def test_a_ray_that_is_imported_ahead_serves_the_session_or_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_ray_imported_ahead_serves_the_session_or_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     heads = Heads([], monkeypatch)
     with local_head(ComputeConfig()) as head:
         assert head
@@ -119,11 +115,8 @@ def test_a_ray_that_is_imported_ahead_serves_the_session_or_ends(
     assert not heads
 
 
-def test_the_end_of_ray_does_not_stop_at_a_process_that_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A worker that ended between the list of children and the look at its name left the process
-    that holds Ray, and the run that waits for it, forever."""
+def test_ending_ray_does_not_stop_at_a_process_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One left the process that holds Ray, and the run that waits for it, forever."""
     sleep = [sys.executable, "-c", "import time; time.sleep(20)"]
     with psutil.Popen(sleep) as gone, psutil.Popen(sleep) as living:
         children = [psutil.Process(each.pid) for each in (gone, living)]
@@ -135,9 +128,7 @@ def test_the_end_of_ray_does_not_stop_at_a_process_that_is_gone(
 
 
 @pytest.mark.parametrize("whose", ["our handler", "that of Ray"])
-def test_sigterm_while_ray_starts_ends_a_run_as_ctrl_c_does(
-    whose: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sigterm_while_ray_starts_ends_a_run(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def init(address: str, **arguments: object) -> None:
         if whose == "that of Ray":
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -48,20 +48,17 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (
             ["pretrain", "{recipe}", "pretrain.stepz=5"],
-            "pretrain.stepz=5: unknown key; did you mean 'steps'?",
+            "stepz=5: unknown key; did you mean 'steps'?",
         ),
         (
             ["pretrain", "{recipe}", "modle.num_layers=5"],
-            "modle.num_layers=5: modle: unknown key; did you mean 'model'?",
+            "modle: unknown key; did you mean 'model'?",
         ),
         (
             ["pretrain", "{recipe}", "model.num_heads=5"],
-            "model.hidden_size must be a multiple of model.num_heads",
+            "size must be a multiple of model.num_heads",
         ),
-        (
-            ["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"],
-            "no file matches '/no/such'",
-        ),
+        (["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"], "file matches '/no/such'"),
         (["pretrain", "quikstart.yaml"], "there is no recipe quikstart.yaml in "),
         (["pretrain", "{recipe}", "learning_rate=5"], "mean pretrain.optimizer.learning_rate=...?"),
         (["pretrain", "{recipe}", "pretrain.lr=5"], "mean pretrain.optimizer.learning_rate=...?"),
@@ -92,9 +89,7 @@ def test_a_mistake_is_one_line_and_status_2(
     assert not (recipe.parent / "root").exists() or not list((recipe.parent / "root").glob("*/*"))
 
 
-def test_a_recipe_that_is_not_there_lists_those_that_are(
-    recipe: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_recipe_lists_the_others(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     rows = capfd.readouterr().out.splitlines()
     assert len(rows) >= 48
@@ -176,12 +171,9 @@ def test_doctor_says_what_is_wrong_with_a_server_that_is_away(
         (["run", "pretrain", "quickstart", "--steps=200"], "are set by pretrain.steps=200"),
         (
             ["run", "finetune", "quickstart", "--learning-rate", "0.1"],
-            "keys of a recipe are set by pretrain.optimizer.learning_rate=...",
+            "set by pretrain.optimizer.learning_rate",
         ),
-        (
-            ["run", "pretrain", "quickstart", "--verbose"],
-            "set by KEY=VALUE, such as pretrain.steps",
-        ),
+        (["run", "pretrain", "quickstart", "--verbose"], "by KEY=VALUE, such as pretrain.steps"),
         (["run", "books.yaml"], "put a workflow before it, such as: pretrain books.yaml"),
         (["plan", "books.yaml"], "put a workflow before it, such as: pretrain books.yaml"),
     ],
@@ -195,9 +187,7 @@ def test_arguments_that_do_not_parse_are_one_line(
     assert message in capsys.readouterr().err
 
 
-def test_gc_leaves_folders_that_only_look_like_artifacts(
-    recipe: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_gc_leaves_folders_of_other_kinds(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root, name = recipe.parent / "root", load_recipe(recipe).name
     mine, abandoned = root / "notes" / f"{name}-old", root / "corpus" / f"{name}-0123456789ab"
     for folder in (mine, abandoned):
@@ -287,9 +277,7 @@ def test_what_mlflow_refuses_is_one_line(
         assert "name=a" in capfd.readouterr().err
 
 
-def test_a_relative_root_of_a_job_outlives_its_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_root_of_a_job_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     job = tmp_path / "working_dir_files" / "_ray_pkg_1"
     job.mkdir(parents=True)

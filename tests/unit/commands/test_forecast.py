@@ -88,16 +88,12 @@ def test_a_crossing_is_where_the_laws_meet_and_the_better_rung_is_the_likelier(
     assert crossing["seconds"]["low"] <= 100 * (9 / 8) ** 5 <= crossing["seconds"]["high"]
 
 
-def test_seconds_and_words_are_other_ways_to_say_how_much_more(
-    ladder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seconds_and_words_say_the_same(ladder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     by_factor = forecast(capsys, str(ladder), "--compute", "10", "--text", "4x")
     assert forecast(capsys, str(ladder), "--seconds", "1000", "--words", "2000000") == by_factor
 
 
-def test_the_terminal_shows_names_prices_crossings_and_who_has_none(
-    ladder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_terminal_shows_every_figure(ladder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["forecast", str(ladder), "--compute", "10x"]) == 0
     output = capsys.readouterr().out
     assert "GPT passes 3-gram at" in output
@@ -159,9 +155,7 @@ def test_the_chances_of_masked_models_choose_no_rung_by_bits_per_byte(
     assert load_recipe(file).name.endswith("-gpt")
 
 
-def test_a_ladder_without_a_curve_or_not_yet_run_says_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_ladder_without_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = small_recipe(
         tmp_path / "root",
         write_corpus(tmp_path / "text", documents=3),

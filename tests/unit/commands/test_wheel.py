@@ -89,9 +89,7 @@ def test_recipes_of_the_package_are_planned_by_name(run: Run) -> None:
     assert "did you mean ladder-quick or search-quick?" in missing.stderr
 
 
-def test_the_ladder_of_the_package_runs_on_the_text_of_the_environment(
-    folder: Path, run: Run
-) -> None:
+def test_the_ladder_of_the_package_runs_on_text_of_the_environment(folder: Path, run: Run) -> None:
     """Two counted rungs, and one trained and tuned for a few steps, on two of the packages."""
     ladder = REPOSITORY / "workflows" / "configs" / "ladder.yaml"
     recipe = yaml.safe_load(ladder.read_text())

@@ -1,5 +1,4 @@
-"""A hub and a mirror that answer by the byte and not as HTTP, a hub or a file has it: one line each
-time, soon, and nothing is kept."""
+"""A hub and a mirror that answer as no server does: one line, soon, nothing is kept."""
 
 import contextlib
 import gzip

@@ -116,9 +116,7 @@ def test_a_labelled_set_is_the_same_artifact_from_the_hub_and_from_disk(
     assert len(made[0]) == 3
 
 
-def test_a_moved_revision_changes_the_fingerprint_and_an_equal_one_does_not(
-    server: Hub, tmp_path: Path
-) -> None:
+def test_a_moved_revision_changes_the_fingerprint_if_its_text(server: Hub, tmp_path: Path) -> None:
     pattern = "hf://datasets/org/name/train.jsonl"
     lines = [json.dumps(row) + "\n" for row in ROWS]
     first = server.push("datasets/org/name", {"train.jsonl": "".join(lines).encode()})
@@ -137,9 +135,7 @@ def test_a_moved_revision_changes_the_fingerprint_and_an_equal_one_does_not(
     assert fingerprint(f"hf://datasets/org/name@{first}/train.jsonl") == before
 
 
-def test_without_network_what_is_cached_is_read_and_else_it_is_said(
-    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_text_is_read(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.push_folder("datasets/org/name", write_files(tmp_path / "files"))
     server.push("datasets/org/other", {"x.txt": b"x"})
     online = digest(["hf://datasets/org/name/*.jsonl"], "data.train")
@@ -190,9 +186,7 @@ def test_the_token_is_that_of_the_environment(server: Hub, monkeypatch: pytest.M
     assert file.open().read() == b"text"
 
 
-def test_a_download_that_breaks_or_finds_no_room(
-    server: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_breaks_or_finds_no_room(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(range(256)) * 400
     server.push("datasets/org/name", {"x.bin": data, "y.bin": data[1:]})
     [broken, roomless] = find_files("hf://datasets/org/name")
@@ -265,9 +259,7 @@ def test_a_hub_that_drips_is_left(
     assert not list(tmp_path.rglob("blobs/*"))
 
 
-def test_a_file_of_large_file_storage_is_checked_by_its_sha256(
-    server: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_have_their_sha256(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     server.push("datasets/org/name", {"x.txt": b"text"})
     lfs = {"oid": hashlib.sha256(b"text").hexdigest(), "size": 4, "pointerSize": 9}
     said = server._tree
@@ -275,9 +267,7 @@ def test_a_file_of_large_file_storage_is_checked_by_its_sha256(
     assert local_copy("hf://datasets/org/name/x.txt").read_bytes() == b"text"
 
 
-def test_a_tag_that_is_a_path_names_no_file(
-    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tag_names_no_file(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.push("datasets/org/name", {"x.txt": b"text"})
     reply = server.reply
 
@@ -296,9 +286,7 @@ def test_nothing_is_written_to_the_hub(server: Hub) -> None:
         Folder.at("hf://datasets/org/name/artifacts").write_bytes("x", b"")
 
 
-def test_a_recipe_is_pinned_to_one_commit_and_keeps_no_token(
-    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recipes_are_pinned(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.token = "hf_secretsecretsecret"
     monkeypatch.setenv("HF_TOKEN", server.token)
     commit = server.push_folder("datasets/org/text", write_corpus(tmp_path / "text", documents=6))
@@ -327,9 +315,7 @@ def test_a_recipe_is_pinned_to_one_commit_and_keeps_no_token(
 
 
 @pytest.mark.parametrize("name", ["hf://org/model", "org/model"])
-def test_a_model_of_the_hub_starts_a_run_as_its_folder_does(
-    server: Hub, tmp_path: Path, name: str
-) -> None:
+def test_a_model_of_the_hub_starts_a_run(server: Hub, tmp_path: Path, name: str) -> None:
     folder = folder_of("bert", tmp_path / "theirs")
     commit = server.push_folder("models/org/model", folder)
     server.repositories["models/org/model"][-1]["tf_model.h5"] = b"not needed"

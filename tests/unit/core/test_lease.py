@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import Lease, describe_live_driver, register_driver
 from rungwise.core.storage.folder import Folder
@@ -163,8 +162,7 @@ def test_no_two_have_a_lease_of_killed_holders_at_once(tmp_path: Path, count: in
 def test_what_was_seen_before_a_pause_gives_no_lease(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that asks is suspended between its look at the folder and its own file, while others take
-    the lease over, release it and take it again."""
+    """Between a look at the folder and the own file, others take the lease over."""
     leave_behind(folder)
     late, third = Lease(folder, "f"), Lease(folder, "f")
     agree = Lease._agree
@@ -213,14 +211,3 @@ def test_files_that_only_look_like_leases_are_left_alone(tmp_path: Path, name: s
         assert lease.take()
         lease.release()
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_a_lease_is_no_part_of_an_artifact(folder: Folder) -> None:
-    lease = Lease(folder, "f")
-    assert lease.take()
-    made = folder / "label-f"
-    made.write_bytes("data", b"1")
-    done = artifacts.finish(made, {"stage": "stage", "fingerprint": "f"}, {})
-    assert list(done.record["files"]) == ["data"]
-    assert folder.subfolders() == ["label-f"]
-    lease.release()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.monitoring import Monitor, find_metrics
+from rungwise.monitoring import Monitor
 
 
 class Gauges:
@@ -120,9 +120,7 @@ def test_states_costs_and_lost_nodes_come_with_the_heartbeat(
     assert not monitor.failed
 
 
-def test_values_are_set_again_as_ray_exports_no_others_and_those_of_the_moment_end(
-    gauges: Gauges,
-) -> None:
+def test_values_are_set_again_as_ray_exports_no_others_and_some_end(gauges: Gauges) -> None:
     monitor = Monitor("bert", ComputeConfig())
     monitor.handle("pretrain", metrics(1, train__tokens=100, system__mfu=0.4))
     for state, expected in (("running", {"tokens_total", "mfu_ratio"}), ("done", {"tokens_total"})):
@@ -172,20 +170,3 @@ def test_a_failure_of_ray_is_logged_once_and_reaches_nobody(
     assert [record.message for record in caplog.records] == [
         "metrics for Prometheus are not complete: no agent"
     ]
-
-
-@pytest.mark.parametrize(
-    ("reported", "expected"),
-    [
-        ("final.nsp_loss", {("loss_nats", "final", "nsp")}),
-        ("validation/loss", {("loss_nats", "validation", "total")}),
-        ("statistics.unused_share", {("unused_tokens_ratio",), ("contract_ratio", "unused_share")}),
-        ("validation/perplexity", set()),
-        ("files.0.tokens", set()),
-    ],
-)
-def test_a_reported_name_is_taken_apart(reported: str, expected: set[tuple[str, ...]]) -> None:
-    found = {
-        (metric.name, *(value for _, value in labels)) for metric, labels in find_metrics(reported)
-    }
-    assert found == expected

@@ -59,13 +59,6 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_set_is_put_in_place_and_leaves_nothing_else(server: FileServer, tmp_path: Path) -> None:
-    fetch_set(one_file(), tmp_path, server.url, lambda line: None)
-    assert files_below(tmp_path) == [NAME]
-    assert (tmp_path / NAME).read_bytes() == CONTENT
-    assert not (tmp_path / ".downloads").exists()
-
-
 def test_a_set_is_got_by_its_name_below_the_working_folder(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,9 +68,7 @@ def test_a_set_is_got_by_its_name_below_the_working_folder(
     assert files_below(tmp_path) == [f"data/{NAME}"]
 
 
-def test_a_name_in_gz_is_compressed_with_the_same_bytes_each_time(
-    server: FileServer, tmp_path: Path
-) -> None:
+def test_a_name_in_gz_has_the_same_bytes_each_time(server: FileServer, tmp_path: Path) -> None:
     public = one_file(name=f"{NAME}.gz")
     for folder in ("one", "two"):
         fetch_set(public, tmp_path / folder, server.url, lambda line: None)
@@ -127,9 +118,7 @@ def test_what_is_not_the_published_file_is_refused(tmp_path: Path, content: byte
     assert files_below(tmp_path) == []
 
 
-def test_a_file_that_has_moved_and_a_server_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moved_files_and_a_server_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
     moved = pytest.raises(UserError, match=r"answers 404.*--mirror")
     with serving(FileServer(lambda path: None)) as server, moved:
@@ -316,9 +305,7 @@ def _imdb(real_data: Path) -> bytes:
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
-def test_a_rule_makes_the_file_that_results_were_made_with(
-    rule: str, real_data: Path, tmp_path: Path
-) -> None:
+def test_a_rule_makes_the_file_of_our_results(rule: str, real_data: Path, tmp_path: Path) -> None:
     """The archives are made here around independent copies of the files."""
     [(name, file)] = [
         (name, file)

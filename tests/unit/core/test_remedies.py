@@ -105,9 +105,7 @@ def test_a_key_that_has_dots_is_one_key(dotted: str, changed: dict[str, object])
     assert with_overrides(data, {dotted: 3}, Recipe) == changed
 
 
-def test_a_plan_reads_the_first_example_of_each_file(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_reads_the_first_examples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for split, header in (("train", "text,label"), ("test", "text,class")):
         (tmp_path / f"{split}.csv").write_text(f"{header}\na,b\nc,d\n")
     data = (
@@ -128,9 +126,7 @@ def test_a_plan_reads_the_first_example_of_each_file(
     assert "test.csv:1: expected one column 'label', found none" in message
 
 
-def test_finetuning_without_tasks_names_the_workflow_that_fits(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_tasks_name_the_workflow(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rest = [f"root={tmp_path}", "corpus={sources: [{kind: pydocs}]}"]
     assert main(["plan", "finetune", "bert-mini", *rest]) == 2
     assert "the workflow pretrain takes it" in capfd.readouterr().err

@@ -168,9 +168,7 @@ def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
         assert [(f.name, f.size_bytes) for f in find_files(str(pattern))] == [("a.txt", 4)]
 
 
-def test_the_digest_of_a_source_follows_its_bytes_not_its_place(
-    tmp_path: Path, bucket: str
-) -> None:
+def test_a_digest_of_a_source_follows_its_bytes_not_its_place(tmp_path: Path, bucket: str) -> None:
     def digest(pattern: str) -> str:
         return hash_files(find_files(pattern), "key")[0]
 

@@ -1,6 +1,4 @@
-"""Clean-up, quality rules, spans and boilerplate: cases worked by hand, and what must hold of any
-text.
-"""
+"""Clean-up, quality rules, spans and boilerplate: by hand, and what holds of any text."""
 
 import gzip
 import unicodedata
@@ -38,11 +36,11 @@ MESSY_TEXT = st.lists(st.sampled_from([*_MESSY, "<br", "<BR", "/>", ">"])).map("
     [
         ("plain text stays", "plain text stays"),
         ("a\r\nb\rc\u2028d\x0ce", "a\nb\nc\nd\ne"),
-        ("nai\u0308ve", "na\u00efve"),
+        ("nai\u0308ve", "naïve"),
         ("\ufeffsoft\u00adhyphen zero\u200bwidth", "softhyphen zerowidth"),
         ("no\u00a0break\u3000wide \t tab", "no break wide tab"),
         ("  indented \n\t lines \n", "indented\nlines"),
-        ("a film. <br /><br />Its end<BR>is<br/>\u00e9", "a film.\n\nIts end\nis\n\u00e9"),
+        ("a film. <br /><br />Its end<BR>is<br/>é", "a film.\n\nIts end\nis\né"),
         ("a <br\nb> <b> < br> <brown>", "a <br\nb> <b> < br> <brown>"),
         ("\u202eright to left\u202c", "right to left"),
         # Persian spells with the non-joiner; between ASCII letters it is noise.
@@ -52,7 +50,7 @@ MESSY_TEXT = st.lists(st.sampled_from([*_MESSY, "<br", "<BR", "/>", ">"])).map("
         ),
         ("a\u200cb", "ab"),
         # Taking the joiner out brings letter and accent together.
-        ("e\u200d\u0301", "\u00e9"),
+        ("e\u200d\u0301", "é"),
     ],
 )
 def test_cases(dirty: str, expected: str) -> None:
@@ -114,7 +112,7 @@ CHINESE = [
         ),
         (["Caf\ufffd au lait is served."], "quality: many lost characters"),
         ([*ENGLISH, "x" * 501], "quality: long run without a blank"),
-        ([*ENGLISH, "\u4f60" * 2000], ""),  # Han needs no blanks
+        ([*ENGLISH, "你" * 2000], ""),  # Han needs no blanks
         ([*ENGLISH, *ENGLISH], "quality: repeated sentences"),
         (["Yes, so it is.", *ENGLISH, "Yes, so it is."], "quality: one sentence again and again"),
     ],
@@ -163,8 +161,8 @@ def sentences_of(text: str) -> list[str]:
         ("A  big\tdog.  It ran.", ["big\tdog", "ran"], [["big dog"], ["ran"]]),
         ("One.\r\n\r\n  Two three.", ["One", "Two three"], [["One"], ["Two three"]]),
         ("\ufeffNa\u00efve\u200b wo\u00adrd.", ["wo\u00adrd"], [["word"]]),
-        ("Cafe\u0301 Rome.", ["Cafe\u0301", "Rome"], [["Caf\u00e9", "Rome"]]),
-        ("\u4eca\u5929\u597d\u3002\u4ed6\u8bf4\u3002", ["\u4ed6\u8bf4"], [[], ["\u4ed6\u8bf4"]]),
+        ("Cafe\u0301 Rome.", ["Cafe\u0301", "Rome"], [["Café", "Rome"]]),
+        ("今天好。他说。", ["他说"], [[], ["他说"]]),
         (
             "Private \ue000\U000f0000 use.",
             ["\ue000\U000f0000", "use"],
@@ -197,16 +195,14 @@ def test_spans_hold_the_same_words(text: str, words: list[str], expected: list[l
         ([(4, 7)], [[], [0, 2]]),  # blanks at the ends are not part of it
     ],
 )
-def test_what_cannot_be_placed_is_dropped_and_counted(
-    spans: list[tuple[int, int]], kept: list[list[int]]
-) -> None:
+def test_unplaced_spans_are_counted(spans: list[tuple[int, int]], kept: list[list[int]]) -> None:
     found = locate_spans("One. Two.", spans, ["One.", "Two."])
     assert found.spans == kept
     assert found.dropped == len(spans) - sum(map(len, kept)) // 2
 
 
 PIECES = st.sampled_from(
-    [*"ab.\n\r \t\u00a0\u0301\u200b\u200d\u4f60\u3002\ue000\ufeff", "\u1100", "\u1161", "A", "e. "]
+    [*"ab.\n\r \t\u00a0\u0301\u200b\u200d\u4f60\u3002\ue000\ufeff", "ᄀ", "ᅡ", "A", "e. "]
 )
 
 

@@ -165,9 +165,7 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_half_written(
     assert shards(tmp_path / "corpus" / "b") == shards(tmp_path / "new" / "corpus" / "b")
 
 
-def test_text_that_was_damaged_is_read_again_once_it_is_needed(
-    tmp_path: Path, files_read: list[str]
-) -> None:
+def test_damaged_text_is_read_again_once_needed(tmp_path: Path, files_read: list[str]) -> None:
     for number in (0, 2, 3):
         write_texts(tmp_path / "texts", number, made_up_sentences(number, 80))
     first = build(tmp_path / "texts", tmp_path / "corpus" / "a")
@@ -300,9 +298,7 @@ def test_a_note_that_is_none_counts_for_nothing(tmp_path: Path, text: bytes) -> 
 
 
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
-def test_a_disk_that_fills_up_while_a_corpus_is_built_is_named(
-    staged: tuple[RangeTask, Range], tmp_path: Path, part: float
-) -> None:
+def test_a_full_disk_is_named(staged: tuple[RangeTask, Range], tmp_path: Path, part: float) -> None:
     """Whichever file has no room; what is there is no half of one."""
     task, range_ = staged
     run_task(task, range_)

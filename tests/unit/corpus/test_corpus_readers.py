@@ -137,8 +137,8 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 GERMAN = (
-    "Der J\u00fcngling \u00f6ffnete die T\u00fcr und h\u00f6rte, wie drau\u00dfen die V\u00f6gel "
-    "sangen.\nEr ging \u00fcber die Br\u00fccke nach K\u00f6ln.\n"
+    "Der Jüngling öffnete die Tür und hörte, wie draußen die Vögel "
+    "sangen.\nEr ging über die Brücke nach Köln.\n"
 ) * 20
 
 
@@ -169,9 +169,7 @@ RUSSIAN = (
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
 @pytest.mark.parametrize("documents", ["line", "file"])
-def test_utf16_without_a_mark_is_refused_or_detected(
-    tmp_path: Path, encoding: str, documents: str
-) -> None:
+def test_utf16_without_a_mark_is_seen(tmp_path: Path, encoding: str, documents: str) -> None:
     """All of its bytes are valid UTF-8: half of them would be removed as control characters."""
     data = RUSSIAN.encode(encoding)
     assert data.decode()
@@ -191,34 +189,25 @@ def test_utf16_without_a_mark_is_refused_or_detected(
             "A plain line.\n" * 300 + "He paid \u00a35 at the caf\u00e9 with Zo\u00eb.\n",
             ["latin-1"],
         ),
-        (
-            "\u017b\u00f3\u0142w \u0107wiczy\u0142 \u017ale, a ludzie byli wolni i r\u00f3wni.\n"
-            * 9,
-            ["cp1250"],
-        ),
+        ("Żółw ćwiczył źle, a ludzie byli wolni i równi.\n" * 9, ["cp1250"]),
         (RUSSIAN, ["cp1251", "koi8-r"]),
         (
             "\u5bf6\u7389\u9053\uff1a\u4f60\u4f86\u4e86\u3002\u4ed6\u5011\u90fd\u662f\u9019\u88e1\u7684\u4eba\u3002\n"
             * 9,
             ["big5"],
         ),
-        (
-            "No. 7: \u4ed6\u5011\u90fd\u662f\u9019\u88e1\u7684\u4eba\u3002\n" + "Plain.\n" * 99,
-            ["big5"],
-        ),
+        ("No. 7: 他們都是這裡的人。\n" + "Plain.\n" * 99, ["big5"]),
         (
             "\u5b9d\u7389\u9053\uff1a\u4f60\u6765\u4e86\u3002\u4ed6\u4eec\u90fd\u662f\u8fd9\u91cc\u7684\u4eba\u3002\n"
             * 9,
             ["gb18030"],
         ),
-        ("\u308f\u305f\u3057\u306f\u306d\u3053\u3067\u3042\u308b\u3002\n" * 9, ["cp932", "euc_jp"]),
-        ("\ubaa8\ub4e0 \uc778\uac04\uc740 \ud0dc\uc5b4\ub0a0 \ub54c\ubd80\ud130.\n" * 9, ["cp949"]),
+        ("わたしはねこである。\n" * 9, ["cp932", "euc_jp"]),
+        ("모든 인간은 태어날 때부터.\n" * 9, ["cp949"]),
     ],
     ids=["German", "signs", "Polish", "Russian", "Big5", "few Big5", "GB", "Japanese", "Korean"],
 )
-def test_detected_text_is_that_which_was_written(
-    tmp_path: Path, text: str, encodings: list[str]
-) -> None:
+def test_detected_text_is_what_was_written(tmp_path: Path, text: str, encodings: list[str]) -> None:
     for encoding in encodings:
         data = text.encode(encoding)
         assert data.decode(detect_encoding(data) or "ascii") == text
@@ -312,14 +301,12 @@ def test_a_large_file_is_read_in_chunks_of_whole_paragraphs(tmp_path: Path) -> N
         ("sea wind harbour " * 3000, "paragraph"),  # as text8
         ("sea wind harbour " * 3000, "wrapped"),
         ("var a=1;" * 6000, "paragraph"),  # code without blanks
-        ("\u4f60\u597d" * 9000, "wrapped"),
+        ("你好" * 9000, "wrapped"),
         ("".join(f">{n}\n" + "ACGTTGCA" * 8 + "\n" for n in range(700)), "wrapped"),
         ("short\n\n" + "and so on\n" * 5000 + "\n\nshort", "wrapped"),
     ],
 )
-def test_a_text_without_a_place_to_cut_is_cut_at_lines_blanks_or_characters(
-    tmp_path: Path, text: str, lines: str
-) -> None:
+def test_a_text_without_a_place_to_cut_is_cut(tmp_path: Path, text: str, lines: str) -> None:
     path = written(tmp_path / "a.txt", text)
     drafts = read(path, 9000, documents="chunk", chunk_kilobytes=2, lines=lines)
     assert not any(reasons_of(drafts))
@@ -339,11 +326,9 @@ def test_a_pointer_is_no_document(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0, 5, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 1_500_000])
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_place_of_a_bad_byte_is_named_wherever_it_is(
-    tmp_path: Path, offset: int, packed: bool
-) -> None:
+def test_the_place_of_any_bad_byte_is_named(tmp_path: Path, offset: int, packed: bool) -> None:
     # Three bytes a character, so that pieces end inside of some.
-    data = bytearray(("\u4f60" * 600_000).encode())
+    data = bytearray(("你" * 600_000).encode())
     offset -= offset % 3
     data[offset] = 0xFF
     name = "a.txt.gz" if packed else "a.txt"
@@ -366,9 +351,7 @@ LINES = [f"Line {number} of some random words {number * 7919}." for number in ra
 @pytest.mark.parametrize("documents", ["line", "blank_line", "file"])
 @pytest.mark.parametrize("kept", [0.02, 0.5, 0.97])
 @pytest.mark.parametrize("form", PACKED)
-def test_of_a_cut_off_file_the_whole_documents_are_kept(
-    tmp_path: Path, documents: str, kept: float, form: str
-) -> None:
+def test_whole_documents_are_kept(tmp_path: Path, documents: str, kept: float, form: str) -> None:
     joined = "\n".join(LINES) if documents == "line" else "\n\n".join(LINES)
     packed = PACKED[form](joined.encode())
     cut = packed[: int(len(packed) * kept)]
@@ -387,22 +370,7 @@ def test_of_a_cut_off_file_the_whole_documents_are_kept(
         assert len(whole) == sound.count("\n" if documents == "line" else "\n\n")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_a_file_of_which_nothing_is_kept_is_lost_whole(tmp_path: Path, encoding: str) -> None:
-    lines = "\n".join(LINES)
-    if encoding == "utf-16":
-        odd = lines.encode("utf-16") + b"\x00\xd8" + lines.encode("utf-16-le")
-        path = written(tmp_path / "a.txt", odd)
-    else:
-        path = written(tmp_path / "a.txt.gz", gzip.compress(lines.encode())[:-100])
-    documents = "line" if encoding == "utf-16" else "file"
-    (lost,) = read(path, documents=documents, encoding=encoding)
-    assert damage_of(lost).bytes == path.stat().st_size
-
-
-def test_all_that_follows_an_odd_character_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_after_odd_bytes_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_LARGEST_PIECE", 1 << 12)
     data = "\n".join(LINES).encode("utf-16-le")
     half = len(data) // 2 // 2 * 2
@@ -463,7 +431,7 @@ def test_members_zeros_and_the_checksum_of_a_gz_are_read(tmp_path: Path) -> None
         ("jsonl", {}, '{{"text": "{long}{long}{more}"}}\n{{"text": "b"}}', ["too long", ""]),
     ],
 )
-@pytest.mark.parametrize("letter", ["x", "\u4f60"])
+@pytest.mark.parametrize("letter", ["x", "你"])
 def test_a_document_over_the_limit_is_dropped_and_the_rest_is_read(
     tmp_path: Path, kind: str, keys: dict[str, Any], text: str, expected: list[str], letter: str
 ) -> None:
@@ -477,7 +445,7 @@ def test_a_document_over_the_limit_is_dropped_and_the_rest_is_read(
 
 @pytest.mark.parametrize("documents", ["line", "blank_line", "file"])
 def test_a_document_of_exactly_the_limit_is_kept(tmp_path: Path, documents: str) -> None:
-    path = written(tmp_path / "a.txt", "\u4f60" * 1000 + "\n")
+    path = written(tmp_path / "a.txt", "你" * 1000 + "\n")
     assert reasons_of(read(path, 3000, documents=documents)) == [""]
     assert reasons_of(read(path, 2999, documents=documents)) == ["too long"]
     pq.write_table(pa.table({"text": ["a", "b" * 11, "c"]}), tmp_path / "a.parquet")
@@ -592,7 +560,7 @@ def test_json_that_only_the_standard_library_reads(tmp_path: Path) -> None:
     assert [draft.id for draft in drafts] == [str(huge), "nan"]
     assert paragraphs_of(drafts) == [["a"], ["\ud800"]]
     # A number is read again in the encoding of the file.
-    line = '{"text": "L\u00e0-bas, une phrase assez longue.", "id": 18446744073709551616}\n'
+    line = '{"text": "Là-bas, une phrase assez longue.", "id": 18446744073709551616}\n'
     path = written(tmp_path / "b.jsonl", line.encode("latin-1"))
     (document,) = read(path, kind="jsonl", id_field="id", encoding="latin-1")
     assert (document.reason, document.id) == ("", "18446744073709551616")
@@ -644,15 +612,6 @@ def test_bad_tables(tmp_path: Path, kind: str) -> None:
     assert sum(draft.damage is None for draft in drafts) >= 400
     records_written(path, kind, [{"text": 1}, {"text": 2}])
     assert "row 0: the field 'text' must be text, found int" in first_damage(path, kind=kind)
-
-
-def test_a_row_that_is_not_utf8_is_skipped_alone(tmp_path: Path) -> None:
-    texts = pa.array([b"one", b"tw\xff", b"three"], pa.binary())
-    table = pa.table({"text": pa.Array.from_buffers(pa.string(), 3, texts.buffers())})
-    pq.write_table(table, tmp_path / "a.parquet")
-    drafts = read(tmp_path / "a.parquet", kind="parquet")
-    assert paragraphs_of(drafts) == [["one"], [], ["three"]]
-    assert damage_of(drafts[1]).place == "row 1"
 
 
 def warc(*records: tuple[str, bytes]) -> bytes:
@@ -765,7 +724,7 @@ def test_any_cuts_yield_the_rows_of_the_whole(tmp_path: Path, kind: str) -> None
 
 
 @given(
-    text=st.text(st.sampled_from("ab\n\r \u00e9\u4f60"), max_size=40),
+    text=st.text(st.sampled_from("ab\n\r é你"), max_size=40),
     piece=st.integers(1, 7),
     maximum=st.integers(1, 9),
 )

@@ -1,5 +1,4 @@
-"""Claims: verdicts of planted rungs, how often they are false, and the registered file; published
-tables beside ours."""
+"""Claims: verdicts of planted rungs, how often they are false; tables beside ours."""
 
 import itertools
 import math
@@ -104,9 +103,7 @@ def test_what_is_missing_is_named_and_not_judged() -> None:
 
 
 @pytest.mark.parametrize(("end", "share"), [("first", 0.0), ("last", 0.5)])
-def test_first_and_last_are_the_lowest_and_the_highest_layer_of_a_rung(
-    end: str, share: float
-) -> None:
+def test_first_and_last_are_the_lowest_and_highest_layer_of_rungs(end: str, share: float) -> None:
     def right(share: float) -> list[Items]:
         credit = np.arange(100) < 100 * share
         names = [f"s{index}" for index in range(100)]
@@ -150,9 +147,7 @@ MISSING = ComparisonResult(**BOTH.model_dump(), missing=("a",), verdict="not tes
         ([MISSING, MISSING], "not tested"),
     ],
 )
-def test_a_claim_stands_with_all_its_comparisons(
-    results: list[ComparisonResult], expected: Verdict
-) -> None:
+def test_all_comparisons_decide_a_claim(results: list[ComparisonResult], expected: Verdict) -> None:
     (claim,) = decide(results)
     assert claim.verdict == expected
 
@@ -219,9 +214,7 @@ def judged(runs: Mapping[str, Runs], terms: Mapping[str, float]) -> ComparisonRe
     ("pretrainings", "seeds", "luck", "tuning"),
     [(1, 5, 0.0, 0.05), (3, 3, 0.05, 0.05), (3, 2, 0.0, 0.0), (5, 2, 0.1, 0.02)],
 )
-def test_equal_families_get_a_verdict_in_at_most_five_of_a_hundred_cases(
-    pretrainings: int, seeds: int, luck: float, tuning: float
-) -> None:
+def test_equals_rarely_differ(pretrainings: int, seeds: int, luck: float, tuning: float) -> None:
     """Luck of pretraining, of fine-tuning and of 150 test examples, all at once."""
     rng = np.random.default_rng(7)
     trials, false = 300, 0
@@ -385,8 +378,7 @@ def evaluated(task: str, scores: dict[str, list[float]], budget: int | None = No
 
 
 def test_a_sign_agrees_disagrees_or_is_left_open(tmp_path: Path) -> None:
-    """The published step from base to no_nsp is down on both tasks; ours is down beyond doubt on
-    one, up beyond doubt on another, and undecided on the third."""
+    """The published step from base to no_nsp is down on both tasks."""
     config = TableConfig(
         published=PublishedConfig(table="T7", rows={"bert": "base", "mlm": "no_nsp"}),
         columns={"down": "QNLI", "up": "MRPC", "open": "SST-2", "alone": None},

@@ -195,9 +195,7 @@ def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:
     )
 
 
-def test_several_pretrainings_have_seeds_of_their_own_and_are_the_outer_level(
-    tmp_path: Path,
-) -> None:
+def test_several_pretrainings_have_their_own_seeds_and_are_the_outer_level(tmp_path: Path) -> None:
     labels = ("x", "y")
     known = summarise(TaskInfo("classification", labels, False, "accuracy"), (20, 10, 40))
     variants: Setting = dict.fromkeys(("often", "once", "too"), ONE)

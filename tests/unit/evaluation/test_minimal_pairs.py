@@ -1,5 +1,4 @@
-"""Minimal pairs: credit by hand, what a model of counts cannot tell apart, and the published
-files."""
+"""Minimal pairs: credit by hand, what counts cannot tell apart, the published files."""
 
 import json
 from collections import Counter
@@ -66,9 +65,7 @@ def test_credit_by_hand() -> None:
     assert parts[TIES].tolist() == [0, 1, 0, 1, 0]
 
 
-def test_a_unigram_model_does_not_see_the_order_of_words_and_a_bigram_model_does(
-    tmp_path: Path,
-) -> None:
+def test_a_unigram_model_does_not_see_the_order_of_words_a_bigram_does(tmp_path: Path) -> None:
     path = written(tmp_path / "pairs.jsonl", PAIRS)
     suite = MinimalPairsSuite(path=(str(path),))
     credit = {}
@@ -95,8 +92,7 @@ def test_fewer_pairs_are_among_more_and_the_same_for_everyone(tmp_path: Path) ->
 
 
 def test_pairs_of_the_supplement_have_the_names_of_their_files(tmp_path: Path) -> None:
-    """BabyLM's files: those of the supplement have only sentences and features of their own, the
-    filtered ones of BLiMP write pair_id."""
+    """BabyLM's files: the supplement has no UID, BLiMP filtered writes pair_id."""
     sentences = {"sentence_good": "Who? David.", "sentence_bad": "Who? Bread."}
     written(tmp_path / "qa_easy.jsonl", [{"row": 0, "fragment": "sentence", **sentences}] * 2)
     written(tmp_path / "hypernym.json", [sentences])

@@ -195,8 +195,7 @@ def rung(encoder: Any) -> Any:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """Sentences in which "bank" and "play" are nouns behind "the" and verbs behind "to"; two in
-    three are nouns."""
+    """ "bank" and "play" are nouns behind "the" and verbs behind "to"; two in three nouns."""
     draw, paths = random.Random(3), {}
     for split, count in (("train", 90), ("test", 30)):
         rows = []

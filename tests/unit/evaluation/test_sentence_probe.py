@@ -1,5 +1,4 @@
-"""Probes of sentence vectors: heads as scikit-learn and SciPy have them, floors by hand, and suites
-as a reading of the exported vectors."""
+"""Probes of sentence vectors: heads as scikit-learn and SciPy have them, floors by hand."""
 
 import random
 from pathlib import Path
@@ -69,9 +68,7 @@ def vectors_of(path: Path, column: int = 0) -> tuple[NDArray[np.float64], list[s
 
 
 @pytest.mark.parametrize("head", ["ridge", "logistic"])
-def test_the_scores_are_those_of_scikit_learn_on_the_exported_vectors(
-    head: Any, texts: Path, tmp_path: Path
-) -> None:
+def test_scikit_learn_gives_the_same_scores(head: Any, texts: Path, tmp_path: Path) -> None:
     corpus = corpus_of_sentences(tmp_path / "corpus", [" ".join(WORDS)] * 3)
     rung = toy_rung(tmp_path, WORDS, Sums(), corpus=corpus)
     suite = SentenceProbeSuite(train=(str(texts),), format=LABELLED, head=head, folds=4)

@@ -32,7 +32,6 @@ from rungwise.evaluation.statistics import (
     paired_difference,
     paired_draws,
 )
-from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items, contrast, estimate_items
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo, write_examples
@@ -83,9 +82,7 @@ def test_students_interval_covers_the_mean_in_95_of_100_samples(count: int) -> N
         (5, 1.5, 0.80, 0.94),  # five seeds with little else than luck: too narrow
     ],
 )
-def test_the_bootstraps_interval_covers_the_true_difference(
-    seeds: int, luck: float, least: float, most: float
-) -> None:
+def test_the_bootstrap_covers_the_truth(seeds: int, luck: float, least: float, most: float) -> None:
     rng = np.random.default_rng(seeds)
     truth = true_difference(luck, 0.2)
     covered = []
@@ -156,8 +153,7 @@ def test_two_groups_of_trainings_are_compared_as_by_welch() -> None:
 @pytest.mark.parametrize("trainings", [2, 3, 5])
 @pytest.mark.parametrize("of_examples", [0.0, 0.3, 1.0, 5.0])
 def test_a_p_is_too_small_no_more_often_than_it_says(trainings: int, of_examples: float) -> None:
-    """The true difference is 1, the error of a training 1, that of the test set `of_examples`: also
-    for the small p that many claims ask for, where a few trainings happen to agree."""
+    """The true difference is 1; also for the small p that many claims ask for."""
     rng = np.random.default_rng(trainings)
     contrasts = []
     for _ in range(2000):
@@ -321,20 +317,6 @@ def test_parts_of_one_model_share_the_luck_of_its_pretraining() -> None:
     assert together.low > 0 > apart.low
 
 
-def test_parquet_keeps_every_item() -> None:
-    rng = np.random.default_rng(5)
-    written = [
-        made("accuracy", rng.random((7, 2)), "layer 1"),
-        made("correlation", rng.random((3, 2))),
-    ]
-    for before, after in zip(
-        written, items_of.decode_items(items_of.encode_items(written)), strict=True
-    ):
-        assert (before.key, before.names, before.groups) == (after.key, after.names, after.groups)
-        np.testing.assert_array_equal(before.numbers, after.numbers)
-    assert items_of.decode_items(items_of.encode_items([])) == []
-
-
 WORDS = st.lists(st.sampled_from("abc"), max_size=9)
 
 
@@ -365,9 +347,7 @@ SENTENCE = "EU rejects German call to boycott British lamb ."
 CONLL = tuple(SENTENCE.split())
 
 
-def test_examples_of_either_source_are_counted_and_the_rest_is_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_new_examples_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus_folder = Folder.at(tmp_path / "corpus")
     text = "EU rejects German call to boycott British lamb."  # in one document that trains
     documents = [RawDocument(str(n), "x", (f"{text} {n}" * (n < 9), "More.")) for n in range(12)]

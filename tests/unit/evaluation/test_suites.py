@@ -1,6 +1,4 @@
-"""Suites of words, sentences, perplexity and speed: cases by hand, and what gensim finds with the
-same vectors.
-"""
+"""Suites of words, sentences, perplexity and speed: by hand, and beside gensim."""
 
 import dataclasses
 import itertools
@@ -283,9 +281,7 @@ def items(monkeypatch: pytest.MonkeyPatch, takes: Callable[[int], float]) -> lis
     return found
 
 
-def test_tokens_a_second_of_each_length_without_the_first_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tokens_a_second_without_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     short, long = items(monkeypatch, lambda length: length / 100)
     assert (short.part, long.part) == ("length 16", "length 128")
     for each in (short, long):
@@ -311,21 +307,13 @@ def test_the_claim_is_of_what_length_gains(monkeypatch: pytest.MonkeyPatch) -> N
         (SIMILARITY, b"old\tnew\t1\na\tb\n", r"set\.csv:2: expected two words and a score in col"),
         (SIMILARITY, b"old\tnew\t1\na\tb\tx\n", r"set\.csv:2: .*change measure\.own\.path"),
         (SIMILARITY, b"old\tnew\t1\na\tbr\xe9\t1\n", r"set\.csv:2: expected UTF-8, .*convert the"),
-        (
-            SIMILARITY,
-            b"Word 1\tWord 2\n",
-            r"expected pairs of words, found none; change measure\.own",
-        ),
+        (SIMILARITY, b"Word 1\tWord 2\n", r"expected pairs of words, found none; change measure"),
         (ANALOGIES, b"a b c d\n", r"set\.csv:1: expected four words below .*, found 4 above"),
         (ANALOGIES, b": s\na b c\n", r"set\.csv:2: expected four words .* found 3 in it"),
         (ANALOGIES, b": s\n", "expected questions, found none"),
         (PERPLEXITY, b"\n \n", r"measure\.own\.path: expected lines of text"),
         (SENTENCES, b"\n", "expected pairs of sentences with scores, found 0 rows"),
-        (
-            SENTENCES,
-            b"a,b,1\na,b,x\n",
-            r"set\.csv:2: .*change measure\.own\.format\.columns\.score",
-        ),
+        (SENTENCES, b"a,b,1\na,b,x\n", r"set\.csv:2: .* measure\.own\.format\.columns\.score"),
     ],
 )
 def test_a_file_that_cannot_be_measured_is_refused(

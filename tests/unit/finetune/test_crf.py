@@ -1,6 +1,4 @@
-"""Sequences of tags: the conditional random field against enumeration, and the tagger that a
-language model joins.
-"""
+"""The conditional random field against enumeration, and the tagger it is a head of."""
 
 import itertools
 from typing import Any
@@ -20,8 +18,7 @@ WORDS = (4, 1, 3)  # of the rows that have any
 
 
 def field() -> tuple[CrfHead, Rows, torch.Tensor, torch.Tensor]:
-    """A head with random scores in double precision, its rows, the second without words, the states
-    and the tags of the words."""
+    """A head with random scores, its rows, the second without words, states and tags."""
     torch.manual_seed(0)
     head = CrfHead(WIDTH, C, 0.0).double()
     with torch.no_grad():

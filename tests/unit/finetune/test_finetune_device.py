@@ -105,9 +105,7 @@ def test_every_way_of_use_stays_on_the_device(gpu: None, keys: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_a_cpu_takes_bfloat16_where_it_is_native(
-    monkeypatch: pytest.MonkeyPatch, native: bool
-) -> None:
+def test_bfloat16_is_taken_if_native(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     stand_in(monkeypatch)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native})
     narrow, wide = (

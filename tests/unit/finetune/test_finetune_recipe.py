@@ -27,12 +27,7 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
 
 
-# The best epoch.
-
-
-def test_the_weights_of_the_best_epoch_are_kept_over_breaks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weights_of_the_best_epoch_are_kept_over_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     # By score, then by loss, then the earlier: the second of the epochs.
     scripted = [(0.5, 0.1), (0.9, 0.4), (0.9, 0.6), (0.9, 0.4)]
 
@@ -68,9 +63,6 @@ def test_the_weights_of_the_best_epoch_are_kept_over_breaks(
     for done in (1, 2, 3, 4):
         again, *_ = run(best=True, start=states[done - 1], done=done)
         assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items()), done
-
-
-# Class weights.
 
 
 def test_class_weights_are_those_of_scikit_learn_and_1_for_a_class_without_examples() -> None:
@@ -110,16 +102,11 @@ def test_of_several_labels_each_is_weighed_as_two_classes() -> None:
     assert total.item() / count == pytest.approx(np.mean(expected), rel=1e-6)
 
 
-# Parts of a batch.
-
-
 @pytest.mark.parametrize(
     ("kind", "objective", "auxiliary"),
     [*((kind, "mlm_nsp", 0.0) for kind in TASKS), *((kind, "causal", 0.5) for kind in TASKS)],
 )
-def test_the_gradient_of_a_batch_does_not_depend_on_its_parts(
-    kind: Kind, objective: str, auxiliary: float
-) -> None:
+def test_a_gradient_does_not_depend_on_parts(kind: Kind, objective: str, auxiliary: float) -> None:
     data = toy_data(kind, objective, examples=7)
     weights = torch.tensor([0.3, 2.0]).double() if kind == "classification" else None
     keys: dict[str, Any] = {"dropout": 0, "auxiliary_language_model": auxiliary}
@@ -171,9 +158,7 @@ def test_an_auxiliary_language_model_adds_its_share_row_by_row(kind: Kind) -> No
         ("classification", "crf", True),
     ],
 )
-def test_a_swept_value_that_makes_no_sense_for_the_task_is_refused(
-    kind: Kind, key: str, value: Any
-) -> None:
+def test_a_swept_value_without_sense_is_refused(kind: Kind, key: str, value: Any) -> None:
     off = FinetuneConfig.model_fields[key].default
     space = {f"finetune.{key}": {"kind": "choice", "values": [off, value]}}
     config = stage_config(space=space)

@@ -92,9 +92,7 @@ def test_texts_that_were_never_seen_are_written_backwards(kind: str, letters: To
 
 
 @pytest.mark.parametrize("kind", ["causal", "llama", "left_to_right", "mlm", "modern_bert"])
-def test_the_loss_is_of_the_targets_alone_each_token_from_what_is_before_it(
-    kind: str, letters: Tokenizer
-) -> None:
+def test_the_loss_is_of_targets_alone_from_what_is_before(kind: str, letters: Tokenizer) -> None:
     """Item by item, from rows that end where the token is to be written."""
     config = config_of()
     data = data_of(kind, letters, config)

@@ -123,9 +123,7 @@ def test_a_flipped_byte_or_a_missing_local_shard_says_what_to_do(local: Artifact
     assert right(store.get(1), 1)
 
 
-def test_the_bytes_stay_within_the_bound_whatever_is_read(
-    remote: Artifact, tmp_path: Path, downloads: list[str]
-) -> None:
+def test_bytes_stay_within_bounds(remote: Artifact, tmp_path: Path, downloads: list[str]) -> None:
     store = remote.store(tmp_path, fits=3.5)
     sizes, wrong = [], []
 
@@ -146,9 +144,7 @@ def test_the_bytes_stay_within_the_bound_whatever_is_read(
     assert 8 < len(downloads) < 90
 
 
-def test_concurrent_threads_share_one_download(
-    remote: Artifact, tmp_path: Path, downloads: list[str]
-) -> None:
+def test_threads_share_one_download(remote: Artifact, tmp_path: Path, downloads: list[str]) -> None:
     store = remote.store(tmp_path)
     found: list[bool] = []
     start = threading.Barrier(8)
@@ -180,9 +176,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("fits", [100, 4.5])
-def test_processes_share_downloads_and_the_bound(
-    remote: Artifact, tmp_path: Path, fits: float
-) -> None:
+def test_processes_share_the_cache(remote: Artifact, tmp_path: Path, fits: float) -> None:
     limit = int(fits * remote.size)
     spec = [remote.folder.uri, remote.files, remote.digests, remote.sizes, limit, str(tmp_path)]
 
@@ -235,9 +229,7 @@ def test_a_damaged_file_of_the_cache_is_downloaded_again(
     assert len(downloads) == 2
 
 
-def test_an_object_that_is_not_what_was_written_is_an_error(
-    bucket: str, tmp_path: Path, downloads: list[str]
-) -> None:
+def test_another_object_is_an_error(bucket: str, tmp_path: Path, downloads: list[str]) -> None:
     artifact = Artifact(Folder.at(f"{bucket}/spoilt"), tmp_path, 2)
     data = artifact.folder.read_bytes(artifact.files[0])
     artifact.folder.write_bytes(artifact.files[0], data[:-1] + b"?")
@@ -256,9 +248,7 @@ def test_an_object_that_is_not_what_was_written_is_an_error(
     assert len(downloads) == 5
 
 
-def test_prefetched_shards_are_there_when_they_are_wanted(
-    remote: Artifact, tmp_path: Path, downloads: list[str]
-) -> None:
+def test_shards_are_prefetched(remote: Artifact, tmp_path: Path, downloads: list[str]) -> None:
     store = remote.store(tmp_path, fits=3.5)
     store.prefetch(np.array([7, 6, 5, 4, 3]))  # as many as fit, the first ones
     wait_for_prefetch(store)
@@ -273,9 +263,7 @@ def test_what_a_killed_process_left_is_removed(remote: Artifact, tmp_path: Path)
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_a_download_waits_for_the_room_that_others_have_claimed(
-    remote: Artifact, tmp_path: Path
-) -> None:
+def test_a_download_waits_for_room_others_have_claimed(remote: Artifact, tmp_path: Path) -> None:
     store = remote.store(tmp_path, fits=1.5)
     with (tmp_path / f"other.{remote.size}.part").open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)

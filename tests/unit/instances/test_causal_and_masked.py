@@ -127,9 +127,7 @@ def test_a_row_is_shown_in_the_form_in_which_it_is_read(instances: Artifact) -> 
 
 
 @pytest.mark.slow
-def test_five_compiled_graphs_serve_any_number_of_causal_rows(
-    instances: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_five_graphs_serve_any_rows(instances: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of both sorts, of one row of either, and of one sort; their sums are those of no graph."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     # The compiler takes another sum of losses than the plain CPU does (cross_entropy.py). Pairwise

@@ -272,9 +272,7 @@ def corrupted(field: str, value: object) -> shards.Shard:
         ("is_next", lambda a: a.__setitem__(slice(None), 0), "B from the document of A"),
     ],
 )
-def test_a_corrupted_builder_is_caught_with_shard_figure_and_bound(
-    field: str, change: object, message: str
-) -> None:
+def test_a_corrupted_builder_is_caught(field: str, change: object, message: str) -> None:
     with pytest.raises(DataError, match=f"^s: .*{message}.*found"):
         examine(corrupted(field, change))
 
@@ -343,9 +341,7 @@ def test_a_damaged_shard_file_is_refused(tmp_path: Path) -> None:
 
 @given(DOCUMENTS, st.integers(8, 40), st.integers(0, 99), st.booleans())
 @settings(max_examples=60)
-def test_rows_are_read_as_they_were_written(
-    lengths: list[list[int]], width: int, seed: int, units: bool
-) -> None:
+def test_rows_come_back_whole(lengths: list[list[int]], width: int, seed: int, units: bool) -> None:
     """Any rows, in any order, of a shard as short as it may be; bits begin anywhere in a byte."""
     shard = make("blocks", text_of(lengths, units=units), width, seed=seed).shard
     local = rng(seed).integers(0, len(shard), size=9)

@@ -250,9 +250,7 @@ def test_a_pair_of_which_a_text_has_no_tokens_is_left_out_and_counted(tmp_path: 
         ({"labels": LABELS[1:]}, r"train\.tsv:\d+: the label 'contradiction' is not among"),
     ],
 )
-def test_a_task_that_does_not_fit_is_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_another_task_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     tokenizer = tokenizer_of(tmp_path / "tokenizer", TOKENIZERS[0])
     splits = {"train": examples_of(1, 20), "validation": examples_of(2, 5)}
     with pytest.raises(DataError, match=message):
@@ -281,8 +279,6 @@ def recipe_of(folder: Path, **changes: Any) -> dict[str, Any]:
         ({"instances": {"kind": "causal"}}, "a step with a task reads its labelled pairs or its"),
     ],
 )
-def test_a_recipe_whose_labels_have_no_task_is_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_labels_without_a_task(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(Recipe, recipe_of(tmp_path, **changes))

@@ -109,9 +109,6 @@ def fates(out: Masked) -> tuple[np.ndarray, np.ndarray]:
     return np.take_along_axis(out.ids, out.positions, axis=1)[used], out.targets[used]
 
 
-# --- single tokens
-
-
 def published(
     ids: np.ndarray,
     instances: np.ndarray,
@@ -194,8 +191,6 @@ def test_random_replacements_are_uniform_over_ordinary_ids_whatever_ids_are_spec
     degrees = len(ordinary) - 1
     assert abs(chi_square - degrees) < 5 * math.sqrt(2 * degrees)
 
-
-# --- whole units
 
 SMALL = st.builds(
     lambda seed, rows, length, spread, frame: sample(
@@ -327,9 +322,7 @@ def test_spans_are_those_that_a_walk_word_by_word_takes(
 
 
 @pytest.mark.parametrize(("unit", "together"), [("whole_word", False), ("phrase", True)])
-def test_the_pieces_of_a_word_have_their_own_fates_those_of_a_phrase_one(
-    unit: Any, together: bool
-) -> None:
+def test_pieces_of_a_word_have_their_own_fates_of_a_phrase_one(unit: Any, together: bool) -> None:
     rows = sample(2000, 64, full=True, sizes=(0.0, 1.0))
     out = masked(rows, MaskingConfig(unit=unit, max_predictions=12))
     picked = selected(out)
@@ -361,6 +354,3 @@ def test_span_lengths_are_the_geometric_draw_of_spanbert() -> None:
     assert abs(chi_square - 9) < 5 * math.sqrt(2 * 9)
     assert abs((shares * np.arange(1, 11)).sum() - 3.8) < 0.005
     assert abs(draws.mean() - 3.797) < 0.02
-
-
-# --- config

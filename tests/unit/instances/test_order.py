@@ -1,6 +1,4 @@
-"""The order of reading: a permutation of every epoch, or streams of contiguous text, shared out
-evenly, a few shards at a time.
-"""
+"""The order of reading: a permutation of every epoch, or streams of contiguous text."""
 
 import math
 
@@ -67,9 +65,7 @@ def whole_epoch(rows: list[int], seed: int, epoch: int, config: OrderConfig) -> 
 
 @given(ROWS, CONFIGS, st.integers(0, 5), st.integers(0, 3))
 @settings(max_examples=150)
-def test_every_place_is_where_the_definition_says(
-    rows: list[int], config: OrderConfig, seed: int, epoch: int
-) -> None:
+def test_places_are_as_defined(rows: list[int], config: OrderConfig, seed: int, epoch: int) -> None:
     count = sum(rows)
     places = np.arange(count) + epoch * count
     found = ReadOrder(np.array(rows), seed, config).locate(places)
@@ -175,9 +171,7 @@ def line_of(rows: list[int], seed: int, epoch: int) -> list[int]:
 
 @given(STREAM_ROWS, st.integers(1, 9), st.integers(0, 3), st.integers(1, 5))
 @settings(max_examples=200)
-def test_streams_are_contiguous_text_and_every_block_is_read_once_an_epoch(
-    rows: list[int], streams: int, seed: int, world: int
-) -> None:
+def test_streams_are_contiguous_text(rows: list[int], streams: int, seed: int, world: int) -> None:
     assume(sum(rows) >= streams)
     order = StreamOrder(np.array(rows), seed, streams)
     opens = set((np.cumsum(rows) - rows).tolist())

@@ -82,9 +82,7 @@ def test_without_dropout_it_is_three_lstms_with_a_tied_output() -> None:
     assert (after[:, 2, :, 5:] == 0).all(), "behind the narrower layer"
 
 
-def test_weight_drop_masks_the_raw_weights_anew_in_each_pass_and_evaluation_sees_them_whole() -> (
-    None
-):
+def test_weight_drop_masks_raw_weights_anew_in_each_pass_and_evaluation_sees_them_whole() -> None:
     """Twice at a half would leave a quarter if a mask stayed; the masks are those of the seed."""
     model = built(recurrent_dropout=0.5)
     rows = batch(model)
@@ -102,9 +100,7 @@ def test_weight_drop_masks_the_raw_weights_anew_in_each_pass_and_evaluation_sees
 
 
 @pytest.mark.parametrize("place", ["input_dropout", "hidden_dropout", "dropout"])
-def test_units_are_dropped_in_their_place_alike_at_all_tokens_of_a_row(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_are_dropped_alike_in_a_row(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(**{place: 0.5})
     body: Any = model.awd_lstm
     inputs: list[Tensor] = []

@@ -100,8 +100,7 @@ def test_paths_are_a_binary_tree_and_classes_in_its_order() -> None:
 
 
 def test_the_treebank_gives_the_information_of_the_program_in_cpp(real_data: Path) -> None:
-    """percyliang/brown-cluster with `--c 32 --min-occur 5`: 1,883 words, 56,050 pairs and .68304
-    nats."""
+    """percyliang/brown-cluster with `--c 32 --min-occur 5`: .68304 nats."""
     words = (real_data / "corpora" / "en" / "ptb" / "ptb.valid.txt").read_text("utf-8").split()
     number = {word: place for place, word in enumerate(dict.fromkeys(words))}
     ids = [number[word] for word in words]
@@ -114,8 +113,6 @@ def test_the_treebank_gives_the_information_of_the_program_in_cpp(real_data: Pat
     clusters = cluster_words(*pairs, counts_V, 32)
     assert mutual_information(*pairs, clusters.classes) == pytest.approx(0.68304, rel=0.02)
 
-
-# The language model.
 
 START, END, V = 2, 3, 30
 

@@ -17,14 +17,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.examples import Neighbourhood
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.trained.capabilities import (
-    BlankLogits,
-    Encoder,
-    LanguageModel,
-    NextTokenLogits,
-    WordVectors,
-)
-from rungwise.models.trained.encoders import NUM_MARKS, count_marks
+from rungwise.models.trained.encoders import count_marks
 from rungwise.models.trained.language_models import measure_loss, windows
 from rungwise.models.transformer.attention import Boundaries
 from rungwise.serving.predictor import try_nearest
@@ -33,7 +26,6 @@ from rungwise.training import pretrained
 from tests.conftest import made_up_sentences
 from tests.report_pages import built
 from tests.small_models import (
-    CAUSAL_KINDS,
     KINDS,
     LENGTH,
     VOCAB_SIZE,
@@ -54,18 +46,6 @@ def trained(kind: str, **changes: Any) -> Any:
     """A random model as if it had been trained."""
     module = shaken(small_model(kind, **changes)).eval()
     return small_config(kind, **changes).trained(module, objective_of(kind), SPECIAL)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_family_offers_what_it_can(kind: str) -> None:
-    model, objective = trained(kind), objective_of(kind)
-    assert isinstance(model, LanguageModel)
-    assert isinstance(model, WordVectors)
-    assert model.is_exact == objective.is_code_length
-    assert isinstance(model, NextTokenLogits) == objective.is_code_length
-    assert isinstance(model, BlankLogits) == (not objective.is_code_length)
-    encoder = small_config(kind).encoder(objective, VOCAB_SIZE, 0.0)
-    assert isinstance(encoder, Encoder)
 
 
 @pytest.mark.parametrize("max_length", [None, 1, 2, 7, 8])
@@ -166,9 +146,7 @@ def test_perplexity_by_hand() -> None:
         measure_loss(Quarter(), [[]], 16)
 
 
-def test_a_rung_is_asked_by_capability_and_refuses_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rung_refuses_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rung: Artifact = built("causal", tmp_path)["pretrain"]
     assert pretrained.load_word_vectors(rung).vectors([1, 2]).shape[0] == 2
     monkeypatch.setattr(pretrained, "load_model", lambda artifact: object())
@@ -271,21 +249,6 @@ def test_a_state_has_read_what_its_family_reads(kind, changes):
     assert encoder.causal == (kind in ("causal", "left_to_right", "modern_left_to_right", "llama"))
 
 
-@pytest.mark.parametrize(("kind", "changes"), CASES, ids=IDS)
-def test_a_level_is_every_parameter_once(kind, changes):
-    encoder = encoder_of(kind, **changes)
-    levels = encoder.depth()
-    listed = [id(parameter) for level in levels for parameter in level]
-    assert len(listed) == len(set(listed))
-    assert set(listed) == {id(parameter) for parameter in encoder.parameters()}
-    names = {id(parameter): name for name, parameter in encoder.named_parameters()}
-    assert all("embedding" in names[id(parameter)] for parameter in levels[0])
-    for number, level in enumerate(levels[1:]):
-        blocks = [n for p in level if ".blocks." in (n := names[id(p)])]
-        assert all(f".blocks.{number}." in name for name in blocks)
-        assert len(blocks) >= len(level) - 4  # the norms at the end of pre-norm stacks
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_states_are_those_of_pretraining(kind):
     encoder, model = loaded(kind)
@@ -297,8 +260,7 @@ def test_the_states_are_those_of_pretraining(kind):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_bidirectional_state_is_that_of_pretraining_on_both_sides(norm):
-    """Pretraining predicts token t + 1 from f_t and b_(t+1), and b_t here is b_t there: the same
-    tokens at the same places."""
+    """Pretraining predicts token t + 1 from f_t and b_(t+1): b_t here is b_t there."""
     encoder, model = loaded("bidirectional", norm=norm)
     batch = random_causal_batch(3, 9, packed=False)
     lengths_B = batch.weights.sum(dim=1).long()
@@ -313,19 +275,6 @@ def test_a_bidirectional_state_is_that_of_pretraining_on_both_sides(norm):
         torch.testing.assert_close(states_BTE[row, :length, :D], left)
         # There b_(t+1) has read x_(t+2) and on; here that is the state of token t + 2.
         torch.testing.assert_close(states_BTE[row, 2 : length + 1, D:], right[:-1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_new_tokens_are_for_what_was_pretrained_on_blocks(kind):
-    encoder, model = loaded(kind)
-    added = NUM_MARKS if kind in CAUSAL_KINDS else 0
-    assert encoder.word_table().shape == (V + added, D)
-    pretrained = next(t for n, t in model.state_dict().items() if "token_embedding" in n)
-    assert torch.equal(encoder.word_table()[:V], pretrained)
-    fresh = encoder.word_table()[V:]
-    assert (fresh.abs().sum(dim=1) > 0).all()
-    assert (fresh.abs() < 0.1).all(), "drawn as all embeddings are"
-    assert encoder(torch.tensor([[V + added - 1]])).shape == (1, 1, encoder.width)
 
 
 @pytest.mark.parametrize("kind", ["mlm", "causal", "bidirectional"])

@@ -1,5 +1,4 @@
-"""ELMo's language models: how tokens are written, the projected LSTM, both directions, the state
-carried, and what fine-tuning reads. The published files are in tests/reference."""
+"""ELMo's language models; the published files are in tests/reference."""
 
 import dataclasses
 import json
@@ -69,9 +68,6 @@ def batch_of(lengths: list[int]) -> CausalBatch:
     return CausalBatch(stream_BU[:, :-1], stream_BU[:, 1:], weights_BT)
 
 
-# How tokens are written.
-
-
 def test_tokens_are_written_in_the_symbols_of_the_release() -> None:
     encoder = TINY.encoder(BILM, 3, 0.0, new_tokens=3)
     assert isinstance(encoder.body, ReadsSpelling)
@@ -98,9 +94,6 @@ def test_the_bytes_of_tokens_are_those_of_the_text() -> None:
     assert token_bytes(words) == [
         (words.id_to_token(index) or "").encode() for index in range(words.get_vocab_size())
     ]
-
-
-# The layer.
 
 
 def layer(clip: float | None) -> ProjectedLstm:
@@ -143,9 +136,6 @@ def test_the_layer_is_a_plain_loop_and_so_are_its_gradients(clip: float | None) 
         assert 0 < (after_BS[:, 4:].abs() == torch.tensor(clip)).float().mean() < 1
     for one, other in zip(gradients(of, ours, x_BTD), gradients(of, expected, x_BTD), strict=True):
         torch.testing.assert_close(one, other)
-
-
-# Both directions.
 
 
 @torch.no_grad()
@@ -191,8 +181,7 @@ def test_from_the_left_a_block_goes_on_and_from_the_right_it_begins_anew() -> No
 
 
 def test_operations_are_those_that_pytorch_counts() -> None:
-    """Every token stands once, so none is spared the CNN; a row has one more than it predicts. The
-    loss (cross_entropy.py) is tested elsewhere, and PyTorch does not see all of its products."""
+    """Every token stands once, so none is spared the CNN; the loss is tested elsewhere."""
     vocab_size = B * (T + 1)
     elmo = Elmo(TINY, vocab_size)
     stream_BU = torch.randperm(vocab_size).view(B, T + 1)
@@ -234,9 +223,6 @@ def test_its_encoder_reads_both_sides_and_has_the_vectors_of_tokens_twice() -> N
         validate(ElmoConfig, {"max_characters": 6, "filters": [[9, 1]]})
 
 
-# Fine-tuning.
-
-
 @pytest.mark.parametrize("initialisation", ["pretrained", "random"])
 def test_a_task_knows_how_tokens_are_written(initialisation: str) -> None:
     pretrained = built().state_dict()
@@ -261,9 +247,6 @@ def test_a_task_knows_how_tokens_are_written(initialisation: str) -> None:
     torch.testing.assert_close(again(ids_BT, None, rows), model(ids_BT, None, rows))
 
 
-# Training: the state is carried, and a run goes on exactly.
-
-
 SMALL = TINY.model_copy(update={"hidden_size": 12, "cell_size": 24})
 
 
@@ -286,9 +269,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return dataclasses.replace(made, record=made.record | {"inputs": before})
 
 
-def test_a_killed_run_ends_with_the_same_bits_and_weights_that_say_how_tokens_are_written(
-    instances: Artifact, tmp_path: Path
-) -> None:
+def test_a_killed_run_ends_with_the_same_bits(instances: Artifact, tmp_path: Path) -> None:
     pretrain = config("causal", **{"pretrain.global_batch_size": 10}).pretrain
     settings = FitConfig(SMALL, pretrain.model_copy(update={"objective": "bilm"}))
     progress = kill_and_resume(settings, instances, tmp_path, (14,))

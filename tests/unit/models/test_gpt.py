@@ -11,13 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.families.gpt import Gpt, GptConfig
 from rungwise.models.losses.objectives import CAUSAL
-from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     CAUSAL_KINDS,
@@ -30,9 +28,6 @@ from tests.small_models import (
     small_config,
     small_model,
 )
-
-LEFT_TO_RIGHT = ("causal", "left_to_right")
-
 
 # Sizes.
 
@@ -111,23 +106,6 @@ def test_residual_outputs_start_smaller_by_the_root_of_twice_the_layers():
         assert gpt.token_embedding.weight.abs().max() > 0.04  # GPT's normal is not cut
 
 
-# Who sees whom.
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("kind", LEFT_TO_RIGHT)
-def test_no_position_sees_the_future(kind, norm):
-    model = shaken(small_model(kind, norm=norm))
-    ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
-    before = model.logits(ids_BT)
-    for position in range(9):
-        changed_BT = ids_BT.clone()
-        changed_BT[:, position] = (changed_BT[:, position] + 7) % VOCAB_SIZE
-        moved_T = (model.logits(changed_BT) - before).abs().amax(dim=(0, 2))
-        assert not moved_T[:position].any()
-        assert bool((moved_T[position:] > 1e-4).all()), position
-
-
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -163,23 +141,3 @@ def test_what_stands_at_padding_changes_nothing(kind):
         sums = model(batch)
         changed = model(replace(batch, **other))
         torch.testing.assert_close(changed, sums, atol=0, rtol=0)
-
-
-def test_a_block_without_a_boundary_takes_the_kernel_with_its_own_rule(monkeypatch):
-    seen = []
-    real = functional.scaled_dot_product_attention
-
-    def spy(*tensors, attn_mask, is_causal, **options):
-        seen.append((attn_mask, is_causal))
-        return real(*tensors, attn_mask=attn_mask, is_causal=is_causal, **options)
-
-    monkeypatch.setattr(functional, "scaled_dot_product_attention", spy)
-    model = small_model("causal")
-    ids_BT = torch.zeros(1, 4, dtype=torch.int64)
-    model.logits(ids_BT)
-    assert seen == [(None, True), (None, True)]
-    model.logits(ids_BT, Boundaries(torch.tensor([[0, 0, 1, 1]]), torch.tensor([[0, 1, 0, 1]])))
-    (first, causal), (second, _) = seen[2:]
-    assert first is second, "one mask for all layers"
-    assert not causal
-    assert first.long().tolist() == [[[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]]

@@ -1,5 +1,4 @@
-"""Objectives of masked tokens with a model of their own, worked text by text: permuted prediction,
-replaced tokens, and spans that are taken out of a text and written after it."""
+"""Permuted prediction, replaced tokens and spans taken out, worked text by text."""
 
 import dataclasses
 import itertools
@@ -92,9 +91,6 @@ def test_a_killed_run_of_spans_goes_on_with_the_same_bits(spans: Artifact, tmp_p
     assert validation[-1]["loss"] < validation[0]["loss"]
 
 
-# Permuted.
-
-
 def through(block: Any, x_D: Tensor, seen_ND: Tensor) -> Tensor:
     """A block of BERT for one vector that attends to others."""
     attention, D = block.attention, len(x_D)
@@ -183,9 +179,6 @@ def test_a_blank_is_filled_in_from_its_context(instances: Artifact) -> None:
     assert not torch.allclose(model(other).mlm, model(rows).mlm)
 
 
-# Replaced tokens.
-
-
 def test_guesses_follow_the_distribution_and_their_numbers_the_row() -> None:
     logits = torch.tensor([0.1, 0.2, 0.7]).log().expand(1, 1000, 3)
     even = (torch.arange(1000, dtype=torch.float64) + 0.5)[None] / 1000
@@ -256,9 +249,6 @@ def test_any_split_of_a_batch_has_the_same_sums(instances: Artifact) -> None:
     torch.testing.assert_close(torch.stack(parts).sum(0), objective(model, whole).packed())
 
 
-# Spans.
-
-
 @pytest.mark.parametrize(
     ("ids", "hidden", "source", "target"),
     [
@@ -302,8 +292,7 @@ def test_the_text_can_be_put_together_again(spans: Artifact) -> None:
 def test_the_loss_is_that_of_each_token_given_what_is_written_before_it(
     spans: Artifact, kind: str
 ) -> None:
-    """Each is predicted from a row that ends with the token before, so nothing after it is seen;
-    states of the first text do not depend on the second."""
+    """Each is predicted from a row that ends with the token before."""
     model, objective = model_of("span_denoising", kind)
     (rows,) = micro_batches(spans, 4)
     sums, slope = loss_and_gradient(objective, model, rows)

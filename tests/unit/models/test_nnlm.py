@@ -1,5 +1,4 @@
-"""The neural n-gram, log-bilinear and bigram models, which read the words before: the papers'
-formulas by hand, gradients, contexts, what they offer."""
+"""The neural n-gram, log-bilinear and bigram models: the papers' formulas by hand."""
 
 import math
 from pathlib import Path
@@ -43,8 +42,7 @@ def built(name: str = "direct") -> Any:
 
 @every_config
 def test_the_formula_by_hand(name: str) -> None:
-    """y = b + W x + U tanh(d + H x), or b + R' (C_1 r_1 + C_2 r_2 + C_3 r_3), word by word, with a
-    document that ends within the block."""
+    """y = b + W x + U tanh(d + H x), or b + R' (C_1 r_1 + C_2 r_2 + C_3 r_3)."""
     model = built(name)
     weights = {
         name.removeprefix("nnlm.").removeprefix("log_bilinear."): value.detach().numpy()
@@ -78,8 +76,7 @@ def test_the_formula_by_hand(name: str) -> None:
 
 
 def test_parameters_are_counted_as_in_the_paper_and_operations_by_hand() -> None:
-    """Section 2 of the paper: |V| (1 + n m + h) + h (1 + (n-1) m). Ours has besides the one vector
-    of what is missing."""
+    """Section 2: |V| (1 + n m + h) + h (1 + (n-1) m); and the vector of what is missing."""
     config = NnlmConfig()
     with torch.device("meta"):
         model = config.build(10_000, CAUSAL)
@@ -112,9 +109,7 @@ def test_a_word_follows_from_the_words_before_it_in_its_document_and_no_others(n
 
 
 @every_config
-def test_a_long_text_is_read_in_windows_and_has_the_numbers_of_one(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_is_read_in_windows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(name)
     trained = CONFIGS[name].trained(model, CAUSAL, SPECIAL_IDS)
     assert isinstance(trained, LanguageModel)

@@ -126,18 +126,6 @@ def test_the_loss_starts_at_the_logarithm_of_the_number_of_classes(kind):
         assert metrics[f"{part}_loss"] == pytest.approx(expected[part], abs=0.1), part
 
 
-def test_a_sum_of_shares_is_not_a_mean_of_means():
-    """Losses 4, 4 in one micro-batch and 1, 1, 1 in the other: 11/5, not (4 + 1)/2."""
-    pieces = [
-        LossSum(torch.tensor([8.0]), torch.tensor([2.0]), torch.tensor([0.0]), ("mlm",)),
-        LossSum(torch.tensor([3.0]), torch.tensor([3.0]), torch.tensor([1.0]), ("mlm",)),
-    ]
-    shares = [piece.loss(torch.tensor([5.0])).item() for piece in pieces]
-    assert sum(shares) == pytest.approx(2.2)
-    assert (pieces[0] + pieces[1]).metrics()["loss"] == pytest.approx(2.2)
-    assert sum(piece.loss().item() for piece in pieces) / 2 == pytest.approx(2.5)
-
-
 def test_a_batch_without_a_masked_token_adds_exactly_nothing():
     model = BertForPretraining(SMALL, VOCAB_SIZE)
     batch = rows_of(random_masked_batch(3, 9, 4), 0, 1)

@@ -121,9 +121,7 @@ def test_the_first_loss_is_that_of_order_1(case: Any, rows: Any) -> None:
 
 
 @pytest.mark.parametrize(("bias", "expected"), [("frequencies", None), ("zeros", np.log(VOCAB))])
-def test_a_run_begins_there_unless_asked_not_to(
-    bias: str, expected: float | None, rows: Any, tmp_path: Path
-) -> None:
+def test_a_run_begins_there(bias: str, expected: float | None, rows: Any, tmp_path: Path) -> None:
     instances = rows("causal")
     settings = config("causal", **{"pretrain.output_bias": bias, "model.output_bias": True})
     start = start_model(settings, instances, None)

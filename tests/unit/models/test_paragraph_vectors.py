@@ -76,12 +76,8 @@ def train(config: ParagraphVectorsConfig, epochs: int = 20, rate: float = 0.1) -
     return weights
 
 
-# A step.
-
-
 def step(arrays: Sequence[Any], words: list[int], joining: int, rate: float, **how: Any) -> float:
-    """One step on two targets, right and wrong, of a document, inputs and outputs; the loss if the
-    rate is 0."""
+    """One step on two targets of a document, inputs and outputs; the loss if the rate is 0."""
     size = arrays[2].shape[1]
     room = (np.empty(size, np.float32), np.empty(size, np.float32), np.empty(2, np.float32))
     targets, labels = np.array([2, 5]), np.array([1, 0], np.float32)
@@ -156,8 +152,7 @@ RATE, TABLE_ERROR = 0.05, 0.036
 def step_on_path(
     model: Any, word: str, document: Any, inputs: Any, near: list[int], joining: int
 ) -> tuple[NDArray[np.float32], float]:
-    """The kernel's step for one word, in place but for the output, which is returned with how far
-    the table may lead off a number of it."""
+    """The kernel's step for one word, in place but for the output, which is returned."""
     outputs = model.syn1.copy()
     nodes, labels = walk(model, word)
     room = [np.empty(size, np.float32) for size in (*outputs.shape[1:] * 2, len(nodes))]
@@ -183,8 +178,7 @@ def test_a_word_moves_its_document_under_dbow_as_in_gensim() -> None:
 
 @pytest.mark.parametrize("joining", [kernel.MEAN, kernel.SUM, kernel.CONCATENATION])
 def test_what_dm_reads_and_its_output_are_those_of_gensim(joining: int) -> None:
-    """Only the output learns: gensim divides the gradient of a sum by the number of rows and not
-    that of a mean, the opposite of what follows from the loss."""
+    """Only the output learns: gensim divides the gradient of a sum by the rows."""
     is_long = joining == kernel.CONCATENATION
     model = gensim_model(dm=1, dm_concat=int(is_long))
     model.cbow_mean = int(joining == kernel.MEAN)  # it takes no dm_mean of 0
@@ -210,9 +204,6 @@ def test_what_dm_reads_and_its_output_are_those_of_gensim(joining: int) -> None:
     assert np.abs(expected - before).max() > 5 * tolerance
 
 
-# A pass.
-
-
 @pytest.mark.parametrize("name", ["dbow", "mean", "sum", "concatenation"])
 def test_the_first_loss_is_k_plus_one_times_ln_2(name: str) -> None:
     config = config_of(name, negatives=5, subsample=0.0)
@@ -226,8 +217,7 @@ def test_the_first_loss_is_k_plus_one_times_ln_2(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["dbow", "dbow with words", "mean", "concatenation"])
 def test_what_is_read_together_by_hand(name: str) -> None:
-    """With one-hot rows and nothing but what is right to predict, the output counts what was read:
-    words in columns 0 to 3, the place beyond an end in 4, documents in 5 and 6."""
+    """With one-hot rows the output counts what was read: words, places, documents."""
     config = config_of(name, size=7, window=1, dynamic_window=False, subsample=0.0)
     counts, joins = np.array([1, 1, 1, 1]), config.architecture == "dm"
     share, rate = 2 if name == "mean" else 1, 1e-4
@@ -292,9 +282,6 @@ def test_the_mean_of_a_document_is_over_the_replicas_that_read_it() -> None:
     halfway = (replicas[0]["inputs"] + replicas[1]["inputs"]) / 2
     np.testing.assert_allclose(after["inputs"], halfway, rtol=1e-6)
     assert config.average(before, replicas[:1]) is replicas[0]
-
-
-# A finished model.
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -115,8 +115,7 @@ PAIRS += ",university water,god inches"
 
 @pytest.mark.slow
 def test_two_words_joined_into_one_are_told_apart_by_their_contexts(real_data: Path) -> None:
-    """Eight pseudo-words in Brown, on PPMI-SVD of the same text; prototypes are mapped to words by
-    the majority of half of the occurrences, and the rest is judged."""
+    """Eight pseudo-words in Brown, mapped by half of the occurrences."""
     folder = real_data / "corpora" / "en" / "brown"
     lines = gzip.decompress((folder / "brown.txt.gz").read_bytes()).decode().lower()
     documents = [document.split() for document in lines.strip().split("\n\n")]

@@ -55,8 +55,7 @@ def batch() -> CausalBatch[Tensor]:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_cell_is_the_one_of_the_paper(kind: str, tied: bool) -> None:
-    """One layer, token by token: h = tanh(W [x; h] + b) of Elman, or the gates of Hochreiter &
-    Schmidhuber as PyTorch orders them: input, forget, cell, output."""
+    """Token by token: Elman's h, or the gates in PyTorch's order: input, forget, cell, output."""
     model = built(kind, num_layers=1, initializer_range=0.8, tied=tied)
     ids_BT = batch().ids
     body: Any = model.body
@@ -81,8 +80,7 @@ def test_the_cell_is_the_one_of_the_paper(kind: str, tied: bool) -> None:
 
 
 def test_a_dropout_holds_for_all_of_a_block(kind: str) -> None:
-    """Units of a row, a word in all rows, weights on the way from token to token; and nothing of
-    it after training."""
+    """Units of a row, a word in all rows, weights from token to token; after training none."""
     model = built(kind, initializer_range=0.5, dropout=0.5).train()
     ids_BT = batch().ids
     dropped_BTD = model.states(ids_BT) == 0

@@ -47,8 +47,7 @@ def window(ids: list[int], document: list[int], place: int) -> list[int | None]:
 
 
 def test_the_losses_are_those_of_windows_worked_alone() -> None:
-    """max(0, 1 - f(x) + f(x')) with the middle word replaced; padding and other documents are
-    missing words."""
+    """max(0, 1 - f(x) + f(x')) with the middle word replaced."""
     model = built()
     batch = random_causal_batch(3, 9, V, dtype=torch.float64)
     assert batch.document is not None
@@ -102,9 +101,7 @@ def test_ranks_are_those_of_scores_by_hand() -> None:
     assert ties.tolist() == [(V + 1) / 2] * 2
 
 
-def test_the_suite_takes_words_evenly_from_held_out_documents(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_suite_takes_words_evenly_from_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     def texts(rung: Any, end: int) -> list[HeldOutText]:
         return [HeldOutText("b", [7, 7, 7, 7], 4), HeldOutText("a", [5, 6], 2)]
 

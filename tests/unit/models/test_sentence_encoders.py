@@ -1,9 +1,7 @@
-"""Encoders of sentences: each objective's loss against worked figures and loops at the bounds of
-documents and padding, each network's vectors, and training."""
+"""Encoders of sentences: losses against worked figures and loops; vectors of networks."""
 
 import math
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +13,14 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
-from rungwise.models.losses.objectives import Loss, Losses, Objective, Part
+from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import (
     INFERENCE,
     QUICK_THOUGHTS,
     SENTENCE_AUTOENCODER,
     SENTENCE_TRANSLATION,
-    SENTENCES,
     SKIP_THOUGHTS,
-    SentenceHead,
     mask_diagonal,
-    sentence_vectors,
 )
 from rungwise.models.trained.capabilities import ContextWordVectors, SentenceVectors
 from rungwise.models.transformer.block import parameter_count, pool
@@ -172,9 +167,7 @@ def test_writing_sums_the_words_of_neighbours_or_its_own_one_by_one(
 
 
 @each_network
-def test_translation_sums_the_words_of_the_second_text_given_the_first(
-    network: dict[str, Any],
-) -> None:
+def test_translation_sums_the_second_text_given_the_first(network: dict[str, Any]) -> None:
     """As a neighbour behind the first would be written."""
     batch = runs([[3, 5], [6, 1]], [[1, 1], [1, 1]])
     model = built(SENTENCE_TRANSLATION, **network).double()
@@ -237,9 +230,7 @@ def test_pooling_by_hand_with_rubbish_at_padding() -> None:
 
 @pytest.mark.parametrize("objective", [QUICK_THOUGHTS, SKIP_THOUGHTS], ids=lambda o: o.name)
 @each_network
-def test_vectors_depend_neither_on_padding_nor_on_the_batch(
-    network: dict[str, Any], objective: Objective
-) -> None:
+def test_vectors_depend_on_their_text_alone(network: dict[str, Any], objective: Objective) -> None:
     """Of both encoders, each half of length one, or of the only one."""
     model = SentenceVectorModel(built(objective, **network).eval())
     assert isinstance(model, SentenceVectors)
@@ -312,55 +303,3 @@ def test_the_root_grows_with_the_root_of_the_length() -> None:
 def test_sizes_that_do_not_fit_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(SentenceEncoderConfig, keys)
-
-
-LONGEST = 6
-
-
-def guess_lengths(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
-    return model.lengths(sentence_vectors(model.body, rows))
-
-
-def length_losses(logits_BRC: Tensor, batch: SentenceRuns[Tensor]) -> Losses:
-    logits_NC, length_N = logits_BRC.flatten(0, 1), batch.lengths.flatten()
-    total = functional.cross_entropy(logits_NC, length_N, reduction="sum")
-    return Losses(total[None], (logits_NC.argmax(1) == length_N).sum()[None].float())
-
-
-LENGTHS = replace(
-    INFERENCE,
-    name="lengths",
-    tokens=Part("length", "length", "Lengths guessed correctly", "sentence", LONGEST),
-    reads=("sentence_runs",),
-    loss=Loss(
-        lambda batch: (batch.lengths > 0).sum()[None].float(),
-        lambda model, batch: model(batch, guess_lengths),
-        length_losses,
-    ),
-    head=SentenceHead(layers=(("lengths", lambda config: nn.Linear(config.hidden_size, LONGEST)),)),
-)
-
-
-class Lengths(SentenceEncoderConfig):
-    """A family with a toy objective."""
-
-    objectives: ClassVar = (*SENTENCES, LENGTHS)
-
-
-def test_a_toy_objective_brings_its_head_and_mixes_with_others() -> None:
-    torch.manual_seed(0)
-    config = validate(Lengths, SIZES | {"network": "words", "pooling": "sum"})
-    model: Any = config.build(VOCAB, config.objective("lengths+skip_thoughts"))
-    assert model.lengths.in_features == config.hidden_size
-    assert [*model.writers] == ["-1", "1"]
-    alone: Any = config.build(VOCAB, config.objective("lengths"))
-    assert not hasattr(alone, "output")
-    assert config.page_name(LENGTHS) == "sentence encoder"
-    batch = runs([[3, 1, 4, 2, 5, 1]], [[1, 1, 1, 2, 2, 2]])
-    optimizer = torch.optim.Adam(alone.parameters(), 0.02)
-    assert LENGTHS(alone, batch).loss().item() == pytest.approx(math.log(LONGEST), abs=0.5)
-    for _ in range(60):
-        optimizer.zero_grad()
-        LENGTHS(alone, batch).loss().backward()
-        optimizer.step()
-    assert LENGTHS(alone, batch).correct.item() == 6

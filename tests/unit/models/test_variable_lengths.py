@@ -65,9 +65,7 @@ def with_starts(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_variable_lengths_give_the_loss_and_the_gradient_of_the_dense_mask(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_variable_lengths_give_the_dense_result(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Padded rows of the masked objectives; of the others packed and padded blocks."""
     model = shaken(small_model(kind)).double()
     batch = with_starts(random_batch(kind, 4, 12, dtype=torch.float64))

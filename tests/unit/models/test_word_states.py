@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rungwise.evaluation.suites.states import (
-    Sentence,
-    WordReader,
-    find_pieces,
-    reads_words,
-    word_reader,
-)
+from rungwise.evaluation.suites.states import Sentence, WordReader, find_pieces, word_reader
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
@@ -95,24 +89,6 @@ def test_long_sentences_are_read_in_windows() -> None:
     assert of_masked.layers[0, :, 1].tolist() == [1, 3, 3, 4, 1]
 
 
-def test_a_model_with_words_in_context_of_its_own_is_read_by_them() -> None:
-    class Senses:
-        """A word's vector is how many tokens its text has, and where it begins."""
-
-        longest_text = 3
-
-        def word_layers(self, texts: Any, words: Any) -> Any:
-            rows = zip(texts, words, strict=True)
-            return np.array([[[len(ids), each.start] for ids, own in rows for each in own]])
-
-    rung = encoder_rung(WORDPIECE, None, Senses())
-    assert reads_words(rung)
-    sentences = [Sentence.of_words(["the", "banks", "of"]), Sentence.of_words(["of"])]
-    states = word_reader(rung).layers(sentences)
-    assert states.layers.tolist() == [[[5, 0], [5, 1], [5, 4], [1, 0]]]
-    assert (states.without_piece, states.in_windows) == (0, 3)
-
-
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size": 32}
 
 
@@ -126,9 +102,7 @@ SIZES = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size"
         (LstmConfig(num_layers=2, hidden_size=16), "causal", (3, None)),
     ],
 )
-def test_rows_are_framed_as_in_pretraining_and_batched_alike(
-    config: Any, objective: str, frame: tuple[int, int | None]
-) -> None:
+def test_rows_are_framed_alike(config: Any, objective: str, frame: tuple[int, int | None]) -> None:
     torch.manual_seed(3)
     encoder = config.encoder(config.objective(objective), len(PIECES), 0.0).eval()
     with torch.no_grad():

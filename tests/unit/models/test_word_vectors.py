@@ -61,9 +61,6 @@ def slow_loss(
     return total
 
 
-# The tree.
-
-
 def test_huffman_codes_by_hand() -> None:
     """The textbook's frequencies (Cormen et al., 16.3): inner nodes 14, 25, 30, 55, 100."""
     starts, nodes, labels = huffman_paths(COUNTS)
@@ -122,9 +119,6 @@ def test_a_step_is_the_gradient_by_finite_differences(
                 moved[table][place] -= 2e-4
                 gradient[place] = (more - slow_loss(moved, window, targets, labels, mean)) / 2e-4
             np.testing.assert_allclose(before[table] - after, gradient, atol=2e-5)
-
-
-# Noise, subsampling, windows.
 
 
 def test_noise_is_drawn_by_the_counts_to_the_power() -> None:
@@ -197,9 +191,6 @@ def test_subsampling_is_that_of_the_first_implementation() -> None:
         ratio = 0.05 / share[word] if share[word] else 0.0
         assert kept / 2**32 == pytest.approx(min(1.0, math.sqrt(ratio) + ratio), abs=1e-9)
     assert (keep_probabilities(COUNTS, 0.0)[:6] == 2**32 - 1).all()
-
-
-# GloVe.
 
 
 def slow_cells(sentences: list[list[int]], window: int, counts: Any) -> NDArray[np.float64]:
@@ -278,9 +269,6 @@ def test_glove_against_the_paper_in_double_precision() -> None:
                 squares[row] += gradient**2
     for name, array in weights.items():
         np.testing.assert_allclose(array, slow[name], atol=1e-5, err_msg=name)
-
-
-# What every family of vectors offers.
 
 
 @pytest.mark.parametrize("config", [Word2vecConfig(size=12), GloveConfig(size=12)], ids=["w", "g"])

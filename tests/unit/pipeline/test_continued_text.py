@@ -76,9 +76,7 @@ def written(folder: Path, documents: list[Document]) -> str:
 
 
 @pytest.mark.parametrize(("kind", "target"), [("classification", LABELS[1]), ("regression", 3.25)])
-def test_a_text_is_a_document_and_its_second_text_the_next_sentence(
-    tmp_path: Path, kind: Kind, target: str | float
-) -> None:
+def test_a_text_and_its_second_one(tmp_path: Path, kind: Kind, target: str | float) -> None:
     examples = [
         Text("train.tsv:1", "a fine film . really", None, target),
         Text("train.tsv:2", "One man sits.", "A man stands. He waits.", target),
@@ -177,9 +175,7 @@ def further(name: str = "more", **blocks: Any) -> dict[str, Any]:
     return data | blocks
 
 
-def test_pages_cards_and_questions_name_the_files_of_a_tasks_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pages_name_the_files_of_a_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary, _ = corpus_of(tmp_path / "made", "classification", filler(20, "1"))
     root = Folder.at(tmp_path / "root")
 
@@ -210,7 +206,6 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def with_steps(recipe: Recipe, *steps: dict[str, Any]) -> Recipe:
-    """The recipe with these steps after its own."""
     return recipe.with_changes({"steps": [{}, *steps]}, "test")
 
 
@@ -247,9 +242,7 @@ def test_a_step_without_blocks_is_the_recipe_again_from_its_own_weights(recipe: 
     assert (mine, inputs) == (theirs, general["pretrain"].fingerprint)
 
 
-def test_what_is_loaded_is_the_last_step_and_stages_have_titles_of_their_own(
-    recipe: Recipe,
-) -> None:
+def test_what_is_loaded_is_the_last_step_and_stages_have_own_titles(recipe: Recipe) -> None:
     steps = (further("first"), further("second", corpus=corpus_with(recipe, seed=7)))
     chained = with_steps(recipe, *steps)
     stages, trained = chain_stages(chained)
@@ -276,18 +269,13 @@ def test_what_is_loaded_is_the_last_step_and_stages_have_titles_of_their_own(
 @pytest.mark.parametrize(
     ("blocks", "message"),
     [
-        (
-            {"task_text": {}, "corpus": {"sources": [{"kind": "pydocs"}]}},
-            r"either corpus or steps\.1\.task_text",
-        ),
+        ({"task_text": {}, "corpus": {"sources": [{"kind": "pydocs"}]}}, r"or steps\.1\.task_text"),
         ({"model": {"kind": "lsa"}}, "has a block pretrain of its own"),
         ({"pretrain": {"steps": 5, "initial": "x"}}, r"leave out steps\.1\.pretrain\.initial"),
         ({"name": None}, "steps has 2 steps of the name null"),
     ],
 )
-def test_a_step_that_cannot_be_is_refused(
-    recipe: Recipe, blocks: dict[str, Any], message: str
-) -> None:
+def test_a_wrong_step_is_refused(recipe: Recipe, blocks: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         with_steps(recipe, {"name": "more"} | blocks)
 

@@ -14,7 +14,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline import estimate, workflow
 from rungwise.pipeline.display import Display
-from rungwise.pipeline.estimate import Rates, RunForecast, Work, describe_seconds
+from rungwise.pipeline.estimate import Rates, RunForecast, Work
 from rungwise.pipeline.rebuilding import _TYPES
 from rungwise.training.fit_config import PretrainConfig
 from tests.conftest import small_recipe, write_corpus, write_recipe
@@ -36,7 +36,6 @@ LATER = "counts_and_gpt"
 
 @pytest.fixture
 def reference(tmp_path: Path) -> Rates:
-    """The rates on the machine they were measured on."""
     return replace(Rates.of(Folder.at(tmp_path / "nothing")), slowness=1.0)
 
 
@@ -137,18 +136,3 @@ def test_a_run_counts_down(reference: Rates, tmp_path: Path) -> None:
     left = [line for line in rest if line.endswith("left of the run")]
     assert len(left) == len(result.seconds) - 1  # the last says nothing
     assert whole > 0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.2, "about 1 s"),
-        (42, "about 40 s"),
-        (130, "about 2.2 min"),
-        (790, "about 13 min"),
-        (20000, "about 5.6 h"),
-        (4e5, "about 4.6 days"),
-    ],
-)
-def test_a_time_is_said_with_two_figures(seconds: float, words: str) -> None:
-    assert describe_seconds(seconds) == words

@@ -25,7 +25,6 @@ CONFIGS = sorted((REPOSITORY / "workflows" / "configs").glob("*.yaml"))
 
 
 def keys(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every key of nested mappings and lists, the outer ones first."""
     for key, value in data.items() if isinstance(data, dict) else enumerate(data):
         if isinstance(data, dict):
             yield (*path, key)
@@ -66,11 +65,7 @@ LSTM = {"model": {"kind": "lstm"}, "instances": {"kind": "causal", "sequence_len
         (LSTM, {"pretrain.order.window_instances": 8}, r"^pretrain\.order\.window_instances is 8"),
         ({}, {"compute.num_workers": 17}, r"global_batch_size is 16, too few for .* 17"),
         ({}, {"instances.sequence_length": 33}, r"is 32, but instances\.sequence_length is 33"),
-        (
-            {},
-            {"instances.kind": "causal"},
-            r"objective is mlm_nsp and .* bert, which reads .* is causal",
-        ),
+        ({}, {"instances.kind": "causal"}, r"objective is mlm_nsp and .* bert, which .* is causal"),
         (
             {},
             {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,15 +20,13 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.search import Measure, SearchSummary, run_search
-from rungwise.evaluation.suites.items import MeasureSummary
+from rungwise.evaluation.search import SearchSummary, run_search
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches, grow_stages
 from rungwise.pipeline.stages import Grow, chain_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.training.config import GradientConfig
 from rungwise.training.fit_config import PretrainStageConfig
-from rungwise.training.summary import PretrainSummary
 from rungwise.tuning.record import expected_best
 from tests.conftest import small_recipe, write_corpus
 
@@ -88,8 +86,7 @@ def growing(recipe: Recipe) -> Grow:
 
 
 class Cluster:
-    """Ends stages as a cluster might, two at once in an order that `seed` draws. Scores and costs
-    follow from their settings. `fails` says which settings do."""
+    """Ends stages two at once in an order that `seed` draws. `fails` says which settings do."""
 
     def __init__(self, recipe: Recipe, fails: float = 0.0) -> None:
         self.recipe, self.fails = recipe, fails
@@ -201,7 +198,6 @@ def summarise(config: PretrainStageConfig, earlier: dict[str, Any] | None) -> di
 
 
 def outcome(summary: SearchSummary) -> tuple[Any, ...]:
-    """The trials, their scores and the winner, with the scores of its seeds."""
     trials = [(each.number, each.values, each.score, len(each.runs)) for each in summary.trials]
     return trials, summary.best.number, [run.score for run in summary.seeds]
 
@@ -257,7 +253,7 @@ def test_a_search_killed_at_ten_moments_ends_as_one_that_was_not(
         (
             "word2vec",
             {"search.space": {"model.subsample": SPACE[RATE]}},
-            "search.measure to {kind: word_list",
+            "measure to {kind: word_list",
         ),
         ("glove", {"search.space": {"pretrain.learning_rate": SPACE[RATE]}}, "it learns from"),
         ("ngram", {"search.space": {"model.order": ORDERS}, **LIST}, "no vectors of words"),
@@ -307,45 +303,6 @@ def test_the_list_that_the_page_reports_chooses_nothing(
     with pytest.raises(ConfigError, match=r"8 of 8 pairs of reported.txt are in the list that"):
         chosen_by("longer.txt")
     assert any(stage.name == "measure" for stage in chosen_by("own.txt")({}, {}).stages)
-
-
-class Speed(Measure):
-    """Tokens a second: a measure by itself, which the union would name beside the others."""
-
-    metric: ClassVar[str] = "tokens_per_second"
-    higher_is_better: ClassVar[bool] = True
-
-    kind: Literal["speed"] = "speed"
-
-    def label(self, pretrain: PretrainSummary) -> str:
-        return "tokens a second"
-
-    def score(self, pretrain: PretrainSummary, measured: MeasureSummary | None) -> float | None:
-        return pretrain.tokens / pretrain.seconds
-
-    def explain_key(self, key: str, model: Any) -> str:
-        return "it is not a size" if key == RATE else ""
-
-
-# The union of measures does not name it.
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-def test_a_measure_answers_for_itself(plain: dict[str, Any], tmp_path: Path) -> None:
-    def by_speed(**changes: Any) -> Recipe:
-        recipe = of(plain, **changes)
-        assert recipe.search
-        search = recipe.search.model_copy(update={"measure": Speed()})
-        return recipe.model_copy(update={"search": search})
-
-    with pytest.raises(ConfigError, match=f"search.space.{RATE}: it is not a size"):
-        growing(by_speed())
-    cluster = Cluster(by_speed(**{"search.trials": None, "search.space": {SIZE: SPACE[SIZE]}}))
-    assert cluster.work(seed=0)
-    summary = cluster.record(tmp_path)
-    assert (summary.measure, summary.label) == ("speed", "tokens a second")
-    speeds = [trial.tokens / trial.seconds for trial in summary.trials]
-    assert summary.scores == pytest.approx(speeds, rel=1e-3)
-    assert summary.best.score == max(summary.scores)
-    assert summary.expected[-1] == pytest.approx(summary.best.score)
 
 
 def test_failed_trials_are_recorded_and_do_not_win(plain: dict[str, Any], tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
-"""Every system of the history has a recipe that plans, a row with a year and a paper, and a test
-against outside truth (systems.yaml)."""
+"""Every system of the history has a recipe, a row of a year, a paper and a test."""
 
 import re
 from functools import cache

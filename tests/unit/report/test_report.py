@@ -77,7 +77,6 @@ def written(
 
 @pytest.fixture(scope="module")
 def opened(inputs: dict[str, Artifact]) -> tuple[InstanceReader, Tokenizer]:
-    """All held-out instances, and the tokenizer."""
     return InstanceReader(inputs["instances"], "validation"), load_tokenizer(
         inputs["tokenizer"].folder
     )
@@ -107,9 +106,7 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, P
         assert words in page.words, words
 
 
-def test_sections_of_absent_stages_are_left_out(
-    pretrained: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_sections_without_stages_go(pretrained: dict[str, Artifact], tmp_path: Path) -> None:
     page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
     assert page.ids & set(SECTIONS) == {*("result", "loss", "reads", "speed", "origin")}
     assert "seeds.csv" not in summary.show
@@ -118,9 +115,7 @@ def test_sections_of_absent_stages_are_left_out(
     assert "rungwise run pretrain recipe.yaml" in page.words
 
 
-def test_a_page_shows_the_recipe_without_secrets_and_the_file_beside_it_is_to_the_letter(
-    pretrained: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_a_page_has_no_secrets_of_a_recipe(pretrained: dict[str, Artifact], tmp_path: Path) -> None:
     recipe = {"note": "password=hunter2", "label": "Password: Reset"}
     context = Context(recipe=recipe)
     write_report(ReportConfig(fill_in_examples=0), pretrained, Folder.at(tmp_path), context)
@@ -212,9 +207,7 @@ def test_guesses_are_the_models_own_and_sorted(
         assert any(guess.right for guess in filled.guesses) == (filled.rank <= examples.TOP)
 
 
-def test_the_share_of_the_most_frequent_token_by_hand(
-    opened: tuple[InstanceReader, Tokenizer],
-) -> None:
+def test_the_most_frequent_share_by_hand(opened: tuple[InstanceReader, Tokenizer]) -> None:
     reader = opened[0]
     batch = examples.read_as_validated(reader, np.arange(10) * len(reader) // 10)
     targets = batch.masked_ids[batch.masked_weights > 0].tolist()

@@ -37,7 +37,6 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 def written(
     before: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Artifact], Page, ReportSummary, Path]:
-    """Four variants on five tasks with three budgets, and their page."""
     path = tmp_path_factory.mktemp("whole")
     made = whole(before)
     return made, *written_page(made, path, fill_in_examples=0), path
@@ -49,12 +48,7 @@ def _compared(made: dict[str, Artifact]) -> VariantComparison:
     return compared
 
 
-# The page.
-
-
-def test_many_systems_tasks_and_budgets_are_all_on_the_page(
-    written: tuple[dict[str, Artifact], Page, ReportSummary, Path],
-) -> None:
+def test_the_page_shows_all(written: tuple[dict[str, Artifact], Page, ReportSummary, Path]) -> None:
     made, page, summary, _ = written
     compared = _compared(made)
     assert compared.variants == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
@@ -146,9 +140,7 @@ def test_published_differences_have_columns_of_their_own_with_their_source(
     assert all(step.p <= step.p_holm <= 1 for step in table.differences)
 
 
-def test_csv_files_hold_every_task_budget_system_seed_and_pair(
-    written: tuple[dict[str, Artifact], Page, ReportSummary, Path],
-) -> None:
+def test_csv_files_hold_all(written: tuple[dict[str, Artifact], Page, ReportSummary, Path]) -> None:
     made, _, _, path = written
     seeds = csv_rows(path / "seeds.csv")
     assert len(seeds) == 5 * 4 * 4 * 5  # tasks, numbers of examples, variants, seeds
@@ -168,12 +160,7 @@ def test_csv_files_hold_every_task_budget_system_seed_and_pair(
     assert numbers == [("10", "False"), ("100", "False"), ("1000", "False"), ("2000", "True")]
 
 
-# What is worked out.
-
-
-def test_tasks_with_one_variant_or_another_pair_are_told_apart(
-    before: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_tasks_of_other_pairs_are_told_apart(before: dict[str, Artifact], tmp_path: Path) -> None:
     made = Experiment(before)
     names = ("base", "rnn", "gpt")
     made.variants(names)
@@ -192,18 +179,6 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
     assert summary.headline.startswith("BERT (base) is above BERT (gpt) on 1")
 
 
-def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifact]) -> None:
-    scores = {"a": [0.6, 0.7]}
-    made = Experiment(before)
-    made.variants(["a"])
-    made.task("one", MadeTask("choice", {500: scores, None: scores, 20: scores}))
-    made.task("two", MadeTask("choice", {None: scores}))
-    one, two = _compared(made.made).tasks
-    assert [each.budget for each in one.by_budget] == [20, 500, None]
-    assert [each.budget for each in two.by_budget] == [None]
-    assert results.write_budgets(_compared(made.made))
-
-
 def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     made = Experiment(before)
     made.variants(["a"])
@@ -218,19 +193,7 @@ def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     assert two.evaluation.task == "two"
 
 
-def test_selection_is_set_against_new_seeds_on_the_same_split(before: dict[str, Artifact]) -> None:
-    task = _compared(quickstart(before)).tasks[0]
-    for row, name in zip(results.selections(task), ("pretrained", "random"), strict=True):
-        scores = task.evaluation.scores(name, "validation")
-        validation = sum(scores) / len(scores)
-        assert row["variant"] == name
-        assert row["validation"] == pytest.approx(validation)
-        assert row["lost"] == pytest.approx(validation - row["score"])
-
-
-def test_where_the_first_variant_errs_is_what_the_predictions_say(
-    before: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_errors_are_what_the_predictions_say(before: dict[str, Artifact], tmp_path: Path) -> None:
     made, rng, rows = quickstart(before), np.random.default_rng(0), []
     texts = [
         Text(f"a:{n}", f"<b>{n}</b> " * (n % 9 + 1), None, ("no", "yes")[n % 2]) for n in range(50)
@@ -262,9 +225,7 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
     assert "51.2% [40.1, 60.3]" in page.words
 
 
-def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
-    before: dict[str, Artifact],
-) -> None:
+def test_costs_are_shares_of_the_first_and_one_row_if_alike(before: dict[str, Artifact]) -> None:
     made = Experiment(before)
     made.variants(["first", "dear", "none"], untrained=["none"])
     scores = {name: [0.5, 0.6] for name in ("first", "dear", "none")}

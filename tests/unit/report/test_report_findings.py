@@ -33,13 +33,6 @@ def test_a_verdict_needs_an_interval_without_0(
     assert findings.judge(_difference(*bounds, drawn=drawn)) == verdict
 
 
-def test_verdicts_of_several_tasks_are_summed_up() -> None:
-    verdicts = ["above over seeds only", "above over seeds only", "below"]
-    assert findings.sum_up(verdicts, "a", "b").startswith(
-        "a is above b over seeds only on 2 of 3 tasks; a is below b on 1 of 3 tasks."
-    )
-
-
 @pytest.mark.parametrize(
     ("loss", "beginning"),
     [

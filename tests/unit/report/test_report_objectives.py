@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation import examples
-from rungwise.evaluation.examples import Prompt, Spelling
+from rungwise.evaluation.examples import Spelling
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.losses.objectives import Meaning
@@ -51,17 +51,11 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 
 
 def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
-    """The model, the held-out blocks and the tokenizer."""
     reader = InstanceReader(made["instances"], "validation")
     return load_model(made["pretrain"]), reader, load_tokenizer(made["tokenizer"].folder)
 
 
-# The page.
-
-
-def test_the_loss_of_given_weights_is_not_held_against_that_of_an_untrained_model(
-    causal: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_given_weights_did_not_begin_untrained(causal: dict[str, Artifact], tmp_path: Path) -> None:
     page, _ = written_page(causal, tmp_path / "fresh", continuations=0)
     assert "Before the first step" in page.words
     pretrain = causal["pretrain"]
@@ -188,9 +182,6 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
     assert "2.345" in page.words
 
 
-# Continuations.
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("objective", ["causal", "left_to_right"])
 def test_the_likeliest_continuation_is_that_of_a_plain_loop(objective: str, tmp_path: Path) -> None:
@@ -230,48 +221,6 @@ def test_prompts_follow_a_rule_and_are_text_of_one_document(causal: dict[str, Ar
         assert any(text in document for document in documents), text
         # The model begins with a new word, unless the cut fell where there is none.
         assert not prompt.truth[:1].isalnum()
-
-
-class _Fixed(torch.nn.Module):
-    """Gives every token the same logits whatever came before."""
-
-    def __init__(self, logits_V: torch.Tensor) -> None:
-        super().__init__()
-        self.logits_V = logits_V
-
-    def next_logits(self, ids_BT: torch.Tensor) -> torch.Tensor:
-        return self.logits_V.expand(*ids_BT.shape, -1)
-
-
-def test_drawn_tokens_have_the_probabilities_of_the_temperature() -> None:
-    tokenizer = train(CharacterConfig(vocab_size=16), ["abc"])
-    logits_V = torch.full((8,), float("-inf"))
-    logits_V[5:8] = torch.tensor([0.0, 1.0, 2.0])  # a, b, c
-    count = 6000
-    prompts = [Prompt(number, (5,), 1, "a", "") for number in range(count)]
-    model: Any = _Fixed(logits_V)
-    continued = examples.continue_prompts(model, tokenizer, prompts, END, seed=0)
-    assert {row.greedy for row in continued} == {"c"}
-    expected = torch.softmax(logits_V[5:8].double() / examples.TEMPERATURE, dim=0)
-    for letter, share in zip("abc", expected.tolist(), strict=True):
-        deviation = (share * (1 - share) / count) ** 0.5
-        assert sum(row.sampled == letter for row in continued) / count == pytest.approx(
-            share, abs=4 * deviation
-        )
-
-
-def test_a_continuation_ends_with_the_document() -> None:
-    tokenizer = train(CharacterConfig(vocab_size=16), ["abc"])
-    logits_V = torch.zeros(8)
-    logits_V[END] = 50.0
-    model: Any = _Fixed(logits_V)
-    [continued] = examples.continue_prompts(
-        model, tokenizer, [Prompt(0, (5, 6), 9, "ab", "")], END, 0
-    )
-    assert (continued.greedy, continued.sampled) == ("", "")
-
-
-# Blanks of a two-direction model, and words.
 
 
 @torch.no_grad()

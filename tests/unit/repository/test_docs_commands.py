@@ -67,7 +67,6 @@ def blocks_of(page: str) -> Iterator[str]:
 
 
 def commands_of(page: Path) -> Iterator[Command]:
-    """The commands of a page, variables filled in."""
     text = page.read_text()
     for block in blocks_of(text):
         first = re.match(r"(?:[A-Z_]+=.*\n)*(?:[A-Z_]+=\S+ )*([\w./-]+)(?: +[^{ ]|$)", block)
@@ -155,7 +154,6 @@ def follow_rungwise(arguments: list[str], page: str, request: pytest.FixtureRequ
 
 
 def recipe_of(options: argparse.Namespace) -> str | None:
-    """The recipe that an argument names beside other things, if it is one."""
     named = getattr(options, "model", None) or getattr(options, "pretrain", None) or ""
     return named if named.endswith(".yaml") else None
 

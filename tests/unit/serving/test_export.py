@@ -106,7 +106,6 @@ def test_what_transformers_has_not_is_refused_before_anything_is_written(tmp_pat
 
 
 def counted_run(family: NgramConfig | BrownConfig, folder: Path) -> tuple[Artifact, Any, Tokenizer]:
-    """A model that is counted, its artifact, and its tokenizer."""
     recorder = Recorder(Folder.at(folder))
     sentences = [sentence for seed in range(9) for sentence in made_up_sentences(seed, 4)]
     config = WordPieceConfig(vocab_size=120, min_frequency=1)
@@ -135,9 +134,7 @@ def counted_run(family: NgramConfig | BrownConfig, folder: Path) -> tuple[Artifa
     return made, model, tokenizer
 
 
-def test_an_ngram_model_is_written_as_arpa(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ngram_model_goes_to_arpa(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its start and end symbols and its unknown token have the names that readers of ARPA know."""
     family = NgramConfig(order=3, fallback_discounts=(0.5, 1.0, 1.5))
     made, model, tokenizer = counted_run(family, tmp_path / "root")
@@ -153,9 +150,7 @@ def test_an_ngram_model_is_written_as_arpa(
     assert "already holds model.arpa" in capsys.readouterr().err
 
 
-def test_classes_of_words_are_written_as_paths(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_classes_are_written_as_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     family, out = BrownConfig(classes=7, minimum_count=2), tmp_path / "out"
     made, model, tokenizer = counted_run(family, tmp_path / "root")
     assert main(["export", made.folder.uri, "--to", str(out)]) == 0
@@ -192,9 +187,7 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         write_pretrained(made["pretrain"], Folder.at(tmp_path / "other"))
 
 
-def test_from_one_object_store_to_another_folder_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_one_bucket_to_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = built("causal", tmp_path / "root")
     with s3_bucket("models") as bucket:
         store = Folder.at(bucket)

@@ -62,7 +62,6 @@ COLUMNS: dict[Kind, set[str]] = {
 def make_model(
     folder: Path, kind: Kind, objective: str, norm: str | None = None, **keys: Any
 ) -> Predictor:
-    """A random model with its files in `folder`."""
     torch.manual_seed(0)
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{n}" for n in range(VOCAB_SIZE - 4))]
     splitter = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
@@ -196,9 +195,7 @@ def test_the_label_of_a_long_text_is_that_of_all_its_windows_together(tmp_path: 
     assert whole["probability"] == pytest.approx(max(left, right) / (left + right), abs=1e-5)
 
 
-def test_a_text_that_is_cut_is_said_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cut_text_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     predictor = make_model(tmp_path, "classification", "mlm_nsp")
     for text in ("w5", "w9 " * 40, "w9 " * 50):
         predictor([parse_example({"text": text}, predictor.info, f"stdin:{len(text)}")])

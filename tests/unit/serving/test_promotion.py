@@ -115,9 +115,7 @@ class Models:
         random: float | None = None,
         rival: float = -1.0,
     ) -> Artifact:
-        """An evaluation that kept a model, which says the opposite of the first one if `turned`,
-        with the scores of a trivial baseline and of a rival, and with random weights that are lower
-        by `random`."""
+        """An evaluation that kept a model, `turned` or not, with these scores of its rivals."""
         made = self.root.parent / "right"
         weights = load_file(made / "model.safetensors")
         if turned:

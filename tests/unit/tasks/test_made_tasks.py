@@ -1,5 +1,4 @@
-"""What rules make of the corpus: tasks without labels, and altered sentences. Each example differs
-from the text only as its rule says; the text is Python's own manual."""
+"""Tasks and altered sentences by rules: each example differs only as its rule says."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -233,9 +232,7 @@ def test_altered_sentences_differ_only_as_their_rule_says(manual: Artifact) -> N
     assert set(few) < set(pairs)
 
 
-def test_a_unigram_model_guesses_swapped_words_with_half_credit_exactly(
-    manual: Artifact, tmp_path: Path
-) -> None:
+def test_a_unigram_model_has_half_of_swapped_words(manual: Artifact, tmp_path: Path) -> None:
     words = sorted({word for _, text in sentences_of(manual) for word in text.split()})
     texts = [np.arange(len(words), dtype=np.uint16) + FIRST_WORD]
     offsets = np.array([0, len(words)])

@@ -38,7 +38,6 @@ def distance(a: str, b: str) -> int:
 
 
 def way(word: str, changed: str) -> str:
-    """What was done to a word, by what can be seen of it."""
     if len(word) != len(changed):
         return "drop" if len(word) > len(changed) else "insert"
     places = [n for n, (a, b) in enumerate(zip(word, changed, strict=True)) if a != b]
@@ -80,9 +79,7 @@ LETTERS = st.text("abcdeLll 12,.é中文字是\n", max_size=60)
 
 @settings(max_examples=150)
 @given(LETTERS, st.integers(0, 60), st.integers(1, 20), st.integers(0, 9))
-def test_an_answer_stands_where_it_says_and_is_as_it_was(
-    context: str, start: int, length: int, seed: int
-) -> None:
+def test_an_answer_stays_where_it_says(context: str, start: int, length: int, seed: int) -> None:
     context = f"{context} enough words here"
     start = min(start, len(context) - 1)
     answer = Answer(context[start : start + length], start)

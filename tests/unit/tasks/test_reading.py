@@ -37,7 +37,7 @@ from rungwise.tokenizer.files import remove_clean_up
 from tests.unit.corpus.test_corpus_cleaning import ANY_TEXT, MESSY_TEXT
 
 HINDI = "\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e"
-TEXTS = [f"the caf\u00e9 in \ud55c\uad6d and {HINDI} read a na\u00efve text, again and again"] * 9
+TEXTS = [f"the café in 한국 and {HINDI} read a naïve text, again and again"] * 9
 CONFIGS: list[TrainedConfig] = [
     WordPieceConfig(vocab_size=90, lowercase=False),
     ByteBpeConfig(vocab_size=300),
@@ -84,9 +84,7 @@ def test_a_reader_gives_the_tokens_of_the_corpus(tmp_path: Path, config: Trained
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
-def test_an_exported_tokenizer_is_read_without_its_clean_up(
-    tmp_path: Path, config: TrainedConfig
-) -> None:
+def test_an_exported_tokenizer_loses_its_clean_up(tmp_path: Path, config: TrainedConfig) -> None:
     """It is then the one that was trained, which the fast encoders know, and a corpus is clean."""
     raw, reader = readers(tmp_path, config)
     (tmp_path / FILE).write_text(reader.to_str())
@@ -103,7 +101,7 @@ def test_a_place_is_one_in_the_raw_text(tmp_path: Path, config: TrainedConfig, f
     text = unicodedata.normalize(form, f"  {TEXTS[0]}")  # pyright: ignore[reportArgumentType]
     _, reader = readers(tmp_path, config)
     [located] = locate(reader, [text])
-    for word in ("caf\u00e9", "\ud55c\uad6d", "na\u00efve", "again"):
+    for word in ("café", "한국", "naïve", "again"):
         word = unicodedata.normalize(form, word)  # pyright: ignore[reportArgumentType]
         start = text.index(word)
         tokens = located.covering(start, start + len(word))
@@ -113,8 +111,7 @@ def test_a_place_is_one_in_the_raw_text(tmp_path: Path, config: TrainedConfig, f
 
 @pytest.mark.parametrize("kind", ["classification", "tagging", "generation"])
 def test_labelled_text_and_suites_read_either_form_alike(tmp_path: Path, kind: Kind) -> None:
-    """The tokens of a task in NFC and NFD, as fine-tuning and suites encode it, are those of a
-    corpus in NFC; what fine-tuning read with goes with the model to every answer."""
+    """Tokens of a task in NFC and NFD are those of a corpus in NFC."""
     _, reader = readers(tmp_path, CONFIGS[0])
     info = TaskInfo(kind, ("x",), False, "accuracy")
     frame = Frame(2, 3, 3, sequence_length=200)

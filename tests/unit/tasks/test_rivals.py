@@ -51,9 +51,7 @@ def noisy_texts(count: int, seed: int, pair: bool = False) -> list[Text]:
 @pytest.mark.parametrize(
     ("number", "settings"), [(0, {}), (1, {"analyzer": "char", "ngram_range": (2, 5)})]
 )
-def test_a_text_is_classified_as_by_a_plain_pipeline(
-    folder: Folder, number: int, settings: dict[str, Any]
-) -> None:
+def test_a_plain_pipeline_agrees(folder: Folder, number: int, settings: dict[str, Any]) -> None:
     splits: Splits = {
         split: noisy_texts(count, seed)
         for seed, (split, count) in enumerate({"train": 40, "validation": 60, "test": 80}.items())
@@ -79,9 +77,7 @@ def test_a_text_is_classified_as_by_a_plain_pipeline(
     np.testing.assert_allclose(shares, best.predict_proba(test[0]), atol=1e-6)
 
 
-def test_a_pair_is_scored_by_ridge_on_both_sides_their_distance_and_what_they_share(
-    folder: Folder,
-) -> None:
+def test_a_pair_is_scored_by_ridge_on_both_their_distance_and_overlap(folder: Folder) -> None:
     splits: Splits = {
         split: noisy_texts(count, seed, pair=True)
         for seed, (split, count) in enumerate({"train": 60, "validation": 40, "test": 50}.items())

@@ -9,14 +9,7 @@ import pytest
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.tasks.config import (
-    FilesTaskConfig,
-    ParagraphTaskConfig,
-    TaskConfig,
-    identity,
-    input_digests,
-    split_files,
-)
+from rungwise.tasks.config import FilesTaskConfig, TaskConfig, identity, input_digests
 
 FORM = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
 SCORES = FORM | {"columns": {"text": 0, "score": 1}}
@@ -37,17 +30,11 @@ def task(**keys: Any) -> FilesTaskConfig:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            {"kind": "file", "train": "a"},
-            r"task\.kind: expected one of paragraph_label, next_paragraph",
-        ),
+        ({"kind": "file", "train": "a"}, r"kind: expected one of paragraph_label, next_paragraph"),
         ({}, r"task\.train: this key is missing"),
         ({"train": []}, r"task\.train"),
         ({"train": "a", "trian_examples": 5}, "did you mean 'train_examples'"),
-        (
-            {"train": "a", "validation_fraction": None},
-            "expected validation or task.validation_fraction, neither is set",
-        ),
+        ({"train": "a", "validation_fraction": None}, "task.validation_fraction, neither is set"),
         ({"train": "a", "test": "b"}, "expected test or task.test_fraction, both are set"),
         ({"train": "a", "test_fraction": 0.8}, "leave nothing to train on"),
         ({"train": "a", "train_examples": 0}, r"task\.train_examples"),
@@ -70,14 +57,8 @@ def task(**keys: Any) -> FilesTaskConfig:
             },
             r"test and task\.format\.split\.test go together",
         ),
-        (
-            {"train": "a", "format": SCORES, "metric": "mean_squared_error"},
-            "expected one of pearson, spearman for regression",
-        ),
-        (
-            {"train": "a", "positive": "x", "format": SCORES},
-            "positive: a label of classification, which regression has not",
-        ),
+        ({"train": "a", "format": SCORES, "metric": "mean_squared_error"}, "pearson, spearman for"),
+        ({"train": "a", "positive": "x", "format": SCORES}, "which regression has not"),
     ],
 )
 def test_a_bad_block_is_refused(keys: dict[str, Any], message: str) -> None:
@@ -107,13 +88,6 @@ def test_a_task_that_moves_is_the_same_and_one_that_changes_is_not(tmp_path: Pat
     assert facts(there) == first
 
 
-def test_the_paragraph_task_reads_nothing_from_outside() -> None:
-    config = validate(Block, {"task": {"kind": "paragraph_label", "num_labels": 3}}).task
-    assert isinstance(config, ParagraphTaskConfig)
-    assert input_digests(config) == {}
-    assert identity(config)["num_labels"] == 3
-
-
 def test_a_path_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.tsv").touch()
     missing = str(tmp_path / "no.tsv")
@@ -124,9 +98,3 @@ def test_a_path_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> None
     )
     with pytest.raises(DataError, match=r"data\.train: expected data, found 1 empty files"):
         input_digests(task(train=str(tmp_path / "empty.tsv")))
-
-
-def test_a_file_that_two_paths_match_is_read_once(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text(ROWS)
-    config = task(train=[str(tmp_path), str(tmp_path / "*.tsv")])
-    assert [file.name for file in split_files(config, "train")] == ["a.tsv"]

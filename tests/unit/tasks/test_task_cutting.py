@@ -1,6 +1,4 @@
-"""What `sequence_length` cuts off is counted, by hand and by encoding again at the length named;
-and windows over what is longer.
-"""
+"""What `sequence_length` cuts off, counted by hand; windows over what is longer."""
 
 import random
 from functools import partial
@@ -79,9 +77,7 @@ def test_of_a_pair_in_windows_only_the_shorter_text_is_cut(letters: Tokenizer) -
     )
 
 
-def test_a_choice_loses_the_front_of_its_context_and_then_of_its_question(
-    letters: Tokenizer,
-) -> None:
+def test_a_choice_loses_the_front_of_its_context_then_its_question(letters: Tokenizer) -> None:
     example = ChoiceExample("1", "aa bb cc", "dd", ("ee", "ff ff"))
     assert share_of("choice", [example], letters, 12) == CutShare(
         examples=1, cut_examples=1, windowed_examples=0, words=7, cut_words=2, length=15

@@ -51,8 +51,7 @@ def block(name: str, real_data: Path) -> FilesTaskConfig:
 
 
 def in_file(config: FilesTaskConfig, split: str) -> tuple[int, Counter[str]]:
-    """The number of examples in the files of a split, and for tags their words, counted line by
-    line without what is tested."""
+    """The examples in the files of a split, and for tags their words, line by line."""
     number, words = 0, Counter[str]()
     form = config.split_format(split).model_dump()
     for file in split_files(config, split):

@@ -81,17 +81,6 @@ def test_a_file_is_read_as_these_examples(tmp_path: Path, title: str) -> None:
     assert counts == case.get("counts", {})
 
 
-def test_to_iob2_leaves_iob2_and_other_tags_alone() -> None:
-    assert to_iob2(["O", "B-A", "I-A", "B-A", "O", "B-B", "I-B"]) == [
-        *("O", "B-A", "I-A", "B-A", "O", "B-B", "I-B")
-    ]
-    assert to_iob2(["I-A", "I-A", "I-B", "B-B", "O", "I-B"]) == [
-        *("B-A", "I-A", "B-B", "B-B", "O", "B-B")
-    ]
-    assert to_iob2(["NN", "IN", "JJ"]) == ["NN", "IN", "JJ"]
-    assert to_iob2(["S-x", "NN"], {"S-x", "NN"}) == ["S-x", "NN"]
-
-
 @pytest.mark.parametrize("marks", ["BIES", "BILU", "BMES"])
 def test_every_scheme_of_spans_is_read_as_iob2(marks: str) -> None:
     rng = random.Random(1)
@@ -148,9 +137,7 @@ def test_spans_of_ioe1_and_iob1_that_touch_stay_apart() -> None:
         (["NOUN", "VERB"], {"NOUN", "VERB"}),
     ],
 )
-def test_stated_labels_are_those_of_the_converted_tags(
-    tmp_path: Path, written: list[str], tags: set[str]
-) -> None:
+def test_stated_labels_are_converted(tmp_path: Path, written: list[str], tags: set[str]) -> None:
     assert set(iob2_labels(written)) == tags
     columns = "".join(f"w\t{tag}\n" for tag in written)
     lists = json.dumps({"tokens": ["w"] * len(written), "tags": written}) + "\n"
@@ -215,8 +202,6 @@ def test_what_cannot_be_used_is_refused_with_its_place(tmp_path: Path, case: str
         (table(rest_of_line=True, quoting=True), "set quoting to false"),
     ],
 )
-def test_a_format_block_that_contradicts_itself_is_refused(
-    form: dict[str, Any], message: str
-) -> None:
+def test_a_format_that_contradicts_itself_is_refused(form: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(FormatBlock, {"format": form})

@@ -52,7 +52,6 @@ def rows(*cells: str) -> str:
 
 
 def recipe_block(printed: str) -> dict[str, Any]:
-    """The block of the only task in a recipe."""
     (task,) = yaml.safe_load(printed)["tasks"].values()
     return task["data"]
 
@@ -405,9 +404,7 @@ def test_an_example_without_its_label_does_not_make_one_label_several(tmp_path: 
         ("{label}\tMon Apr 06 22:{n}:45 PDT 2009\t{sentence} {n}", {"text": 2, "label": 0}),
     ],
 )
-def test_columns_of_text_are_told_from_others(
-    row: str, columns: dict[str, Any], tmp_path: Path
-) -> None:
+def test_columns_of_text_are_found(row: str, columns: dict[str, Any], tmp_path: Path) -> None:
     filled = (
         row.format(n=10 + n, label="ab"[n % 2], sentence=each) for n, each in enumerate(SENTENCES)
     )

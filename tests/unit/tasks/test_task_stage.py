@@ -19,15 +19,11 @@ from rungwise.tasks.config import TaskConfig, input_digests
 from rungwise.tasks.data.files import draw_examples, find_overlap, split_examples
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
-    ChoiceExample,
-    Example,
     ExampleCounts,
     Question,
-    Tagged,
     TaskInfo,
     TaskSummary,
     Text,
-    join_parts,
     read_examples,
 )
 from rungwise.tasks.kinds.kind import TaskKind
@@ -84,9 +80,7 @@ def made(folder: Path, notes: Notes | None = None, **keys: Any) -> tuple[TaskSum
     return summary, standing("task", output, summary)
 
 
-def test_the_summary_says_what_a_system_needs_and_the_splits_are_written(
-    tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]
-) -> None:
+def test_the_summary_of_a_task(tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]) -> None:
     summary, task = made(
         tmp_path, train=rows(30), validation=rows(6, name="v"), test=rows(9, name="t")
     )
@@ -104,9 +98,7 @@ def test_the_summary_says_what_a_system_needs_and_the_splits_are_written(
     assert Counter(e.target for e in read_examples(task, "train")) == {"a": 15, "b": 15}
 
 
-def test_a_budget_and_maxima_cap_the_splits_and_baselines_know_the_whole_one(
-    tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]
-) -> None:
+def test_budgets_cap_the_splits(tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]) -> None:
     keys: dict[str, Any] = {
         "train": rows(90, "aab"),
         "validation": rows(50, name="v"),
@@ -229,24 +221,15 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
     [
         (
             {"train": rows(20), "test": "\n"},
-            r"data\.test: expected test examples, found none in .*test\.tsv; change it",
+            r"data\.test: expected test examples, found none in .*tsv",
         ),
         (
             {"train": rows(4), "validation_fraction": 0.0001},
             r"data\.validation_fraction: expected validation examples, found none in .*train\.tsv",
         ),
-        (
-            {"train": rows(90, "a")},
-            r"data\.train: expected two labels or more, found only a; check which column",
-        ),
-        (
-            {"train": rows(90), "train_examples": 91},
-            r"data\.train_examples is 91, but train has \d+ examples; lower it",
-        ),
-        (
-            {"train": rows(90), "positive": "c"},
-            r"data\.positive: expected one of two labels, found 'c' of a, b; change it",
-        ),
+        ({"train": rows(90, "a")}, r"data\.train: expected two labels or more, found only a"),
+        ({"train": rows(90), "train_examples": 91}, r"examples is 91, but train has \d+ examples"),
+        ({"train": rows(90), "positive": "c"}, r"one of two labels, found 'c' of a, b"),
         (
             {
                 "train": "a O\n\nb B-X\n\n" * 5 + "w\n" + "w O\n" * 10,
@@ -255,10 +238,7 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
             r"data\.train: expected most words to be sound, found 10 that are and 11 that are not "
             r"\(1 damaged examples dropped, 11 words dropped with damage\)",
         ),
-        (
-            {"train": rows(90, "abc"), "train_examples": 2},
-            r"data\.train_examples is 2, but there are 3 labels \(a, b, c\)",
-        ),
+        ({"train": rows(90, "abc"), "train_examples": 2}, r"2, but there are 3 labels \(a, b, c\)"),
         (
             {"train": rows(90, "abc"), "metric": "f1"},
             r"data\.metric: f1 does not fit the labels of this task \(.*\); use accuracy or macro",
@@ -275,9 +255,7 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
         ),
     ],
 )
-def test_a_task_that_cannot_be_trained_on_is_refused(
-    tmp_path: Path, keys: dict[str, Any], message: str
-) -> None:
+def test_an_untrainable_task_is_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         made(tmp_path, **keys)
 
@@ -293,9 +271,7 @@ def test_a_task_that_cannot_be_trained_on_is_refused(
         ({"kind": "conll"}, "word{n} NN\nword IN\n", "accuracy"),
     ],
 )
-def test_the_metric_is_that_of_the_kind(
-    tmp_path: Path, form: dict[str, Any], row: str, metric: str
-) -> None:
+def test_the_metric_of_a_kind(tmp_path: Path, form: dict[str, Any], row: str, metric: str) -> None:
     content = "\n".join(row.format(n=n, n2=n % 2, label="ab"[n % 2]) for n in range(60))
     summary, _ = made(tmp_path, format=form, train=content)
     assert summary.info.metric == metric
@@ -373,29 +349,8 @@ def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
         assert {id(e) for e in budgets[smaller]} <= {id(e) for e in budgets[larger]}
 
 
-@pytest.mark.parametrize("balanced", [True, False])
-def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(balanced: bool) -> None:
-    examples: list[Example] = [*texts(50)]
-    budget = draw_examples(examples, 20, 1, balanced=balanced)
-    assert len(budget) == 20
-    assert [examples.index(e) for e in budget] == sorted(examples.index(e) for e in budget)
-    assert draw_examples(examples, 99, 1, balanced=balanced) == examples
-
-
 def test_overlap_counts_inputs_and_not_labels() -> None:
     train = [Text("a", "one", "two", "x"), Text("b", "three", None, "x")]
     other = [Text("c", "one", "two", "y"), Text("d", "one", None, "x"), Text("e", "two", "one")]
     assert find_overlap(train, other).sum() == 1
     assert find_overlap(train, [Text("f", "three", None, "y")] * 3).all()
-
-
-def test_no_two_inputs_have_the_same_whole_text() -> None:
-    examples = [
-        Text("a", "one two", None),
-        Text("a", "one", "two"),
-        Tagged("a", ("one two",)),
-        Tagged("a", ("one", "two", "x")),
-        ChoiceExample("a", "one", None, ("two", "x")),
-        ChoiceExample("a", "one", "two", ("x", "y")),
-    ]
-    assert len({(type(e), join_parts(e)) for e in examples}) == len(examples)

@@ -137,8 +137,6 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_must_be_utf_8(tmp_path: Pat
         ),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_line(
-    lines: list[str], form: str, task: TaskInfo, message: str
-) -> None:
+def test_errors_name_their_line(lines: list[str], form: str, task: TaskInfo, message: str) -> None:
     with pytest.raises(DataError, match=message):
         list(read_lines(lines, form, task, "f"))  # pyright: ignore[reportArgumentType]

@@ -96,9 +96,7 @@ def encoders_of(tokenizer: Tokenizer) -> list[TextEncoder]:
 
 
 @pytest.mark.parametrize("name", [*TRAINED, *IMPORTED])
-def test_encoders_give_the_ids_of_the_library_on_nasty_texts(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+def test_encoders_agree_on_nasty_texts(name: str, request: pytest.FixtureRequest) -> None:
     if name in TRAINED:
         tokenizer = trained(name)
     else:
@@ -252,9 +250,7 @@ def test_auto_is_the_package_made_for_the_tokenizer_or_else_the_memo(name: str) 
 @pytest.mark.parametrize(
     ("name", "package"), [("wordpiece", "nanotoken"), ("byte_bpe cased", "gigatoken")]
 )
-def test_without_the_package_the_memo_encodes_and_says_so(
-    name: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memo_encodes_instead(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert choose_encoder(trained(name), hard_texts(1, 9)) == EncoderChoice(
         notice=f"encoding with 'memo': {package}, which is several times faster, is not installed"
@@ -285,9 +281,7 @@ class _Errs:
 
 
 @pytest.mark.parametrize("way", ["id", "word", "length"])
-def test_an_encoder_that_errs_on_one_text_is_not_used_and_the_text_is_said(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_encoder_that_errs_once_is_not_used(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained("wordpiece")
     sample = pa.array([*SENTENCES, "", "a strange berry", *SENTENCES], pa.string())
     monkeypatch.setattr(

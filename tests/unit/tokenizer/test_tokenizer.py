@@ -145,7 +145,7 @@ def test_a_word_vocabulary_has_the_frequent_words_and_knows_not_the_rest() -> No
 @pytest.mark.parametrize(
     ("words", "kept"),
     [
-        ("el a\u00f1o y el ano del ni\u00f1o", ["a\u00f1o", "ano"]),  # Spanish: year, anus
+        ("el año y el ano del niño", ["año", "ano"]),  # Spanish: year, anus
         (
             "\u0939\u093f\u0928\u094d\u0926\u0940 \u0926\u093f\u0928 \u0926\u0940\u0928",
             ["\u0926\u093f\u0928", "\u0926\u0940\u0928"],
@@ -154,12 +154,9 @@ def test_a_word_vocabulary_has_the_frequent_words_and_knows_not_the_rest() -> No
             "\u0e01\u0e34\u0e19 \u0e01\u0e31\u0e19 \u0e19\u0e49\u0e33",
             ["\u0e01\u0e34\u0e19", "\u0e01\u0e31\u0e19"],
         ),  # Thai
-        ("ma m\u00e1 m\u00e0 m\u1ea3 c\u0169", ["m\u00e1", "m\u00e0"]),  # Vietnamese
-        (
-            "\ud55c\uad6d \ud55c\uae00 \uc11c\uc6b8 \uc0ac\ub78c",
-            ["\ud55c\uad6d", "\ud55c\uae00"],
-        ),  # Hangul syllables
-        ("one caf\u00e9 and a hundred words of English" + " more" * 120, []),
+        ("ma má mà mả cũ", ["má", "mà"]),  # Vietnamese
+        ("한국 한글 서울 사람", ["한국", "한글"]),  # Hangul syllables
+        ("one café and a hundred words of English" + " more" * 120, []),
     ],
 )
 def test_accents_are_dropped_only_where_they_are_rare(
@@ -182,7 +179,7 @@ def test_accents_are_dropped_only_where_they_are_rare(
     tokenizer, notes = learn("wordpiece", not kept, None)
     assert [tokenizer.normalizer.normalize_str(word.upper()) for word in kept] == kept
     assert notes == ["accents and other marks are kept"] * bool(kept)
-    assert tokenizer.normalizer.normalize_str("Caf\u00e9") == ("caf\u00e9" if kept else "cafe")
+    assert tokenizer.normalizer.normalize_str("Café") == ("café" if kept else "cafe")
     assert learn("wordpiece", True, True)[1] == ["accents and other marks are dropped"] * bool(kept)
     assert learn("wordpiece", False, False)[1] == []
     assert learn("byte_bpe", None, None)[1] == []
@@ -195,8 +192,8 @@ def test_accents_are_a_key_of_their_own(kind: str, lowercase: bool, strip: bool)
     settings = config(kind, vocab_size=SIZES[kind], lowercase=lowercase, strip_accents=strip)
     tokenizer = train(settings, TEXT)
     normalizer = tokenizer.normalizer
-    text = "A\u00f1o" if normalizer is None else normalizer.normalize_str("A\u00f1o")
-    expected = "Ano" if strip else "A\u00f1o"
+    text = "Año" if normalizer is None else normalizer.normalize_str("Año")
+    expected = "Ano" if strip else "Año"
     assert text == (expected.lower() if lowercase else expected)
 
 
@@ -210,9 +207,7 @@ def test_accents_are_a_key_of_their_own(kind: str, lowercase: bool, strip: bool)
         ("unigram", 5000, "fill only"),
     ],
 )
-def test_a_vocabulary_that_the_text_cannot_give_is_refused(
-    kind: str, size: int, message: str, tmp_path: Path
-) -> None:
+def test_too_many_words_are_refused(kind: str, size: int, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=rf"tokenizer\.vocab_size: .*{message}") as caught:
         stage_on(TEXT, config(kind, vocab_size=size), tmp_path)
     assert Folder.at(tmp_path / "t").names() == []

@@ -60,9 +60,7 @@ BERT_IDS = SpecialIds(0, 100, 101, 102, 103, end=102, ids=(0, 100, 101, 102, 103
         ("gpt2", SpecialIds(end=50256, ids=(50256,))),
     ],
 )
-def test_published_vocabularies_have_their_published_special_ids(
-    name: str, special: SpecialIds, real_data: Path
-) -> None:
+def test_published_special_ids_are_found(name: str, special: SpecialIds, real_data: Path) -> None:
     assert special_ids(read_tokenizer(config(real_data / "vocab" / name))) == special
 
 
@@ -96,16 +94,11 @@ def test_a_vocab_txt_is_a_wordpiece_vocabulary(tmp_path: Path) -> None:
     ("stated", "message"),
     [
         ({"do_lower_case": False}, r"do_lower_case is false in .*set tokenizer\.lowercase=false"),
-        (
-            {"strip_accents": False},
-            r"strip_accents is false in .*set tokenizer\.strip_accents=false",
-        ),
+        ({"strip_accents": False}, r"strip_accents is false in .* tokenizer\.strip_accents=false"),
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false, but"),
     ],
 )
-def test_what_transformers_wrote_beside_a_vocab_txt_must_agree(
-    stated: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_files_beside_it_must_agree(stated: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = written(tmp_path / "vocab.txt", VOCAB_TXT)
     agrees = input_digests(config(path))
     written(tmp_path / "tokenizer_config.json", json.dumps(stated))
@@ -119,7 +112,7 @@ def test_what_transformers_wrote_beside_a_vocab_txt_must_agree(
     assert input_digests(config(tmp_path, lowercase=False)) == agrees
     written(tmp_path / "tokenizer_config.json", json.dumps({"strip_accents": False}))
     assert input_digests(config(tmp_path, strip_accents=False)) == agrees
-    assert tokens(read_tokenizer(config(path, strip_accents=False)), "Pl\u00e1y play") == [
+    assert tokens(read_tokenizer(config(path, strip_accents=False)), "Pláy play") == [
         "[UNK]",
         "play",
     ]
@@ -167,14 +160,8 @@ BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
     "no vocabulary": ({"merges.txt": MERGES}, r"vocab\.json is missing beside it"),
     "a list": ({"vocab.json": "[1]", "merges.txt": ""}, "expected an object of token to id"),
     "text as id": ({"vocab.json": '{"a": "b"}', "merges.txt": ""}, "expected an object of token"),
-    "same id": (
-        {"vocab.json": '{"a": 0, "b": 0}', "merges.txt": ""},
-        "'a' and 'b' have the same id",
-    ),
-    "a gap": (
-        {"vocab.json": '{"a": 0, "b": 2}', "merges.txt": ""},
-        "expected the ids 0 to 1 for its 2 tokens, found 2 and so gaps",
-    ),
+    "same id": ({"vocab.json": '{"a": 0, "b": 0}', "merges.txt": ""}, "and 'b' have the same id"),
+    "a gap": ({"vocab.json": '{"a": 0, "b": 2}', "merges.txt": ""}, "tokens, found 2 and so gaps"),
     "one piece": (
         {"vocab.json": json.dumps(VOCAB_JSON), "merges.txt": "#version: 0.2\na b\nab\n"},
         r"merges\.txt line 3: expected two pieces, found 'ab'",
@@ -183,10 +170,7 @@ BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
         {"vocab.json": json.dumps(VOCAB_JSON), "merges.txt": "#version: 0.2\na Ġ\n"},
         r"merges\.txt line 2: 'aĠ' is not in vocab\.json",
     ),
-    "slow pattern": (
-        {"tokenizer.json": split_at(r"(a+)+b").to_str()},
-        r"the pattern '\(a\+\)\+b' may take for ever",
-    ),
+    "slow pattern": ({"tokenizer.json": split_at(r"(a+)+b").to_str()}, r"\+b' may take for ever"),
     "deep": ({"tokenizer.json": "[" * 100_000}, "nested too deeply"),
 }
 

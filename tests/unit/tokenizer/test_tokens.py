@@ -45,9 +45,7 @@ TOKENIZERS: list[TrainedConfig] = [
 
 
 @pytest.mark.parametrize("config", TOKENIZERS, ids=lambda config: config.kind)
-def test_the_ids_of_a_document_are_those_of_its_text_as_a_whole(
-    tmp_path: Path, config: TrainedConfig
-) -> None:
+def test_ids_are_those_of_the_text_as_a_whole(tmp_path: Path, config: TrainedConfig) -> None:
     corpus, tokenizer = text_and_tokenizer(tmp_path, [made_up_documents(20)], config)
     tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
     reference = load_tokenizer(tokenizer.folder)
@@ -172,8 +170,7 @@ def test_a_file_of_one_document_borrows_the_other_sides_of_its_pairs(tmp_path: P
 def test_tokens_of_unchanged_text_are_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the same tokenizer, whose encoder is then proved on new text alone; with another one,
-    none."""
+    """With the same tokenizer, proved on new text alone; with another one, none."""
     encoded: list[str] = []
     proved: list[str] = []
     sample = token_building.sample_corpus

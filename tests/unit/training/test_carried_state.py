@@ -14,7 +14,6 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import shards
-from rungwise.instances.batch import CausalBatch
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.recurrent import (
     AwdLstmConfig,
@@ -32,11 +31,9 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 from rungwise.training.ray.gradient import check_fit
-from rungwise.training.state import StreamStates
 from rungwise.training.tensor_files import load_tensors
 from rungwise.training.throughput import Progress
 from tests.training_runs import (
-    CPU,
     VOCAB,
     assert_same_rows_and_losses,
     config,
@@ -93,7 +90,6 @@ def alone(
 
 
 def blocks_of(instances: Artifact, split: str) -> list[list[list[int]]]:
-    """The ids of every block of every shard."""
     files = [row.file for row in InstancesSummary.of(instances).split_files(split)]
     opened = [shards.read_shard(instances.folder.local(name)) for name in files]
     return [
@@ -226,22 +222,6 @@ def test_a_skipped_step_leaves_the_states_as_they_were(
     assert torch.equal(third, fourth)
     assert fifth.isfinite().all()
     assert not torch.isclose(fourth, fifth).any(dim=-1).all()
-
-
-def test_text_that_ends_within_a_block_hands_nothing_over() -> None:
-    states = StreamStates((3,), range(4, 6), 8, CPU)
-    ones = torch.ones(2, 3)
-    batch = CausalBatch(
-        ids=torch.zeros(2, 2, dtype=torch.int64),
-        targets=torch.zeros(2, 2, dtype=torch.int64),
-        weights=torch.tensor([[1.0, 1.0], [1.0, 0.0]]),
-        streams=torch.tensor([1, 0]),
-        continues=torch.tensor([True, True]),
-    )
-    states.leave(batch, ones)
-    states.settle(torch.tensor(True))
-    assert torch.equal(states.piece().local, torch.tensor([[0.0] * 3, [1.0] * 3]))
-    assert (states.piece().start, states.piece().shape) == (4, (8, 3))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""Two attempts at one run write checkpoints to one folder: in every order of their operations on
-files, and after a kill at any moment, what an attempt has saved stays until more is saved."""
+"""Two attempts at one run: in every order, what was saved stays until more is saved."""
 
 import builtins
 import contextlib
@@ -98,8 +97,7 @@ def draw_number(bits: int) -> int:
 
 
 class MemoryFolder(Folder):
-    """A folder of an object store, all of whose objects are in `objects`. Each operation on one
-    object, and each listing, is a turn of the attempt that asks for it."""
+    """A folder of an object store: each operation and listing is a turn of its attempt."""
 
     objects: ClassVar[dict[str, bytes]] = {}
     scratch: ClassVar[Path] = Path()

@@ -119,8 +119,7 @@ def taken(step: Any, batches: list[Batch[Tensor]], watch: Watch) -> list[int]:
 
 
 def test_every_family_and_objective_of_a_compiled_run_is_among_these() -> None:
-    """`compute.compile` leaves out those that carry a state, train vectors of sentences, or say
-    that they do not compile."""
+    """`compute.compile` leaves out those with a state or vectors of sentences."""
     found = {(family.kind, objective) for family, objective in FAMILIES.values()}
     for family in typing.get_args(typing.get_args(ModelConfig)[0]):
         if fitting_kind(family()) == "gradient" and not issubclass(family, StatefulFamily):
@@ -144,9 +143,7 @@ QUICK = [
     ("name", "way"),
     [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES],
 )
-def test_no_dense_mask_no_head_outside_a_graph_and_no_recompilation(
-    watch: Watch, name: str, way: str
-) -> None:
+def test_no_dense_mask_no_head_outside_no_new_graph(watch: Watch, name: str, way: str) -> None:
     """Of ragged rows, step after step. With several workers there are more graphs and no breaks."""
     family, kind = FAMILIES["mlm" if name == "packed" else name]
     batches = [micro_batch(family, kind, seed, name == "packed") for seed in range(4)]

@@ -148,9 +148,7 @@ def test_a_run_begins_with_their_logits(kind: str, tmp_path: Path) -> None:
     )
 
 
-def test_heads_that_the_folder_lacks_are_drawn_and_those_not_trained_are_carried(
-    tmp_path: Path,
-) -> None:
+def test_heads_that_the_folder_lacks_are_drawn_and_others_carried(tmp_path: Path) -> None:
     model, _, artifact, words = trained_on("bert", tmp_path)
     module = model.build(words.get_vocab_size(), model.objective("mlm"))
     carried = load_initial(module, artifact)

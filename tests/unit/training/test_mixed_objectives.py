@@ -127,7 +127,6 @@ def test_some_members_have_every_fifth_step_and_the_others_are_drawn_alike() -> 
 
 
 def rows_read(config: GradientFit, inputs: dict[str, Artifact]) -> dict[str, list[int]]:
-    """The instances that each member reads, in order."""
     compute = ComputeConfig(micro_batch_size=4)
     worker = Worker(Group.current(CPU), compute, SilentReporter(), lambda: False)
     phases = open_phases(config, list_turns(inputs, config.pretrain), worker)
@@ -183,9 +182,7 @@ def test_all_members_learn_and_a_killed_run_ends_the_same_on_more_workers(
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-3, atol=1e-5)
 
 
-def test_what_a_step_does_not_train_keeps_its_weights(
-    inputs: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_what_a_step_leaves_out_is_kept(inputs: dict[str, Artifact], tmp_path: Path) -> None:
     """The classifier learns in every fifth step only, whatever its momentum and weight decay."""
 
     def classifier(steps: int, weight_decay: float) -> torch.Tensor:
@@ -205,9 +202,7 @@ def test_what_a_step_does_not_train_keeps_its_weights(
     assert torch.equal(classifier(9, 0.5), after)
 
 
-def test_a_loss_is_compared_with_those_of_its_own_objective(
-    inputs: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_losses_are_compared_by_objective(inputs: dict[str, Artifact], tmp_path: Path) -> None:
     """Words' losses are three times those of pairs; the steps are counted again from the log."""
     factor = 1.03
     changes = {

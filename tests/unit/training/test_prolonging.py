@@ -82,7 +82,6 @@ def finish(root: Folder, settings: GradientFit) -> Artifact:
 
 
 def trained(root: Folder, settings: GradientFit, instances: Artifact, **compute: Any) -> Artifact:
-    """A finished run below `root`."""
     row = plan(stages(settings), root, "toy")[1]
     run(settings, instances, row.folder.uri, **compute)
     return finish(root, settings)
@@ -98,9 +97,7 @@ def trained(root: Folder, settings: GradientFit, instances: Artifact, **compute:
         ({"pretrain.validation_instances": 7}, True),  # its loss is in the summary
     ],
 )
-def test_what_is_only_watched_rebuilds_nothing(
-    tmp_path: Path, changes: dict[str, Any], rebuilt: bool
-) -> None:
+def test_watching_rebuilds_nothing(tmp_path: Path, changes: dict[str, Any], rebuilt: bool) -> None:
     root = Folder.at(tmp_path)
     finish(root, of(8))
     after = stages(of(8, **changes))
@@ -167,9 +164,7 @@ def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
     assert_same_weights(tmp_path / "prolonged", tmp_path / "undisturbed")
 
 
-def test_a_damaged_checkpoint_of_the_earlier_run_costs_what_came_after_the_one_before(
-    instances: Artifact, tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_of_the_earlier_run_costs(instances: Artifact, tmp_path: Path) -> None:
     root = Folder.at(tmp_path / "root")
     done = trained(root, of(10), instances)
     for path in Path(done.folder.uri).glob("checkpoints/step-000000010-*/*.safetensors"):
@@ -181,9 +176,7 @@ def test_a_damaged_checkpoint_of_the_earlier_run_costs_what_came_after_the_one_b
     assert prolonged == run(of(15), instances, tmp_path / "undisturbed")
 
 
-def test_gc_keeps_a_run_until_the_longer_one_has_continued_it(
-    instances: Artifact, tmp_path: Path
-) -> None:
+def test_gc_keeps_a_run_until_a_longer_one_has_it(instances: Artifact, tmp_path: Path) -> None:
     root = Folder.at(tmp_path)
     short, other = trained(root, of(8), instances), finish(root, of(8, **{"pretrain.seed": 1}))
     options = argparse.Namespace(

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models import ngram_model
@@ -17,7 +16,6 @@ from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.ngram_logits import NextTokenCounts
 from rungwise.training.ray import gradient
 from rungwise.training.ray.gradient import check_fit
-from rungwise.training.state import RunState
 from tests.conftest import SPECIAL_IDS
 from tests.training_runs import (
     VOCAB,
@@ -44,9 +42,7 @@ def test_a_killed_run_ends_with_the_bits_of_an_undisturbed_one(
     kill_and_resume(config(**changes), instances, tmp_path, killed_at=(8, 14, 19))
 
 
-def test_a_network_that_learns_the_residual_of_counts_resumes_and_begins_with_their_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_beside_counts_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = ngram_model.count_documents(made_up_text(2), SPECIAL_IDS, 2)
     (start,) = SPECIAL_IDS.require("cls")
     counts = estimate_model(table, VOCAB, start, Smoothing((0.5, 1.0, 1.5)))
@@ -99,16 +95,6 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert note == f"{part.parent} is damaged: goes on from step 10"
 
 
-def test_a_checkpoint_of_another_configuration_is_refused(
-    instances: Artifact, tmp_path: Path
-) -> None:
-    with pytest.raises(Killed):
-        run(config(), instances, tmp_path, report=KilledAt(12))
-    checkpoints = checkpoints_in(tmp_path / "checkpoints", identity="another")
-    with pytest.raises(DataError, match="another configuration: expected another, found identity"):
-        checkpoints.resume(RunState(torch.nn.Linear(1, 1), ()))
-
-
 def test_a_start_far_from_its_known_loss_is_named(instances: Artifact, tmp_path: Path) -> None:
     sound, off = Notes(), Notes()
     run(config(), instances, tmp_path / "a", report=sound)
@@ -128,14 +114,10 @@ def test_a_start_far_from_its_known_loss_is_named(instances: Artifact, tmp_path:
         (
             {"pretrain.validation_instances": 1},
             {"parallel": "fsdp"},
-            "instances have 1 rows for validation, too few for",
+            "1 rows for validation, too few",
         ),
         ({}, {"min_workers": 3}, "min_workers is 3, more than compute.num_workers 2"),
-        (
-            {},
-            {"num_workers": 3, "logical_workers": 4},
-            r"logical_workers is 4, .*num_workers 3 does not divide",
-        ),
+        ({}, {"num_workers": 3, "logical_workers": 4}, r"4, .*num_workers 3 does not divide"),
         ({}, {"logical_workers": 14}, r"12, too few for compute\.logical_workers 14"),
     ],
 )

@@ -41,7 +41,6 @@ LONG = {"pretrain.steps": 200, "pretrain.optimizer.learning_rate": 0.003}
 
 
 def long(model: str, optimizer: str = "adamw", precision: str = "float32") -> GradientFit:
-    """Two hundred steps of that family."""
     family = model if model in OWN else None
     changes: dict[str, Any] = {**LONG, **OWN.get(model, {}), "pretrain.precision": precision}
     return config(KINDS[model], family, **changes, **{"pretrain.optimizer.kind": optimizer})
@@ -116,9 +115,7 @@ def test_workers_that_were_killed_end_with_the_bits_of_undisturbed_ones(
 
 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
-def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
-    tmp_path: Path, kind: str
-) -> None:
+def test_micro_batches_do_not_depend_on_who_computes_them(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(1)
     rows = make_instances(tmp_path / "instances", kind, documents=(40, 7, 20))
     source = Source(InstanceReader(rows, "train", 1 << 20))
@@ -148,31 +145,6 @@ def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
         for one, other in zip(theirs, mine, strict=True):
             assert all(map(torch.equal, one, other))
         assert sum(len(batch[0]) for batch in mine) == size
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_goes_on_with_other_workers_and_another_way_of_sharing_them(
-    instances: Artifact, tmp_path: Path, optimizer: str, free_ports: list[int]
-) -> None:
-    settings = config(**{"pretrain.optimizer.kind": optimizer})
-    undisturbed = run(settings, instances, tmp_path / "straight")
-    # Of four workers one is lost; then another, and the machine of the rest.
-    ways = [(4, WAYS["fsdp on 3"][1]), WAYS["fsdp on 3"], WAYS["ddp on 2"]]
-    for (world, compute), port, step in zip(ways, free_ports, (9, 13, 17), strict=True):
-        together(
-            world,
-            settings,
-            instances,
-            tmp_path / "moved",
-            port,
-            killed_at=step,
-            checkpoint_every_steps=2,
-            **compute,
-        )
-    resumed = run(settings, instances, tmp_path / "moved")
-    assert [attempt["workers"] for attempt in resumed.attempts] == [4, 3, 2, 1]
-    assert_same_rows_and_losses(undisturbed, resumed, relative=1e-5)
 
 
 @pytest.mark.slow

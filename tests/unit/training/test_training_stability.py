@@ -53,9 +53,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_named(
     assert progress.step == 20
 
 
-def test_more_steps_than_allowed_that_are_not_finite_end_the_run(
-    instances: Artifact, tmp_path: Path, poisoned: None
-) -> None:
+def test_too_many_bad_steps_end_it(instances: Artifact, tmp_path: Path, poisoned: None) -> None:
     message = r"not finite at step 12; .*skipped 2 steps.*max_skipped_steps is 1"
     with pytest.raises(UserError, match=message):
         run(config(**{"pretrain.max_skipped_steps": 1}), instances, tmp_path)
@@ -97,9 +95,7 @@ def test_spikes_are_counted_and_survive_a_kill(instances: Artifact, tmp_path: Pa
     assert run(settings, instances, tmp_path / "b") == undisturbed
 
 
-def test_a_run_ends_on_a_plateau_and_a_resumed_one_knows_it(
-    instances: Artifact, tmp_path: Path
-) -> None:
+def test_a_run_ends_on_a_plateau_resumed_or_not(instances: Artifact, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"pretrain.early_stop": {"patience": 1, "minimum_improvement": 10.0}}
     settings = config(**changes, **{"pretrain.validation_every_steps": 4})
     progress = run(settings, instances, tmp_path)
@@ -108,9 +104,7 @@ def test_a_run_ends_on_a_plateau_and_a_resumed_one_knows_it(
     assert run(settings, instances, tmp_path) == progress
 
 
-def test_a_budget_of_tokens_ends_the_run_and_stretches_the_schedule_over_it(
-    instances: Artifact, tmp_path: Path
-) -> None:
+def test_a_budget_of_tokens_ends_run_and_schedule(instances: Artifact, tmp_path: Path) -> None:
     whole = run(config(), instances, tmp_path / "a")
     half = whole.tokens // 2
     progress = run(config(**{"pretrain.max_tokens": half}), instances, tmp_path / "b")
@@ -207,9 +201,7 @@ def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
-def test_a_compiled_run_makes_all_its_graphs_in_its_first_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_graphs_are_made_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """With ragged rows and validation in between, and three micro-batches a step."""
     instances = make_instances(tmp_path / "instances", kind)
     steps: list[int] = []

@@ -41,9 +41,7 @@ def of_every_step(output: Path) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def test_an_average_is_that_of_the_weights_of_each_step_and_training_takes_no_notice(
-    instances: Artifact, tmp_path: Path
-) -> None:
+def test_an_average_is_that_of_each_step_of_training(instances: Artifact, tmp_path: Path) -> None:
     progress = run(
         averaged(LAST), instances, tmp_path / "a", checkpoint_every_steps=1, keep_checkpoints=30
     )
@@ -60,9 +58,7 @@ def test_an_average_is_that_of_the_weights_of_each_step_and_training_takes_no_no
 
 
 @pytest.mark.parametrize("killed_at", [8, 17])
-def test_a_resumed_run_has_the_same_average(
-    instances: Artifact, tmp_path: Path, killed_at: int
-) -> None:
+def test_a_resumed_run_averages_alike(instances: Artifact, tmp_path: Path, killed_at: int) -> None:
     kill_and_resume(averaged(LAST), instances, tmp_path, killed_at=[killed_at])
 
 

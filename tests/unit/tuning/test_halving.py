@@ -108,9 +108,7 @@ def test_the_survivors_are_those_by_hand(undisturbed: Cluster) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_the_order_in_which_trials_end_decides_nothing(
-    undisturbed: Cluster, tmp_path: Path, seed: int
-) -> None:
+def test_the_order_of_ends_decides_nothing(undisturbed: Cluster, tmp_path: Path, seed: int) -> None:
     other = Cluster(tmp_path / "other", seed)
     assert other.work()
     assert other.order != undisturbed.order

@@ -1,8 +1,5 @@
-"""Records of trials, what is measured against what was drawn, and how many trials there is room
-for."""
+"""Records of trials, what was measured against what was drawn, and room for trials."""
 
-import csv
-import io
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,16 +12,8 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning.record import (
-    Epoch,
-    SweepTrial,
-    read_record,
-    read_records,
-    tabulate,
-    write_record,
-)
+from rungwise.tuning.record import Epoch, SweepTrial, read_record, write_record
 from rungwise.tuning.running import SweepJob, check_applied, count_concurrent, run_trial, summarise
 from tests.toy_sweeps import inputs, stage_config, toy
 
@@ -39,19 +28,7 @@ def change(**fields: Any) -> SweepTrial:
     return RECORD.model_copy(update=fields)
 
 
-def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    full = change(history=(ROW,), score=0.7, saved_epoch=2, effective={"batch_size": 8.0})
-    folder = Folder.at(tmp_path)
-    write_record(RECORD, folder)
-    write_record(full, folder)
-    assert read_record("trial-003", folder) == full
-    assert read_record("trial-004", folder) is None
-    assert read_records(folder) == [full]
-
-
-def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_scores_what_it_would_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
         for epoch, score in enumerate((0.4, 0.6, 0.5), start=1):
             kept = {"kept/score": min(0.2 + 0.2 * epoch, 0.6), "kept/loss": 0.25}
@@ -74,9 +51,7 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
 @pytest.mark.parametrize(
     ("epochs", "end", "state"), [(2, 1, "waiting"), (1, 1, "finished"), (2, 2, "running")]
 )
-def test_a_trial_whose_driver_is_killed_has_not_failed(
-    tmp_path: Path, epochs: int, end: int, state: str
-) -> None:
+def test_a_killed_trial_has_not_failed(tmp_path: Path, epochs: int, end: int, state: str) -> None:
     """Its board dies with the driver; a trial of a halving that failed would be out of the race."""
 
     class Orphaned(SilentReporter):
@@ -104,18 +79,6 @@ def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Pa
     assert summarise(job).best.name == "trial-999"
 
 
-def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
-    finished = change(history=(ROW,), score=0.7, state="finished", effective={"batch_size": 8.0})
-    failed = change(number=4, history=(ROW,), state="failed", error="it broke, twice")
-    rows = tabulate([finished, failed])
-    written = list(csv.DictReader(io.StringIO(csv_bytes(rows).decode())))
-    assert [row["trial"] for row in written] == ["trial-003", "trial-004"]
-    assert written[0]["finetune.batch_size"] == "8"
-    assert written[0]["effective/batch_size"] == "8.0"
-    assert (written[0]["score"], written[0]["loss"], written[0]["epochs_run"]) == ("0.7", "", "1")
-    assert (written[1]["score"], written[1]["error"]) == ("", "it broke, twice")
-
-
 @pytest.mark.parametrize(
     ("measured", "wrong"),
     [
@@ -128,9 +91,7 @@ def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
         ({"head_learning_rate": 1e-4}, False),  # null: that of learning_rate
     ],
 )
-def test_a_drawn_value_that_was_not_in_force_is_found(
-    measured: dict[str, float], wrong: bool
-) -> None:
+def test_a_drawn_value_out_of_force_is_found(measured: dict[str, float], wrong: bool) -> None:
     values = {
         "finetune.learning_rate": 1e-4,
         "finetune.batch_size": 8,

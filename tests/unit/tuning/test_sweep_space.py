@@ -30,7 +30,6 @@ def choice(*values: Any) -> dict[str, Any]:
 
 
 def refusal(**sweep: Any) -> str:
-    """What is said of a sweep block that does not fit."""
     with pytest.raises(ConfigError) as error:
         validate(SweepStageConfig, {"finetune": {}, "sweep": sweep}, "recipe.yaml")
     return str(error.value)
@@ -66,9 +65,7 @@ def test_the_papers_grid_has_its_18_draw_trials() -> None:
         ("finetune.batch_size", choice("16", 8), "'16' would become 16"),
     ],
 )
-def test_every_value_of_a_space_is_tried_on_the_block(
-    key: str, allowed: dict[str, Any], said: str | None
-) -> None:
+def test_every_value_is_tried_first(key: str, allowed: dict[str, Any], said: str | None) -> None:
     block = {"space": {key: allowed}, "trials": 1}
     if said is None:
         stage_config(**block)
@@ -162,9 +159,7 @@ def test_a_whole_block_can_be_a_value() -> None:
         ({"grace_period": 0.01}, [1, 2, 3, 6, 10]),
     ],
 )
-def test_trials_are_compared_at_milestones_below_their_last_epoch(
-    halving: dict[str, Any] | None, rounds: list[int]
-) -> None:
+def test_trials_are_compared_on_the_way(halving: dict[str, Any] | None, rounds: list[int]) -> None:
     space = {"finetune.epochs": choice(4, 10)}
     assert stage_config(space=space, trials=2, halving=halving).rounds == rounds
 
