@@ -307,9 +307,8 @@ def suggest(
 
 
 def write_rungs(size: Size) -> str:
-    """The YAML of the ladder's rungs, as their families suggest them, suites and tasks; a rung that
-    uses an earlier one's weights refers to it. The task of labels goes, since a text of one's own
-    may have none."""
+    """The YAML of the ladder's rungs, as their families suggest them, suites and tasks, without the
+    task of labels; a rung that uses an earlier one's weights refers to it."""
     from rungwise.core.configuration.overrides import with_overrides
     from rungwise.pipeline.places import recipe_file
 

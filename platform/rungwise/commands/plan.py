@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -146,7 +145,7 @@ def dry_run(options: argparse.Namespace) -> None:
             table.add_row(name, config.model.kind, "", f"by {config.pretrain.kind}")
             continue
         settings = require_gradient(config, "steps")
-        result, *_ = _estimate(variant, settings, options, None)
+        result, *_ = _estimate(variant, settings, options, console)
         table.add_row(
             name,
             config.model.kind,
@@ -177,11 +176,10 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def _estimate(
-    recipe: Recipe, settings: GradientFit, options: argparse.Namespace, console: Console | None
+    recipe: Recipe, settings: GradientFit, options: argparse.Namespace, console: Console
 ) -> tuple[RunEstimate, bool, str]:
     """The estimate of a training, from the instances if they are built, else of full rows; whether
-    they are built, and what it needs of a device's memory. A console gets a bar while it measures.
-    """
+    they are built, and what it needs of a device's memory."""
     from rungwise.core.configuration.secrecy import redact
     from rungwise.core.stages import artifact as artifacts
     from rungwise.pipeline.places import root_folder
@@ -214,20 +212,9 @@ def _estimate(
         and memory is not None
         and is_measured_fast(settings, measures, recipe.compute)
     )
-    bar = Progress(console=console, transient=True, disable=not measure or console is None)
-    with bar:
-        task = bar.add_task("batches on this machine")
-
-        def report(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        result = estimate_run(
-            settings,
-            measures,
-            recipe.compute,
-            options.tokens_per_second,
-            report if measure else None,
-        )
+    with console.status("some batches on this machine") if measure else contextlib.nullcontext():
+        rate = options.tokens_per_second
+        result = estimate_run(settings, measures, recipe.compute, rate, measure)
     needed = result.memory_bytes_a_device
     text = f"about {needed / 1e9:.2g} GB a device, by a formula; "
     if memory is None:

@@ -300,15 +300,13 @@ class SolvedFamily(CooccurrenceFamily, Protocol):
     def solve(
         self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int
     ) -> "Solution":
-        """Return the vectors; a token of count 0 is left out. Raises DataError for too few
-        cells."""
+        """Return the vectors, none for counts of 0. Raises DataError for too few cells."""
         ...
 
 
 @runtime_checkable
 class RefiningFamily(CooccurrenceFamily, Protocol):
-    """One whose model is calculated from all cells and from the vectors of the step before, by
-    default `vectors_by_default`."""
+    """One calculated from all cells and the vectors of the step before (`vectors_by_default`)."""
 
     vectors_by_default: ClassVar[Mapping[str, Any]]
 

@@ -104,8 +104,7 @@ class Export:
 
 def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> Export:
     """Export the model of an artifact with its tokenizer, or its token vectors. Raises UserError if
-    `to` already holds a model, ConfigError if the format cannot hold this model, DataError if an
-    input of the model is gone."""
+    `to` holds a model, ConfigError if the format cannot, DataError if an input is gone."""
     tokenizer = find_tokenizer(pretrain)
     training = read_training_config(pretrain)
     config, objective = training.model, training.objective
@@ -142,9 +141,8 @@ def write_task_model(predictor: Predictor, to: Folder, card: str = "") -> Export
 
 
 def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
-    """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX. Raises UserError
-    if `to` already holds a model or packages are missing, ConfigError if the model has no ONNX
-    form."""
+    """Export the encoder of a pretraining, or a fine-tuned model, as ONNX. Raises UserError if `to`
+    holds a model or packages are missing, ConfigError if the model has no ONNX form."""
     if isinstance(model, Predictor):
         module, tokenizer, frame = model.model.cpu(), model.tokenizer, model.frame
     else:
@@ -201,8 +199,7 @@ def _write_for_transformers(
 
 
 def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
-    """Copy the files to `to` and return their names. `last`, whose presence marks a complete
-    model to readers, is copied last."""
+    """Copy the files and return their names. `last`, which marks a complete model, is the last."""
     files = sorted(Folder.at(scratch).names(), key=last.__eq__)
     _check_empty(to, files)
     for name in files:
@@ -225,8 +222,7 @@ _TRACED = 16  # the longest row that is traced; the graph takes any length
 def export_onnx(
     model: LayeredEncoder | TaskModel, tokenizer: Tokenizer, frame: Frame | None, folder: Path
 ) -> None:
-    """Write the graph and the tokenizer. Raises ConfigError for a model that ONNX cannot express,
-    UserError without the packages."""
+    """Write both files. Raises ConfigError without an ONNX form, UserError without packages."""
     problem = model.stepwise_part
     if not any(isinstance(part, Transformer) for part in model.modules()):
         problem = "model.kind is no Transformer: it reads its text step by step"

@@ -115,8 +115,7 @@ def find_better_holder(client: Any, name: str, alias: str, tags: Mapping[str, st
 
 @dataclass(frozen=True)
 class _Entry:
-    """A model to register, with example inputs in a caller's form and their answers; a higher
-    `score` is better."""
+    """A model to register, with example inputs and answers; a higher `score` is better."""
 
     files: dict[str, str]
     info: TaskInfo
@@ -192,8 +191,7 @@ def register_model(
 def _log_version(
     config: RegisterConfig, entry: _Entry, fingerprint: str, run_id: str
 ) -> tuple[str, str]:
-    """Log the model in MLflow's run and register it; return the number of the version and the id of
-    the logged model."""
+    """Log and register the model; return the version's number and the logged model's id."""
     import mlflow
     from mlflow.models import ModelSignature, infer_signature
 
@@ -233,8 +231,7 @@ def _log_version(
 
 
 def _list_params(entry: _Entry) -> Any:
-    """The fields of a `Sampling` with their defaults, of which a `length` of 0 draws nothing; None
-    for a model that does not write."""
+    """The fields of a `Sampling` that draws nothing; None for a model that does not write."""
     from mlflow.types import ParamSchema, ParamSpec
 
     if not entry.writes:

@@ -185,8 +185,7 @@ def _check_model(
 
 
 def find_tokens(pretrain: Artifact) -> Artifact:
-    """The tokens that a finished run read. Raises DataError if its inputs are not below the same
-    root."""
+    """The tokens that a finished run read. Raises DataError if they are below another root."""
     direct = "tokens" in pretrain.record["inputs"]  # a fit by counting reads no instances
     return find_input(pretrain if direct else find_input(pretrain, "instances"), "tokens")
 
@@ -244,8 +243,7 @@ def is_imported(initial: Artifact) -> bool:
 
 
 def _read_model(initial: Artifact) -> tuple[Family, Objective]:
-    """The model of these weights and its objective. Imported weights do not record it, so it is
-    their family's first objective."""
+    """The model of these weights and its objective, the family's first for imported ones."""
     if is_imported(initial):
         model = ImportSummary.of(initial).model
         return model, model.objectives[0]

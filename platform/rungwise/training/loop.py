@@ -181,8 +181,7 @@ def train(
 
 
 def measure_progress(progress: Progress, config: GradientConfig) -> tuple[float, float]:
-    """How far a run is and where it ends, in steps, tokens or seconds: by the budget of which the
-    largest share is spent."""
+    """How far a run is, and its end, by the most spent of its steps, tokens and seconds."""
     budgets = [(float(progress.step), float(config.steps))]
     if config.max_tokens is not None:
         budgets.append((progress.tokens, config.max_tokens))

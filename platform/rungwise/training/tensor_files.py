@@ -42,8 +42,7 @@ def write_file(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def create_arrays(path: Path, shapes: Shapes) -> Weights:
-    """Create a file of arrays, mapped into memory: what is put into them is in the file. Raises
-    OSError if the disk is full."""
+    """Create a file of arrays, mapped into memory. Raises OSError if the disk is full."""
     header: dict[str, Any] = {}
     end = 0
     for name, (kind, shape) in shapes.items():

@@ -198,9 +198,8 @@ class Bert(TransformerBody):
         return self.dropout(self.embedding_norm(summed_BTD))
 
     def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
-        """Return the position vectors, (T, D) or (B, T, D). Sinusoids have amplitude 1 and would
-        drown the tokens in the LayerNorm that follows: they are scaled to `initializer_range`, like
-        a new table."""
+        """Return the position vectors, (T, D) or (B, T, D). Sinusoids of amplitude 1 would drown
+        the tokens in the LayerNorm: they are scaled to `initializer_range`."""
         if self.position_embedding is not None:
             return look_up_positions(self.position_embedding, sequence_length, positions_BT)
         weight = self.token_embedding.weight

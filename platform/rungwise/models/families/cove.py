@@ -120,8 +120,7 @@ class TranslatorBody(Body):
     def encode(
         self, ids_BT: Tensor, lengths_B: Tensor | None
     ) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
-        """Return the embeddings and each layer's states, and the last outputs and cells (B, E) of
-        both directions of the highest."""
+        """Return each layer's states, and the last outputs and cells (B, E) of the highest."""
         outputs, end = [self.token_embedding(ids_BT)], None
         for layer in self.layers:
             states_BTE, end = run_cells(layer, self.dropout(outputs[-1]), lengths_B)
@@ -185,7 +184,6 @@ class Translator(TokenOutput):
         self.bias = nn.Parameter(torch.zeros(body.vocab_size))
 
     def forward(self, rows: TextPairs[Tensor]) -> TokenSums:
-        """Sum the losses of the second text of each pair, given the first."""
         outputs_BTE, _ = self.read(rows)
         weights_BT = real_places(rows.ids.shape[2], rows.lengths[:, 1]).to(outputs_BTE.dtype)
         return self.sums(self.decoder.dropout(outputs_BTE), rows.ids[:, 1], weights_BT)

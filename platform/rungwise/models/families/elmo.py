@@ -171,7 +171,6 @@ class CharacterEncoder(nn.Module):
     characters: Tensor
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the vectors (..., P) of ids of any shape."""
         distinct_N, place = ids.unique(return_inverse=True)
         return functional.embedding(place, self.vectors(self.characters[distinct_N]))
 

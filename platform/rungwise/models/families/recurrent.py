@@ -264,7 +264,6 @@ class RecurrentForPretraining(NextWordModel):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, rows: CausalBatch[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the summed loss and correct predictions, and the next state."""
         states_BTD, after_BLSD = self.read_block(rows.ids, rows.state)
         total, correct = self.sums(states_BTD, rows.targets, rows.weights)
         return total, correct, after_BLSD

@@ -98,8 +98,7 @@ def neighbours(document_BR: Tensor) -> Tensor:
 
 
 def mask_diagonal(scores_BRR: Tensor) -> Tensor:
-    """Replace the score of each sentence with itself by -inf; the released code (lajanugen/S2V) has
-    0 there instead."""
+    """Replace the scores of sentences with themselves by -inf; the code of lajanugen/S2V has 0."""
     own_RR = torch.eye(scores_BRR.shape[-1], dtype=torch.bool, device=scores_BRR.device)
     return scores_BRR.masked_fill(own_RR, -torch.inf)
 
@@ -412,8 +411,7 @@ class SentenceAutoencoder(SentenceEncoder):
         whole_BT: Tensor | None = None,
         whole_lengths_B: Tensor | None = None,
     ) -> Any:
-        """Return the vectors (B, D), or, given whole rows, the loss sums over all of their tokens
-        but the first."""
+        """Return the vectors (B, D), or the loss sums of whole rows but for their first token."""
         vectors_BD = super().forward(ids_BT, lengths_B)
         if whole_BT is None or whole_lengths_B is None:
             return vectors_BD

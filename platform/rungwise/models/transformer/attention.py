@@ -111,8 +111,7 @@ class Documents(NamedTuple):
 
 class Boundaries(NamedTuple):
     """Where documents lie in packed rows; None if no row holds a boundary. For a body that reads
-    both ways, padding is a document. `causal` is how these rows are read; None: as the stack was
-    built."""
+    both ways, padding is a document. `causal`: how rows are read; None: as the stack was built."""
 
     document: Tensor | None = None  # (B, T) tokens of one document share a number in their row
     positions: Tensor | None = None  # (B, T) from the beginning of the document

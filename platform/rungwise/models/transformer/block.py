@@ -117,8 +117,7 @@ def recompute_activations(model: nn.Module, on: bool = True) -> None:
 
 
 class Mlp(nn.Module):
-    """Two layers applied to each position; if gated, the activation of the first product is
-    multiplied by a second one."""
+    """Two layers at each position; if gated, a second product multiplies the activation."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()

@@ -157,8 +157,7 @@ class OnBody(nn.Module):
 
     @torch.no_grad()
     def set_word_shares(self, shares_V: Tensor) -> bool:
-        """Let the output predict these shares (V,) of words before any training. Return False if
-        it has no bias for it."""
+        """Let the output predict these shares (V,) before training; False without a bias."""
         if (bias_V := self.word_bias()) is not None:
             bias_V.copy_(shares_V.log())
         return bias_V is not None
@@ -213,7 +212,6 @@ class TokenOutput(OnBody):
         self.beside: Callable[[Tensor], Tensor] | None = None
 
     def read_text(self, text: Text) -> None:
-        """Prepare for training on this text; see `ReadsText`."""
         if self.factors is not None:
             self.factors.arrange(text, self)
 
@@ -256,7 +254,6 @@ class NextTokenModel(TokenOutput):
         return body.encode(ids_BT, None, None, where)
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
-        """Sum the cross entropy of the next tokens."""
         if self.beside is not None:
             logits_XV = self.logits(rows.ids, boundaries(rows)).flatten(0, 1)
             return sum_weighted_losses(logits_XV, rows.targets.flatten(), rows.weights.flatten())
@@ -274,6 +271,8 @@ class NextTokenModel(TokenOutput):
 class NextWordModel(NextTokenModel):
     """Predicts the next token by an output layer that is a value of the recipe (output_layer.py),
     with a bias; the words' rows are the token table if `tied`."""
+
+    graphs: ClassVar[tuple[str, ...]] = ("states", "sums")  # see parallel.py
 
     def __init__(
         self, body: Body, output: OutputConfig, width: int, bound: float, tied: bool = False

@@ -53,7 +53,6 @@ class ParagraphVectorsConfig(WindowFamily):
 
     @property
     def learns_words(self) -> bool:
-        """Whether it has vectors of words."""
         return self.architecture == "dm" or self.words
 
     def describe(self) -> str:
@@ -167,7 +166,6 @@ class ParagraphVectorsConfig(WindowFamily):
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> "ParagraphModel":
-        """Restore a model from `to_tensors`."""
         kind = ParagraphWordModel if self.learns_words else ParagraphModel
         return kind(self, *(tensors[name] for name in _TENSORS))
 
@@ -199,7 +197,6 @@ class ParagraphModel:
     learns_documents: ClassVar[bool] = True  # it has learnt a vector for each that it has read
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name."""
         return {name: getattr(self, name) for name in _TENSORS}
 
     def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:

@@ -303,8 +303,7 @@ def read_tokenizer(path: Path, vocab_size: int, framed: bool) -> tuple[Tokenizer
 def add_frame(
     tokenizer: Tokenizer, start: tuple[str, int], between: tuple[str, int], end: tuple[str, int]
 ) -> None:
-    """Frame as start A end and start A between B end, with B in segment 1; a mark has a name and an
-    id."""
+    """Frame as start A end, and start A between B end with B in segment 1."""
     tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
         single=f"{start[0]} $A {end[0]}",
         pair=f"{start[0]} $A {between[0]} $B:1 {end[0]}:1",

@@ -77,8 +77,7 @@ def count_tokens(
 
 @dataclass(frozen=True)
 class Rounds:
-    """A fit in rounds: the functions `learn`, of a round's number and the weights before
-    it, and `measure`, of the weights."""
+    """A fit in rounds: `learn` takes a round's number and the weights, `measure` the weights."""
 
     counts: NDArray[np.int64]  # (V,) of tokens
     number: int
@@ -153,8 +152,7 @@ def finish(
 
 
 def mean_loss(total: float, count: int) -> float:
-    """Return the mean of `count` losses. Raises DataError if there are none, UserError if they are
-    not finite."""
+    """Return the mean. Raises DataError for no losses, UserError if they are not finite."""
     if not count:
         raise DataError(
             "expected sentences with two words or more to measure a loss on, found none; lower "
