@@ -97,8 +97,7 @@ def save_cluster(cluster: LocalCluster) -> None:
 
 
 def start_cluster(nodes: int, root: str, console: Console) -> LocalCluster:
-    """Return the running cluster, or start one with `root` for artifacts. Raises UserError if it
-    cannot be started here, or if one was never ready."""
+    """Return the running cluster, or start one. Raises UserError if it cannot, or is not ready."""
     if cluster := find_cluster():
         if list_processes(cluster):
             if not cluster.ready:
@@ -279,8 +278,7 @@ def describe_cluster(cluster: LocalCluster) -> str:
 
 
 def end_cluster(cluster: LocalCluster) -> int:
-    """End every process of the cluster, by SIGTERM and then SIGKILL, and remove its token and
-    record; return their number. Raises UserError if one cannot be ended."""
+    """End it; return the number of its processes. Raises UserError if one does not end."""
     processes = list_processes(cluster)
     count, seconds = len(processes), _GRACE_SECONDS
     for number in range(_KILLS):

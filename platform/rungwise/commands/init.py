@@ -260,9 +260,8 @@ def write_recipe(
 
 
 def _read_blocks(kind: str) -> list[dict[str, Any]]:
-    """The blocks steps and instances (perhaps empty), model and pretrain of a kind of model,
-    at the size of two CPU cores: from the ladder, or from the recipe that is about it. Raises
-    UserError for a kind without one, or one that needs more than a corpus."""
+    """The blocks steps, instances, model and pretrain of a kind of model, at the size of two CPU
+    cores. Raises UserError for a kind without a recipe, or that needs more than a corpus."""
     from rungwise.core.configuration.overrides import with_overrides
     from rungwise.pipeline.places import recipe_file
 

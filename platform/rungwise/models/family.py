@@ -154,8 +154,7 @@ class Family(Config):
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:
-        """Return the objective of that name, the default for None, or a mixture of those between
-        plus signs. Raises ConfigError if the family cannot be trained on it."""
+        """Return the objective, the first for None, or a mixture. Raises ConfigError for others."""
         if name is None:
             return self.objectives[0]
         names = member_names(name)

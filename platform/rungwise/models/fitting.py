@@ -129,8 +129,7 @@ class Fitting(Config):
         return set()
 
     def require_gradient(self, purpose: str) -> Any:
-        """Return this block of a fit by gradient, the only kind that has what `purpose` names.
-        Raises ConfigError for another kind."""
+        """Return this block of a fit by gradient. Raises ConfigError for another kind."""
         raise ConfigError(
             f"pretrain.kind is {self.kind}, which has no {purpose}; expected gradient"
         )
@@ -140,8 +139,7 @@ class Fitting(Config):
 
 
 class MixturePart(NamedTuple):
-    """A model that is trained before another, on the documents between two shares, and the part
-    before it that its own training reads."""
+    """A model trained before another, on documents between two shares, and what it `reads`."""
 
     model: Family
     pretrain: Fitting
@@ -319,8 +317,7 @@ class RefiningFamily(CooccurrenceFamily, Protocol):
 
 @runtime_checkable
 class MixingFamily(Protocol):
-    """One that mixes the predictions of two models. With `residual`, the network learns what to
-    add to the log-probabilities of counts."""
+    """One that mixes two models. With `residual`, the network learns what counts lack."""
 
     counts: Family
     network: Family

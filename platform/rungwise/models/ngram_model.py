@@ -86,8 +86,7 @@ def split_table(table: Table, parts: int) -> list[Table]:
 
 
 def sort_rows(columns: Sequence[Ids] | Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the permutation that sorts rows by their first column, then by the next and so on, and
-    which sorted rows differ from the previous."""
+    """Return the permutation that sorts rows, first columns first, and which sorted ones differ."""
     bits = max(1, *(int(column.max(initial=0)).bit_length() for column in columns))
     fit = 64 // bits
     key = _pack(columns[:fit], bits)

@@ -75,8 +75,7 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: Folder, quiet: bool = False) -> "Predictor":
-        """Load from a folder with the three files; `quiet` models do not warn about cut texts.
-        Raises DataError naming a missing file."""
+        """Load the three files; `quiet`: warn of no cuts. Raises DataError for a missing one."""
         for name in FILES:
             if not folder.exists(name):
                 raise DataError(
@@ -210,8 +209,7 @@ Model = Predictor | PretrainedPredictor
 
 
 def require_artifact(folder: Folder) -> Artifact:
-    """Load the artifact of a model, or a registry's copy of one. Raises DataError if there is no
-    record, by which its files are checked."""
+    """Load a model's artifact, or its copy. Raises DataError without a record to check it by."""
     artifact = artifacts.load(folder)
     if artifact is None:
         raise DataError(
@@ -236,8 +234,7 @@ def load_predictor(folder: Folder) -> Model:
 
 @torch.no_grad()
 def fill_gap(model: BlankLogits, tokenizer: Tokenizer, text: str) -> dict[str, float]:
-    """Return the likeliest tokens for the gap of a text, with their probabilities. Raises DataError
-    unless it has one gap and fits into the model's window."""
+    """Return the likeliest tokens for a gap. Raises DataError unless there is one that fits."""
     before, gap, after = text.partition(GAP)
     if not gap or GAP in after:
         raise DataError(f"expected one gap, written {GAP}, found {text!r}; this model fills gaps")

@@ -65,8 +65,7 @@ _REQUIREMENTS = (
 
 
 def find_faults(model: Artifact, served: Folder) -> list[str]:
-    """Reasons against a version whose files are in `served`, one line each; `model` is the
-    evaluation or pretraining that it comes from."""
+    """Reasons against a version made of `model`, whose files are in `served`, a line each."""
     faults = [fault for artifact in chain(model) for fault in _check(artifact.verify)]
     faults += find_changed_copies(model, served)
     summary = EvaluateSummary if model.stage == "evaluate" else PretrainSummary

@@ -297,8 +297,7 @@ class FitConfig(Generic[FittingT_co]):
 
     @property
     def compiles(self) -> bool:
-        """Whether torch.compile can compile the step: the model must be compilable, and the sizes
-        of what the losses read must be known."""
+        """Whether torch.compile takes the step: the model, and losses of known sizes."""
         return self.model.compiles and self.objective.shapes is not BatchShapes.UNKNOWN
 
     @property

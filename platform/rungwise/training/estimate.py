@@ -69,8 +69,7 @@ class Cost:
 
 
 def training_cost(config: GradientFit, measures: Sequence[Measures]) -> Cost:
-    """The tokens and floating-point operations of a training by gradient; `measures` are of the
-    instances, and of the longer ones if there are any."""
+    """The tokens and operations of a training by gradient on all its instances."""
     settings = config.pretrain
     tokens = [
         steps * settings.global_batch_size * each.tokens_per_row
@@ -229,8 +228,7 @@ def memory_estimate(
 
 
 def device_memory(compute: ComputeConfig) -> int | None:
-    """Bytes of a worker's device on this machine: of a GPU, or its share of the memory; None if it
-    has no GPU and the workers need one."""
+    """Bytes of a worker's device, or its share of the memory; None for a GPU that is missing."""
     if not compute.gpus_per_worker:
         return psutil.virtual_memory().total // compute.num_workers
     if not torch.cuda.is_available():

@@ -119,8 +119,7 @@ def held_out_batches(
 def held_out_in_streams(
     source: Source, count: int, share: ShardShare, micro_batch_size: int, seed: int
 ) -> list[Batch[Tensor]]:
-    """As many instances as `held_out_batches`, but as contiguous text in as many streams as a batch
-    has rows; this worker's part, step after step."""
+    """As many instances, but as contiguous text in as many streams as a batch has rows."""
     batches: list[Batch[Tensor]] = []
     rows, count = source.reader.rows_per_shard, min(count, len(source.reader))
     for stream, instances, continues in held_out_streams(rows, count, share):
@@ -311,15 +310,13 @@ def count_steps(turns: Sequence[DataPhase], steps: int) -> list[tuple[DataPhase,
 
 
 def rows_per_epoch(config: GradientFit, instances: int, global_batch_size: int) -> int:
-    """Instances that an epoch reads. If the model carries a state, streams are equally long, so up
-    to `global_batch_size` - 1 instances are left out."""
+    """Instances of an epoch; streams are equally long, which may leave some out."""
     rest = instances % global_batch_size if config.carries_state else 0
     return instances - rest
 
 
 def scale_micro_batch(micro_batch_size: int, first_length: int, length: int) -> int:
-    """Rows of a micro-batch: `micro_batch_size` for the first instances, fewer for longer ones, so
-    that a micro-batch has as many tokens."""
+    """Rows of a micro-batch: fewer for longer instances, so that it has as many tokens."""
     return max(1, micro_batch_size * first_length // length)
 
 

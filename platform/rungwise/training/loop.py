@@ -16,7 +16,7 @@ from rungwise.core.randomness import bits
 from rungwise.models.device import keep_freed_memory, multiplies_bfloat16
 from rungwise.models.transformer.block import recompute_activations
 from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.config import EarlyStopConfig, GradientConfig, GradientFit, Precision
+from rungwise.training.config import GradientConfig, GradientFit, Precision
 from rungwise.training.feed import DataPhase, Prefetched, find_phase, logical_ranks, open_phases
 from rungwise.training.optimizer import WeightAverage, build_optimizers, learning_rate_at
 from rungwise.training.parallel import Worker, distribute
@@ -203,16 +203,11 @@ def is_spent(progress: Progress, config: GradientConfig) -> bool:
 
 def is_finished(progress: Progress, config: GradientConfig) -> bool:
     """Whether the run has ended: a budget is used up, or the validation loss has stalled."""
-    losses = [row["loss"] for row in progress.validation]
-    return is_spent(progress, config) or has_stalled(losses, config.early_stop)
-
-
-def has_stalled(losses: Sequence[float], config: EarlyStopConfig | None) -> bool:
-    """Whether the last `patience` validation losses did not improve on the best before them."""
-    if config is None or len(losses) <= config.patience:
-        return False
-    before, last = losses[: -config.patience], losses[-config.patience :]
-    return min(last) > min(before) - config.minimum_improvement
+    losses, stop = [row["loss"] for row in progress.validation], config.early_stop
+    if is_spent(progress, config) or stop is None or len(losses) <= stop.patience:
+        return is_spent(progress, config)
+    before, last = losses[: -stop.patience], losses[-stop.patience :]
+    return min(last) > min(before) - stop.minimum_improvement
 
 
 def uses_bfloat16(precision: Precision, device: torch.device) -> bool:

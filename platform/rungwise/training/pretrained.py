@@ -52,8 +52,7 @@ def find_tokenizer(pretrain: Artifact) -> Artifact:
 
 
 def load_module(pretrain: Artifact, trained: bool = True) -> nn.Module:
-    """The module trained by gradient, with its heads, in eval mode on the CPU. Without `trained`,
-    its weights are random and only its buffers are read."""
+    """The module with its heads, in eval mode on the CPU. Without `trained`, weights are random."""
     config = read_training_config(pretrain)
     with _fix_seed():
         module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
@@ -111,8 +110,7 @@ def _longest(pretrain: Artifact, max_length: int | None) -> int | None:
 
 
 def load_word_vectors(pretrain: Artifact) -> WordVectors:
-    """The trained model as a source of one vector per token, independent of context. Raises
-    ConfigError if its family has none."""
+    """The trained model with a vector of each token. Raises ConfigError if it has none."""
     model = load_model(pretrain)
     if not isinstance(model, WordVectors):
         config = read_training_config(pretrain)

@@ -364,8 +364,7 @@ class StepMetrics:
         return ask
 
     def gather(self) -> dict[str, float]:
-        """Sum the rows over all workers; report skipped steps and spikes. Returns the newest
-        `loss`, if there is a row with one. Raises UserError if too many were skipped."""
+        """Sum rows over workers; return the newest `loss`. Raises UserError for too many skips."""
         if not self._rows:
             return {}
         progress, note = self._progress, self._worker.report.note

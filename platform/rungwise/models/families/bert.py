@@ -146,7 +146,9 @@ class BertConfig(EncoderFamily):
         return MlmHead(self.hidden_size, vocab_size)
 
     def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
-        return BertForPretraining(self, vocab_size, vocab_multiple, next_sentence=pairs)
+        body = Bert(self, vocab_size, vocab_multiple, pooler=pairs)
+        nsp = nn.Linear(self.hidden_size, 2) if pairs else None
+        return MaskedOutput(self, body, self.head(vocab_size), nsp)
 
     def encoder(
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
@@ -220,8 +222,7 @@ class Bert(TransformerBody):
 
 
 class MlmHead(nn.Module):
-    """Dense, GELU, LayerNorm, then the tied token embedding with an output bias. `input_size` is
-    the hidden size unless states are concatenated (bidirectional.py)."""
+    """Dense, GELU, LayerNorm, tied embedding and bias. `input_size`: of concatenated states."""
 
     graphs: ClassVar = ("transform",)  # see parallel.py
 
@@ -278,25 +279,6 @@ class MaskedOutput(MaskedHead):
             return super().heads(states_BMD)
         mlm_BMV = self.mlm(states_BMD[:, 1:], body.token_embedding.weight)
         return PretrainingLogits(mlm_BMV, self.nsp(body.pool(states_BMD)))
-
-
-class BertForPretraining(MaskedOutput):
-    """BERT with MLM and, with `next_sentence`, a pooler and the head of NSP or sentence order."""
-
-    bert: Bert
-
-    def __init__(
-        self,
-        config: BertConfig,
-        vocab_size: int,
-        vocab_multiple: int = 1,
-        *,
-        next_sentence: bool = True,
-    ) -> None:
-        body = Bert(config, vocab_size, vocab_multiple, pooler=next_sentence)
-        mlm = config.head(vocab_size)
-        nsp = nn.Linear(config.hidden_size, 2) if next_sentence else None
-        super().__init__(config, body, mlm, nsp)
 
 
 class LeftToRight(NextTokenModel):

@@ -190,8 +190,7 @@ class CountsAndNetwork:
 
     @cached_property
     def _likeliest(self) -> list[NDArray[np.float64]]:
-        """By length of a context, the log-probability of the likeliest token that the counts know
-        after each; the lowest where they know none."""
+        """The log-probability of the likeliest token after each context, by its length."""
         counts, best = self.counts, []
         for length, keys in enumerate(counts.keys, start=1):
             logs_N = np.full(len(counts.log_backoffs[length - 1]), _UNKNOWN)

@@ -92,8 +92,7 @@ class CoveConfig(LayeredFamily):
         return MeanOfStates(model.body, None, *special.require("cls", "sep"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the gates of both directions, and of the decoder its gates, the three matrices
-        above its state and the output, for half of the tokens each."""
+        """Count both directions and the decoder, for half of the tokens each."""
         D, E = self.hidden_size, 2 * self.hidden_size
         encoder = sum(8 * D * (before + D) for before, _ in itertools.pairwise(self.sizes))
         decoder = 4 * E * (self.embedding_size + 2 * E) + 3 * E * E + E * V

@@ -193,8 +193,7 @@ def _levels(table: Table, start_id: int, prune: Sequence[int]) -> Iterator[_Leve
 def _estimate_unigrams(
     reports: Sequence[_Report], start_id: int, smoothing: Smoothing
 ) -> tuple[Floats, Floats]:
-    """Return the discounts (O, 4) of adjusted counts 0, 1, 2 and 3 or more of each order that
-    occurs, and the probabilities (V,) of unigrams."""
+    """Return the discounts (O, 4) of adjusted counts 0 to 3, and unigram probabilities (V,)."""
     counts_V = np.sum([report.unigrams for report in reports], axis=0)
     words = np.flatnonzero(counts_V)
     counts = counts_V[words]

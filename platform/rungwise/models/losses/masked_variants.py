@@ -183,8 +183,7 @@ def _detection_counts(batch: MaskedBatch[Tensor]) -> Tensor:
 
 
 def _detection_flops(family: Any, V: int, T: int, M: float) -> float:
-    """The generator, with its layers over a row and its way out at masked positions; the detector.
-    The head for tokens counts as in `mlm`."""
+    """The generator and its way in and out, and the detector; the head counts as in `mlm`."""
     small, D = shrink_family(family), family.hidden_size
     way = 6 * D * small.hidden_size * (1 + M / T)
     return small.stack_flops(T, False) + way + 6 * (D * D + D)

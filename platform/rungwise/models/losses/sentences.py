@@ -84,8 +84,7 @@ def sentence_vectors(
 
 
 def mark_paired(document_BR: Tensor, offset: int) -> Tensor:
-    """Mark the sentences (B, R - |offset|) that have another of their document at `offset` places;
-    a `document_BR` of 0 is no sentence."""
+    """Mark the sentences (B, R - |offset|) with another of their document at `offset`."""
     last = document_BR.shape[1] - abs(offset)
     first_BR, second_BR = document_BR[:, :last], document_BR[:, abs(offset) :]
     return (first_BR == second_BR) & (first_BR > 0)

@@ -3,7 +3,7 @@
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N tokens.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -118,16 +118,6 @@ class ReadsSpelling(Protocol):
 
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
         """Store how tokens are written, before training; `end` is the one between documents."""
-        ...
-
-
-@runtime_checkable
-class ReadsText(Protocol):
-    """A model to be trained that is prepared by the text itself, such as the order of its words."""
-
-    def read_text(self, text: Callable[[], Iterable[NDArray[np.integer]]]) -> None:
-        """Read the ids of the training text, in parts, as often as needed; the end symbol opens
-        each document. Called before training, on every worker."""
         ...
 
 

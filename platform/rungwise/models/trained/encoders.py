@@ -85,8 +85,7 @@ class LayeredEncoder(OnBody):
         body.gradient_length = length
 
     def write(self) -> None:
-        """Make attention in the second text causal, for generation; the first text is unaffected.
-        Raises ConfigError for a body that does not support it."""
+        """Make attention in the second text causal. Raises ConfigError for a body that cannot."""
         if self.causal:
             return
         if not isinstance(self.body, TransformerBody):

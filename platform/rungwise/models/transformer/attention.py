@@ -89,8 +89,7 @@ class Layer:
 
 
 class StackedLinear(nn.Linear):
-    """Several matrices with one input, computed as one product; outputs are concatenated. Muon
-    treats each matrix separately (training/optimizer.py)."""
+    """Several matrices with one input as one product. Muon treats each separately."""
 
     def __init__(self, in_features: int, sizes: tuple[int, ...], bias: bool) -> None:
         super().__init__(in_features, sum(sizes), bias=bias)

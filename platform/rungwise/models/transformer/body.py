@@ -212,6 +212,7 @@ class TokenOutput(OnBody):
         self.beside: Callable[[Tensor], Tensor] | None = None
 
     def read_text(self, text: Text) -> None:
+        """Read the training text, in which the end symbol opens documents, before training."""
         if self.factors is not None:
             self.factors.arrange(text, self)
 

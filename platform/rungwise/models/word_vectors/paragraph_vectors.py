@@ -61,8 +61,7 @@ class ParagraphVectorsConfig(WindowFamily):
         return f"{name} with {self.output_name}, vectors of {self.size}{words}"
 
     def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
-        """Return the initial weights: random vectors, zeros for the output. The last input is for
-        places beyond the ends of a document."""
+        """Return the initial weights; the last input is for places beyond a document's ends."""
         rng = np.random.default_rng(seed)
         counts = counts_V if self.learns_words else counts_V[:0]
         inputs = random_rows(rng, np.append(counts, 0), self.size)
@@ -78,8 +77,7 @@ class ParagraphVectorsConfig(WindowFamily):
     def read(
         self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
     ) -> Losses:
-        """Train on documents; see `ReadingFamily`. On held-out text, the vector of a document is
-        fitted to its first half, and the losses are those of the second."""
+        """Train; on held-out text fit a document's first half, and measure the second."""
         plan = Plan(*plan)  # a task hands over copies in a list
         if not any(rates):
             return self._held_out(weights, plan, text, seed)

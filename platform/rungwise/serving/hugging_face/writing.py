@@ -254,8 +254,7 @@ _PIPELINES = {  # the hub's tags of what a model does, by the class that loads i
 
 
 def hub_card(card: str, auto: str, sentences: bool) -> str:
-    """Return `card` below its metadata. `auto` is the class of transformers that loads the model;
-    `sentences`, whether sentence-transformers does."""
+    """Return `card` below its metadata; `auto` is the class of transformers that loads it."""
     from huggingface_hub import ModelCardData
 
     data = ModelCardData(

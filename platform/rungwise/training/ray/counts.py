@@ -34,8 +34,7 @@ Table = TypeVar("Table")
 def pretrain_by_counts(
     config: FitConfig[CountsConfig], inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Count the training split, write `model.safetensors`, and measure on the held-out split.
-    Raises DataError if the corpus is too small."""
+    """Count, write `model.safetensors`, and measure. Raises DataError for too little text."""
     began = time.monotonic()
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)

@@ -148,8 +148,7 @@ def count_sources(
 
 
 class PreemptionWatch:
-    """Returns True once per notice that a machine goes away, and per request to save. All workers
-    ask at the same steps, between saves."""
+    """Returns True once per notice and request to save; workers ask at the same steps."""
 
     def __init__(self, requests: SaveRequests) -> None:
         self._requests = requests
@@ -205,8 +204,7 @@ def pretrain_by_gradient(
 
 
 def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: ComputeConfig) -> None:
-    """Raise UserError if the instances cannot train this model, or not on so many workers, or if
-    the initial weights are not of this model and tokenizer."""
+    """Raise UserError if instances, workers or initial weights do not fit this model."""
     run, whole = config, config.pretrain
     whole.check(config.model, compute)
     for turn in list_turns(inputs, whole):

@@ -53,8 +53,7 @@ _STATE, _ROUND, _SECONDS = ".state.safetensors", "round", "seconds"
 def count_tokens(
     artifact: Artifact, settings: AsynchronousConfig | CooccurrenceConfig, context: Context
 ) -> NDArray[np.int64]:
-    """Count each token (V,) of the training split; 0 for special tokens and those below
-    `minimum_count`. Raises DataError if fewer than two remain."""
+    """Count tokens (V,), 0 for rare and special ones. Raises DataError for fewer than two."""
     tokens, minimum = TokensSummary.of(artifact), settings.minimum_count
 
     def count(text: TokenisedText) -> SparseSums:
@@ -196,8 +195,7 @@ def pretrain_asynchronously(
     output: Folder,
     context: Context,
 ) -> PretrainSummary:
-    """Read the training split in rounds, write `model.safetensors`, measure on held-out text.
-    Raises DataError if the corpus is too small."""
+    """Read in rounds, write `model.safetensors`, measure. Raises DataError for too little text."""
     import ray
 
     began = time.monotonic()
@@ -310,8 +308,7 @@ def pretrain_by_cooccurrence(
     output: Folder,
     context: Context,
 ) -> PretrainSummary:
-    """Count the training split, learn from the cells, write `model.safetensors`. The loss is on the
-    cells learnt from. Raises DataError if the corpus is too small."""
+    """Count, then learn from the cells, on which the loss is. Raises DataError for little text."""
     import ray
 
     began = time.monotonic()
