@@ -12,14 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.commands.arguments import (
-    Commands,
-    add_recipe,
-    add_verb,
-    add_workflow,
-    positive_integer,
-    positive_number,
-)
+from rungwise.commands import arguments
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK, plain_console
 
@@ -31,33 +24,35 @@ if TYPE_CHECKING:
     from rungwise.training.ray.resume_proof import Certificate
 
 
-def add(commands: Commands) -> None:
-    parser = add_verb(commands, plan, "show what would be built and why")
-    add_workflow(parser)
+def add(commands: arguments.Commands) -> None:
+    parser = arguments.add_verb(commands, plan, "show what would be built and why")
+    arguments.add_workflow(parser)
     parser.add_argument(
         "--resolved",
         action="store_true",
         help="print the whole recipe instead: every key, with defaults and overrides",
     )
     help_text = "estimate parameters, memory, time and cost before you run"
-    parser = add_verb(commands, dry_run, help_text)
-    add_recipe(parser)
+    parser = arguments.add_verb(commands, dry_run, help_text)
+    arguments.add_recipe(parser)
     speed = parser.add_mutually_exclusive_group()
     speed.add_argument(
-        "--tokens-per-second", type=positive_number, help="of the whole run, if known"
+        "--tokens-per-second", type=arguments.positive_number, help="of the whole run, if known"
     )
     speed.add_argument(
         "--measure",
         action="store_true",
         help="measure the speed on some batches here, also if that takes long",
     )
-    add_verb(commands, recipes, "list the recipes, how long they take and what they are about")
+    arguments.add_verb(
+        commands, recipes, "list the recipes, how long they take and what they are about"
+    )
     help_text = "kill a run, resume it on other workers, print a certificate"
-    parser = add_verb(commands, prove_resume, help_text)
-    add_recipe(parser)
+    parser = arguments.add_verb(commands, prove_resume, help_text)
+    arguments.add_recipe(parser)
     parser.add_argument(
         "--workers-after",
-        type=positive_integer,
+        type=arguments.positive_integer,
         metavar="N",
         help="workers after the kill; default: half as many, one fewer if odd, two after one",
     )

@@ -52,27 +52,14 @@ from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer
 from rungwise.serving import hugging_face
 from rungwise.serving.card import recorded_licences, write_pretrain_card
-from rungwise.serving.hugging_face.writing import (
-    CONFIG,
-    HUB_CARD,
-    MODULES,
-    add_frame,
-    auto_class,
-    hub_card,
-)
+from rungwise.serving.hugging_face import writing
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import special_ids
+from rungwise.training import pretrained
 from rungwise.training.fit_config import fitting_kind
 from rungwise.training.initial import read_training_config
-from rungwise.training.pretrained import (
-    find_tokenizer,
-    load_encoder,
-    load_model,
-    load_module,
-    load_word_vectors,
-)
 
 TEXT, BINARY = FILES = ("vectors.txt", "vectors.bin")
 
@@ -105,13 +92,13 @@ class Export:
 def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> Export:
     """Export the model of an artifact with its tokenizer, or its token vectors. Raises UserError if
     `to` holds a model, ConfigError if the format cannot, DataError if an input is gone."""
-    tokenizer = find_tokenizer(pretrain)
+    tokenizer = pretrained.find_tokenizer(pretrain)
     training = read_training_config(pretrain)
     config, objective = training.model, training.objective
     if vectors or not (objective.predicts_text or objective.sentences):
         with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
             vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
-            export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
+            export_vectors(pretrained.load_word_vectors(pretrain), vocabulary, Path(scratch))
             files = _put(scratch, to)
         loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
         return Export(files, loader)
@@ -129,7 +116,7 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     except DataError as error:
         plain_console().print(f"the card lacks what the model was trained on: {redact(str(error))}")
         card = ""
-    return _write_for_transformers(load_module(pretrain), config, reader, to, card)
+    return _write_for_transformers(pretrained.load_module(pretrain), config, reader, to, card)
 
 
 def write_task_model(predictor: Predictor, to: Folder, card: str = "") -> Export:
@@ -146,11 +133,11 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
     if isinstance(model, Predictor):
         module, tokenizer, frame = model.model.cpu(), model.tokenizer, model.frame
     else:
-        module = load_encoder(model)
+        module = pretrained.load_encoder(model)
         if module is None:
             kind = read_training_config(model).model.kind
             raise ConfigError(f"a {kind} has no token states to export as ONNX")
-        tokenizer, frame = tokenizers.load_reader(find_tokenizer(model).folder), None
+        tokenizer, frame = tokenizers.load_reader(pretrained.find_tokenizer(model).folder), None
         if read_training_config(model).objective.masks:
             cls, sep = special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
@@ -166,7 +153,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
 
 def _write_counted(pretrain: Artifact, family: Any, tokenizer: Artifact, to: Folder) -> Export:
     vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
-    model: Any = load_model(pretrain)
+    model: Any = pretrained.load_model(pretrain)
     words = [vocabulary.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
     file = family.text_file(model, words, special_ids(vocabulary))
     _check_empty(to, (file.name,))
@@ -188,10 +175,10 @@ def _write_for_transformers(
         file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
         tokenizer.save(str(file))
         architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
-        auto, sentences = auto_class(architecture), (folder / MODULES).exists()
-        text = hub_card(card, auto, sentences)
-        (folder / HUB_CARD).write_text(text, encoding="utf-8")
-        files = _put(str(folder), to, last=MODULES if sentences else CONFIG)
+        auto, sentences = writing.auto_class(architecture), (folder / writing.MODULES).exists()
+        text = writing.hub_card(card, auto, sentences)
+        (folder / writing.HUB_CARD).write_text(text, encoding="utf-8")
+        files = _put(str(folder), to, last=writing.MODULES if sentences else writing.CONFIG)
     if sentences:
         return Export(files, "SentenceTransformer from sentence-transformers")
     loaders = f"{auto}.from_pretrained and AutoTokenizer.from_pretrained"
@@ -257,7 +244,7 @@ def export_onnx(
     if frame is not None:
         # Marks that fine-tuning added are not in the vocabulary.
         marks = {"[START]": frame.start, "[BETWEEN]": frame.between, "[END]": frame.end}
-        add_frame(
+        writing.add_frame(
             tokenizer,
             *((tokenizer.id_to_token(mark) or name, mark) for name, mark in marks.items()),
         )

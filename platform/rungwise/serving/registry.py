@@ -31,15 +31,7 @@ from rungwise.corpus.summary import read_split
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
 from rungwise.models.trained.generation import Sampling
-from rungwise.serving.card import NAME as CARD
-from rungwise.serving.card import (
-    fit_description,
-    link_page,
-    list_sources,
-    list_uses,
-    write_pretrain_card,
-    write_task_card,
-)
+from rungwise.serving import card
 from rungwise.serving.predictor import (
     FILES,
     Predictor,
@@ -138,10 +130,10 @@ def register_model(
     assert context.tracking is not None, "the register stage runs in the driver"
     make_entry = _make_task_entry if "evaluate" in inputs else _make_pretrain_entry
     entry = make_entry(config, inputs, output)
-    output.write_bytes(CARD, entry.card.encode("utf-8"))
+    output.write_bytes(card.NAME, entry.card.encode("utf-8"))
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
-    entry.files["card"] = str(output.local(CARD))
+    entry.files["card"] = str(output.local(card.NAME))
     run_id = context.tracking.run_id
     number, model_id = _log_version(config, entry, inputs["pretrain"].fingerprint, run_id)
     client = MlflowClient(tracking_uri=context.tracking.uri)
@@ -149,7 +141,7 @@ def register_model(
     whole = run.data.tags.get(PARENT_TAG, run_id)
     if whole != run_id:  # so that the page of the whole run names the model too
         client.log_outputs(whole, [LoggedModelOutput(model_id, step=0)])
-    licences = [licence for _, licence in list_sources(inputs["pretrain"], config.licences)]
+    licences = [licence for _, licence in card.list_sources(inputs["pretrain"], config.licences)]
     tags = {
         **{f"rungwise.{name}": artifact.fingerprint for name, artifact in sorted(inputs.items())},
         **entry.tags,
@@ -167,9 +159,9 @@ def register_model(
     else:
         client.set_registered_model_alias(config.name, config.alias, number)
         alias = f"alias {config.alias}"
-    page = link_page(run.info.experiment_id, whole, context.tracking.page)
-    uses = "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info)
-    text = fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
+    page = card.link_page(run.info.experiment_id, whole, context.tracking.page)
+    uses = "\n" + card.list_uses(f"models:/{config.name}/{number}", root, entry.info)
+    text = card.fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
     client.update_model_version(config.name, number, text)
     newest = f"[version {number}](#/models/{config.name}/versions/{number})"
     client.update_registered_model(
@@ -256,7 +248,7 @@ def _make_task_entry(
         info=info,
         inputs=_input_example(examples, info),
         answers=Predictor.load(evaluation.folder, quiet=True)(examples),
-        card=write_task_card(config.name, inputs, config.licences),
+        card=card.write_task_card(config.name, inputs, config.licences),
         score=model.validation[metric],
         caution=summary.caution,
         tags={
@@ -283,7 +275,7 @@ def _make_pretrain_entry(
         info=predictor.info,
         inputs=texts,
         answers=answers,
-        card=write_pretrain_card(config.name, inputs, config.licences),
+        card=card.write_pretrain_card(config.name, inputs, config.licences),
         score=-summary.final["loss"],
         caution=summary.caution,
         tags={_OBJECTIVE: summary.objective},

@@ -91,13 +91,13 @@ class EncoderFamily(TransformerFamily):
     def trained(
         self, model: Any, objective: Objective, special: SpecialIds
     ) -> CausalModel | MaskedModel | MeanOfStates:
-        if objective.sentences or model.blanks() is None:
-            return MeanOfStates(model.body, self.max_length, *special.require("cls", "sep"))
         if not objective.masks:
             return CausalModel(model, self.max_length, *special.require("end"))
+        if objective.sentences or not model.fills_gaps:
+            return MeanOfStates(model.body, self.max_length, *special.require("cls", "sep"))
         # A pass per token takes windows, also where sinusoids would allow rows of any length.
         length = self.max_position_embeddings
-        return MaskedModel(model.blanks(), length, *special.require("cls", "sep", "mask"))
+        return MaskedModel(model, length, *special.require("cls", "sep", "mask"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         assert isinstance(objective.head, EncoderHead)
@@ -269,9 +269,6 @@ class MaskedOutput(MaskedHead):
         return self.heads(body.encode(*inputs, boundaries(rows), read_BM))
 
     fill = forward
-
-    def blanks(self) -> nn.Module:
-        return self
 
     def heads(self, states_BMD: Tensor) -> PretrainingLogits:
         body: Any = self.body

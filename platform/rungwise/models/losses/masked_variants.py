@@ -320,7 +320,9 @@ PERMUTED: Objective = dataclasses.replace(
 
 
 class DenoisingModel(MaskedHead):
-    """A body that writes, with the head for tokens."""
+    """A body that writes, with the head for tokens. A [MASK] stands for any number of tokens."""
+
+    fills_gaps: ClassVar[bool] = False
 
     def __init__(self, family: Any, body: Any, mlm: Any) -> None:
         super().__init__(family, body, mlm)
@@ -332,9 +334,6 @@ class DenoisingModel(MaskedHead):
         return self.heads(gather_positions(states_BTD, rows.masked_positions))
 
     fill = forward
-
-    def blanks(self) -> None:
-        """A single [MASK] stands for any number of tokens, so there is no blank of one."""
 
 
 SPAN_DENOISING: Objective = dataclasses.replace(

@@ -219,7 +219,7 @@ class TwoDirectionModel(_BlockModel):
 
 @dataclass(frozen=True)
 class MaskedModel(TrainedModule):
-    """A module that predicts masked tokens; `module(rows).mlm` holds their logits (B, M, V)."""
+    """A module that predicts masked tokens; `module.fill(rows).mlm` has their logits (B, M, V)."""
 
     cls: int
     sep: int
@@ -238,7 +238,7 @@ class MaskedModel(TrainedModule):
         position_B1 = position_B[:, None]
         masked_BT = ids_BT.scatter(1, position_B1, self.mask)
         rows = MaskedBatch.to_predict(masked_BT, segments_BT, lengths_B, position_B1)
-        return self.module(rows).mlm[:, 0, : self.vocab_size]
+        return self.module.fill(rows).mlm[:, 0, : self.vocab_size]
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         return self._scores(texts, [range(1, len(text) + 1) for text in texts])

@@ -147,10 +147,6 @@ class OnBody(nn.Module):
     def body(self) -> Body:
         return getattr(self, self._body)
 
-    def blanks(self) -> nn.Module | None:
-        """Return the module that predicts masked tokens of rows; None if there is none."""
-        return self
-
     def word_bias(self) -> Tensor | None:
         """Return the output bias (V,), or None."""
         return None
@@ -163,20 +159,10 @@ class OnBody(nn.Module):
         return bias_V is not None
 
 
-class Blanks(OnBody):
-    """Fills in the masked tokens of a `MaskedHead`."""
-
-    def __init__(self, model: "MaskedHead") -> None:
-        super().__init__(model.body)
-        self.model = model
-
-    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
-        return self.model.fill(rows)
-
-
 class MaskedHead(OnBody, ABC):
-    """An encoder family's body with its head for tokens."""
+    """An encoder family's body with its head for tokens. With `fills_gaps`, [MASK] is a token."""
 
+    fills_gaps: ClassVar[bool] = True
     graphs: ClassVar[tuple[str, ...]] = ("heads",)  # see parallel.py
 
     def __init__(self, family: Any, body: Any, mlm: Any) -> None:
@@ -193,9 +179,6 @@ class MaskedHead(OnBody, ABC):
 
     def word_bias(self) -> Tensor:
         return self.mlm.bias
-
-    def blanks(self) -> nn.Module | None:
-        return Blanks(self)
 
 
 class TokenOutput(OnBody):
