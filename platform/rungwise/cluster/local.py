@@ -278,7 +278,7 @@ def describe_cluster(cluster: LocalCluster) -> str:
 
 
 def end_cluster(cluster: LocalCluster) -> int:
-    """End it; return the number of its processes. Raises UserError if one does not end."""
+    """End the cluster; return the number of its processes. Raises UserError if one stays."""
     processes = list_processes(cluster)
     count, seconds = len(processes), _GRACE_SECONDS
     for number in range(_KILLS):

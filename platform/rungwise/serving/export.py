@@ -186,7 +186,7 @@ def _write_for_transformers(
 
 
 def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
-    """Copy the files and return their names. `last`, which marks a complete model, is the last."""
+    """Copy the files, `last` at the end since it marks a complete model; return their names."""
     files = sorted(Folder.at(scratch).names(), key=last.__eq__)
     _check_empty(to, files)
     for name in files:

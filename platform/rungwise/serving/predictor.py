@@ -75,7 +75,7 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: Folder, quiet: bool = False) -> "Predictor":
-        """Load the three files; `quiet`: warn of no cuts. Raises DataError for a missing one."""
+        """Load a folder; `quiet` models do not warn of cuts. Raises DataError for a missing file."""
         for name in FILES:
             if not folder.exists(name):
                 raise DataError(
@@ -302,12 +302,12 @@ def _try_pretrained(model: object, tokenizer: Tokenizer, sampling: Sampling) -> 
             )
         case NextTokenLogits():
             hint = "the beginning of a text: it goes on"
-
-            def continue_text(text: str) -> str:
-                (added,) = continue_texts(model, tokenizer, [text], sampling)
-                return added
-
-            return Trial(hint, ("text",), continue_text, goes_on=True)
+            return Trial(
+                hint,
+                ("text",),
+                lambda text: continue_texts(model, tokenizer, [text], sampling)[0],
+                goes_on=True,
+            )
         case LanguageModel():
             hint = "a text: how likely is it?"
             return Trial(hint, ("text",), lambda text: _rate_text(model, tokenizer, text))

@@ -119,7 +119,7 @@ def held_out_batches(
 def held_out_in_streams(
     source: Source, count: int, share: ShardShare, micro_batch_size: int, seed: int
 ) -> list[Batch[Tensor]]:
-    """As many instances, but as contiguous text in as many streams as a batch has rows."""
+    """As many instances as `held_out_batches`, as contiguous text in a batch's streams."""
     batches: list[Batch[Tensor]] = []
     rows, count = source.reader.rows_per_shard, min(count, len(source.reader))
     for stream, instances, continues in held_out_streams(rows, count, share):

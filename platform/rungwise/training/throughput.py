@@ -124,7 +124,7 @@ def log_saves(progress: Progress, saves: list[Saved], report: Reporter) -> None:
 
 
 def check_start(values: Values, objective: Objective, words: float, report: Reporter) -> None:
-    """Compare the first losses with those of random weights; `words` is that of a word."""
+    """Compare first losses with what random weights should have; `words` is that of words."""
     for part in (objective.tokens, objective.pair):
         if part is None or not objective.predicts_text:
             continue

@@ -328,6 +328,6 @@ def _find_contexts(
 
 
 def _make_features(known_N3: NDArray[Any], sure_N2: NDArray[Any], order: int) -> Tensor:
-    """Return the features (N, F): the known length one-hot, and the numbers of both."""
+    """Return the features (N, F): the known length one-hot, then the columns of both."""
     lengths_NO = np.eye(order)[known_N3[:, 0].astype(np.int64)]
     return torch.from_numpy(np.concatenate([lengths_NO, known_N3[:, 1:], sure_N2], axis=1))

@@ -119,7 +119,7 @@ class TranslatorBody(Body):
     def encode(
         self, ids_BT: Tensor, lengths_B: Tensor | None
     ) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
-        """Return each layer's states, and the last outputs and cells (B, E) of the highest."""
+        """Return embeddings and states, and the last outputs and cells (B, E) of the top layer."""
         outputs, end = [self.token_embedding(ids_BT)], None
         for layer in self.layers:
             states_BTE, end = run_cells(layer, self.dropout(outputs[-1]), lengths_B)

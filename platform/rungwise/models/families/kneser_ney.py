@@ -47,8 +47,8 @@ Integers = NDArray[np.int64]
 @dataclass(frozen=True)
 class Smoothing:
     """How counts become probabilities. `fallback` are the discounts of adjusted counts 1, 2 and 3
-    or more where equation 26 fails. An n-gram of order n that occurs at most `prune[n - 1]` times,
-    or the last of them, is left out, and its count goes to the back-off weight."""
+    or more where equation 26 fails. An n-gram of order n that occurs at most `prune[n - 1]` times
+    (the last holds for longer ones) is left out; its count goes to the back-off weight."""
 
     fallback: tuple[float, float, float] | None = None
     prune: tuple[int, ...] = (0,)

@@ -209,7 +209,7 @@ class Recurrent(Body):
     def read(
         self, vectors_BTD: Tensor, state_BLSD: Tensor | None, lengths_B: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor]:
-        """Return these vectors, each layer's output, and the state after `lengths_B` or all."""
+        """Return these vectors, each layer's output, and the state after `lengths_B` tokens."""
         outputs, after = [vectors_BTD], []
         widest = max(self.widths[1:])
         for number, layer in enumerate(self.layers):

@@ -102,10 +102,6 @@ def mask_diagonal(scores_BRR: Tensor) -> Tensor:
     return scores_BRR.masked_fill(own_RR, -torch.inf)
 
 
-def _neighbour_counts(batch: SentenceRuns[Tensor]) -> Tensor:
-    return neighbours(batch.document).any(2).sum()[None].float()  # () -> (1,)
-
-
 def _neighbour_losses(scores_BRR: Tensor, batch: SentenceRuns[Tensor]) -> Losses:
     near_BRR = neighbours(batch.document)
     # -inf for what is no candidate would make rows of no sentence NaN, in the gradient too.
@@ -130,7 +126,11 @@ QUICK_THOUGHTS = Objective(
     Part("neighbour", "neighbour", "Neighbours found among the sentences of a run", "sentence"),
     reads=("sentence_runs",),
     masks=False,
-    loss=Loss(_neighbour_counts, lambda model, batch: model(batch, _choose), _neighbour_losses),
+    loss=Loss(
+        lambda batch: neighbours(batch.document).any(2).sum()[None].float(),  # () -> (1,)
+        lambda model, batch: model(batch, _choose),
+        _neighbour_losses,
+    ),
     meaning=Meaning.ANSWERS,
     shapes=BatchShapes.UNKNOWN,
     origin=Origin(
