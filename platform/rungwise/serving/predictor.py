@@ -75,7 +75,7 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: Folder, quiet: bool = False) -> "Predictor":
-        """Load a folder; `quiet` models do not warn of cuts. Raises DataError for a missing file."""
+        """Load a folder; `quiet` models warn of no cuts. Raises DataError for a missing file."""
         for name in FILES:
             if not folder.exists(name):
                 raise DataError(

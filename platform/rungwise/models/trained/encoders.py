@@ -35,16 +35,14 @@ class LayeredEncoder(OnBody):
     rows_per_item: ClassVar[int] = 1
     stepwise_part: ClassVar[str] = ""  # what reads or writes step by step, besides the body
 
-    def __init__(
-        self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None = None
-    ) -> None:
+    def __init__(self, body: Body, max_length: int | None, new_tokens: int) -> None:
         super().__init__(body)
         self.width = body.width
         self.widths = list(body.widths) or [body.width] * len(body.levels())
         self.causal = body.causal
         self.max_length = max_length
         self.new_tokens = new_tokens
-        self.pooler = pooler
+        self.pooler: str | None = None
 
     def forward(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None

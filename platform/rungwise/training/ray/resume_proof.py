@@ -207,8 +207,8 @@ def prove_resume(
     config = FitConfig(config.model, settings)
     before = compute.num_workers
     # Half as many share the parts of a batch as they are, which keeps micro-batches large.
-    fewer = 2 if before == 1 else before - 1 if before % 2 else before // 2
-    after = workers_after or fewer
+    default = 2 if before == 1 else before - 1 if before % 2 else before // 2
+    after = workers_after or default
     logical = math.lcm(before, after, compute.logical_workers or 1)
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     if settings.max_seconds is not None:
