@@ -11,6 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from ray.train import FailureConfig, RunConfig, ScalingConfig, get_preemption_info
+from ray.train.torch import TorchTrainer, get_device
+
+from rungwise.cluster.interface import NodeAddressTorchConfig
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.overrides import ComputeConfig
@@ -155,8 +159,6 @@ class PreemptionWatch:
         self._going: set[str] = set()
 
     def __call__(self) -> bool:
-        from ray.train import get_preemption_info
-
         info = get_preemption_info()
         nodes = set(info.preempted_node_to_ranks) if info else set()
         new = nodes - self._going
@@ -271,11 +273,6 @@ def plan_run(
 
 def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     """Train on the workers of Ray Train; returns what the leader brings back."""
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    from rungwise.cluster.interface import NodeAddressTorchConfig
-
     context.report.progress(0, config.pretrain.steps, workers="starting")
     compute = context.compute
     workers = compute.num_workers
@@ -313,9 +310,6 @@ def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
 
 def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     """Train in this process, the only worker, by Ray Train's local mode."""
-    from ray.train import ScalingConfig
-    from ray.train.torch import TorchTrainer
-
     with shared_scratch(run.output, SCRATCH) as path:
         scratch = Folder.at(path)
         drop_requests([scratch])
@@ -357,10 +351,8 @@ def _work(
 def _train(
     config: GradientFit, run: Run, context: Context, watch: Callable[[Group], Callable[[], bool]]
 ) -> RunOutcome:
-    import ray.train.torch
-
     use_threads(context.compute.cpus_per_worker)
-    group = Group.current(ray.train.torch.get_device())
+    group = Group.current(get_device())
     worker = Worker(group, context.compute, context.report, watch(group))
     try:
         progress, costs = pretrain(config, run, worker)

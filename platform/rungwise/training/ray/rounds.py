@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import ray
 import safetensors.numpy
 from numpy.typing import NDArray
 
@@ -173,11 +174,6 @@ def sum_losses(losses: Iterable[Losses]) -> Losses:
     return sum(totals), sum(counts)
 
 
-def copy_arrays(arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Copy arrays, because Ray hands read-only ones to a task."""
-    return [np.array(array) for array in arrays]
-
-
 def _load_state(output: Folder) -> tuple[Weights, int, float] | None:
     """Load the weights of a killed run, the number of its rounds, and their seconds."""
     if not output.exists(_STATE):
@@ -196,8 +192,6 @@ def pretrain_asynchronously(
     context: Context,
 ) -> PretrainSummary:
     """Read in rounds, write `model.safetensors`, measure. Raises DataError for too little text."""
-    import ray
-
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
     family = cast(ReadingFamily, config.model)
@@ -253,8 +247,9 @@ class _Share(NamedTuple):
 def _read_share(
     share: _Share, family: ReadingFamily, artifact: Artifact, plan: Plan, weights: Weights
 ) -> tuple[Weights, Losses]:
-    weights = dict(zip(weights, copy_arrays(weights.values()), strict=True))
-    plan, (first, last) = copy_arrays(plan), share.rates
+    # Copies, because Ray hands read-only arrays to a task.
+    weights = {name: np.array(array) for name, array in weights.items()}
+    plan, (first, last) = [np.array(array) for array in plan], share.rates
 
     def learn(rates: tuple[float, float], part: tuple[Stretch, int]) -> Losses:
         stretch, seed = part
@@ -309,8 +304,6 @@ def pretrain_by_cooccurrence(
     context: Context,
 ) -> PretrainSummary:
     """Count, then learn from the cells, on which the loss is. Raises DataError for little text."""
-    import ray
-
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
     tokens = TokensSummary.of(artifact)
@@ -356,8 +349,8 @@ def _run_epoch(
     family: PairsFamily, cells: Any, weights: Weights, rate: float, seed: int, threads: int
 ) -> tuple[Weights, Losses]:
     """Return the weights and losses after one pass over all cells."""
-    weights = dict(zip(weights, copy_arrays(weights.values()), strict=True))
-    cells = copy_arrays(cells)
+    weights = {name: np.array(array) for name, array in weights.items()}
+    cells = [np.array(array) for array in cells]
     order = np.random.default_rng(seed).permutation(len(cells[0]))
 
     def learn(part: NDArray[np.int64]) -> Losses:
