@@ -349,12 +349,7 @@ def _make_root(root: str) -> Path:
             "its own root"
         )
     path = local_path(root).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"--root {path} cannot be made ({error.strerror}); choose another"
-        ) from error
+    Folder.at(path).check_writable("--root")
     return path
 
 

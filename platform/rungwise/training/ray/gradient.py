@@ -70,7 +70,6 @@ def summarise(
     outcome: RunOutcome,
     context: Context,
 ) -> PretrainSummary:
-    """Summarise a run."""
     settings, objective, progress = config.pretrain, config.objective, outcome.progress
     compute, instances = context.compute, turns[-1].summary
     model = build_model(config, instances.vocab_size, meta=True)
