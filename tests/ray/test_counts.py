@@ -17,7 +17,7 @@ from rungwise.tokenizer import train
 from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
 from rungwise.training.config import FitConfig
 from rungwise.training.fit_config import CountsConfig, PretrainStageConfig
-from rungwise.training.pretrained import load_arrays
+from rungwise.training.pretrained import load_model
 from rungwise.training.ray.counts import pretrain_by_counts
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import SPECIAL_IDS
@@ -109,9 +109,9 @@ def test_any_number_of_shards_gives_the_same_model(tmp_path: Path, ray_session: 
     assert summary.fitting == "counts"
     assert summary.gradient is None
     assert summary.final["perplexity"] == pytest.approx(math.exp(summary.final["lm_loss"]))
-    model: Any = load_arrays(
-        settings(), standing("pretrain", tmp_path / "out4", summary), SPECIAL_IDS
-    )
+    config = settings().model_dump(mode="json")
+    pretrain = standing("pretrain", tmp_path / "out4", summary, config)
+    model: Any = load_model(pretrain, SPECIAL_IDS)
     held_out = sentences(1, 60)
     nats = -sum(row.sum() for row in model.log_probabilities(held_out))
     assert nats / sum(map(len, held_out)) == pytest.approx(summary.final["loss"])

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
+from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.serving.hugging_face import load_model
@@ -54,7 +54,7 @@ def ours(theirs, tmp_path_factory):
     theirs.save_pretrained(folder)
     config, state = load_model(folder)
     assert config == CONFIG
-    model = BertForPretraining(CONFIG, VOCAB_SIZE)
+    model: Any = CONFIG.masked(VOCAB_SIZE, 1, pairs=True)
     model.load_state_dict(state)
     return model.eval()
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.finetune.model import BiLstm, HeadedEncoder
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
+from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig
 from rungwise.models.families.gpt import GptConfig, GptForPretraining
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.serving.hugging_face import export_model, load_model
@@ -122,7 +122,7 @@ def every_logit(model, ours):
 def test_bert_goes_out(wordpiece, tmp_path, norm, positions, next_sentence, multiple):
     """With norms in front it is RoBERTa-PreLayerNorm, which has no head of NSP."""
     config, V = BertConfig(**SIZES, norm=norm, positions=positions), size_of(wordpiece)
-    model = BertForPretraining(config, V, vocab_multiple=multiple, next_sentence=next_sentence)
+    model = config.masked(V, multiple, next_sentence)
     shaken(model, 0.1).eval()
     export_model(model, config, wordpiece, tmp_path)
     pairs = next_sentence and norm == "post"

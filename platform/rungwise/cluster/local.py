@@ -97,8 +97,7 @@ def save_cluster(cluster: LocalCluster) -> None:
 
 
 def start_cluster(nodes: int, root: str, console: Console) -> LocalCluster:
-    """Return the running cluster, or start one with `root` for artifacts. Raises UserError if it
-    cannot be started here, or if one was never ready."""
+    """Return the running cluster, or start one. Raises UserError if it cannot, or is not ready."""
     if cluster := find_cluster():
         if list_processes(cluster):
             if not cluster.ready:
@@ -279,8 +278,7 @@ def describe_cluster(cluster: LocalCluster) -> str:
 
 
 def end_cluster(cluster: LocalCluster) -> int:
-    """End every process of the cluster, by SIGTERM and then SIGKILL, and remove its token and
-    record; return their number. Raises UserError if one cannot be ended."""
+    """End the cluster; return the number of its processes. Raises UserError if one stays."""
     processes = list_processes(cluster)
     count, seconds = len(processes), _GRACE_SECONDS
     for number in range(_KILLS):
@@ -351,12 +349,7 @@ def _make_root(root: str) -> Path:
             "its own root"
         )
     path = local_path(root).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"--root {path} cannot be made ({error.strerror}); choose another"
-        ) from error
+    Folder.at(path).check_writable("--root")
     return path
 
 

@@ -89,9 +89,8 @@ def _start_local(head: Head, stack: contextlib.ExitStack, is_last: bool = False)
 
 
 def _make_head(compute: ComputeConfig, num_cpus: int | None = None) -> Head:
-    """Make the process that starts Ray here, with more idle workers than CPUs, since they have
-    imported what they need. Its processes inherit the environment of this one: with a
-    `runtime_env`, workers started in advance could not be used."""
+    """Make the process that starts Ray here, with more idle workers than CPUs, since those have
+    imported what they need; a `runtime_env` would prevent their use."""
     room = psutil.virtual_memory().available // 16 // _IDLE_BYTES
     variables = {
         "RAY_num_workers_soft_limit": (os.cpu_count() or 1) + room,

@@ -46,15 +46,10 @@ class Packs(list[list[ItemT]]):
         return Packs(([function(item) for item in pack] for pack in self), self.small)
 
 
-def is_small(num_bytes: float) -> bool:
-    """Whether so much text is processed in less time than a task takes to start."""
-    return num_bytes < _SMALL_BYTES
-
-
 def pack_items(items: Sequence[ItemT], num_bytes: Sequence[float]) -> Packs[ItemT]:
     """Pack `items` with `num_bytes` of text each into tasks, the largest items first. A task gets
     half an even share of the rest, within bounds; its items keep their order."""
-    if is_small(sum(num_bytes)):
+    if sum(num_bytes) < _SMALL_BYTES:
         return Packs([list(items)] if items else [], small=True)
     cpus, rest = max(1, int(ray.cluster_resources().get("CPU", 1))), sum(num_bytes)
     most = max(_MOST_BYTES, rest / _MOST_TASKS)

@@ -162,8 +162,7 @@ def _print_lines(
 
 
 def _choose_rung(rungs: Sequence[RungForecast]) -> str | None:
-    """The likeliest best by bits per byte, since chances of other measures do not compare; None if
-    no rung has a forecast of it. Raises UserError if a rung without one might be better."""
+    """The likeliest best by bits per byte, if any. Raises UserError if another might be better."""
     alike = [rung for rung in rungs if rung.last.measure == "bits_per_byte"]
     if refused := [rung.rung for rung in alike if rung.refusal]:
         raise UserError(

@@ -275,9 +275,8 @@ def write_recipe(
 
 
 def _read_blocks(kind: str) -> list[dict[str, Any]]:
-    """The blocks steps and instances (perhaps empty), model and pretrain of a kind of model,
-    at the size of two CPU cores: from the ladder, or from the recipe that is about it. Raises
-    UserError for a kind without one, or one that needs more than a corpus."""
+    """The blocks steps, instances, model and pretrain of a kind of model, at the size of two CPU
+    cores. Raises UserError for a kind without a recipe, or that needs more than a corpus."""
     from rungwise.core.configuration.overrides import with_overrides
     from rungwise.pipeline.places import recipe_file
 
@@ -322,9 +321,8 @@ def suggest(
 
 
 def write_rungs(size: Size) -> str:
-    """The YAML of the ladder's rungs, as their families suggest them, suites and tasks; a rung that
-    uses an earlier one's weights refers to it. The task of labels goes, since a text of one's own
-    may have none."""
+    """The YAML of the ladder's rungs, as their families suggest them, suites and tasks, without the
+    task of labels; a rung that uses an earlier one's weights refers to it."""
     from rungwise.core.configuration.overrides import with_overrides
     from rungwise.pipeline.places import recipe_file
 

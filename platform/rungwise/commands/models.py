@@ -266,8 +266,7 @@ def export(options: argparse.Namespace) -> None:
 
 
 def promote(options: argparse.Namespace) -> None:
-    """Print which version has the alias. Raises UserError that lists the failed checks; then
-    nothing has changed."""
+    """Print which version has the alias. Raises UserError, and changes nothing, if checks fail."""
     from rungwise.core.tracking.store import store_client
     from rungwise.pipeline import loading
     from rungwise.serving import registry

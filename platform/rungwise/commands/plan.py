@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.commands.arguments import (
-    Commands,
-    add_recipe,
-    add_verb,
-    add_workflow,
-    positive_integer,
-    positive_number,
-)
+from rungwise.commands import arguments
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK, plain_console
 
@@ -32,33 +24,35 @@ if TYPE_CHECKING:
     from rungwise.training.ray.resume_proof import Certificate
 
 
-def add(commands: Commands) -> None:
-    parser = add_verb(commands, plan, "show what would be built and why")
-    add_workflow(parser)
+def add(commands: arguments.Commands) -> None:
+    parser = arguments.add_verb(commands, plan, "show what would be built and why")
+    arguments.add_workflow(parser)
     parser.add_argument(
         "--resolved",
         action="store_true",
         help="print the whole recipe instead: every key, with defaults and overrides",
     )
     help_text = "estimate parameters, memory, time and cost before you run"
-    parser = add_verb(commands, dry_run, help_text)
-    add_recipe(parser)
+    parser = arguments.add_verb(commands, dry_run, help_text)
+    arguments.add_recipe(parser)
     speed = parser.add_mutually_exclusive_group()
     speed.add_argument(
-        "--tokens-per-second", type=positive_number, help="of the whole run, if known"
+        "--tokens-per-second", type=arguments.positive_number, help="of the whole run, if known"
     )
     speed.add_argument(
         "--measure",
         action="store_true",
         help="measure the speed on some batches here, also if that takes long",
     )
-    add_verb(commands, recipes, "list the recipes, how long they take and what they are about")
+    arguments.add_verb(
+        commands, recipes, "list the recipes, how long they take and what they are about"
+    )
     help_text = "kill a run, resume it on other workers, print a certificate"
-    parser = add_verb(commands, prove_resume, help_text)
-    add_recipe(parser)
+    parser = arguments.add_verb(commands, prove_resume, help_text)
+    arguments.add_recipe(parser)
     parser.add_argument(
         "--workers-after",
-        type=positive_integer,
+        type=arguments.positive_integer,
         metavar="N",
         help="workers after the kill; default: half as many, one fewer if odd, two after one",
     )
@@ -146,7 +140,7 @@ def dry_run(options: argparse.Namespace) -> None:
             table.add_row(name, config.model.kind, "", f"by {config.pretrain.kind}")
             continue
         settings = require_gradient(config, "steps")
-        result, *_ = _estimate(variant, settings, options, None)
+        result, *_ = _estimate(variant, settings, options, console)
         table.add_row(
             name,
             config.model.kind,
@@ -177,11 +171,10 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def _estimate(
-    recipe: Recipe, settings: GradientFit, options: argparse.Namespace, console: Console | None
+    recipe: Recipe, settings: GradientFit, options: argparse.Namespace, console: Console
 ) -> tuple[RunEstimate, bool, str]:
     """The estimate of a training, from the instances if they are built, else of full rows; whether
-    they are built, and what it needs of a device's memory. A console gets a bar while it measures.
-    """
+    they are built, and what it needs of a device's memory."""
     from rungwise.core.configuration.secrecy import redact
     from rungwise.core.stages import artifact as artifacts
     from rungwise.pipeline.places import root_folder
@@ -214,20 +207,9 @@ def _estimate(
         and memory is not None
         and is_measured_fast(settings, measures, recipe.compute)
     )
-    bar = Progress(console=console, transient=True, disable=not measure or console is None)
-    with bar:
-        task = bar.add_task("batches on this machine")
-
-        def report(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        result = estimate_run(
-            settings,
-            measures,
-            recipe.compute,
-            options.tokens_per_second,
-            report if measure else None,
-        )
+    with console.status("some batches on this machine") if measure else contextlib.nullcontext():
+        rate = options.tokens_per_second
+        result = estimate_run(settings, measures, recipe.compute, rate, measure)
     needed = result.memory_bytes_a_device
     text = f"about {needed / 1e9:.2g} GB a device, by a formula; "
     if memory is None:

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from rungwise.commands.arguments import Commands, add_served_model, add_verb, positive_integer
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import DataError, UserError
+from rungwise.core.wording import format_count
 
 _ARRAY = ".npy"
 _ANEW = "/new"
@@ -225,10 +226,10 @@ def try_model(options: argparse.Namespace) -> None:
         else make_trial(model, _read_sampling(options))
     )
     if options.texts:
-        if len(options.texts) < len(trial.fields):
+        if len(options.texts) != len(trial.fields):
             raise UserError(
-                f"expected {len(trial.fields)} texts ({', '.join(trial.fields)}), found "
-                f"{len(options.texts)}; this model answers {trial.hint}"
+                f"expected {format_count(len(trial.fields), 'text')} ({', '.join(trial.fields)}), "
+                f"found {len(options.texts)}; put each in quotes. This model answers {trial.hint}"
             )
         begin = options.texts[0] if trial.goes_on else ""
         print(begin + trial.answer(*options.texts))  # noqa: T201

@@ -95,8 +95,7 @@ def describe_examples(guess: Guess, most: int) -> Iterator[str]:
 
 
 def derive_name(path: str) -> str:
-    """A name that recipes and MLflow accept, from that of a file or folder. Letters of any script
-    are kept; Latin ones lose their accents."""
+    """A name that recipes and MLflow accept, from that of a file; Latin letters lose accents."""
     stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
     stem = unicodedata.normalize("NFKC", re.sub("([A-Za-z])[\u0300-\u036f]+", r"\1", stem))
     return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"

@@ -156,8 +156,7 @@ def _list_modules(modules: Modules) -> tuple[str, ...]:
 def read_rotary_base(
     data: Mapping[str, Any], key: str, default: float, layer: str | None = None
 ) -> float:
-    """Return the rotary base of their config, of the layer type `layer` if there are several.
-    Raises DataError for positions that are scaled."""
+    """Return the rotary base, of a type of layers. Raises DataError for scaled positions."""
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
     if isinstance(rope, dict) and layer is not None:
         rope = rope.get(layer) or {}

@@ -92,7 +92,6 @@ class _DrawsNothing(TorchFunctionMode):
 
 @contextlib.contextmanager
 def shapes_only() -> Iterator[None]:
-    """Make modules in the block on the meta device, and draw no weights: PyTorch draws them there
-    by its compiler, whose import takes a second."""
+    """Make modules on the meta device without drawing: PyTorch would import its compiler."""
     with torch.device("meta"), _DrawsNothing():
         yield

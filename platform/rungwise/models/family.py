@@ -83,7 +83,6 @@ class Family(Config):
     mixes: ClassVar[bool] = False  # whether steps may take turns to train on several of them
 
     def origin(self, objective: Objective) -> Origin:
-        """Return its place in history."""
         return objective.origin or Origin(self.year, self.paper, self.idea)
 
     @classmethod
@@ -125,8 +124,7 @@ class Family(Config):
         return self.page
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        """Build the model that the objective trains, with random weights. `vocab_multiple`: see
-        `Body`."""
+        """Build the objective's model with random weights. `vocab_multiple`: see `Body`."""
         self._lacks("weights that are learnt by gradient")
 
     def encoder(
@@ -156,8 +154,7 @@ class Family(Config):
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:
-        """Return the objective of that name, the default for None, or a mixture of those between
-        plus signs. Raises ConfigError if the family cannot be trained on it."""
+        """Return the objective, the first for None, or a mixture. Raises ConfigError for others."""
         if name is None:
             return self.objectives[0]
         names = member_names(name)

@@ -129,8 +129,7 @@ class Fitting(Config):
         return set()
 
     def require_gradient(self, purpose: str) -> Any:
-        """Return this block of a fit by gradient, the only kind that has what `purpose` names.
-        Raises ConfigError for another kind."""
+        """Return this block of a fit by gradient. Raises ConfigError for another kind."""
         raise ConfigError(
             f"pretrain.kind is {self.kind}, which has no {purpose}; expected gradient"
         )
@@ -140,8 +139,7 @@ class Fitting(Config):
 
 
 class MixturePart(NamedTuple):
-    """A model that is trained before another, on the documents between two shares, and the part
-    before it that its own training reads."""
+    """A model trained before another, on documents between two shares, and what it `reads`."""
 
     model: Family
     pretrain: Fitting
@@ -300,15 +298,13 @@ class SolvedFamily(CooccurrenceFamily, Protocol):
     def solve(
         self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int
     ) -> "Solution":
-        """Return the vectors; a token of count 0 is left out. Raises DataError for too few
-        cells."""
+        """Return the vectors, none for counts of 0. Raises DataError for too few cells."""
         ...
 
 
 @runtime_checkable
 class RefiningFamily(CooccurrenceFamily, Protocol):
-    """One whose model is calculated from all cells and from the vectors of the step before, by
-    default `vectors_by_default`."""
+    """One calculated from all cells and the vectors of the step before (`vectors_by_default`)."""
 
     vectors_by_default: ClassVar[Mapping[str, Any]]
 
@@ -321,8 +317,7 @@ class RefiningFamily(CooccurrenceFamily, Protocol):
 
 @runtime_checkable
 class MixingFamily(Protocol):
-    """One that mixes the predictions of two models. With `residual`, the network learns what to
-    add to the log-probabilities of counts."""
+    """One that mixes two models. With `residual`, the network learns what counts lack."""
 
     counts: Family
     network: Family

@@ -7,19 +7,23 @@ n-grams are runs of rows: rows are sorted by their last token, then by the one b
 The model is a trie: an n-gram of order n has the key `context * V + word`, where `context` is the
 index of its first n - 1 tokens in order n - 1; unigrams are indexed by id.
 
-N n-grams or keys, O order, V vocabulary
+N n-grams or keys, O order, V vocabulary, B batch, T sequence, X = B·T, K contexts that are known
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 
+_NEVER = -1e4  # in place of minus infinity, which has no difference to itself
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Ids = NDArray[np.unsignedinteger]
@@ -38,8 +42,7 @@ class Table:
 
 
 def count_ngrams(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> Table:
-    """Count the n-grams of `order` in sentences, each closed by the end symbol. Raises DataError if
-    one contains the start symbol."""
+    """Count the n-grams of sentences with the end symbol. Raises DataError for a start symbol."""
     if (ids == start_id).any():
         raise DataError(
             f"expected no start symbol (id {start_id}) inside a sentence, found one at token "
@@ -83,8 +86,7 @@ def split_table(table: Table, parts: int) -> list[Table]:
 
 
 def sort_rows(columns: Sequence[Ids] | Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the permutation that sorts rows by their first column, then by the next and so on, and
-    which sorted rows differ from the previous."""
+    """Return the permutation that sorts rows, first columns first, and which sorted ones differ."""
     bits = max(1, *(int(column.max(initial=0)).bit_length() for column in columns))
     fit = 64 // bits
     key = _pack(columns[:fit], bits)
@@ -220,6 +222,77 @@ class NgramLanguageModel:
             ),
             log_backoffs=tuple(tensors[f"log_backoffs.{order}"] for order in orders[:-1]),
         )
+
+
+class NextTokenCounts:
+    """Looks up the contexts of a row in the trie. No context is longer than the row, and none
+    begins before the last end symbol in it."""
+
+    def __init__(self, model: NgramLanguageModel) -> None:
+        self._vocab_size, self._start, self._end = model.vocab_size, model.start_id, model.end_id
+        self._keys = [torch.tensor(keys) for keys in model.keys]
+        self._logs = [
+            torch.tensor(logs).clamp(min=_NEVER) for logs in model.ngram_log_probabilities
+        ]
+        self._logs[0][model.start_id] = -math.inf
+        self._backoffs = [torch.tensor(each) for each in model.log_backoffs]
+        self._first = [  # of each context, its first n-gram, and where the last one's end
+            torch.searchsorted(keys, torch.arange(len(backoffs) + 1) * model.vocab_size)
+            for keys, backoffs in zip(self._keys, self._backoffs, strict=True)
+        ]
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "NextTokenCounts":
+        """Move the tables; probabilities become `dtype`."""
+        self._keys, self._first = (
+            [each.to(device) for each in x] for x in (self._keys, self._first)
+        )
+        self._logs = [each.to(device, dtype) for each in self._logs]
+        self._backoffs = [each.to(device, dtype) for each in self._backoffs]
+        return self
+
+    def __call__(self, ids_BT: Tensor) -> Tensor:
+        """Return the natural log-probabilities (X, V) of the token after each position."""
+        if self._logs[0].device != ids_BT.device:
+            self.to(ids_BT.device, self._logs[0].dtype)
+        contexts = self._find_contexts(ids_BT)
+        below_X = self._logs[0].new_zeros(ids_BT.numel())  # weights of the contexts above a level
+        weights = []
+        for (rows_K, context_K), backoffs in zip(
+            reversed(contexts), reversed(self._backoffs), strict=True
+        ):
+            weights.append(below_X[rows_K])
+            below_X[rows_K] += backoffs[context_K]
+        logs_XV = self._logs[0] + below_X[:, None]
+        flat = logs_XV.view(-1)
+        levels = zip(
+            contexts, reversed(weights), self._keys, self._first, self._logs[1:], strict=True
+        )
+        for (rows_K, context_K), weights_K, keys, first, logs in levels:
+            begin_K = first[context_K]
+            sizes_K = first[context_K + 1] - begin_K
+            of_N = torch.repeat_interleave(sizes_K)
+            place_N = torch.arange(len(of_N), device=ids_BT.device)
+            place_N += (begin_K - (sizes_K.cumsum(0) - sizes_K))[of_N]
+            flat[keys[place_N] + ((rows_K - context_K) * self._vocab_size)[of_N]] = (
+                logs[place_N] + weights_K[of_N]
+            )
+        return logs_XV
+
+    def _find_contexts(self, ids_BT: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return, by length, which positions end a known context, and its index, (K,) each."""
+        end = -1 if self._end is None else self._end
+        tokens_BT = ids_BT.masked_fill(ids_BT == end, self._start)
+        index_BT, contexts = tokens_BT, []
+        for keys in self._keys:
+            index_X = index_BT.flatten()
+            rows_K = (index_X >= 0).nonzero()[:, 0]
+            contexts.append((rows_K, index_X[rows_K]))
+            key_BT = index_BT[:, :-1] * self._vocab_size + tokens_BT[:, 1:]
+            place_BT = torch.searchsorted(keys, key_BT).clamp(max=len(keys) - 1)
+            exists_BT = (keys[place_BT] == key_BT) & (index_BT[:, :-1] >= 0)
+            index_BT = torch.full_like(tokens_BT, -1)
+            index_BT[:, 1:] = torch.where(exists_BT, place_BT, -1)
+        return contexts
 
 
 @dataclass(frozen=True, eq=False)

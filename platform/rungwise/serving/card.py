@@ -67,8 +67,7 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
 
 
 def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
-    """The card of a pretrained model with its final validation metrics. Inputs: pretrain, and
-    measure if the model was measured."""
+    """The card of a pretrained model. Inputs: pretrain, and measure if the model was measured."""
     pretrain = inputs["pretrain"]
     summary = PretrainSummary.of(pretrain)
     objective = summary.model.objective(summary.objective)

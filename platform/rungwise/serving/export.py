@@ -52,27 +52,14 @@ from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer
 from rungwise.serving import hugging_face
 from rungwise.serving.card import recorded_licences, write_pretrain_card
-from rungwise.serving.hugging_face.writing import (
-    CONFIG,
-    HUB_CARD,
-    MODULES,
-    add_frame,
-    auto_class,
-    hub_card,
-)
+from rungwise.serving.hugging_face import writing
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import special_ids
+from rungwise.training import pretrained
 from rungwise.training.fit_config import fitting_kind
 from rungwise.training.initial import read_training_config
-from rungwise.training.pretrained import (
-    find_tokenizer,
-    load_encoder,
-    load_model,
-    load_module,
-    load_word_vectors,
-)
 
 TEXT, BINARY = FILES = ("vectors.txt", "vectors.bin")
 
@@ -104,15 +91,14 @@ class Export:
 
 def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> Export:
     """Export the model of an artifact with its tokenizer, or its token vectors. Raises UserError if
-    `to` already holds a model, ConfigError if the format cannot hold this model, DataError if an
-    input of the model is gone."""
-    tokenizer = find_tokenizer(pretrain)
+    `to` holds a model, ConfigError if the format cannot, DataError if an input is gone."""
+    tokenizer = pretrained.find_tokenizer(pretrain)
     training = read_training_config(pretrain)
     config, objective = training.model, training.objective
     if vectors or not (objective.predicts_text or objective.sentences):
         with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
             vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
-            export_vectors(load_word_vectors(pretrain), vocabulary, Path(scratch))
+            export_vectors(pretrained.load_word_vectors(pretrain), vocabulary, Path(scratch))
             files = _put(scratch, to)
         loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
         return Export(files, loader)
@@ -130,7 +116,7 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     except DataError as error:
         plain_console().print(f"the card lacks what the model was trained on: {redact(str(error))}")
         card = ""
-    return _write_for_transformers(load_module(pretrain), config, reader, to, card)
+    return _write_for_transformers(pretrained.load_module(pretrain), config, reader, to, card)
 
 
 def write_task_model(predictor: Predictor, to: Folder, card: str = "") -> Export:
@@ -142,17 +128,16 @@ def write_task_model(predictor: Predictor, to: Folder, card: str = "") -> Export
 
 
 def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
-    """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX. Raises UserError
-    if `to` already holds a model or packages are missing, ConfigError if the model has no ONNX
-    form."""
+    """Export the encoder of a pretraining, or a fine-tuned model, as ONNX. Raises UserError if `to`
+    holds a model or packages are missing, ConfigError if the model has no ONNX form."""
     if isinstance(model, Predictor):
         module, tokenizer, frame = model.model.cpu(), model.tokenizer, model.frame
     else:
-        module = load_encoder(model)
+        module = pretrained.load_encoder(model)
         if module is None:
             kind = read_training_config(model).model.kind
             raise ConfigError(f"a {kind} has no token states to export as ONNX")
-        tokenizer, frame = tokenizers.load_reader(find_tokenizer(model).folder), None
+        tokenizer, frame = tokenizers.load_reader(pretrained.find_tokenizer(model).folder), None
         if read_training_config(model).objective.masks:
             cls, sep = special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
@@ -168,7 +153,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
 
 def _write_counted(pretrain: Artifact, family: Any, tokenizer: Artifact, to: Folder) -> Export:
     vocabulary = tokenizers.load_tokenizer(tokenizer.folder)
-    model: Any = load_model(pretrain)
+    model: Any = pretrained.load_model(pretrain)
     words = [vocabulary.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
     file = family.text_file(model, words, special_ids(vocabulary))
     _check_empty(to, (file.name,))
@@ -190,10 +175,10 @@ def _write_for_transformers(
         file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
         tokenizer.save(str(file))
         architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
-        auto, sentences = auto_class(architecture), (folder / MODULES).exists()
-        text = hub_card(card, auto, sentences)
-        (folder / HUB_CARD).write_text(text, encoding="utf-8")
-        files = _put(str(folder), to, last=MODULES if sentences else CONFIG)
+        auto, sentences = writing.auto_class(architecture), (folder / writing.MODULES).exists()
+        text = writing.hub_card(card, auto, sentences)
+        (folder / writing.HUB_CARD).write_text(text, encoding="utf-8")
+        files = _put(str(folder), to, last=writing.MODULES if sentences else writing.CONFIG)
     if sentences:
         return Export(files, "SentenceTransformer from sentence-transformers")
     loaders = f"{auto}.from_pretrained and AutoTokenizer.from_pretrained"
@@ -201,8 +186,7 @@ def _write_for_transformers(
 
 
 def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
-    """Copy the files to `to` and return their names. `last`, whose presence marks a complete
-    model to readers, is copied last."""
+    """Copy the files, `last` at the end since it marks a complete model; return their names."""
     files = sorted(Folder.at(scratch).names(), key=last.__eq__)
     _check_empty(to, files)
     for name in files:
@@ -225,8 +209,7 @@ _TRACED = 16  # the longest row that is traced; the graph takes any length
 def export_onnx(
     model: LayeredEncoder | TaskModel, tokenizer: Tokenizer, frame: Frame | None, folder: Path
 ) -> None:
-    """Write the graph and the tokenizer. Raises ConfigError for a model that ONNX cannot express,
-    UserError without the packages."""
+    """Write both files. Raises ConfigError without an ONNX form, UserError without packages."""
     problem = model.stepwise_part
     if not any(isinstance(part, Transformer) for part in model.modules()):
         problem = "model.kind is no Transformer: it reads its text step by step"
@@ -261,7 +244,7 @@ def export_onnx(
     if frame is not None:
         # Marks that fine-tuning added are not in the vocabulary.
         marks = {"[START]": frame.start, "[BETWEEN]": frame.between, "[END]": frame.end}
-        add_frame(
+        writing.add_frame(
             tokenizer,
             *((tokenizer.id_to_token(mark) or name, mark) for name, mark in marks.items()),
         )

@@ -9,8 +9,11 @@ text with a gap, ___          gap: the likeliest tokens for it, of a model that 
 with vectors of sentences     vector: its own way; else of a bidirectional model the mean of the
                               last states, special tokens included; long text is cut
 table of word vectors         of a word its vector, and the nearest words with their cosines
+
+V vocabulary
 """
 
+import itertools
 import json
 import math
 import sys
@@ -18,13 +21,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.examples import Neighbourhood
+from rungwise.evaluation.examples import Neighbourhood, added_text, token_text
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import list_devices
 from rungwise.models.trained.capabilities import (
@@ -35,8 +39,8 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.models.trained.encoders import MeanOfStates
-from rungwise.models.trained.generation import Sampling
-from rungwise.serving.answers import GAP, continue_texts, fill_gap
+from rungwise.models.trained.generation import Sampling, generate
+from rungwise.models.trained.language_models import MaskedModel
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tasks.kinds.items import Item, token_ids
@@ -49,6 +53,8 @@ from rungwise.training.tensor_files import MODEL as WEIGHTS
 from rungwise.training.tensor_files import load_tensors
 
 FILES = (DESCRIPTION, WEIGHTS, TOKENIZER)
+GAP = "___"
+_BEST = 5
 
 
 class Predictor:
@@ -69,8 +75,7 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: Folder, quiet: bool = False) -> "Predictor":
-        """Load from a folder with the three files; `quiet` models do not warn about cut texts.
-        Raises DataError naming a missing file."""
+        """Load a folder; `quiet` models warn of no cuts. Raises DataError for a missing file."""
         for name in FILES:
             if not folder.exists(name):
                 raise DataError(
@@ -204,8 +209,7 @@ Model = Predictor | PretrainedPredictor
 
 
 def require_artifact(folder: Folder) -> Artifact:
-    """Load the artifact of a model, or a registry's copy of one. Raises DataError if there is no
-    record, by which its files are checked."""
+    """Load a model's artifact, or its copy. Raises DataError without a record to check it by."""
     artifact = artifacts.load(folder)
     if artifact is None:
         raise DataError(
@@ -216,8 +220,7 @@ def require_artifact(folder: Folder) -> Artifact:
 
 
 def load_predictor(folder: Folder) -> Model:
-    """The model in the folder of an artifact, or in a registry's copy of one. Raises DataError
-    naming a missing file."""
+    """Load the model of an artifact, or a registry's copy. Raises DataError for a missing file."""
     artifact = require_artifact(folder)
     if artifact.stage == _PRETRAIN:
         return PretrainedPredictor(artifact, load_reader(find_tokenizer(artifact).folder))
@@ -229,13 +232,52 @@ def load_predictor(folder: Folder) -> Model:
     return Predictor.load(folder)
 
 
-_BEST = 5
+@torch.no_grad()
+def fill_gap(model: BlankLogits, tokenizer: Tokenizer, text: str) -> dict[str, float]:
+    """Return the likeliest tokens for a gap. Raises DataError unless there is one that fits."""
+    before, gap, after = text.partition(GAP)
+    if not gap or GAP in after:
+        raise DataError(f"expected one gap, written {GAP}, found {text!r}; this model fills gaps")
+    special = special_ids(tokenizer)
+    left, right = token_ids(tokenizer, [before.strip(), after.strip()])
+    if isinstance(model, MaskedModel):
+        first, hidden, last = special.require("cls", "mask", "sep")
+    else:
+        first, last = special.require("end", "end")
+        # Any token that begins no document; a two-direction model never sees the one in the gap.
+        hidden = next(token for token in itertools.count() if token not in special.ids)
+    longest = getattr(model, "max_length", None)
+    row = [first, *left, hidden, *right, last]
+    if longest is not None and len(row) > longest:
+        raise DataError(
+            f"the text has {len(row)} tokens, and the model reads {longest}; shorten it"
+        )
+    logits_1V = model.blank_logits(
+        torch.tensor([row]),
+        torch.zeros(1, len(row), dtype=torch.long),
+        torch.tensor([len(row)]),
+        torch.tensor([1 + len(left)]),
+    )
+    best = torch.softmax(logits_1V[0].float(), dim=-1).topk(_BEST)
+    tokens = [token_text(tokenizer, token) for token in best.indices.tolist()]
+    return dict(zip(tokens, best.values.tolist(), strict=True))
+
+
+def continue_texts(
+    model: NextTokenLogits, tokenizer: Tokenizer, texts: Sequence[str], sampling: Sampling
+) -> list[str]:
+    """Return what the model adds to each text, alone or with others the same."""
+    (end,) = special_ids(tokenizer).require("end")
+    rows = [[end, *ids] for ids in token_ids(tokenizer, texts)]
+    added = generate(model, rows, end, sampling, streams=[0] * len(rows))
+    return [
+        added_text(tokenizer, row, new, end).rstrip() for row, new in zip(rows, added, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A model to try. `fields` are the names of the texts that `answer` takes; with `goes_on` it
-    returns what follows the text."""
+    """A model to try. `answer` takes texts named `fields`; with `goes_on` it continues the text."""
 
     hint: str
     fields: tuple[str, ...]
@@ -260,12 +302,12 @@ def _try_pretrained(model: object, tokenizer: Tokenizer, sampling: Sampling) -> 
             )
         case NextTokenLogits():
             hint = "the beginning of a text: it goes on"
-
-            def continue_text(text: str) -> str:
-                (added,) = continue_texts(model, tokenizer, [text], sampling)
-                return added
-
-            return Trial(hint, ("text",), continue_text, goes_on=True)
+            return Trial(
+                hint,
+                ("text",),
+                lambda text: continue_texts(model, tokenizer, [text], sampling)[0],
+                goes_on=True,
+            )
         case LanguageModel():
             hint = "a text: how likely is it?"
             return Trial(hint, ("text",), lambda text: _rate_text(model, tokenizer, text))
@@ -275,8 +317,7 @@ def _try_pretrained(model: object, tokenizer: Tokenizer, sampling: Sampling) -> 
 
 
 def try_nearest(predictor: Model, count: int) -> Trial:
-    """Return a trial that answers a word with the `count` nearest words. Raises DataError for a
-    model without a vector per token."""
+    """Answer a word with the nearest words. Raises DataError without a vector of each token."""
     if isinstance(predictor, Predictor) or not isinstance(predictor.model, WordVectors):
         raise DataError("this model has no vector of each token (WordVectors); leave out --nearest")
     return _try_neighbours(Neighbourhood(predictor.model, predictor.tokenizer), count)

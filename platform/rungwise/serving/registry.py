@@ -31,15 +31,7 @@ from rungwise.corpus.summary import read_split
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
 from rungwise.models.trained.generation import Sampling
-from rungwise.serving.card import NAME as CARD
-from rungwise.serving.card import (
-    fit_description,
-    link_page,
-    list_sources,
-    list_uses,
-    write_pretrain_card,
-    write_task_card,
-)
+from rungwise.serving import card
 from rungwise.serving.predictor import (
     FILES,
     Predictor,
@@ -65,8 +57,7 @@ _REQUIREMENTS = (
 
 
 def find_faults(model: Artifact, served: Folder) -> list[str]:
-    """Reasons against a version whose files are in `served`, one line each; `model` is the
-    evaluation or pretraining that it comes from."""
+    """Reasons against a version made of `model`, whose files are in `served`, a line each."""
     faults = [fault for artifact in chain(model) for fault in _check(artifact.verify)]
     faults += find_changed_copies(model, served)
     summary = EvaluateSummary if model.stage == "evaluate" else PretrainSummary
@@ -115,8 +106,7 @@ def find_better_holder(client: Any, name: str, alias: str, tags: Mapping[str, st
 
 @dataclass(frozen=True)
 class _Entry:
-    """A model to register, with example inputs in a caller's form and their answers; a higher
-    `score` is better."""
+    """A model to register, with example inputs and answers; a higher `score` is better."""
 
     files: dict[str, str]
     info: TaskInfo
@@ -140,10 +130,10 @@ def register_model(
     assert context.tracking is not None, "the register stage runs in the driver"
     make_entry = _make_task_entry if "evaluate" in inputs else _make_pretrain_entry
     entry = make_entry(config, inputs, output)
-    output.write_bytes(CARD, entry.card.encode("utf-8"))
+    output.write_bytes(card.NAME, entry.card.encode("utf-8"))
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
-    entry.files["card"] = str(output.local(CARD))
+    entry.files["card"] = str(output.local(card.NAME))
     run_id = context.tracking.run_id
     number, model_id = _log_version(config, entry, inputs["pretrain"].fingerprint, run_id)
     client = MlflowClient(tracking_uri=context.tracking.uri)
@@ -151,7 +141,7 @@ def register_model(
     whole = run.data.tags.get(PARENT_TAG, run_id)
     if whole != run_id:  # so that the page of the whole run names the model too
         client.log_outputs(whole, [LoggedModelOutput(model_id, step=0)])
-    licences = [licence for _, licence in list_sources(inputs["pretrain"], config.licences)]
+    licences = [licence for _, licence in card.list_sources(inputs["pretrain"], config.licences)]
     tags = {
         **{f"rungwise.{name}": artifact.fingerprint for name, artifact in sorted(inputs.items())},
         **entry.tags,
@@ -169,9 +159,9 @@ def register_model(
     else:
         client.set_registered_model_alias(config.name, config.alias, number)
         alias = f"alias {config.alias}"
-    page = link_page(run.info.experiment_id, whole, context.tracking.page)
-    uses = "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info)
-    text = fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
+    page = card.link_page(run.info.experiment_id, whole, context.tracking.page)
+    uses = "\n" + card.list_uses(f"models:/{config.name}/{number}", root, entry.info)
+    text = card.fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
     client.update_model_version(config.name, number, text)
     newest = f"[version {number}](#/models/{config.name}/versions/{number})"
     client.update_registered_model(
@@ -192,8 +182,7 @@ def register_model(
 def _log_version(
     config: RegisterConfig, entry: _Entry, fingerprint: str, run_id: str
 ) -> tuple[str, str]:
-    """Log the model in MLflow's run and register it; return the number of the version and the id of
-    the logged model."""
+    """Log and register the model; return the version's number and the logged model's id."""
     import mlflow
     from mlflow.models import ModelSignature, infer_signature
 
@@ -233,8 +222,7 @@ def _log_version(
 
 
 def _list_params(entry: _Entry) -> Any:
-    """The fields of a `Sampling` with their defaults, of which a `length` of 0 draws nothing; None
-    for a model that does not write."""
+    """The fields of a `Sampling` that draws nothing; None for a model that does not write."""
     from mlflow.types import ParamSchema, ParamSpec
 
     if not entry.writes:
@@ -260,7 +248,7 @@ def _make_task_entry(
         info=info,
         inputs=_input_example(examples, info),
         answers=Predictor.load(evaluation.folder, quiet=True)(examples),
-        card=write_task_card(config.name, inputs, config.licences),
+        card=card.write_task_card(config.name, inputs, config.licences),
         score=model.validation[metric],
         caution=summary.caution,
         tags={
@@ -287,7 +275,7 @@ def _make_pretrain_entry(
         info=predictor.info,
         inputs=texts,
         answers=answers,
-        card=write_pretrain_card(config.name, inputs, config.licences),
+        card=card.write_pretrain_card(config.name, inputs, config.licences),
         score=-summary.final["loss"],
         caution=summary.caution,
         tags={_OBJECTIVE: summary.objective},

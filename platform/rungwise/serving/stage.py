@@ -28,8 +28,7 @@ class RegisterConfig(RegistryConfig):
 
 
 class RegisterSummary(Summary):
-    """A version in the registry. `alias` is None if another version keeps it, or if it is no better
-    than a baseline."""
+    """A version in the registry, without an alias if another keeps it or a baseline is as good."""
 
     name: str
     version: str

@@ -248,8 +248,7 @@ def _is_on_own_disk(path: str) -> bool:
 
 
 def _input_paths(value: Any, name: str = "", key: str = "") -> Iterator[tuple[str, str]]:
-    """The keys and paths in nested mappings and lists: `name` is the last key above the value, and
-    `key` all of them."""
+    """Yield the keys and paths in nested data, below `key`; `name` is the last key of `key`."""
     if isinstance(value, dict):
         for each, item in value.items():
             yield from _input_paths(item, str(each).rpartition(".")[2], f"{key}.{each}".strip("."))

@@ -39,9 +39,8 @@ _LAST_SECONDS = 10.0  # for the writing thread, when a run ends with an error
 
 
 class PartWriter:
-    """One save in progress: a thread with a copy of everything it needs. `folder` is that of the
-    step and this attempt. The leader's thread calls `commit` with the descriptions of all workers'
-    parts once they are there."""
+    """One save in progress: a thread with a copy of all it needs, which writes to `folder`. The
+    leader's calls `commit` with the descriptions of all workers' parts once they are there."""
 
     def __init__(
         self,
@@ -146,8 +145,7 @@ class Checkpoints:
 
     def resume(self, state: RunState) -> Progress:
         """Load the newest sound checkpoint, of this run or an earlier one, or start from step 0.
-        Raises DataError, on every worker, if the folder has checkpoints of another
-        configuration."""
+        Raises DataError, on every worker, for checkpoints of another configuration."""
         self._refuse_foreign()
         if self._group.leads:  # the others cannot begin to save before they have its number
             self._files.begin_attempt()
@@ -186,8 +184,7 @@ class Checkpoints:
         return None if step < 0 else Checkpoint(step, attempt)
 
     def newest_sound(self, most: float = math.inf) -> Checkpoint | None:
-        """The newest undamaged checkpoint up to step `most`; None if there is none. Each worker
-        verifies its share of the files."""
+        """The newest undamaged checkpoint up to step `most`; each worker verifies its share."""
         group = self._group
         names = (
             [each for each in self._files.finished() if each.step <= most] if group.leads else []
@@ -234,10 +231,9 @@ class Checkpoints:
     def save(
         self, state: RunState, progress: Progress, wait: bool = False, must: bool = False
     ) -> float:
-        """Start to write the checkpoint of this step; returns the seconds that training stopped.
-        Waits for the previous save first, with `wait` for this one too. Raises the error of the
-        writing thread after three failures in a row; with `must`, after the first; Superseded at
-        once."""
+        """Start to write this step's checkpoint, after the one before; returns the seconds that
+        training stopped. `wait`: until it is written. Raises the writing thread's error after three
+        failures in a row; with `must`, after the first; Superseded at once."""
         began = time.perf_counter()
         self.settle()
         group, step = self._group, progress.step

@@ -151,8 +151,7 @@ class CheckpointFiles:
                 path.unlink(missing_ok=True)
 
     def commit(self, step: int, parts: list[dict[str, Any]], record: dict[str, Any]) -> None:
-        """Make this attempt's checkpoint of that step valid, then remove expired ones. Raises
-        Superseded if a later attempt has begun."""
+        """Make a checkpoint valid and remove expired ones. Raises Superseded by a later attempt."""
         self._refuse_superseded()
         checkpoint = Checkpoint(step, self.attempt)
         folder = self.at(checkpoint)

@@ -193,10 +193,9 @@ class GradientConfig(Fitting):
         return self.model_copy(update={**changes, "mixture": {}})
 
     def draw_turns(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """For each step, the place in `names` of the member of a mixture that it trains on. As in
-        GenSen (Subramanian et al. 2018, arXiv:1804.00079): some train every so many steps, and the
-        others are drawn uniformly. A draw depends on the step alone, so a member keeps its order of
-        rows whatever the others are."""
+        """For each step, the place in `names` of its member of a mixture. As in GenSen (Subramanian
+        et al. 2018, arXiv:1804.00079) some train every so many steps, the others are drawn
+        uniformly. A draw depends on the step alone, so a member keeps its order of rows."""
         steps = np.arange(self.steps)
         every = {name: each.every for name, each in self.mixture.items() if each.every}
         others = np.array([place for place, name in enumerate(names) if name not in every])
@@ -298,8 +297,7 @@ class FitConfig(Generic[FittingT_co]):
 
     @property
     def compiles(self) -> bool:
-        """Whether torch.compile can compile the step: the model must be compilable, and the sizes
-        of what the losses read must be known."""
+        """Whether torch.compile takes the step: the model, and losses of known sizes."""
         return self.model.compiles and self.objective.shapes is not BatchShapes.UNKNOWN
 
     @property

@@ -3,7 +3,7 @@ follows from a known rate, or from one measured on some micro-batches on this ma
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -69,8 +69,7 @@ class Cost:
 
 
 def training_cost(config: GradientFit, measures: Sequence[Measures]) -> Cost:
-    """The tokens and floating-point operations of a training by gradient; `measures` are of the
-    instances, and of the longer ones if there are any."""
+    """The tokens and operations of a training by gradient on all its instances."""
     settings = config.pretrain
     tokens = [
         steps * settings.global_batch_size * each.tokens_per_row
@@ -122,13 +121,12 @@ def estimate_run(
     measures: Sequence[Measures],
     compute: ComputeConfig,
     tokens_per_second: float | None = None,
-    measure: Callable[[int, int], None] | None = None,
+    measure: bool = False,
 ) -> RunEstimate:
     """Estimate parameters, batch, devices, steps, tokens and memory; time and cost if known.
     `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second` is
-    of the whole run. Without it, `measure` asks to measure this machine's rate, which is multiplied
-    by the workers; it is called with the batches done and the batches in all. Raises ConfigError if
-    model and objective do not fit."""
+    of the whole run. Without it, `measure` asks for this machine's rate, times the workers. Raises
+    ConfigError if model and objective do not fit."""
     settings, first, price = config.pretrain, measures[0], compute.price_per_hour
     with shapes_only():
         parameters = parameter_count(config.model.build(first.vocab_size, config.objective))
@@ -148,12 +146,10 @@ def estimate_run(
     rate = tokens_per_second
     if rate is None and measure:
         seconds = 0.0
-        for number, (each, phase) in enumerate(zip(measures, phases, strict=True)):
+        for each, phase in zip(measures, phases, strict=True):
             samples: list[float] = []
             for sample in _time_batches(config, each, compute, phase.micro_batch_size):
                 samples.append(sample)
-                count = number * _MEASURED_BATCHES + len(samples)
-                measure(count, len(phases) * _MEASURED_BATCHES)
                 if sum(samples) > _ENOUGH_SECONDS:
                     break
             # Measured rows are full; the rate counts the tokens they would have in the run.
@@ -232,8 +228,7 @@ def memory_estimate(
 
 
 def device_memory(compute: ComputeConfig) -> int | None:
-    """Bytes of a worker's device on this machine: of a GPU, or its share of the memory; None if it
-    has no GPU and the workers need one."""
+    """Bytes of a worker's device, or its share of the memory; None for a GPU that is missing."""
     if not compute.gpus_per_worker:
         return psutil.virtual_memory().total // compute.num_workers
     if not torch.cuda.is_available():

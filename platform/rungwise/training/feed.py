@@ -60,8 +60,7 @@ class Source:
     def read(
         self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
     ) -> tuple[list[Any], int]:
-        """The rows (B,) of these epochs (B,) in `bins` micro-batches of NumPy arrays, and their
-        tokens without padding."""
+        """The rows (B,) of these epochs (B,) in `bins` NumPy micro-batches, and their tokens."""
         batch = self.reader.batch(instances, epochs, seed)
         return list(batch.micro_batches(bins, self.fixed_shapes)), batch.tokens
 
@@ -75,8 +74,7 @@ def step_batch(
     seed: int,
     logical_workers: int | None = None,
 ) -> StepBatch:
-    """The rows of one worker at one step, as micro-batches; `logical_workers` are one for each
-    worker unless given."""
+    """The rows of one worker at one step, as micro-batches of its logical workers."""
     if step % _PREFETCH_STEPS == 0:
         ahead = order.upcoming_shards(step, 2 * _PREFETCH_STEPS, share)
         source.reader.store.prefetch(ahead.tolist())
@@ -121,8 +119,7 @@ def held_out_batches(
 def held_out_in_streams(
     source: Source, count: int, share: ShardShare, micro_batch_size: int, seed: int
 ) -> list[Batch[Tensor]]:
-    """As many instances as `held_out_batches`, but as contiguous text in as many streams as a batch
-    has rows; this worker's part, step after step."""
+    """As many instances as `held_out_batches`, as contiguous text in a batch's streams."""
     batches: list[Batch[Tensor]] = []
     rows, count = source.reader.rows_per_shard, min(count, len(source.reader))
     for stream, instances, continues in held_out_streams(rows, count, share):
@@ -140,9 +137,8 @@ def logical_ranks(rank: int, world_size: int, logical_workers: int) -> range:
 
 
 def count_bins(rows: int, world_size: int, micro_batch_size: int) -> int:
-    """The number of micro-batches into which every worker cuts its part of `rows` rows. Parts
-    differ by a row, and the smaller one must fill all bins too; so a bin may hold one row more than
-    `micro_batch_size`."""
+    """The number of micro-batches into which each worker cuts its part of `rows`. Parts differ by a
+    row, and the smaller must fill all, so one may have a row more than `micro_batch_size`."""
     most, least = -(-rows // world_size), max(1, rows // world_size)
     return min(-(-most // micro_batch_size), least)
 
@@ -154,8 +150,7 @@ def data_hash(instances: NDArray[np.int64], epochs: NDArray[np.int64]) -> int:
 
 
 class Prefetched:
-    """The batches of the steps [first, last), made by a thread ahead of their use. `next` raises
-    whatever making a batch raised."""
+    """The batches of [first, last), made by a thread ahead of use. `next` raises its errors."""
 
     def __init__(
         self, make: Callable[[int], StepBatch], first: int, last: int, pinned: bool = False
@@ -315,15 +310,13 @@ def count_steps(turns: Sequence[DataPhase], steps: int) -> list[tuple[DataPhase,
 
 
 def rows_per_epoch(config: GradientFit, instances: int, global_batch_size: int) -> int:
-    """Instances that an epoch reads. If the model carries a state, streams are equally long, so up
-    to `global_batch_size` - 1 instances are left out."""
+    """Instances of an epoch; streams are equally long, which may leave some out."""
     rest = instances % global_batch_size if config.carries_state else 0
     return instances - rest
 
 
 def scale_micro_batch(micro_batch_size: int, first_length: int, length: int) -> int:
-    """Rows of a micro-batch: `micro_batch_size` for the first instances, fewer for longer ones, so
-    that a micro-batch has as many tokens."""
+    """Rows of a micro-batch: fewer for longer instances, so that it has as many tokens."""
     return max(1, micro_batch_size * first_length // length)
 
 

@@ -235,8 +235,7 @@ def check_rows(
     length: int | None,
     block: str = "instances",
 ) -> None:
-    """Raise ConfigError if the model cannot read instances of this kind and length; `block` is
-    their name in the recipe."""
+    """Raise ConfigError if the model cannot read this kind and length, named `block`."""
     objective, longest = config.objective, config.model.max_length
     if kind not in objective.reads:
         others = [each.name for each in config.model.objectives if kind in each.reads]
@@ -253,8 +252,7 @@ def check_rows(
 
 
 def require_gradient(config: PretrainStageConfig, purpose: str) -> GradientFit:
-    """The config of a fit by gradient, which has what `purpose` names. Raises ConfigError for
-    another kind."""
+    """The config of a fit by gradient, for `purpose`. Raises ConfigError for another kind."""
     return FitConfig(config.model, config.pretrain.require_gradient(purpose))
 
 
@@ -266,8 +264,7 @@ def read_training_config(pretrain: Artifact) -> PretrainStageConfig:
 def find_earlier(
     config: GradientFit, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> EarlierRun | None:
-    """The finished run that shares the most steps and has a checkpoint of them; None if none does.
-    `inputs` are fingerprints by name."""
+    """The finished run with a checkpoint of the most shared steps; inputs are fingerprints."""
     if not config.pretrain.shared_steps:
         return None
     own = _shared_facts(config, inputs)
@@ -303,8 +300,7 @@ def plan_earlier(
 
 
 def find_trunk(config: PretrainStageConfig, inputs: Mapping[str, str]) -> Trunk | None:
-    """The settings of the steps that a run shares with longer ones, and their number; None if it
-    shares none."""
+    """The settings and the number of steps shared with longer runs; None if none are."""
     if not config.pretrain.shared_steps:
         return None
     facts = _shared_facts(require_gradient(config, "steps"), inputs)
@@ -332,8 +328,7 @@ def _shared_facts(config: GradientFit, inputs: Mapping[str, str]) -> dict[str, A
 def pretrain_model(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Fit the model and write its files. Raises UserError if the instances do not fit the model, or
-    the fitting fails."""
+    """Fit the model and write its files. Raises UserError if instances do not fit, or it fails."""
     fit = FitConfig(config.model, config.pretrain)
     return config.pretrain.fitter(fit, inputs, output, context)
 

@@ -29,8 +29,8 @@ from rungwise.models.config import ModelConfig
 from rungwise.models.device import shapes_only
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.capabilities import BeginsAt, ReadsSpelling, ReadsText
-from rungwise.models.transformer.body import OnBody
+from rungwise.models.trained.capabilities import BeginsAt, ReadsSpelling
+from rungwise.models.transformer.body import OnBody, TokenOutput
 from rungwise.models.word_vectors.vector_family import TABLE, VectorFamily
 from rungwise.tokenizer import load_tokenizer, token_bytes
 from rungwise.training.config import GradientFit
@@ -76,7 +76,7 @@ def start_model(config: GradientFit, instances: Artifact, initial: Artifact | No
         tokenizer = find_input(find_input(instances, "tokens"), "tokenizer")
         spelling = token_bytes(load_tokenizer(tokenizer.folder))
         body.spell(spelling, *summary.special.require("end"))
-    if isinstance(model, ReadsText):
+    if isinstance(model, TokenOutput):
         model.read_text(lambda: _streams(instances))
     by_frequency = config.pretrain.output_bias == "frequencies"
     if (
@@ -118,8 +118,7 @@ def build_model(config: GradientFit, vocab_size: int, meta: bool = False) -> nn.
 
 
 def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -> None:
-    """Raise ConfigError, naming the keys, if the weights of `initial` do not fit these blocks, or
-    the instances are of another tokenizer."""
+    """Raise ConfigError, naming keys, if the weights do not fit these blocks and tokens."""
     family, trained_on = _read_model(initial)
     name = f"the weights this run begins with ({initial.label}-{initial.fingerprint})"
     if isinstance(family, VectorFamily):
@@ -185,16 +184,14 @@ def _check_model(
 
 
 def find_tokens(pretrain: Artifact) -> Artifact:
-    """The tokens that a finished run read. Raises DataError if its inputs are not below the same
-    root."""
+    """The tokens that a finished run read. Raises DataError if they are below another root."""
     direct = "tokens" in pretrain.record["inputs"]  # a fit by counting reads no instances
     return find_input(pretrain if direct else find_input(pretrain, "instances"), "tokens")
 
 
 @torch.no_grad()
 def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
-    """Load the weights of `initial` into `model`; fresh parts stay as they are. Returns the carried
-    tensors. Raises DataError if the file lacks a required tensor."""
+    """Load what `model` has; return the rest. Raises DataError if a tensor is missing."""
     saved = load_tensors(initial.folder, MODEL)
     if fixes_vectors(initial):
         assert isinstance(model, OnBody)
@@ -212,8 +209,7 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
 
 
 def _required_tensors(initial: Artifact) -> set[str]:
-    """The names of the tensors that the file must have: those of the model before, and of imported
-    weights, which may lack any head, those of its body."""
+    """The names of tensors that the file must have; imported weights may lack any head."""
     family, objective = _read_model(initial)
     with shapes_only():
         if is_imported(initial):
@@ -244,8 +240,7 @@ def is_imported(initial: Artifact) -> bool:
 
 
 def _read_model(initial: Artifact) -> tuple[Family, Objective]:
-    """The model of these weights and its objective. Imported weights do not record it, so it is
-    their family's first objective."""
+    """The model of these weights and its objective, the family's first for imported ones."""
     if is_imported(initial):
         model = ImportSummary.of(initial).model
         return model, model.objectives[0]

@@ -24,8 +24,7 @@ def pretrain_by_interpolation(
     output: Folder,
     context: Context,
 ) -> PretrainSummary:
-    """Fit the gate, write the whole model, and measure it on the held-out split. Raises DataError
-    if no document is set aside."""
+    """Fit the gate, write and measure the model. Raises DataError if no document is set aside."""
     began = time.monotonic()
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)

@@ -15,26 +15,14 @@ from torch import nn
 from rungwise.core.randomness import bits
 from rungwise.models.device import keep_freed_memory, multiplies_bfloat16
 from rungwise.models.transformer.block import recompute_activations
+from rungwise.training import throughput
 from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.config import EarlyStopConfig, GradientConfig, GradientFit, Precision
+from rungwise.training.config import GradientConfig, GradientFit, Precision
 from rungwise.training.feed import DataPhase, Prefetched, find_phase, logical_ranks, open_phases
 from rungwise.training.optimizer import WeightAverage, build_optimizers, learning_rate_at
 from rungwise.training.parallel import Worker, distribute
 from rungwise.training.state import RunState
 from rungwise.training.step import Step, new_streams, validate
-from rungwise.training.throughput import (
-    Clock,
-    Costs,
-    Progress,
-    StepMetrics,
-    StepTotals,
-    check_start,
-    group_matmul_rate,
-    log_saves,
-    log_step,
-    log_validation,
-    report_again,
-)
 
 _NOTICE_SECONDS = 1.0  # between two checks for a notice that a machine will go away
 
@@ -46,7 +34,7 @@ def train(
     checkpoints: Checkpoints,
     worker: Worker,
     first_loss: float | None = None,
-) -> tuple[Progress, Costs]:
+) -> tuple[throughput.Progress, throughput.Costs]:
     """Train `model` in place until the end, from the newest sound checkpoint if any.
     `worker.compute` changes the numbers only by rounding and by which dropout is drawn; with the
     same number of logical workers, only by the order of sums. `first_loss` is the expected loss of
@@ -70,11 +58,13 @@ def train(
         progress.attempts.append({"step": progress.step, "workers": group.world_size})
     for place in checkpoints.skipped:
         report.note(f"{place} is damaged: goes on from step {progress.step}")
-    report_again(progress, report)
+    throughput.report_again(progress, report)
     report.progress(*measure_progress(progress, settings))
     rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
-    costs = Costs(group_matmul_rate(group, rate_dtype), compute.price_per_hour)
-    step_metrics = StepMetrics(progress, config, worker)
+    costs = throughput.Costs(
+        throughput.group_matmul_rate(group, rate_dtype), compute.price_per_hour
+    )
+    step_metrics = throughput.StepMetrics(progress, config, worker)
     step = Step(
         model, objective, exchange, optimizers, settings.optimizer, group, bfloat16, compute.compile
     )
@@ -91,7 +81,7 @@ def train(
         due = phases if objective.members else [find_phase(phases, done - 1)]
         with average.swap_averages(done) if average else contextlib.nullcontext():
             row = {"step": done, "tokens": progress.tokens, **validate(step, due)}
-        log_validation(progress, row, report)
+        throughput.log_validation(progress, row, report)
         return time.perf_counter() - began
 
     last = progress.validation[-1]["step"] if progress.validation else -1
@@ -101,8 +91,8 @@ def train(
         first = progress.validation[0]
         report.progress(0, settings.steps, loss=first["loss"])
         if first_loss is not None:
-            check_start(first, objective, first_loss, report)
-    clock = Clock(progress, costs)
+            throughput.check_start(first, objective, first_loss, report)
+    clock = throughput.Clock(progress, costs)
     before = progress.seconds
     began = last_notice = time.monotonic()
     logged = False
@@ -128,7 +118,7 @@ def train(
             if streams is not None:
                 parts = [streams.enter(part) for part in parts]
             now = time.monotonic()
-            totals = StepTotals(
+            totals = throughput.StepTotals(
                 torch.stack([phase.objective.counts(part) for part in parts]).sum(0),
                 batch,
                 seconds=before + now - began,
@@ -162,7 +152,7 @@ def train(
                 if values:
                     timing = clock.timing(progress) | straggler
                     values = {"learning_rate": rate, **values}
-                    log_step(progress, values, timing, report)
+                    throughput.log_step(progress, values, timing, report)
                     speed = {"tokens/s": timing["tokens_per_second"]}
                     speed |= {"mfu": timing["mfu"]} if "mfu" in timing else {}
                     place = measure_progress(progress, settings)
@@ -173,16 +163,15 @@ def train(
                 clock.stalled += checkpoints.save(state, progress, wait, must=ends)
                 if must_leave and not ends and not checkpoints.settled[-1].error:
                     report.note(f"saved at step {done:,}")
-                log_saves(progress, checkpoints.settled, report)
+                throughput.log_saves(progress, checkpoints.settled, report)
     finally:
         feed.close()
         checkpoints.close()
     return progress, costs
 
 
-def measure_progress(progress: Progress, config: GradientConfig) -> tuple[float, float]:
-    """How far a run is and where it ends, in steps, tokens or seconds: by the budget of which the
-    largest share is spent."""
+def measure_progress(progress: throughput.Progress, config: GradientConfig) -> tuple[float, float]:
+    """How far a run is, and its end, by the most spent of its steps, tokens and seconds."""
     budgets = [(float(progress.step), float(config.steps))]
     if config.max_tokens is not None:
         budgets.append((progress.tokens, config.max_tokens))
@@ -191,29 +180,24 @@ def measure_progress(progress: Progress, config: GradientConfig) -> tuple[float,
     return max(budgets, key=lambda budget: budget[0] / budget[1])
 
 
-def spent_steps(progress: Progress, config: GradientConfig) -> float:
+def spent_steps(progress: throughput.Progress, config: GradientConfig) -> float:
     """Progress in steps of the schedule."""
     spent, end = measure_progress(progress, config)
     return config.steps * spent / end
 
 
-def is_spent(progress: Progress, config: GradientConfig) -> bool:
+def is_spent(progress: throughput.Progress, config: GradientConfig) -> bool:
     """Whether a budget is used up."""
     return spent_steps(progress, config) >= config.steps
 
 
-def is_finished(progress: Progress, config: GradientConfig) -> bool:
+def is_finished(progress: throughput.Progress, config: GradientConfig) -> bool:
     """Whether the run has ended: a budget is used up, or the validation loss has stalled."""
-    losses = [row["loss"] for row in progress.validation]
-    return is_spent(progress, config) or has_stalled(losses, config.early_stop)
-
-
-def has_stalled(losses: Sequence[float], config: EarlyStopConfig | None) -> bool:
-    """Whether the last `patience` validation losses did not improve on the best before them."""
-    if config is None or len(losses) <= config.patience:
-        return False
-    before, last = losses[: -config.patience], losses[-config.patience :]
-    return min(last) > min(before) - config.minimum_improvement
+    losses, stop = [row["loss"] for row in progress.validation], config.early_stop
+    if is_spent(progress, config) or stop is None or len(losses) <= stop.patience:
+        return is_spent(progress, config)
+    before, last = losses[: -stop.patience], losses[-stop.patience :]
+    return min(last) > min(before) - stop.minimum_improvement
 
 
 def uses_bfloat16(precision: Precision, device: torch.device) -> bool:

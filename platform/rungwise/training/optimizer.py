@@ -36,10 +36,9 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
 
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum, orthogonalised and scaled to the size of AdamW's updates (Liu et al. 2025,
-    arXiv:2502.16982). As `torch.optim.Muon` with `match_rms_adamw`, but matrices that share a
-    product are orthogonalised apart: `sizes` maps parameters that stack several to the rows of
-    each. `dtype` is that of the iteration. `found_inf` may be set before a step: 1 leaves
-    everything unchanged, 0 does not."""
+    arXiv:2502.16982), as `torch.optim.Muon` with `match_rms_adamw`, but a stack of matrices is
+    orthogonalised apart, by the rows in `sizes`. `dtype` is that of the iteration. If `found_inf`
+    is set to 1 before a step, all stays unchanged."""
 
     def __init__(
         self,
@@ -210,9 +209,8 @@ Optimizers = Sequence[torch.optim.Optimizer]
 def build_optimizers(
     model: nn.Module, config: OptimizerConfig | MuonConfig, bfloat16: bool = False
 ) -> Optimizers:
-    """The optimizers of the trainable parameters, each in one of them. With `bfloat16`, Muon's
-    products use it, as the model's do. Muon takes the matrices of the layers; embeddings, heads,
-    norms and biases stay with AdamW."""
+    """The optimizers, each of its own trainable parameters: Muon of the matrices of layers, with
+    products in `bfloat16` if the model's are, AdamW of embeddings, heads, norms and biases."""
     if isinstance(config, OptimizerConfig):
         bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
         depths = {

@@ -113,10 +113,9 @@ class Exchange:
 def distribute(
     model: nn.Module, group: Group, parallel: Parallel = "ddp", bfloat16: bool = False
 ) -> Exchange:
-    """Put `model` on this worker's device with the leader's weights, sharded if `parallel` says so.
-    With `bfloat16`, sharded blocks are sent in it, which halves the traffic; their products use it
-    anyway. Gradients are summed in float32. Call this before building the optimizer: fsdp replaces
-    the parameters."""
+    """Put `model` on this worker's device with the leader's weights, sharded by `parallel`, which
+    replaces the parameters: call it before building the optimizer. With `bfloat16`, sharded blocks
+    are sent in it, which halves the traffic. Gradients are summed in float32."""
     _agree(model, group)
     if group.world_size == 1:
         model.to(group.device)

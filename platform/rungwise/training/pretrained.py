@@ -1,13 +1,12 @@
 """A finished pretrain stage as a usable model: with its capabilities, or as a bare module."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from rungwise.core.errors import ConfigError
@@ -16,15 +15,14 @@ from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.ngram_logits import NextTokenCounts
-from rungwise.models.ngram_model import NgramLanguageModel
+from rungwise.models.ngram_model import NextTokenCounts, NgramLanguageModel
 from rungwise.models.trained.capabilities import LanguageModel, WordVectors
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import measure_loss
 from rungwise.models.transformer.body import NextTokenModel
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile, split_documents
-from rungwise.training.fit_config import BESIDE, PretrainStageConfig
+from rungwise.training.fit_config import BESIDE
 from rungwise.training.initial import find_tokens, read_training_config
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL, load_tensors, map_arrays
@@ -40,23 +38,12 @@ def load_model(
     config = read_training_config(pretrain)
     if config.pretrain.reads_tokens:
         special = special or TokensSummary.of(find_input(pretrain, "tokens")).special
-        return load_arrays(config, pretrain, special)
+        family: Any = config.model
+        return family.from_tensors(map_arrays(pretrain.folder.local(MODEL)), special)
     special = special or InstancesSummary.of(find_input(pretrain, "instances")).special
     model: Any = config.model.trained(load_module(pretrain, trained), config.objective, special)
     longest = getattr(model, "max_length", None)  # models without a limit may have none
     return model if longest is None else replace(model, max_length=_longest(pretrain, longest))
-
-
-def load_arrays(config: PretrainStageConfig, pretrain: Artifact, special: SpecialIds) -> object:
-    """The model of a finished fit, made of arrays."""
-    family = cast(_ArrayFamily, config.model)
-    return family.from_tensors(map_arrays(pretrain.folder.local(MODEL)), special)
-
-
-class _ArrayFamily(Protocol):
-    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> object:
-        """The inverse of `to_tensors`."""
-        ...
 
 
 def find_tokenizer(pretrain: Artifact) -> Artifact:
@@ -65,8 +52,7 @@ def find_tokenizer(pretrain: Artifact) -> Artifact:
 
 
 def load_module(pretrain: Artifact, trained: bool = True) -> nn.Module:
-    """The module trained by gradient, with its heads, in eval mode on the CPU. Without `trained`,
-    its weights are random and only its buffers are read."""
+    """The module with its heads, in eval mode on the CPU. Without `trained`, weights are random."""
     config = read_training_config(pretrain)
     with _fix_seed():
         module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
@@ -124,8 +110,7 @@ def _longest(pretrain: Artifact, max_length: int | None) -> int | None:
 
 
 def load_word_vectors(pretrain: Artifact) -> WordVectors:
-    """The trained model as a source of one vector per token, independent of context. Raises
-    ConfigError if its family has none."""
+    """The trained model with a vector of each token. Raises ConfigError if it has none."""
     model = load_model(pretrain)
     if not isinstance(model, WordVectors):
         config = read_training_config(pretrain)
@@ -146,9 +131,8 @@ def read_split(tokens: Artifact, split: str) -> Iterator[TokenisedText]:
 def measure_held_out(
     model: LanguageModel, tokens: Artifact, objective: Objective
 ) -> dict[str, float]:
-    """Measure a language model that is made of arrays on all held-out documents: the loss in nats
-    per token under both of its names, perplexity, and bits per byte. Raises DataError if there are
-    none."""
+    """Measure a model made of arrays on all held-out documents: the loss in nats per token under
+    both of its names, perplexity, and bits per byte. Raises DataError without documents."""
     summary = TokensSummary.of(tokens)
     (end,) = summary.special.require("end")
     documents = [

@@ -106,10 +106,9 @@ class Step:
         streams: StreamStates | None = None,
         seeds: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor]:
-        """Take one step over micro-batches that are on the device. Losses are divided by
-        `counts_P`, those of the whole global batch. Each of `seeds` seeds the dropout of an equal
-        number of micro-batches. Returns the sums (3, P) of `LossSum.packed` on this worker, and the
-        gradient norm ()."""
+        """Take one step over micro-batches on the device. Losses are divided by `counts_P`, those
+        of the global batch. Each of `seeds` seeds the dropout of as many micro-batches. Returns the
+        sums (3, P) of `LossSum.packed` on this worker, and the gradient norm ()."""
         device = self.group.device
         sums_3P = torch.zeros(3, len(self.objective.parts), dtype=torch.float64, device=device)
         whole = list(self.with_vectors(parts, seeds))
@@ -164,11 +163,10 @@ def _seed_dropout(parts: Sequence[Batch[Tensor]], seeds: Sequence[int]) -> Itera
 def _compile(
     objective: Objective, model: nn.Module, group: Group
 ) -> Callable[[Batch[Tensor]], tuple[Losses, Tensor]]:
-    """Compile the losses of a forward pass and their counts as one graph, from ids to sums. If
-    workers exchange gradients, each function that the model's classes name in `graphs` is a graph,
-    and so are the losses: the backward of a single graph returns all gradients at its end, too late
-    to overlap their exchange. Shapes are static except for the number of documents, and of rows of
-    each sort if a batch has two."""
+    """Compile a forward pass, from ids to the sums of losses and their counts. If workers exchange
+    gradients, each function in `graphs` of the model's classes and the losses are graphs: the
+    backward of a single one returns all gradients at its end, too late to overlap their exchange.
+    Only the number of documents, and of rows of each sort, may vary."""
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
 
     # None: a size that has changed once may change again.
@@ -197,10 +195,9 @@ def _compile(
 
 @torch.no_grad()
 def validate(step: Step, phases: Sequence["Phase"]) -> dict[str, float]:
-    """Losses and accuracies over the validation instances of a phase, with the same masks each
-    time, or of all members of a mixture. `perplexity` is that of the objective's first part, the
-    one over tokens; `bits_per_byte` is given if every token of the text is predicted and its bytes
-    are known."""
+    """Losses and accuracies over a phase's validation instances, with the same masks each time, or
+    of all members of a mixture. `perplexity` is that of the first part, over tokens;
+    `bits_per_byte` needs a prediction of every token and the number of bytes."""
     model, group, phase = step.model, step.group, phases[0]
     model.eval()
     objective, device = phase.objective, group.device

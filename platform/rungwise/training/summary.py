@@ -74,11 +74,6 @@ class GradientRun(SummaryPart):
     flops_rule: str
     throughput: dict[str, int | float]
 
-    @property
-    def length_changes(self) -> tuple[ReadLength, ...]:
-        """Where the sequence length changed; empty if it never did."""
-        return self.lengths[1:]
-
 
 class PretrainSummary(Summary):
     """A pretrained model. `final` are the metrics of the last validation, `unigram_loss` is that

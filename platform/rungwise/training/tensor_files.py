@@ -42,8 +42,7 @@ def write_file(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def create_arrays(path: Path, shapes: Shapes) -> Weights:
-    """Create a file of arrays, mapped into memory: what is put into them is in the file. Raises
-    OSError if the disk is full."""
+    """Create a file of arrays, mapped into memory. Raises OSError if the disk is full."""
     header: dict[str, Any] = {}
     end = 0
     for name, (kind, shape) in shapes.items():
@@ -64,8 +63,7 @@ def create_arrays(path: Path, shapes: Shapes) -> Weights:
 
 
 def map_arrays(path: Path, mode: Literal["c", "r+"] = "c") -> Weights:
-    """Map the arrays of a file into memory, which takes no time for any size; changes stay in
-    memory, or with `r+` go to the file."""
+    """Map a file's arrays into memory, at once; with `r+` changes go to the file."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))

@@ -124,8 +124,7 @@ def log_saves(progress: Progress, saves: list[Saved], report: Reporter) -> None:
 
 
 def check_start(values: Values, objective: Objective, words: float, report: Reporter) -> None:
-    """Compare the first losses of random weights with their expected values; `words` is that of
-    predicting a word."""
+    """Compare first losses with what random weights should have; `words` is that of words."""
     for part in (objective.tokens, objective.pair):
         if part is None or not objective.predicts_text:
             continue
@@ -157,8 +156,7 @@ _SIDE_OF_GPU = 8192
 def matmul_rate(
     device: torch.device, dtype: torch.dtype, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """FLOPs per second of a square matrix product on `device`: the median of five runs, after one
-    to warm up, timed by `clock`."""
+    """FLOPs per second of a square matrix product: the median of five runs, timed by `clock`."""
     side = _SIDE_OF_GPU if device.type == "cuda" else _SIDE_OF_CPU
     # Random values: constants are multiplied faster than real data, because fewer bits change.
     generator = torch.Generator(device).manual_seed(0)
@@ -253,8 +251,7 @@ class Clock:
 
 
 def totals(progress: Progress, costs: Costs) -> dict[str, float]:
-    """Throughput, cost and saves over all attempts of a run. Raises UserError if no step was timed
-    because each was skipped."""
+    """Throughput, cost and saves over all attempts. Raises UserError if all steps were skipped."""
     rows = progress.timings
     if not rows:
         raise UserError(
@@ -367,8 +364,7 @@ class StepMetrics:
         return ask
 
     def gather(self) -> dict[str, float]:
-        """Sum the rows over all workers; report skipped steps and spikes. Returns the newest
-        `loss`, if there is a row with one. Raises UserError if too many were skipped."""
+        """Sum rows over workers; return the newest `loss`. Raises UserError for too many skips."""
         if not self._rows:
             return {}
         progress, note = self._progress, self._worker.report.note

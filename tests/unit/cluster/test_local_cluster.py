@@ -81,7 +81,7 @@ def test_a_port_that_somebody_listens_on_is_not_given() -> None:
         (["--nodes", "0"], "--nodes is 0; expected 1 to 32"),
         (["--nodes", "33"], "--nodes is 33"),
         (["--root", "s3://bucket/artifacts"], "--root is s3://bucket/artifacts; expected a folder"),
-        (["--root", "/proc/artifacts"], "--root /proc/artifacts cannot be made"),
+        (["--root", "/proc/artifacts"], "--root: cannot write to /proc/artifacts"),
     ],
 )
 def test_a_wish_that_cannot_be_is_refused_in_one_line(

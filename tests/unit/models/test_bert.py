@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining
+from rungwise.models.families.bert import Bert, BertConfig
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import gather_positions, parameter_count, sinusoid_positions
@@ -43,14 +43,14 @@ def _sized(layers, heads, hidden):
 def test_parameter_counts_are_those_of_the_paper(config, encoder, pretraining):
     with torch.device("meta"):
         assert parameter_count(Bert(config, 30_522)) == encoder
-        assert parameter_count(BertForPretraining(config, 30_522)) == pretraining
+        assert parameter_count(config.masked(30_522, 1, pairs=True)) == pretraining
 
 
 def test_flops_are_what_pytorch_counts():
     """Counted operator by operator, forward and backward, on tensors without storage."""
     B, T, M = 2, 128, 20
     with torch.device("meta"):
-        model = BertForPretraining(BertConfig(), 30_522)
+        model = BertConfig().masked(30_522, 1, pairs=True)
         ids_BT, positions_BM = torch.zeros(B, T).long(), torch.zeros(B, M).long()
     with FlopCounterMode(display=False) as counter:
         logits = model(MaskedBatch.to_predict(ids_BT, None, None, positions_BM))
@@ -119,7 +119,7 @@ def test_the_two_i_of_i_think_therefore_i_am_differ(positions, monkeypatch):
 
 
 def test_the_start_is_a_cut_normal_with_zero_biases():
-    model = BertForPretraining(_sized(2, 2, 128), 5_000)
+    model: Any = _sized(2, 2, 128).masked(5_000, 1, pairs=True)
     weight = model.bert.token_embedding.weight
     assert weight.abs().max() <= 0.04
     # The deviation of a normal cut at two deviations is 0.8796 of it; 640,000 draws.
@@ -143,7 +143,7 @@ def test_the_start_is_a_cut_normal_with_zero_biases():
 def test_padding_changes_nothing(lengths, extra, seed):
     """Each row padded in a batch, with rubbish, is that row alone and unmasked."""
     torch.manual_seed(seed)
-    model = shaken(BertForPretraining(SMALL, VOCAB_SIZE)).eval()
+    model: Any = shaken(SMALL.masked(VOCAB_SIZE, 1, pairs=True)).eval()
     T = max(lengths) + extra
     ids_BT, segments_BT = (
         torch.randint(VOCAB_SIZE, (len(lengths), T)),

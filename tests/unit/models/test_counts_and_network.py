@@ -14,8 +14,7 @@ from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.families.counts_and_network import CountsAndNetwork, CountsAndNetworkConfig
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.families.ngram import NgramConfig
-from rungwise.models.ngram_logits import NextTokenCounts
-from rungwise.models.ngram_model import NgramLanguageModel
+from rungwise.models.ngram_model import NextTokenCounts, NgramLanguageModel
 from rungwise.models.trained.capabilities import LanguageModel
 from tests.small_models import LENGTH, shaken, small_config
 

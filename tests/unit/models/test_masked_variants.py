@@ -173,9 +173,9 @@ def test_a_blank_is_filled_in_from_its_context(instances: Artifact) -> None:
         masked_ids=rows.masked_ids[:, :1],
         masked_weights=rows.masked_weights[:, :1],
     )
-    torch.testing.assert_close(model.blanks()(one).mlm, model(one).mlm)
+    torch.testing.assert_close(model.fill(one).mlm, model(one).mlm)
     other = dataclasses.replace(rows, masked_ids=(rows.masked_ids + 1) % VOCAB)
-    torch.testing.assert_close(model.blanks()(other).mlm, model.blanks()(rows).mlm)
+    torch.testing.assert_close(model.fill(other).mlm, model.fill(rows).mlm)
     assert not torch.allclose(model(other).mlm, model(rows).mlm)
 
 

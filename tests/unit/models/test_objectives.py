@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.models.families.bert import BertConfig, BertForPretraining
+from rungwise.models.families.bert import BertConfig
 from rungwise.models.losses.cross_entropy import sum_weighted_losses
 from rungwise.models.losses.objectives import LossSum
 from tests.small_models import (
@@ -127,7 +127,7 @@ def test_the_loss_starts_at_the_logarithm_of_the_number_of_classes(kind):
 
 
 def test_a_batch_without_a_masked_token_adds_exactly_nothing():
-    model = BertForPretraining(SMALL, VOCAB_SIZE)
+    model = SMALL.masked(VOCAB_SIZE, 1, pairs=True)
     batch = rows_of(random_masked_batch(3, 9, 4), 0, 1)
     sums = MLM(model, batch)
     assert sums.count.tolist() == [0.0]
@@ -138,7 +138,7 @@ def test_a_batch_without_a_masked_token_adds_exactly_nothing():
 
 
 def test_the_filling_of_masked_positions_changes_nothing():
-    model = BertForPretraining(SMALL, VOCAB_SIZE)
+    model = SMALL.masked(VOCAB_SIZE, 1, pairs=True)
     batch = random_masked_batch(4, 9, 4)
     filling = batch.masked_weights == 0
     other = MaskedBatch(

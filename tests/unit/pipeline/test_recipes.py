@@ -14,7 +14,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import load, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.models.families.bert import BertConfig, BertForPretraining
+from rungwise.models.families.bert import BertConfig
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.reference import reference, write_resolved
 from rungwise.pipeline.stages import pretrain_stages
@@ -104,7 +104,7 @@ def test_bert_base_is_the_papers() -> None:
     assert isinstance(recipe.tokenizer, TrainedConfig)
     assert isinstance(recipe.instances, MaskedPairsConfig)
     with torch.device("meta"):
-        model = BertForPretraining(recipe.model, recipe.tokenizer.vocab_size)
+        model = recipe.model.masked(recipe.tokenizer.vocab_size, 1, pairs=True)
     assert sum(parameter.numel() for parameter in model.parameters()) == 110_106_428
     masking = recipe.instances.masking
     assert (masking.rate, masking.mask_share, masking.random_share) == (0.15, 0.8, 0.1)

@@ -20,7 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families.bert import BertForPretraining
+from rungwise.models.families.bert import MaskedOutput
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.fitting import HERE, create_arrays
@@ -86,7 +86,7 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
         assert tokenizer.encode(text, add_special_tokens=False) == ids, text
     text = ODD[0]
     inputs = {key: value[:, :LENGTH] for key, value in tokenizer(text, return_tensors="pt").items()}
-    if isinstance(model, BertForPretraining):
+    if isinstance(model, MaskedOutput):
         every = torch.arange(inputs["input_ids"].shape[1])[None]
         rows = MaskedBatch.to_predict(inputs["input_ids"], inputs["token_type_ids"], None, every)
         ours = model(rows).mlm

@@ -155,6 +155,8 @@ def test_a_gap_is_filled_from_both_sides(
         assert capsys.readouterr().out != line, "what follows the gap is read"
     assert main(["try", folder, "no gap"]) != 0
     assert "expected one gap, written ___, found 'no gap'" in capsys.readouterr().err
+    assert main(["try", folder, first, "___", last]) == 2  # without quotes
+    assert "expected 1 text (text), found 3; put each in quotes" in capsys.readouterr().err
     assert main(["try", folder, " ".join(words() * 50 + ["___"])]) != 0
     assert "tokens, and the model reads" in capsys.readouterr().err
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rungwise.models.families.bert import BertConfig, BertForPretraining
+from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.training.optimizer import (
@@ -74,7 +74,7 @@ def test_down_is_the_way_of_transformers():
 
 def test_biases_and_layer_norm_do_not_decay():
     """The rule of google-research/bert, by name: LayerNorm, layer_norm, bias."""
-    model = BertForPretraining(SMALL, 30)
+    model = SMALL.masked(30, 1, pairs=True)
     decayed, undecayed = decay_groups(model)
     assert {**decayed, **undecayed}.keys() == dict(model.named_parameters()).keys()
     for name in (*decayed, *undecayed):

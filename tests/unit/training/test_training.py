@@ -13,7 +13,6 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models import ngram_model
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
-from rungwise.models.ngram_logits import NextTokenCounts
 from rungwise.training.ray import gradient
 from rungwise.training.ray.gradient import check_fit
 from tests.conftest import SPECIAL_IDS
@@ -50,7 +49,7 @@ def test_a_network_beside_counts_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         gradient,
         "put_beside",
-        lambda module, *_: setattr(module, "beside", NextTokenCounts(counts)),
+        lambda module, *_: setattr(module, "beside", ngram_model.NextTokenCounts(counts)),
     )
     instances = make_instances(tmp_path / "instances", "causal")
     alone = run(config("causal"), instances, tmp_path / "alone")

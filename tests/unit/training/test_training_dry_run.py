@@ -66,11 +66,7 @@ def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: 
 def test_a_rate_is_measured_where_it_is_asked_for(tmp_path: Path, kind: str) -> None:
     measures = Measures.of(make_instances(tmp_path, kind))
     compute = ComputeConfig(num_workers=2, micro_batch_size=4)
-    told: list[tuple[int, int]] = []
-    estimate = estimate_run(
-        config(kind), [measures], compute, measure=lambda *numbers: told.append(numbers)
-    )
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    estimate = estimate_run(config(kind), [measures], compute, measure=True)
     assert estimate.tokens_per_second
     assert measures.instances
     assert estimate.measured

@@ -91,13 +91,13 @@ class EncoderFamily(TransformerFamily):
     def trained(
         self, model: Any, objective: Objective, special: SpecialIds
     ) -> CausalModel | MaskedModel | MeanOfStates:
-        if objective.sentences or model.blanks() is None:
-            return MeanOfStates(model.body, self.max_length, *special.require("cls", "sep"))
         if not objective.masks:
             return CausalModel(model, self.max_length, *special.require("end"))
+        if objective.sentences or not model.fills_gaps:
+            return MeanOfStates(model.body, self.max_length, *special.require("cls", "sep"))
         # A pass per token takes windows, also where sinusoids would allow rows of any length.
         length = self.max_position_embeddings
-        return MaskedModel(model.blanks(), length, *special.require("cls", "sep", "mask"))
+        return MaskedModel(model, length, *special.require("cls", "sep", "mask"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         assert isinstance(objective.head, EncoderHead)
@@ -146,7 +146,9 @@ class BertConfig(EncoderFamily):
         return MlmHead(self.hidden_size, vocab_size)
 
     def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
-        return BertForPretraining(self, vocab_size, vocab_multiple, next_sentence=pairs)
+        body = Bert(self, vocab_size, vocab_multiple, pooler=pairs)
+        nsp = nn.Linear(self.hidden_size, 2) if pairs else None
+        return MaskedOutput(self, body, self.head(vocab_size), nsp)
 
     def encoder(
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
@@ -198,9 +200,8 @@ class Bert(TransformerBody):
         return self.dropout(self.embedding_norm(summed_BTD))
 
     def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
-        """Return the position vectors, (T, D) or (B, T, D). Sinusoids have amplitude 1 and would
-        drown the tokens in the LayerNorm that follows: they are scaled to `initializer_range`, like
-        a new table."""
+        """Return the position vectors, (T, D) or (B, T, D). Sinusoids of amplitude 1 would drown
+        the tokens in the LayerNorm: they are scaled to `initializer_range`."""
         if self.position_embedding is not None:
             return look_up_positions(self.position_embedding, sequence_length, positions_BT)
         weight = self.token_embedding.weight
@@ -221,8 +222,7 @@ class Bert(TransformerBody):
 
 
 class MlmHead(nn.Module):
-    """Dense, GELU, LayerNorm, then the tied token embedding with an output bias. `input_size` is
-    the hidden size unless states are concatenated (bidirectional.py)."""
+    """Dense, GELU, LayerNorm, tied embedding and bias. `input_size`: of concatenated states."""
 
     graphs: ClassVar = ("transform",)  # see parallel.py
 
@@ -270,34 +270,12 @@ class MaskedOutput(MaskedHead):
 
     fill = forward
 
-    def blanks(self) -> nn.Module:
-        return self
-
     def heads(self, states_BMD: Tensor) -> PretrainingLogits:
         body: Any = self.body
         if self.nsp is None:
             return super().heads(states_BMD)
         mlm_BMV = self.mlm(states_BMD[:, 1:], body.token_embedding.weight)
         return PretrainingLogits(mlm_BMV, self.nsp(body.pool(states_BMD)))
-
-
-class BertForPretraining(MaskedOutput):
-    """BERT with MLM and, with `next_sentence`, a pooler and the head of NSP or sentence order."""
-
-    bert: Bert
-
-    def __init__(
-        self,
-        config: BertConfig,
-        vocab_size: int,
-        vocab_multiple: int = 1,
-        *,
-        next_sentence: bool = True,
-    ) -> None:
-        body = Bert(config, vocab_size, vocab_multiple, pooler=next_sentence)
-        mlm = config.head(vocab_size)
-        nsp = nn.Linear(config.hidden_size, 2) if next_sentence else None
-        super().__init__(config, body, mlm, nsp)
 
 
 class LeftToRight(NextTokenModel):

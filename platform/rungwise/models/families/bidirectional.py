@@ -139,9 +139,8 @@ class Bidirectional(Body):
     def encode_layers(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
-        """Return num_layers + 1 tensors (B, T, 2D), embeddings first, for fine-tuning. As in ELMo,
-        no token is left out: at t the left half has read ids[0 .. t] and the right half ids[t
-        ..]."""
+        """Return num_layers + 1 tensors (B, T, 2D), embeddings first. No token is left out, as in
+        ELMo: at t the left half has read ids[0 .. t] and the right half ids[t ..]."""
         B, T = ids_BT.shape
         tokens_BTD = self.token_embedding(ids_BT)
         left = self.left_to_right.layers(tokens_BTD, None)
@@ -166,8 +165,7 @@ class Bidirectional(Body):
 
 
 def reverse_places(sequence_length: int, lengths_B: Tensor) -> Tensor:
-    """Return the position (B, T) of each token after its row is reversed, padding at the end. It is
-    its own inverse."""
+    """Return the position (B, T) of each token in its reversed row; it is its own inverse."""
     place_T = torch.arange(sequence_length, device=lengths_B.device)
     place_BT = lengths_B[:, None] - 1 - place_T
     # Not `%`: its ONNX export cannot take a length known only at run time.

@@ -70,8 +70,7 @@ class BrownConfig(Family):
         return fill_arrays(create, self.estimate_model(table, vocab_size, special).to_tensors())
 
     def estimate_model(self, table: Table, vocab_size: int, special: SpecialIds) -> "ClassModel":
-        """Cluster the words, and estimate the model of their classes. Raises DataError for too
-        few."""
+        """Cluster the words, and estimate the model of classes. Raises DataError for too few."""
         start, end = special.require("cls", "end")
         left, right = table.ngrams[:, -2].astype(np.int64), table.ngrams[:, -1].astype(np.int64)
         occurrences_V = np.bincount(right, table.counts, vocab_size).astype(np.int64)
@@ -138,7 +137,6 @@ class ClassModel:
         return len(self.classes)
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """Return the natural log-probability of each token; see `NgramLanguageModel`."""
         classes = [self.classes[np.asarray(text, np.int64)] for text in texts]
         scores = self.ngrams.log_probabilities(classes)  # pyright: ignore[reportArgumentType]
         return [
@@ -152,7 +150,6 @@ class ClassModel:
 
     @cached_property
     def _prefixes(self) -> NDArray[np.float32]:
-        """The vector (C + 1, D) of each cluster, and zeros."""
         each = [[(bits, path[:bits]) for bits in _PREFIXES] for path in self.paths]
         column = {prefix: n for n, prefix in enumerate(dict.fromkeys(itertools.chain(*each)))}
         rows = np.zeros((len(each) + 1, len(column)), np.float32)
@@ -161,7 +158,6 @@ class ClassModel:
         return rows
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the model as named arrays, for safetensors."""
         longest = max(map(len, self.paths))
         bits = [[int(bit) for bit in path.ljust(longest, "2")] for path in self.paths]
         own = {"classes": self.classes, "log_words": self.log_words}

@@ -32,8 +32,7 @@ from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnCon
 from rungwise.models.family import Family, Size, StatefulFamily
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective, Origin
-from rungwise.models.ngram_logits import NextTokenCounts
-from rungwise.models.ngram_model import NgramLanguageModel, find_ngrams
+from rungwise.models.ngram_model import NextTokenCounts, NgramLanguageModel, find_ngrams
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.body import NextTokenModel
 
@@ -121,8 +120,7 @@ class CountsAndNetworkConfig(Family):
         texts: Sequence[Sequence[int]],
         seed: int,
     ) -> "CountsAndNetwork":
-        """Return the model of both, its gate fitted on documents that neither has read. Raises
-        DataError if there are none."""
+        """Return the model of both; see `MixingFamily`. Raises DataError without documents."""
         if not sum(map(len, texts)):
             raise DataError(
                 "expected documents that are set aside, found none; raise pretrain.set_aside, or "
@@ -137,8 +135,6 @@ class CountsAndNetworkConfig(Family):
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> "CountsAndNetwork":
-        """Restore the model from its arrays."""
-
         def select(prefix: str) -> dict[str, NDArray[Any]]:
             names = (name for name in tensors if name.startswith(prefix))
             return {name.removeprefix(prefix): np.array(tensors[name]) for name in names}
@@ -182,7 +178,6 @@ class _Gate(nn.Module):
         self.double()
 
     def weights(self) -> list[Tensor]:
-        """The parameters but for the bias of the odds."""
         return [each for name, each in self.named_parameters() if name != "bias"]
 
     def forward(self, features_NF: Tensor) -> Tensor:
@@ -202,8 +197,7 @@ class CountsAndNetwork:
 
     @cached_property
     def _likeliest(self) -> list[NDArray[np.float64]]:
-        """By length of a context, the log-probability of the likeliest token that the counts know
-        after each; the lowest where they know none."""
+        """The log-probability of the likeliest token after each context, by its length."""
         counts, best = self.counts, []
         for length, keys in enumerate(counts.keys, start=1):
             logs_N = np.full(len(counts.log_backoffs[length - 1]), _UNKNOWN)
@@ -224,7 +218,6 @@ class CountsAndNetwork:
         return self.network.max_length
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """Return the natural log-probability of each token; see `LanguageModel`."""
         if not sum(map(len, texts)):
             return [np.zeros(0) for _ in texts]
         counts_N, network_N, features_NF = self._read_texts(texts)
@@ -278,7 +271,6 @@ class CountsAndNetwork:
         gate.eval()
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of counts, network and gate by name."""
         parts = {
             _COUNTS: self.counts.to_tensors(),
             _NETWORK: {k: v.numpy() for k, v in self.network.module.state_dict().items()},
@@ -290,8 +282,7 @@ class CountsAndNetwork:
         return arrays | {_LONGEST: np.array(self.network.max_length or 0)}
 
     def _read_texts(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the log-probabilities (N,) by the counts and by the network, and the features
-        (N, F) of the contexts."""
+        """Return the log-probabilities (N,) by counts and by network, and the features (N, F)."""
         counts_N = np.concatenate(self.counts.log_probabilities(texts))
         network_N3 = np.concatenate(self.network.measure_targets(texts, _read_network, 3))
         features_NF = _make_features(
@@ -344,7 +335,6 @@ def _find_contexts(
 
 
 def _make_features(known_N3: NDArray[Any], sure_N2: NDArray[Any], order: int) -> Tensor:
-    """Return the features (N, F): the known length one-hot, its back-off weight, and how sure
-    counts and network are."""
+    """Return the features (N, F): the known length one-hot, then the columns of both."""
     lengths_NO = np.eye(order)[known_N3[:, 0].astype(np.int64)]
     return torch.from_numpy(np.concatenate([lengths_NO, known_N3[:, 1:], sure_N2], axis=1))

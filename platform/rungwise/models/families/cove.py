@@ -92,8 +92,7 @@ class CoveConfig(LayeredFamily):
         return MeanOfStates(model.body, None, *special.require("cls", "sep"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the gates of both directions, and of the decoder its gates, the three matrices
-        above its state and the output, for half of the tokens each."""
+        """Count both directions and the decoder, for half of the tokens each."""
         D, E = self.hidden_size, 2 * self.hidden_size
         encoder = sum(8 * D * (before + D) for before, _ in itertools.pairwise(self.sizes))
         decoder = 4 * E * (self.embedding_size + 2 * E) + 3 * E * E + E * V
@@ -120,8 +119,7 @@ class TranslatorBody(Body):
     def encode(
         self, ids_BT: Tensor, lengths_B: Tensor | None
     ) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
-        """Return the embeddings and each layer's states, and the last outputs and cells (B, E) of
-        both directions of the highest."""
+        """Return embeddings and states, and the last outputs and cells (B, E) of the top layer."""
         outputs, end = [self.token_embedding(ids_BT)], None
         for layer in self.layers:
             states_BTE, end = run_cells(layer, self.dropout(outputs[-1]), lengths_B)
@@ -185,7 +183,6 @@ class Translator(TokenOutput):
         self.bias = nn.Parameter(torch.zeros(body.vocab_size))
 
     def forward(self, rows: TextPairs[Tensor]) -> TokenSums:
-        """Sum the losses of the second text of each pair, given the first."""
         outputs_BTE, _ = self.read(rows)
         weights_BT = real_places(rows.ids.shape[2], rows.lengths[:, 1]).to(outputs_BTE.dtype)
         return self.sums(self.decoder.dropout(outputs_BTE), rows.ids[:, 1], weights_BT)

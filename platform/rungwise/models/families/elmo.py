@@ -141,8 +141,7 @@ class ElmoConfig(StatefulFamily):
 
 
 class CharacterEncoder(nn.Module):
-    """Replaces a token embedding. The table `characters` (V, C) is all padding until `spell`. The
-    initial weights are drawn as in the released biLM."""
+    """Replaces a token embedding; `characters` (V, C) is padding until `spell`."""
 
     def __init__(self, config: ElmoConfig, vocab_size: int) -> None:
         super().__init__()
@@ -171,7 +170,6 @@ class CharacterEncoder(nn.Module):
     characters: Tensor
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the vectors (..., P) of ids of any shape."""
         distinct_N, place = ids.unique(return_inverse=True)
         return functional.embedding(place, self.vectors(self.characters[distinct_N]))
 
@@ -232,8 +230,7 @@ class ProjectedLstm(nn.Module):
             self.bias[H : 2 * H] = 1.0
 
     def forward(self, x_BTD: Tensor, state_BS: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the outputs (B, T, P) and the state (B, P + H) after the last token: output and
-        cell. A state of None stands for zeros."""
+        """Return the outputs (B, T, P) and the last state (B, P + H); None stands for zeros."""
         gates_BTG = functional.linear(x_BTD, self.input_weight, self.bias)
         gates_TBG = at_least_float32(gates_BTG).transpose(0, 1)  # (B, T, G) -> (T, B, G)
         if state_BS is None:

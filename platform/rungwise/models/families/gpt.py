@@ -49,8 +49,7 @@ class DecoderFamily(TransformerFamily):
 
 
 class GptConfig(DecoderFamily):
-    """The shape of a GPT; the defaults are the smallest GPT-2, but for its dropout of 0.1: see
-    `bert`."""
+    """The shape of a GPT; the defaults are the smallest GPT-2, without its dropout: see `bert`."""
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Radford et al."

@@ -48,8 +48,7 @@ Integers = NDArray[np.int64]
 class Smoothing:
     """How counts become probabilities. `fallback` are the discounts of adjusted counts 1, 2 and 3
     or more where equation 26 fails. An n-gram of order n that occurs at most `prune[n - 1]` times
-    is left out, and its count goes to the back-off weight; the last threshold holds for longer
-    ones."""
+    (the last holds for longer ones) is left out; its count goes to the back-off weight."""
 
     fallback: tuple[float, float, float] | None = None
     prune: tuple[int, ...] = (0,)
@@ -194,8 +193,7 @@ def _levels(table: Table, start_id: int, prune: Sequence[int]) -> Iterator[_Leve
 def _estimate_unigrams(
     reports: Sequence[_Report], start_id: int, smoothing: Smoothing
 ) -> tuple[Floats, Floats]:
-    """Return the discounts (O, 4) of adjusted counts 0, 1, 2 and 3 or more of each order that
-    occurs, and the probabilities (V,) of unigrams."""
+    """Return the discounts (O, 4) of adjusted counts 0 to 3, and unigram probabilities (V,)."""
     counts_V = np.sum([report.unigrams for report in reports], axis=0)
     words = np.flatnonzero(counts_V)
     counts = counts_V[words]

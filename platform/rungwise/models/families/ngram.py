@@ -128,8 +128,7 @@ class NgramConfig(Family):
     def text_file(
         self, model: NgramLanguageModel, words: Sequence[str], special: SpecialIds
     ) -> TextFile:
-        """Return an ARPA file with <s> for the start symbol, </s> for the end symbol, and <unk> for
-        [UNK] unless the vocabulary has a word spelt <unk>."""
+        """Return an ARPA file; [UNK] is <unk> unless the vocabulary has a word spelt so."""
         names = [*words]
         (end,) = special.require("end")
         names[model.start_id], names[end] = START, END

@@ -47,7 +47,7 @@ from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
 from rungwise.models.trained.language_models import CausalModel
-from rungwise.models.transformer.attention import WHOLE, Boundaries
+from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import draw_uniform
 from rungwise.models.transformer.body import Body, NextWordModel
 
@@ -116,7 +116,8 @@ class NnlmConfig(ContextFamily):
         )
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return NnlmForPretraining(self, vocab_size, vocab_multiple)
+        body = Nnlm(self, vocab_size, vocab_multiple)
+        return NextWordModel(body, self.output, self.output_size, self.initializer_range)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Nnlm(self, vocab_size)
@@ -143,8 +144,7 @@ class ContextBody(Body):
         self.missing_embedding = nn.Embedding(1, embedding_size)
 
     def context(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
-        """Return x (B, T, O·M) at each token: the vectors of the words at the offsets in its
-        document."""
+        """Return x (B, T, O·M) at each token: the vectors at the offsets in its document."""
         B, T = ids_BT.shape
         vector_BTM = self.token_embedding(ids_BT)
         missing_M = self.missing_embedding.weight[0].to(vector_BTM.dtype)
@@ -169,8 +169,7 @@ class ContextBody(Body):
 
 
 class Nnlm(ContextBody):
-    """C and H. Word vectors and hidden layer are padded with zeros to the larger width of the two,
-    because mixing layers adds them."""
+    """C and H. Layers are padded with zeros to the wider one, because mixing layers adds them."""
 
     name: ClassVar[str] = "nnlm"
 
@@ -178,6 +177,7 @@ class Nnlm(ContextBody):
         M, D, bound = config.embedding_size, config.hidden_size, config.initializer_range
         super().__init__(vocab_size, M, config.dropout, vocab_multiple, config.offsets)
         self.hidden_size, self.width = D, max(M, D)
+        self.direct = config.direct
         self.hidden = nn.Linear(config.context_size, D)
         draw_uniform(self, bound)
         nn.init.zeros_(self.hidden.bias)
@@ -187,6 +187,12 @@ class Nnlm(ContextBody):
         """Return o (B, T, D) of x."""
         return self.dropout(torch.tanh(self.hidden(x_BTX)))
 
+    def encode(self, ids_BT: Tensor, _: None, __: None, where: Boundaries) -> Tensor:
+        """Return what the output matrix multiplies: [x; o], or o alone without `direct`."""
+        x_BTX = self.context(ids_BT, where.document)
+        o_BTD = self.activate(x_BTX)
+        return torch.cat((x_BTX, o_BTD.to(x_BTX.dtype)), dim=-1) if self.direct else o_BTD
+
     def encode_layers(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
@@ -194,23 +200,6 @@ class Nnlm(ContextBody):
 
     def levels(self) -> list[list[nn.Module]]:
         return [[self.token_embedding, self.missing_embedding], [self.hidden]]
-
-
-class NnlmForPretraining(NextWordModel):
-    """The model with [W U] and b."""
-
-    nnlm: Nnlm
-    graphs: ClassVar = ("states", "sums")  # see parallel.py
-
-    def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        body = Nnlm(config, vocab_size, vocab_multiple)
-        super().__init__(body, config.output, config.output_size, config.initializer_range)
-        self.direct = config.direct
-
-    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
-        x_BTX = self.nnlm.context(ids_BT, where.document)
-        o_BTD = self.nnlm.activate(x_BTX)
-        return torch.cat((x_BTX, o_BTD.to(x_BTX.dtype)), dim=-1) if self.direct else o_BTD
 
 
 class LogBilinearConfig(ContextFamily):
@@ -240,7 +229,9 @@ class LogBilinearConfig(ContextFamily):
         )
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return LogBilinearForPretraining(self, vocab_size, vocab_multiple)
+        body = LogBilinear(self, vocab_size, vocab_multiple)
+        sizes = self.embedding_size, self.initializer_range
+        return NextWordModel(body, self.output, *sizes, self.tied)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return LogBilinear(self, vocab_size)
@@ -272,6 +263,9 @@ class LogBilinear(ContextBody):
             return self.maps(x_BTX)
         return (x_BTX * self.maps.weight[0]).unflatten(-1, (len(self.offsets), -1)).sum(-2)
 
+    def encode(self, ids_BT: Tensor, _: None, __: None, where: Boundaries) -> Tensor:
+        return self.predict(ids_BT, where.document)
+
     def encode_layers(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
@@ -279,21 +273,6 @@ class LogBilinear(ContextBody):
 
     def levels(self) -> list[list[nn.Module]]:
         return [[self.token_embedding, self.missing_embedding], [self.maps]]
-
-
-class LogBilinearForPretraining(NextWordModel):
-    """The model with its output layer."""
-
-    log_bilinear: LogBilinear
-    graphs: ClassVar = ("states", "sums")  # see parallel.py
-
-    def __init__(self, config: LogBilinearConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        body = LogBilinear(config, vocab_size, vocab_multiple)
-        sizes = config.embedding_size, config.initializer_range
-        super().__init__(body, config.output, *sizes, config.tied)
-
-    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
-        return self.log_bilinear.predict(ids_BT, where.document)
 
 
 class BigramConfig(Family):
@@ -336,7 +315,6 @@ class Bigram(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
-        """Sum the cross entropy of the next tokens."""
         words_U, place_X = rows.ids.flatten().unique(return_inverse=True)
         targets_X, weights_X = rows.targets.flatten(), rows.weights.flatten()
         logits_UV = at_least_float32(self.logits(words_U))

@@ -188,8 +188,7 @@ class Recurrent(Body):
         self.clear_padding()
 
     def encode(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[list[Tensor], Tensor]:
-        """Return the embeddings and each layer's output, (B, T, D) each, and the state after the
-        last token. A state of None stands for zeros."""
+        """Return the embeddings and each layer's output, (B, T, D) each, and the last state."""
         vectors_BTD, spans, after_BLSD = self.embed(ids_BT), [], state_BLSD
         for span_BTD in vectors_BTD.split(self.span_lengths(ids_BT.shape[1]), dim=1):
             outputs, after_BLSD = self.read(span_BTD, after_BLSD)
@@ -210,8 +209,7 @@ class Recurrent(Body):
     def read(
         self, vectors_BTD: Tensor, state_BLSD: Tensor | None, lengths_B: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor]:
-        """Return these vectors and each layer's output, and the state after the last token, which
-        is that of `lengths_B` if rows are padded."""
+        """Return these vectors, each layer's output, and the state after `lengths_B` tokens."""
         outputs, after = [vectors_BTD], []
         widest = max(self.widths[1:])
         for number, layer in enumerate(self.layers):
@@ -264,7 +262,6 @@ class RecurrentForPretraining(NextWordModel):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, rows: CausalBatch[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the summed loss and correct predictions, and the next state."""
         states_BTD, after_BLSD = self.read_block(rows.ids, rows.state)
         total, correct = self.sums(states_BTD, rows.targets, rows.weights)
         return total, correct, after_BLSD

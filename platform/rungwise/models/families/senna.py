@@ -31,6 +31,7 @@ from rungwise.models.families.nnlm import ContextBody
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
+from rungwise.models.trained.language_models import TrainedModule
 from rungwise.models.transformer.block import real_places
 from rungwise.models.transformer.body import Body, OnBody
 
@@ -81,11 +82,10 @@ class SennaConfig(LayeredFamily):
         return Senna(self, vocab_size)
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> "SennaModel":
-        return SennaModel(model, *special.require("end"))
+        return SennaModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the hidden layer, its part of the other word, and both scores: 6·(N·M·D + M·D +
-        2·D)."""
+        """Count the hidden layer, the other word's part, both scores: 6·(N·M·D + M·D + 2·D)."""
         D = self.hidden_size
         return float(6 * D * ((self.window + 1) * self.embedding_size + 2))
 
@@ -147,7 +147,6 @@ class SennaForPretraining(OnBody):
         return self.score(functional.hardtanh(hidden))[..., 0]
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
-        """Sum the losses of all windows, and those that score above their corruption."""
         real_BT = (rows.weights > 0).long()
         document_BT = real_BT if rows.document is None else (rows.document + 1) * real_BT
         text_BTD = self.hidden(rows.ids, document_BT)
@@ -160,26 +159,15 @@ class SennaForPretraining(OnBody):
 
 
 @dataclass(frozen=True)
-class SennaModel:
+class SennaModel(TrainedModule):
     """A trained model as `WordVectors` and `RanksWords`. `end` opens a document."""
 
-    module: SennaForPretraining
     end: int
-
-    @property
-    def vocab_size(self) -> int:
-        return self.module.senna.vocab_size
-
-    @torch.no_grad()
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        table = self.module.senna.token_embedding.weight
-        return table[torch.tensor(list(ids), device=table.device)].float().cpu().numpy()
 
     @torch.no_grad()
     def ranks(
         self, texts: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
     ) -> Iterator[NDArray[np.float64]]:
-        """Yield the ranks of a text's words at these places; see `RanksWords`."""
         senna, V = self.module.senna, self.vocab_size
         every_VD = senna.middle(senna.token_embedding.weight[:V])
         at_once = max(1, _MOST_UNITS // every_VD.numel())

@@ -330,8 +330,7 @@ class SentenceVectorModel:
 
     @torch.no_grad()
     def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return the vectors (N, E) of texts, of both encoders if there are two; zeros for no
-        tokens."""
+        """Return the vectors (N, E), of both encoders if there are two; zeros for no tokens."""
         encoders = [each for each in (self.module.body, self.module.other) if each is not None]
         device = next(self.module.parameters()).device
         parts, places = [], []

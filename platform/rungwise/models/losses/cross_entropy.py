@@ -72,8 +72,7 @@ class FusedLoss(torch.autograd.Function):
 
 
 class SummedLoss(torch.autograd.Function):
-    """Returns (total, correct) of existing logits, such as those of MLM, `rows` rows at a time.
-    Forward saves one number per row; backward writes the gradient once."""
+    """Returns (total, correct) of existing logits, such as those of MLM, `rows` rows at a time."""
 
     @staticmethod
     def forward(

@@ -183,8 +183,7 @@ def _detection_counts(batch: MaskedBatch[Tensor]) -> Tensor:
 
 
 def _detection_flops(family: Any, V: int, T: int, M: float) -> float:
-    """The generator, with its layers over a row and its way out at masked positions; the detector.
-    The head for tokens counts as in `mlm`."""
+    """The generator and its way in and out, and the detector; the head counts as in `mlm`."""
     small, D = shrink_family(family), family.hidden_size
     way = 6 * D * small.hidden_size * (1 + M / T)
     return small.stack_flops(T, False) + way + 6 * (D * D + D)
@@ -321,7 +320,9 @@ PERMUTED: Objective = dataclasses.replace(
 
 
 class DenoisingModel(MaskedHead):
-    """A body that writes, with the head for tokens."""
+    """A body that writes, with the head for tokens. A [MASK] stands for any number of tokens."""
+
+    fills_gaps: ClassVar[bool] = False
 
     def __init__(self, family: Any, body: Any, mlm: Any) -> None:
         super().__init__(family, body, mlm)
@@ -333,9 +334,6 @@ class DenoisingModel(MaskedHead):
         return self.heads(gather_positions(states_BTD, rows.masked_positions))
 
     fill = forward
-
-    def blanks(self) -> None:
-        """A single [MASK] stands for any number of tokens, so there is no blank of one."""
 
 
 SPAN_DENOISING: Objective = dataclasses.replace(

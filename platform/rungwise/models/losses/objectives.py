@@ -114,10 +114,9 @@ class CarriesState(Protocol):
 
 @dataclass(frozen=True)
 class LossSum:
-    """Loss sum, count and correct predictions of each part; `total` carries the graph. The sum of
-    two is that of both batches together."""
+    """Sums, counts and correct predictions of each part, which add up over batches."""
 
-    total: Tensor  # (P,) nats
+    total: Tensor  # (P,) nats; carries the graph
     count: Tensor  # (P,)
     correct: Tensor  # (P,)
     parts: tuple[str, ...]
@@ -184,8 +183,7 @@ class Part:
         return f"{self.key}_accuracy"
 
     def expected_start(self, words: float) -> float:
-        """Return its value in nats before training, when all classes are about equally likely;
-        `words` is the value for a loss over words."""
+        """Return its value in nats while classes are equally likely; `words`: that over words."""
         return math.log(self.num_classes) if self.num_classes else words
 
 

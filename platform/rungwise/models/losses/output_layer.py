@@ -117,8 +117,7 @@ class FactoredOutput(nn.Module, ABC):
 
     @abstractmethod
     def arrange(self, text: Text, model: Any) -> None:
-        """Place the words by the training text; `model` is the language model that it is part
-        of. Called before training."""
+        """Place the words by the training text, before training; `model` is the whole model."""
 
     @abstractmethod
     def set_word_shares(self, shares_V: Tensor, bias_V: Tensor | None) -> None:

@@ -84,8 +84,7 @@ def sentence_vectors(
 
 
 def mark_paired(document_BR: Tensor, offset: int) -> Tensor:
-    """Mark the sentences (B, R - |offset|) that have another of their document at `offset` places;
-    a `document_BR` of 0 is no sentence."""
+    """Mark the sentences (B, R - |offset|) with another of their document at `offset`."""
     last = document_BR.shape[1] - abs(offset)
     first_BR, second_BR = document_BR[:, :last], document_BR[:, abs(offset) :]
     return (first_BR == second_BR) & (first_BR > 0)
@@ -98,14 +97,9 @@ def neighbours(document_BR: Tensor) -> Tensor:
 
 
 def mask_diagonal(scores_BRR: Tensor) -> Tensor:
-    """Replace the score of each sentence with itself by -inf; the released code (lajanugen/S2V) has
-    0 there instead."""
+    """Replace the scores of sentences with themselves by -inf; the code of lajanugen/S2V has 0."""
     own_RR = torch.eye(scores_BRR.shape[-1], dtype=torch.bool, device=scores_BRR.device)
     return scores_BRR.masked_fill(own_RR, -torch.inf)
-
-
-def _neighbour_counts(batch: SentenceRuns[Tensor]) -> Tensor:
-    return neighbours(batch.document).any(2).sum()[None].float()  # () -> (1,)
 
 
 def _neighbour_losses(scores_BRR: Tensor, batch: SentenceRuns[Tensor]) -> Losses:
@@ -132,7 +126,11 @@ QUICK_THOUGHTS = Objective(
     Part("neighbour", "neighbour", "Neighbours found among the sentences of a run", "sentence"),
     reads=("sentence_runs",),
     masks=False,
-    loss=Loss(_neighbour_counts, lambda model, batch: model(batch, _choose), _neighbour_losses),
+    loss=Loss(
+        lambda batch: neighbours(batch.document).any(2).sum()[None].float(),  # () -> (1,)
+        lambda model, batch: model(batch, _choose),
+        _neighbour_losses,
+    ),
     meaning=Meaning.ANSWERS,
     shapes=BatchShapes.UNKNOWN,
     origin=Origin(
@@ -412,8 +410,7 @@ class SentenceAutoencoder(SentenceEncoder):
         whole_BT: Tensor | None = None,
         whole_lengths_B: Tensor | None = None,
     ) -> Any:
-        """Return the vectors (B, D), or, given whole rows, the loss sums over all of their tokens
-        but the first."""
+        """Return the vectors (B, D), or the loss sums of whole rows but for their first token."""
         vectors_BD = super().forward(ids_BT, lengths_B)
         if whole_BT is None or whole_lengths_B is None:
             return vectors_BD

@@ -3,7 +3,7 @@
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N tokens.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -37,9 +37,8 @@ class HidesWords(Protocol):
     def log_probabilities_in_words(
         self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
     ) -> list[NDArray[np.float64]]:
-        """Like `LanguageModel.log_probabilities`, but hide the later tokens of the same word:
-        PLL-word-l2r of Kauf & Ivanova 2023 (arXiv:2305.10588). `word_starts` marks the tokens that
-        begin a word."""
+        """Like `LanguageModel.log_probabilities`, but hide the later tokens of a word: PLL-word-l2r
+        (Kauf & Ivanova 2023, arXiv:2305.10588). `word_starts` marks the first tokens of words."""
         ...
 
 
@@ -95,8 +94,7 @@ class SentenceVectors(Protocol):
 @runtime_checkable
 class Encoder(Protocol):
     """Gives each token a state in each layer; layer 0 is the embeddings. With `causal`, a state
-    depends only on its token and those before it. `max_length` is the longest row, None if
-    unbounded."""
+    depends only on its token and those before it. `max_length` is the longest row, if any."""
 
     width: int
     widths: list[int]  # of each layer; the last is `width`
@@ -119,18 +117,7 @@ class ReadsSpelling(Protocol):
     """A body that reads how tokens are written."""
 
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
-        """Store how each token is written; `end` is the token between documents. Called before
-        training."""
-        ...
-
-
-@runtime_checkable
-class ReadsText(Protocol):
-    """A model to be trained that is prepared by the text itself, such as the order of its words."""
-
-    def read_text(self, text: Callable[[], Iterable[NDArray[np.integer]]]) -> None:
-        """Read the ids of the training text, in parts, as often as needed; the end symbol opens
-        each document. Called before training, on every worker."""
+        """Store how tokens are written, before training; `end` is the one between documents."""
         ...
 
 
@@ -139,8 +126,7 @@ class BeginsAt(Protocol):
     """A model to be trained that can begin with a guess without context."""
 
     def set_word_shares(self, shares_V: Tensor) -> bool:
-        """Let it predict these shares (V,) of words before any training. Return False if it has no
-        bias for it."""
+        """Let it predict these shares (V,) before training. Return False if it has no bias."""
         ...
 
 
@@ -160,6 +146,5 @@ class BlankLogits(Protocol):
     def blank_logits(
         self, ids_BT: Tensor, segments_BT: Tensor, lengths_B: Tensor, position_B: Tensor
     ) -> Tensor:
-        """Return the logits (B, V) of the token at one position of each row, without reading it.
-        Rows are framed as in pretraining."""
+        """Return the logits (B, V) at one position of each row, framed as in pretraining."""
         ...

@@ -35,16 +35,14 @@ class LayeredEncoder(OnBody):
     rows_per_item: ClassVar[int] = 1
     stepwise_part: ClassVar[str] = ""  # what reads or writes step by step, besides the body
 
-    def __init__(
-        self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None = None
-    ) -> None:
+    def __init__(self, body: Body, max_length: int | None, new_tokens: int) -> None:
         super().__init__(body)
         self.width = body.width
         self.widths = list(body.widths) or [body.width] * len(body.levels())
         self.causal = body.causal
         self.max_length = max_length
         self.new_tokens = new_tokens
-        self.pooler = pooler
+        self.pooler: str | None = None
 
     def forward(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
@@ -61,9 +59,8 @@ class LayeredEncoder(OnBody):
         return self(ids_RT, segments_RT, lengths_R)
 
     def drop_words(self, share: float) -> None:
-        """In training drop this share of the words, at all their places in a batch: their vectors
-        are zeros, the others' are divided by what is left (Gal & Ghahramani 2016,
-        arXiv:1512.05287)."""
+        """In training drop this share of the words from a batch: their vectors are zeros, the
+        others' are divided by what is left (Gal & Ghahramani 2016, arXiv:1512.05287)."""
 
         def drop(table: nn.Module, ids: tuple[Tensor, ...], vectors_BTD: Tensor) -> Tensor:
             if not table.training:
@@ -86,8 +83,7 @@ class LayeredEncoder(OnBody):
         body.gradient_length = length
 
     def write(self) -> None:
-        """Make attention in the second text causal, for generation; the first text is unaffected.
-        Raises ConfigError for a body that does not support it."""
+        """Make attention in the second text causal. Raises ConfigError for a body that cannot."""
         if self.causal:
             return
         if not isinstance(self.body, TransformerBody):
@@ -108,22 +104,19 @@ class LayeredEncoder(OnBody):
 
     @property
     def num_layers(self) -> int:
-        """The number of layers above the embeddings."""
         return len(self.body.levels()) - 1
 
     def load(self, pretrained: Mapping[str, Tensor], loaded_layers: int | None = None) -> None:
-        """Copy the weights from the state dict of a pretraining model, but not of new tokens. With
-        `loaded_layers`, copy only the embeddings and that many of the lowest layers (Yosinski et
-        al. 2014, arXiv:1411.1792). Raises DataError for a tensor that does not fit, before copying
-        anything."""
+        """Copy the weights from the state dict of a pretraining model, but not of new tokens; with
+        `loaded_layers` only the embeddings and the lowest layers (Yosinski et al. 2014,
+        arXiv:1411.1792). Raises DataError before copying if a tensor does not fit."""
         levels = self.depth()
         if loaded_layers is not None:
             levels = levels[: loaded_layers + 1]
         self._copy(pretrained, [parameter for level in levels for parameter in level])
 
     def load_spelling(self, pretrained: Mapping[str, Tensor]) -> None:
-        """Copy only the spelling of tokens, for a random start; `load` includes it. A no-op for
-        bodies that do not read it."""
+        """Copy only the spelling of tokens, if the body reads it; `load` includes it."""
         self._copy(pretrained, [])
 
     @torch.no_grad()
@@ -182,7 +175,6 @@ class EncodedWords:
     def word_layers(
         self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
     ) -> NDArray[np.float32]:
-        """Return the vectors (K, N, E); see `ContextWordVectors`."""
         tokens = _tokens_of_words(words)
         rows: list[tuple[list[int], list[tuple[int, int]]]] = []  # ids; (position, word number)
         for window in windows([len(text) for text in texts], self.longest_text):
@@ -239,7 +231,6 @@ class StaticWords:
     def word_layers(
         self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
     ) -> NDArray[np.float32]:
-        """Return the vectors (1, N, D); see `ContextWordVectors`."""
         tokens = [
             text[place]
             for text, ranges in zip(texts, words, strict=True)
@@ -260,8 +251,7 @@ class MeanOfStates:
 
     @torch.no_grad()
     def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return the vectors (N, E). Each text is read alone, so that results do not depend on the
-        batch, not even in the last bit."""
+        """Return the vectors (N, E). Texts are read alone: results do not depend on the batch."""
         room = None if self.max_length is None else self.max_length - 2
         rows = (torch.tensor([[self.opens, *text[:room], self.closes]]) for text in texts)
         states = [self.body.encode_layers(ids_1T)[-1][0].float() for ids_1T in rows]

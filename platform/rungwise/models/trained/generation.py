@@ -42,13 +42,10 @@ def generate(
     streams: Sequence[int] | None = None,
     rooms: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Return the new tokens of each prompt, the end symbol included. A row that outgrows the
-    model's window is read from its last tokens.
-
-    `streams` are the numbers by which rows draw independently (default: each row its place), and
-    `rooms` the new tokens of each (default: `sampling.length`). The prefix is computed anew for
-    every token: rows are short.
-    """
+    """Return the new tokens of each prompt, the end symbol included. A row that outgrows the window
+    is read from its last tokens, anew for every token: rows are short. `streams` are the numbers by
+    which rows draw (default: their places), `rooms` the new tokens of each (default:
+    `sampling.length`)."""
     rows = [list(prompt) for prompt in prompts]
     streams = range(len(rows)) if streams is None else streams
     rooms = [sampling.length] * len(rows) if rooms is None else rooms

@@ -63,7 +63,7 @@ def windows(
 
 
 @dataclass(frozen=True)
-class _TrainedModule:
+class TrainedModule:
     """A module on a body, in eval mode."""
 
     module: Any
@@ -84,7 +84,7 @@ class _TrainedModule:
 
 
 @dataclass(frozen=True)
-class _BlockModel(_TrainedModule, ABC):
+class _BlockModel(TrainedModule, ABC):
     """A module that predicts every target of packed blocks; `end` opens a document."""
 
     end: int
@@ -94,7 +94,6 @@ class _BlockModel(_TrainedModule, ABC):
         """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """Return the natural log-probability of each token; see `LanguageModel`."""
         return [rows_N1[:, 0] for rows_N1 in self.measure_targets(texts, _score_targets)]
 
     @torch.no_grad()
@@ -219,8 +218,8 @@ class TwoDirectionModel(_BlockModel):
 
 
 @dataclass(frozen=True)
-class MaskedModel(_TrainedModule):
-    """A module that predicts masked tokens; `module(rows).mlm` holds their logits (B, M, V)."""
+class MaskedModel(TrainedModule):
+    """A module that predicts masked tokens; `module.fill(rows).mlm` has their logits (B, M, V)."""
 
     cls: int
     sep: int
@@ -239,7 +238,7 @@ class MaskedModel(_TrainedModule):
         position_B1 = position_B[:, None]
         masked_BT = ids_BT.scatter(1, position_B1, self.mask)
         rows = MaskedBatch.to_predict(masked_BT, segments_BT, lengths_B, position_B1)
-        return self.module(rows).mlm[:, 0, : self.vocab_size]
+        return self.module.fill(rows).mlm[:, 0, : self.vocab_size]
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         return self._scores(texts, [range(1, len(text) + 1) for text in texts])
@@ -303,8 +302,7 @@ def _score_targets(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.floatin
 
 
 def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch[Tensor]:
-    """Build a batch with one padded row per stream: ids are all tokens but the last, targets all
-    but the first."""
+    """Build a batch of padded rows: ids are all tokens but the last, targets all but the first."""
     longest = max(len(stream) for stream in streams) - 1
     ids_BT = torch.zeros(len(streams), longest, dtype=torch.int64)
     targets_BT = torch.zeros_like(ids_BT)

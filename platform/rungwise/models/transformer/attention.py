@@ -89,8 +89,7 @@ class Layer:
 
 
 class StackedLinear(nn.Linear):
-    """Several matrices with one input, computed as one product; outputs are concatenated. Muon
-    treats each matrix separately (training/optimizer.py)."""
+    """Several matrices with one input as one product. Muon treats each separately."""
 
     def __init__(self, in_features: int, sizes: tuple[int, ...], bias: bool) -> None:
         super().__init__(in_features, sum(sizes), bias=bias)
@@ -111,8 +110,7 @@ class Documents(NamedTuple):
 
 class Boundaries(NamedTuple):
     """Where documents lie in packed rows; None if no row holds a boundary. For a body that reads
-    both ways, padding is a document. `causal` is how these rows are read; None: as the stack was
-    built."""
+    both ways, padding is a document. `causal`: how rows are read; None: as the stack was built."""
 
     document: Tensor | None = None  # (B, T) tokens of one document share a number in their row
     positions: Tensor | None = None  # (B, T) from the beginning of the document

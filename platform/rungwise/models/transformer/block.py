@@ -59,8 +59,7 @@ def sinusoid_positions(
 def look_up_positions(
     embedding: nn.Embedding, sequence_length: int, positions_BT: Tensor | None
 ) -> Tensor:
-    """Return the vectors (B, T, D) of the given positions, or (T, D) of 0, 1, 2, ... Raises
-    ValueError if the sequence is longer than the table."""
+    """Return the vectors (B, T, D), or (T, D). Raises ValueError beyond the table's end."""
     if sequence_length > embedding.num_embeddings:
         raise ValueError(
             f"the model has {embedding.num_embeddings} learned positions, found a sequence of "
@@ -117,8 +116,7 @@ def recompute_activations(model: nn.Module, on: bool = True) -> None:
 
 
 class Mlp(nn.Module):
-    """Two layers applied to each position; if gated, the activation of the first product is
-    multiplied by a second one."""
+    """Two layers at each position; if gated, a second product multiplies the activation."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()

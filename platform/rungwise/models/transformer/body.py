@@ -147,37 +147,22 @@ class OnBody(nn.Module):
     def body(self) -> Body:
         return getattr(self, self._body)
 
-    def blanks(self) -> nn.Module | None:
-        """Return the module that predicts masked tokens of rows; None if there is none."""
-        return self
-
     def word_bias(self) -> Tensor | None:
         """Return the output bias (V,), or None."""
         return None
 
     @torch.no_grad()
     def set_word_shares(self, shares_V: Tensor) -> bool:
-        """Let the output predict these shares (V,) of words before any training. Return False if
-        it has no bias for it."""
+        """Let the output predict these shares (V,) before training; False without a bias."""
         if (bias_V := self.word_bias()) is not None:
             bias_V.copy_(shares_V.log())
         return bias_V is not None
 
 
-class Blanks(OnBody):
-    """Fills in the masked tokens of a `MaskedHead`."""
-
-    def __init__(self, model: "MaskedHead") -> None:
-        super().__init__(model.body)
-        self.model = model
-
-    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
-        return self.model.fill(rows)
-
-
 class MaskedHead(OnBody, ABC):
-    """An encoder family's body with its head for tokens."""
+    """An encoder family's body with its head for tokens. With `fills_gaps`, [MASK] is a token."""
 
+    fills_gaps: ClassVar[bool] = True
     graphs: ClassVar[tuple[str, ...]] = ("heads",)  # see parallel.py
 
     def __init__(self, family: Any, body: Any, mlm: Any) -> None:
@@ -195,9 +180,6 @@ class MaskedHead(OnBody, ABC):
     def word_bias(self) -> Tensor:
         return self.mlm.bias
 
-    def blanks(self) -> nn.Module | None:
-        return Blanks(self)
-
 
 class TokenOutput(OnBody):
     """Predicts a token at every position. `most_logits` may be set: the most logits held at a time,
@@ -213,7 +195,7 @@ class TokenOutput(OnBody):
         self.beside: Callable[[Tensor], Tensor] | None = None
 
     def read_text(self, text: Text) -> None:
-        """Prepare for training on this text; see `ReadsText`."""
+        """Read the training text, in which the end symbol opens documents, before training."""
         if self.factors is not None:
             self.factors.arrange(text, self)
 
@@ -256,7 +238,6 @@ class NextTokenModel(TokenOutput):
         return body.encode(ids_BT, None, None, where)
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
-        """Sum the cross entropy of the next tokens."""
         if self.beside is not None:
             logits_XV = self.logits(rows.ids, boundaries(rows)).flatten(0, 1)
             return sum_weighted_losses(logits_XV, rows.targets.flatten(), rows.weights.flatten())
@@ -274,6 +255,8 @@ class NextTokenModel(TokenOutput):
 class NextWordModel(NextTokenModel):
     """Predicts the next token by an output layer that is a value of the recipe (output_layer.py),
     with a bias; the words' rows are the token table if `tied`."""
+
+    graphs: ClassVar[tuple[str, ...]] = ("states", "sums")  # see parallel.py
 
     def __init__(
         self, body: Body, output: OutputConfig, width: int, bound: float, tied: bool = False

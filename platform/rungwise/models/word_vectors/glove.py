@@ -80,7 +80,6 @@ class GloveConfig(VectorFamily):
     def read(
         self, weights: Weights, cells: "PairCells", order: NDArray[np.int64], rate: float
     ) -> tuple[float, int]:
-        """Train on cells; see `PairsFamily`."""
         from rungwise.models.word_vectors import kernels
 
         arrays = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _PARAMETERS)

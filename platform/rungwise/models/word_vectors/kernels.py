@@ -187,8 +187,7 @@ def read_sentences(
     last_rate: float,
     seed: int,
 ) -> Any:
-    """Read the sentences [first, last); return the sum of losses as in `take_step`, and their
-    number."""
+    """Read the sentences [first, last); return the losses, as in `take_step`, and their number."""
     state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
     longest = find_longest(starts, first, last)
     deepest = max(negatives + 1, find_longest(plan.path_starts, 0, len(plan.path_starts) - 1))
@@ -304,8 +303,7 @@ def read_documents(
     last_rate: float,
     seed: int,
 ) -> Any:
-    """Read the documents [first, last); return the sum of losses and their number; see
-    `read_sentences`."""
+    """Read the documents [first, last); return the sum of losses and their number."""
     state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
     longest = find_longest(starts, first, last)
     deepest = max(negatives + 1, find_longest(plan.path_starts, 0, len(plan.path_starts) - 1))

@@ -109,7 +109,6 @@ class LsaConfig(VectorFamily):
     def solve(
         self, cells: "ContextCells", counts_V: NDArray[np.int64], documents: int, seed: int
     ) -> Solution:
-        """Weigh the cells and decompose the table; see `SolvedFamily`."""
         from scipy.sparse import csr_array
 
         contexts = documents if self.contexts == "documents" else len(counts_V)
@@ -157,7 +156,6 @@ class LsaConfig(VectorFamily):
         return np.where(sum_V > 0, importance_V, 0.0)
 
     def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> "LsaModel":
-        """Restore a model from `to_tensors`."""
         return LsaModel(tensors[TABLE], tensors[_VALUES], tensors[_IMPORTANCE], self)
 
 
@@ -181,7 +179,6 @@ class LsaModel(TableModel):
     config: LsaConfig
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays, the table by its name in the encoder."""
         values, importance = self.singular_values, self.importance
         return {TABLE: self.table, _VALUES: values, _IMPORTANCE: importance}
 

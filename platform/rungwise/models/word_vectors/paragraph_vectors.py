@@ -53,7 +53,6 @@ class ParagraphVectorsConfig(WindowFamily):
 
     @property
     def learns_words(self) -> bool:
-        """Whether it has vectors of words."""
         return self.architecture == "dm" or self.words
 
     def describe(self) -> str:
@@ -62,8 +61,7 @@ class ParagraphVectorsConfig(WindowFamily):
         return f"{name} with {self.output_name}, vectors of {self.size}{words}"
 
     def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
-        """Return the initial weights: random vectors, zeros for the output. The last input is for
-        places beyond the ends of a document."""
+        """Return the initial weights; the last input is for places beyond a document's ends."""
         rng = np.random.default_rng(seed)
         counts = counts_V if self.learns_words else counts_V[:0]
         inputs = random_rows(rng, np.append(counts, 0), self.size)
@@ -79,8 +77,7 @@ class ParagraphVectorsConfig(WindowFamily):
     def read(
         self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
     ) -> Losses:
-        """Train on documents; see `ReadingFamily`. On held-out text, the vector of a document is
-        fitted to its first half, and the losses are those of the second."""
+        """Train; on held-out text fit a document's first half, and measure the second."""
         plan = Plan(*plan)  # a task hands over copies in a list
         if not any(rates):
             return self._held_out(weights, plan, text, seed)
@@ -167,7 +164,6 @@ class ParagraphVectorsConfig(WindowFamily):
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> "ParagraphModel":
-        """Restore a model from `to_tensors`."""
         kind = ParagraphWordModel if self.learns_words else ParagraphModel
         return kind(self, *(tensors[name] for name in _TENSORS))
 
@@ -199,7 +195,6 @@ class ParagraphModel:
     learns_documents: ClassVar[bool] = True  # it has learnt a vector for each that it has read
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name."""
         return {name: getattr(self, name) for name in _TENSORS}
 
     def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:

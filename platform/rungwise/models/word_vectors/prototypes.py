@@ -96,7 +96,6 @@ class PrototypesConfig(Family):
     def refine(
         self, vectors: Vectors, cells: "Contexts", counts_V: NDArray[np.int64], seed: int
     ) -> Solution:
-        """Cluster the contexts of each word; see `RefiningFamily`."""
         from sklearn.cluster import KMeans
 
         has_vector = (np.abs(vectors).sum(axis=1) > 0) & (counts_V > 0)
@@ -143,7 +142,6 @@ class PrototypesConfig(Family):
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> "PrototypesModel":
-        """Restore a model from `to_tensors`."""
         return PrototypesModel(*(tensors[name] for name in _TENSORS), window=self.window)
 
     @property
@@ -172,7 +170,6 @@ class PrototypesModel(TableModel):
     longest_text: ClassVar[int | None] = None
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name."""
         arrays = (self.table, self.centres, self.means, self.rows, self.weights)
         return dict(zip(_TENSORS, arrays, strict=True))
 
@@ -190,8 +187,7 @@ class PrototypesModel(TableModel):
     def word_layers(
         self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
     ) -> Vectors:
-        """Return the vectors (2, N, D) of words: in layer 0 that of the word, in layer 1 the
-        prototype whose centre is nearest to its context; see `ContextWordVectors`."""
+        """Return (2, N, D): in layer 0 a word's vector, in layer 1 its prototype in the context."""
         layers = [np.zeros((2, 0, self.table.shape[1]), self.table.dtype)]
         for text, pairs in zip(texts, words, strict=True):
             places = np.array([place for pair in pairs for place in pair], np.int64)

@@ -50,12 +50,11 @@ class VectorFamily(LayeredFamily):
     merge = staticmethod(merge_sums)
 
     def document_vectors(self, weights: Weights) -> None:
-        """Return None: documents have no vectors."""
+        return None
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> "TableModel":
-        """Restore a model from `to_tensors`."""
         return WordVectorModel(tensors[TABLE], tensors[_OUTPUT])
 
 
@@ -102,7 +101,6 @@ class WordVectorModel(TableModel):
     output: NDArray[np.float32]  # a row per token, or per node of the tree
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by their names in the encoder."""
         return {TABLE: self.table, _OUTPUT: self.output}
 
 

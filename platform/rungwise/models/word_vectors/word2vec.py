@@ -47,7 +47,6 @@ class WindowFamily(Family):
 
     @property
     def output_name(self) -> str:
-        """The output in words."""
         return "hierarchical softmax" if self.output == "hierarchical" else "negative sampling"
 
     def plan(self, counts_V: Counts) -> "Plan":
@@ -97,7 +96,6 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         }
 
     def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
-        """Return the initial weights: random vectors, zeros for the output."""
         inputs = random_rows(np.random.default_rng(seed), counts_V, self.size)
         return {"inputs": inputs, "outputs": self.outputs(counts_V, inputs.shape[1])}
 

@@ -254,8 +254,7 @@ _PIPELINES = {  # the hub's tags of what a model does, by the class that loads i
 
 
 def hub_card(card: str, auto: str, sentences: bool) -> str:
-    """Return `card` below its metadata. `auto` is the class of transformers that loads the model;
-    `sentences`, whether sentence-transformers does."""
+    """Return `card` below its metadata; `auto` is the class of transformers that loads it."""
     from huggingface_hub import ModelCardData
 
     data = ModelCardData(
@@ -303,8 +302,7 @@ def read_tokenizer(path: Path, vocab_size: int, framed: bool) -> tuple[Tokenizer
 def add_frame(
     tokenizer: Tokenizer, start: tuple[str, int], between: tuple[str, int], end: tuple[str, int]
 ) -> None:
-    """Frame as start A end and start A between B end, with B in segment 1; a mark has a name and an
-    id."""
+    """Frame as start A end, and start A between B end with B in segment 1."""
     tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
         single=f"{start[0]} $A {end[0]}",
         pair=f"{start[0]} $A {between[0]} $B:1 {end[0]}:1",

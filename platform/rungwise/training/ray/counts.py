@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+import ray
+
 from rungwise.cluster.tasks import pack_items
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -34,8 +36,7 @@ Table = TypeVar("Table")
 def pretrain_by_counts(
     config: FitConfig[CountsConfig], inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Count the training split, write `model.safetensors`, and measure on the held-out split.
-    Raises DataError if the corpus is too small."""
+    """Count, write `model.safetensors`, and measure. Raises DataError for too little text."""
     began = time.monotonic()
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)
@@ -110,8 +111,6 @@ class RayTasks(Tasks):
     def call(
         self, number: int, function: Callable[..., Sequence[Any]], *arguments: Any
     ) -> Sequence[Any]:
-        import ray
-
         def run(*values: Any) -> Any:
             results = function(*values)
             return results if number > 1 else results[0]
@@ -120,11 +119,7 @@ class RayTasks(Tasks):
         return handles if number > 1 else [handles]
 
     def get(self, handle: Any) -> Any:
-        import ray
-
         return ray.get(handle)
 
     def wait(self, handle: Any) -> None:
-        import ray
-
         ray.wait([handle], fetch_local=False)

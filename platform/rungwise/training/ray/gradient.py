@@ -11,6 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from ray.train import FailureConfig, RunConfig, ScalingConfig, get_preemption_info
+from ray.train.torch import TorchTrainer, get_device
+
+from rungwise.cluster.interface import NodeAddressTorchConfig
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.overrides import ComputeConfig
@@ -66,7 +70,6 @@ def summarise(
     outcome: RunOutcome,
     context: Context,
 ) -> PretrainSummary:
-    """Summarise a run."""
     settings, objective, progress = config.pretrain, config.objective, outcome.progress
     compute, instances = context.compute, turns[-1].summary
     model = build_model(config, instances.vocab_size, meta=True)
@@ -148,16 +151,13 @@ def count_sources(
 
 
 class PreemptionWatch:
-    """Returns True once per notice that a machine goes away, and per request to save. All workers
-    ask at the same steps, between saves."""
+    """Returns True once per notice and request to save; workers ask at the same steps."""
 
     def __init__(self, requests: SaveRequests) -> None:
         self._requests = requests
         self._going: set[str] = set()
 
     def __call__(self) -> bool:
-        from ray.train import get_preemption_info
-
         info = get_preemption_info()
         nodes = set(info.preempted_node_to_ranks) if info else set()
         new = nodes - self._going
@@ -205,8 +205,7 @@ def pretrain_by_gradient(
 
 
 def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: ComputeConfig) -> None:
-    """Raise UserError if the instances cannot train this model, or not on so many workers, or if
-    the initial weights are not of this model and tokenizer."""
+    """Raise UserError if instances, workers or initial weights do not fit this model."""
     run, whole = config, config.pretrain
     whole.check(config.model, compute)
     for turn in list_turns(inputs, whole):
@@ -273,11 +272,6 @@ def plan_run(
 
 def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     """Train on the workers of Ray Train; returns what the leader brings back."""
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    from rungwise.cluster.interface import NodeAddressTorchConfig
-
     context.report.progress(0, config.pretrain.steps, workers="starting")
     compute = context.compute
     workers = compute.num_workers
@@ -315,9 +309,6 @@ def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
 
 def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     """Train in this process, the only worker, by Ray Train's local mode."""
-    from ray.train import ScalingConfig
-    from ray.train.torch import TorchTrainer
-
     with shared_scratch(run.output, SCRATCH) as path:
         scratch = Folder.at(path)
         drop_requests([scratch])
@@ -359,10 +350,8 @@ def _work(
 def _train(
     config: GradientFit, run: Run, context: Context, watch: Callable[[Group], Callable[[], bool]]
 ) -> RunOutcome:
-    import ray.train.torch
-
     use_threads(context.compute.cpus_per_worker)
-    group = Group.current(ray.train.torch.get_device())
+    group = Group.current(get_device())
     worker = Worker(group, context.compute, context.report, watch(group))
     try:
         progress, costs = pretrain(config, run, worker)

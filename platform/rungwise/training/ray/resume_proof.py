@@ -27,7 +27,6 @@ from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
-from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
@@ -177,25 +176,16 @@ class Certificate(SummaryPart):
     data_hash: dict[str, str]  # over all steps, of each run
     largest_relative_loss_difference: float
     allowed_loss_difference: float
-    bit_identical_losses: bool
     data_hash_by_step: list[tuple[int, str, str]]
     loss_by_step: list[tuple[int, float, float]]
     workers: dict[str, int]
-    logical_workers: int | None
-    parallel: str
     killed_at_step: int
     kill_drawn_from: KillWindow
     steps_after_the_kill: int
     resumed_at_step: int
     steps: int
-    instances: int
-    global_batch_size: int
-    epochs: float
     precision: str
-    seeds: dict[str, int]
-    config: str  # a fingerprint
-    instances_fingerprints: list[str]
-    initial_fingerprint: str | None
+    undisturbed: ProofJob
     made_by: dict[str, Any]
     at: str
 
@@ -209,19 +199,17 @@ def prove_resume(
     seed: int | None = None,
     console: Console | None = None,
 ) -> Certificate:
-    """Run the proof in `place` and return the certificate, which is also written there.
-    `workers_after` is by default half as many as before, or one fewer if their number is odd, or
-    two after one; `seed` chooses the step of the kill. Raises UserError if a second run could not
-    be the same, if the run has a single step, or if it does not fit one of the numbers of
-    workers."""
+    """Run the proof in `place` and return the certificate, which is written there. By default half
+    as many workers come after the kill, or one fewer of an odd number, or two after one; `seed`
+    chooses the step of the kill. Raises UserError if two runs cannot be the same or do not fit."""
     console = console or Console(quiet=True)
     settings = config.pretrain.model_copy(update={"log_every_steps": 1})
     config = FitConfig(config.model, settings)
     before = compute.num_workers
     # Half as many share the parts of a batch as they are, which keeps micro-batches large.
-    other = 2 if before == 1 else before - 1 if before % 2 else before // 2
-    logical = math.lcm(before, workers_after or other, compute.logical_workers or 1)
-    after = workers_after or other
+    default = 2 if before == 1 else before - 1 if before % 2 else before // 2
+    after = workers_after or default
+    logical = math.lcm(before, after, compute.logical_workers or 1)
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     if settings.max_seconds is not None:
         raise UserError(
@@ -249,37 +237,28 @@ def prove_resume(
         compute=compute,
         output=straight.uri,
     )
-    undisturbed = run_job(job, "1 of 3, undisturbed", console)
-    assert undisturbed is not None
-    one = _gradient_run(undisturbed)
+    one = _gradient_run(run_job(job, "1 of 3, undisturbed", console))
     # Only now is the end known: a budget of tokens or an early stop may decide it.
     window = kill_steps(config, instances, one.steps)
     kill_at = random.Random(seed).randint(window.first_step, window.last_step)
     every = min(compute.checkpoint_every_steps, max(1, kill_at // 3))
     compute = compute.model_copy(update={"checkpoint_every_steps": every})
-    job = job.model_copy(update={"compute": compute, "output": broken.uri, "kill_at": kill_at})
-    run_job(job, "2 of 3, to be killed", console)
+    disturbed = job.model_copy(update={"compute": compute, "output": broken.uri})
+    killed = disturbed.model_copy(update={"kill_at": kill_at})
+    run_job(killed, "2 of 3, to be killed", console)
     compute = compute.model_copy(update={"num_workers": after})
-    job = job.model_copy(update={"compute": compute, "kill_at": None})
-    disturbed = run_job(job, "3 of 3, resumed", console)
+    resumed = disturbed.model_copy(update={"compute": compute})
+    other = _gradient_run(run_job(resumed, "3 of 3, resumed", console))
     certificate = Certificate(
-        **_compare(one, _gradient_run(disturbed), same_workers=before == after),
+        **_compare(one, other, same_workers=before == after),
         workers={"undisturbed": before, "until_the_kill": before, "after_it": after},
-        logical_workers=compute.logical_workers,
-        parallel=compute.parallel,
         killed_at_step=kill_at,
         kill_drawn_from=window,
         steps_after_the_kill=one.steps - kill_at,
-        resumed_at_step=_gradient_run(disturbed).attempts[-1].step,
+        resumed_at_step=other.attempts[-1].step,
         steps=one.steps,
-        instances=InstancesSummary.of(instances).instances.train,
-        global_batch_size=settings.global_batch_size,
-        epochs=undisturbed.epochs,
         precision=_precision(one),
-        seeds={"pretrain": settings.seed, "kill": seed},
-        config=fingerprint({"config": config.blocks()}),
-        instances_fingerprints=[inputs[n].fingerprint for n in sorted(inputs) if is_read(n)],
-        initial_fingerprint=inputs[INITIAL].fingerprint if INITIAL in inputs else None,
+        undisturbed=job,
         made_by=provenance(),
         at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
@@ -291,8 +270,7 @@ def prove_resume(
 
 
 def kill_steps(config: GradientFit, instances: Artifact, steps: int) -> KillWindow:
-    """Where a run of so many steps can be killed. Raises UserError for a run of one step, which
-    leaves nothing to compare."""
+    """Where a run of so many steps can be killed. Raises UserError for a run of one step."""
     size = config.pretrain.global_batch_size
     count = rows_per_epoch(config, InstancesSummary.of(instances).instances.train, size)
     latest = steps - max(1, math.ceil(REST * steps))
@@ -329,7 +307,7 @@ def _compare(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[s
         for a, b in zip(one.history, other.history, strict=False)
     ]
     hashes = [(a[0], a[1], b[1]) for a, b in zip(one.data, other.data, strict=False)]
-    difference = max(relative_difference(a, b) for _, a, b in losses)
+    difference = max(abs(a - b) / abs(a or b or 1.0) for _, a, b in losses)
     same_steps = [a["step"] for a in one.history] == [b["step"] for b in other.history]
     same_rows = one.data == other.data
     is_same = same_rows and same_steps and difference <= tolerance
@@ -340,12 +318,6 @@ def _compare(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[s
         "data_hash": {"undisturbed": one.data_hash, "disturbed": other.data_hash},
         "largest_relative_loss_difference": difference,
         "allowed_loss_difference": tolerance,
-        "bit_identical_losses": one.history == other.history,
         "data_hash_by_step": hashes,
         "loss_by_step": losses,
     }
-
-
-def relative_difference(one: float, other: float) -> float:
-    """The difference of two losses as a share of the first, or of the other if that is 0."""
-    return 0.0 if one == other else abs(one - other) / abs(one or other)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import ray
 import safetensors.numpy
 from numpy.typing import NDArray
 
@@ -53,8 +54,7 @@ _STATE, _ROUND, _SECONDS = ".state.safetensors", "round", "seconds"
 def count_tokens(
     artifact: Artifact, settings: AsynchronousConfig | CooccurrenceConfig, context: Context
 ) -> NDArray[np.int64]:
-    """Count each token (V,) of the training split; 0 for special tokens and those below
-    `minimum_count`. Raises DataError if fewer than two remain."""
+    """Count tokens (V,), 0 for rare and special ones. Raises DataError for fewer than two."""
     tokens, minimum = TokensSummary.of(artifact), settings.minimum_count
 
     def count(text: TokenisedText) -> SparseSums:
@@ -77,8 +77,7 @@ def count_tokens(
 
 @dataclass(frozen=True)
 class Rounds:
-    """A fit in rounds: the functions `learn`, of a round's number and the weights before
-    it, and `measure`, of the weights."""
+    """A fit in rounds: `learn` takes a round's number and the weights, `measure` the weights."""
 
     counts: NDArray[np.int64]  # (V,) of tokens
     number: int
@@ -153,8 +152,7 @@ def finish(
 
 
 def mean_loss(total: float, count: int) -> float:
-    """Return the mean of `count` losses. Raises DataError if there are none, UserError if they are
-    not finite."""
+    """Return the mean. Raises DataError for no losses, UserError if they are not finite."""
     if not count:
         raise DataError(
             "expected sentences with two words or more to measure a loss on, found none; lower "
@@ -176,11 +174,6 @@ def sum_losses(losses: Iterable[Losses]) -> Losses:
     return sum(totals), sum(counts)
 
 
-def copy_arrays(arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Copy arrays, because Ray hands read-only ones to a task."""
-    return [np.array(array) for array in arrays]
-
-
 def _load_state(output: Folder) -> tuple[Weights, int, float] | None:
     """Load the weights of a killed run, the number of its rounds, and their seconds."""
     if not output.exists(_STATE):
@@ -198,10 +191,7 @@ def pretrain_asynchronously(
     output: Folder,
     context: Context,
 ) -> PretrainSummary:
-    """Read the training split in rounds, write `model.safetensors`, measure on held-out text.
-    Raises DataError if the corpus is too small."""
-    import ray
-
+    """Read in rounds, write `model.safetensors`, measure. Raises DataError for too little text."""
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
     family = cast(ReadingFamily, config.model)
@@ -257,8 +247,9 @@ class _Share(NamedTuple):
 def _read_share(
     share: _Share, family: ReadingFamily, artifact: Artifact, plan: Plan, weights: Weights
 ) -> tuple[Weights, Losses]:
-    weights = dict(zip(weights, copy_arrays(weights.values()), strict=True))
-    plan, (first, last) = copy_arrays(plan), share.rates
+    # Copies, because Ray hands read-only arrays to a task.
+    weights = {name: np.array(array) for name, array in weights.items()}
+    plan, (first, last) = [np.array(array) for array in plan], share.rates
 
     def learn(rates: tuple[float, float], part: tuple[Stretch, int]) -> Losses:
         stretch, seed = part
@@ -312,10 +303,7 @@ def pretrain_by_cooccurrence(
     output: Folder,
     context: Context,
 ) -> PretrainSummary:
-    """Count the training split, learn from the cells, write `model.safetensors`. The loss is on the
-    cells learnt from. Raises DataError if the corpus is too small."""
-    import ray
-
+    """Count, then learn from the cells, on which the loss is. Raises DataError for little text."""
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
     tokens = TokensSummary.of(artifact)
@@ -361,8 +349,8 @@ def _run_epoch(
     family: PairsFamily, cells: Any, weights: Weights, rate: float, seed: int, threads: int
 ) -> tuple[Weights, Losses]:
     """Return the weights and losses after one pass over all cells."""
-    weights = dict(zip(weights, copy_arrays(weights.values()), strict=True))
-    cells = copy_arrays(cells)
+    weights = {name: np.array(array) for name, array in weights.items()}
+    cells = [np.array(array) for array in cells]
     order = np.random.default_rng(seed).permutation(len(cells[0]))
 
     def learn(part: NDArray[np.int64]) -> Losses:
