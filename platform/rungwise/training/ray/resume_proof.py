@@ -181,6 +181,7 @@ class Certificate(SummaryPart):
     workers: dict[str, int]
     killed_at_step: int
     kill_drawn_from: KillWindow
+    kill_seed: int
     steps_after_the_kill: int
     resumed_at_step: int
     steps: int
@@ -254,6 +255,7 @@ def prove_resume(
         workers={"undisturbed": before, "until_the_kill": before, "after_it": after},
         killed_at_step=kill_at,
         kill_drawn_from=window,
+        kill_seed=seed,
         steps_after_the_kill=one.steps - kill_at,
         resumed_at_step=other.attempts[-1].step,
         steps=one.steps,
