@@ -14,6 +14,7 @@ from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.families.counts_and_network import CountsAndNetwork, CountsAndNetworkConfig
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.family import Size
 from rungwise.models.ngram_model import NextTokenCounts, NgramLanguageModel
 from rungwise.models.trained.capabilities import LanguageModel
 from tests.small_models import LENGTH, shaken, small_config
@@ -143,3 +144,13 @@ def test_a_gate_without_text_is_refused() -> None:
     config, model = mixed("gpt", "constant")
     with pytest.raises(DataError, match=r"raise pretrain\.set_aside"):
         config.mix(model.counts, model.network, [], seed=0)
+
+
+@pytest.mark.parametrize("documents", [20, 41, 100, 159, 160, 5000])
+def test_a_gate_surely_has_text_of_few_documents(documents: int) -> None:
+    """Each document is drawn by itself, so that none is with this probability."""
+    config = CountsAndNetworkConfig()
+    keys = config.suggest(Size(100_000, 1000, 60.0, documents=documents))
+    share = keys.get("pretrain.set_aside", 0.05)
+    assert (1 - share) ** documents < 0.004
+    assert ("pretrain.set_aside" in keys) == (documents < 160)

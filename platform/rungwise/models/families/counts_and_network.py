@@ -101,7 +101,7 @@ class CountsAndNetworkConfig(Family):
         return f"{self.counts.order}-gram + {network}"
 
     def suggest(self, size: Size) -> dict[str, Any]:
-        """Of few documents, more are set aside, so that the gate surely has some."""
+        """Set aside more of few documents, so that the gate surely has some."""
         parts = {_COUNTS: self.counts.suggest(size), _NETWORK: self.network.suggest(size)}
         keys = {
             key.replace(".", f".{part}", 1): value
