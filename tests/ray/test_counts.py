@@ -1,22 +1,28 @@
 """Fitting by counting on a local Ray: the same model whoever counts what, and what is refused."""
 
+import gzip
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
+from rungwise.models.families.arpa import arpa_lines, name_tokens
+from rungwise.serving.importing import import_weights
 from rungwise.tokenizer import token_text as texts
 from rungwise.tokenizer import train
 from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
 from rungwise.training.config import FitConfig
 from rungwise.training.fit_config import CountsConfig, PretrainStageConfig
+from rungwise.training.initial import ImportConfig
 from rungwise.training.pretrained import load_model
 from rungwise.training.ray.counts import pretrain_by_counts
 from rungwise.training.tensor_files import MODEL
@@ -126,6 +132,34 @@ def test_what_cannot_be_counted_is_said(tmp_path: Path, ray_session: None) -> No
     with pytest.raises(DataError, match=r"model\.fallback_discounts"):
         pretrain_by_counts(config, small, output, Context())
     assert not output.exists(MODEL)
+
+
+def test_counts_of_a_file_are_those_that_it_was_written_from(
+    tmp_path: Path, ray_session: None
+) -> None:
+    text = {"tokens": tokens(tmp_path / "in", 1)}
+    counts, given = Folder.at(tmp_path / "counts"), Folder.at(tmp_path / "given")
+    summary = pretrain_by_counts(counted(settings()), text, counts, Context())
+    pretrain = standing("pretrain", counts, summary, settings().model_dump(mode="json"))
+    marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*marks, *(f"w{id_}" for id_ in range(len(marks), V))]
+    tokenizer = Tokenizer(WordLevel({word: id_ for id_, word in enumerate(words)}, "[UNK]"))
+    tokenizer.add_special_tokens(marks)
+    (tmp_path / "tokenizer").mkdir()
+    tokenizer.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
+    model: Any = load_model(pretrain, SPECIAL_IDS)
+    lines = arpa_lines(model, name_tokens(words, SPECIAL_IDS))
+    with gzip.open(tmp_path / "their.arpa.gz", "wt", encoding="utf-8") as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+    config = ImportConfig(path=str(tmp_path / "their.arpa.gz"))
+    inputs = {"tokenizer": Artifact("tokenizer", "t" * 12, Folder.at(tmp_path / "tokenizer"), {})}
+    read = import_weights(config, inputs, Folder.at(tmp_path / "initial"), Context())
+    initial = text | {"initial": standing("initial", tmp_path / "initial", read)}
+    again = pretrain_by_counts(counted(settings()), initial, given, Context())
+    assert again.final["loss"] == pytest.approx(summary.final["loss"], rel=1e-7)
+    assert again.tokens == 0
+    with pytest.raises(ConfigError, match=r"n-grams of up to 3 words, and the model has the order"):
+        pretrain_by_counts(counted(settings(order=2)), initial, given, Context())
 
 
 @pytest.mark.parametrize("kind", ["character", "word"])

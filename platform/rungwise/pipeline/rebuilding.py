@@ -21,7 +21,7 @@ from rungwise.evaluation.comparison.table import TABLE
 from rungwise.evaluation.suites.measure import MEASURE
 from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.report.stage import LADDER, REPORT
-from rungwise.serving.hugging_face.reading import INITIAL_WEIGHTS
+from rungwise.serving.importing import INITIAL_WEIGHTS
 from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS
 from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS
 from rungwise.training.fit_config import PRETRAIN

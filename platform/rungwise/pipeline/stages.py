@@ -25,7 +25,7 @@ from rungwise.models.fitting import MixturePart, RefiningFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.recipe import Recipe, StepConfig
 from rungwise.report.stage import REPORT
-from rungwise.serving.hugging_face.reading import INITIAL_WEIGHTS
+from rungwise.serving.importing import INITIAL_WEIGHTS
 from rungwise.serving.stage import REGISTER, RegisterConfig, RegistryConfig
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS, TaskTokensConfig
@@ -111,9 +111,8 @@ def train_steps(
             inputs |= {str(part.step.name): part.stages["pretrain"] for part in trained}
         elif trained:
             inputs[INITIAL] = trained[-1].stages["pretrain"]
-        elif step.pretrain and (path := step.pretrain.imported):
-            weights = INITIAL_WEIGHTS.stage(ImportConfig(path=path), {"tokenizer": tokenizer})
-            stages[INITIAL] = inputs[INITIAL] = weights
+        else:
+            _add_imported(step, tokenizer, stages, inputs)
         stages["pretrain"] = PRETRAIN.stage(config, inputs, Title("pretrain", step=step.name))
         trained.append(TrainedStep(step, stages))
     return trained
@@ -150,11 +149,21 @@ def _train_parts(
         first, last = recipe.text_share * part.first, recipe.text_share * part.last
         text = TokensConfig(skip=first, share=last)
         stages, inputs = _reading_stages(recipe, tokenizer, own_step, own, examples, text)
+        _add_imported(own_step, tokenizer, stages, inputs)
         if part.reads:
             inputs[part.reads] = trained[part.reads].stages["pretrain"]
         stages["pretrain"] = PRETRAIN.stage(own, inputs, Title("pretrain", step=name))
         trained[name] = TrainedStep(own_step, stages)
     return list(trained.values())
+
+
+def _add_imported(
+    step: StepConfig, tokenizer: Stage, stages: dict[str, Stage], inputs: dict[str, Stage]
+) -> None:
+    """Add the stage that reads the weights of others with which a step begins, if it does."""
+    if step.pretrain and (path := step.pretrain.imported):
+        weights = INITIAL_WEIGHTS.stage(ImportConfig(path=path), {"tokenizer": tokenizer})
+        stages[INITIAL] = inputs[INITIAL] = weights
 
 
 def _take_part(step: StepConfig, name: str, part: MixturePart) -> StepConfig:

@@ -44,13 +44,24 @@ def _kind(block: Any) -> str | None:
 
 
 class CountsConfig(Fitting):
-    """Fitting by counting the text once; there is nothing to choose."""
+    """Fitting by counting the text once."""
 
     fits: ClassVar[type] = CountedFamily
     fitter: ClassVar = LazyFunction("rungwise.training.ray.counts:pretrain_by_counts")
     reads_tokens: ClassVar[bool] = True
 
     kind: Literal["counts"] = "counts"
+    # take the n-grams of an ARPA file (SRILM, kenlm), whose words are the tokenizer's tokens
+    initial: str | None = None
+
+    @property
+    def imported(self) -> str | None:
+        return self.initial
+
+    @property
+    def watched(self) -> set[str]:
+        """The file is an input of the stage, known by its bytes."""
+        return {"initial"}
 
 
 class _Passes(Fitting):
@@ -140,14 +151,20 @@ class InterpolationConfig(Fitting):
     reads_tokens: ClassVar[bool] = True
 
     kind: Literal["interpolation"] = "interpolation"
+    counts: CountsConfig = CountsConfig()
     network: GradientConfig  # how the network is trained; its seed is the one below
     # share of the training documents that are left to the gate
     set_aside: float = Field(default=0.05, gt=0, lt=1)
     seed: int = Field(default=0, ge=0)
 
+    @property
+    def watched(self) -> set[str]:
+        """The counts are an input of the stage."""
+        return {"counts"}
+
     def parts(self, model: Family) -> Mapping[str, MixturePart]:
         assert isinstance(model, MixingFamily)
-        counts = with_objective(CountsConfig(), model.counts)
+        counts = with_objective(self.counts, model.counts)
         network = with_objective(self.network, model.network)
         network, share = network.model_copy(update={"seed": self.seed}), 1 - self.set_aside
         parts = {"counts": MixturePart(model.counts, counts, 0, share)}

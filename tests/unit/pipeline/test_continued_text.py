@@ -13,7 +13,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary, describe_sources
@@ -283,6 +283,20 @@ def test_a_wrong_step_is_refused(recipe: Recipe, blocks: dict[str, Any], message
 def test_the_first_step_reads_the_text_of_the_tokenizer(recipe: Recipe) -> None:
     with pytest.raises(ConfigError, match=r"steps\.0 has a text of its own"):
         recipe.with_changes({"steps": [{"corpus": corpus_with(recipe)}]}, "test")
+
+
+def test_counts_of_a_file_are_known_by_its_bytes(recipe: Recipe, tmp_path: Path) -> None:
+    def plan(folder: str, content: str) -> Stage:
+        file = tmp_path / folder / "their.arpa"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)
+        pretrain = {"kind": "counts", "initial": str(file)}
+        blocks = {"model": {"kind": "ngram", "order": 3}, "pretrain": pretrain, "instances": None}
+        return train_steps(recipe.with_changes(blocks, "test"))[-1].stages["pretrain"]
+
+    one, other = plan("one", "counts"), plan("other", "counts")
+    assert set(one.inputs) == {"tokens", "initial"}
+    assert one.fingerprint == other.fingerprint != plan("other", "others").fingerprint
 
 
 def test_steps_that_do_not_follow_each_other_are_refused(recipe: Recipe) -> None:

@@ -27,7 +27,7 @@ from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.serving.hugging_face import export_model
-from rungwise.serving.hugging_face.reading import INITIAL_WEIGHTS, import_weights
+from rungwise.serving.importing import INITIAL_WEIGHTS, import_weights
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.initial import ImportConfig, check_initial, compare_tensors, load_initial

@@ -18,9 +18,6 @@ from torch import Tensor
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.hub import is_hub, local_copy
 from rungwise.core.storage.source_files import find_files
@@ -28,9 +25,8 @@ from rungwise.models import config as families
 from rungwise.models.counterpart import Counterpart
 from rungwise.models.device import shapes_only
 from rungwise.models.family import Family
-from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer
-from rungwise.training.initial import IMPORTED, ImportConfig, ImportSummary
-from rungwise.training.tensor_files import MODEL, save_tensors
+from rungwise.tokenizer import TokenizerFileConfig, read_tokenizer
+from rungwise.training.initial import ImportConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OLD_WEIGHTS = "pytorch_model.bin"  # a pickle, of older versions of transformers
@@ -234,16 +230,17 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def import_weights(
-    config: ImportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
-) -> ImportSummary:
-    """Write the weights of `config.path` under own names, with a row for each token of `tokenizer`.
-    Raises DataError for an unsupported model, or a tokenizer that is not the folder's."""
+def import_folder(
+    config: ImportConfig, tokenizer: Tokenizer
+) -> tuple[Family, dict[str, Tensor], int]:
+    """Return the model of a folder, its weights under own names with a row for each token of
+    `tokenizer`, and their number. Raises DataError for an unsupported model, or a tokenizer that is
+    not the folder's."""
     folder = weights_folder(config.path)
     model: Any
     model, state = load_model(folder)
     before = read_tokenizer(TokenizerFileConfig(path=config.path))
-    _refuse_other_tokens(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
+    _refuse_other_tokens(before, tokenizer, config.path)
     size = before.get_vocab_size()
     with shapes_only():
         one, other = (model.build(rows, model.objectives[0]).state_dict() for rows in (7, 8))
@@ -256,27 +253,21 @@ def import_weights(
                 "tokens of the tokenizer beside it; give the folder the tokenizer of its model"
             )
         state[name] = state[name][:size]
-    save_tensors(output, MODEL, state)
-    return ImportSummary(
-        model=model, vocab_size=size, headline=f"{model.kind}: {model.describe()}  V={size:,}"
-    )
+    return model, state, size
 
 
-def _input_digests(config: ImportConfig) -> Mapping[str, Any]:
+def digest_folder(config: ImportConfig) -> Mapping[str, Any]:
+    """Return the digest of each file that an import reads. Raises DataError without a config."""
     place = weights_folder(config.path)
     folder = Folder.at(place)
     if not folder.exists(CONFIG):
         raise DataError(
             f"pretrain.initial: {config.path} has no {CONFIG}; expected a folder that "
-            "save_pretrained of transformers, or rungwise export, has written"
+            "save_pretrained of transformers, or rungwise export, has written, or counts as a file "
+            "that ends in .arpa or .arpa.gz"
         )
     names = [CONFIG, *list_weight_files(place)]
     return {name: folder.sha256(name) for name in names}
-
-
-INITIAL_WEIGHTS = StageType(
-    IMPORTED, 3, import_weights, ImportSummary, identity=lambda config: {}, outside=_input_digests
-)
 
 
 def _refuse_other_tokens(before: Tokenizer, after: Tokenizer, path: str) -> None:

@@ -13,18 +13,22 @@ from typing import Any, TypeVar, cast
 import ray
 
 from rungwise.cluster.tasks import pack_items
+from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.fitting import HERE, CountedFamily, Tasks
+from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.family import Family
+from rungwise.models.fitting import HERE, CountedFamily, Create, Tasks, Weights, fill_arrays
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile
 from rungwise.training.fit_config import CountsConfig, FitConfig
+from rungwise.training.initial import INITIAL, ImportSummary
 from rungwise.training.pretrained import measure_held_out
 from rungwise.training.summary import PretrainSummary
-from rungwise.training.tensor_files import MODEL, create_arrays
+from rungwise.training.tensor_files import MODEL, create_arrays, map_arrays
 
 # The counts of a shard are split into parts, which tasks merge: a billion tokens into 66, so that a
 # task needs 7 to 9 GB, by the text (from benchmarks/ngrams.py at ten million tokens). Ray's
@@ -36,19 +40,19 @@ Table = TypeVar("Table")
 def pretrain_by_counts(
     config: FitConfig[CountsConfig], inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Count, write `model.safetensors`, and measure. Raises DataError for too little text."""
+    """Count, or take the counts that are given, write `model.safetensors`, and measure. Raises
+    DataError for too little text, ConfigError for counts of another model."""
     began = time.monotonic()
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)
     family = cast(CountedFamily, config.model)
-
-    def count(text: TokenisedText) -> Any:
-        return family.count(text, tokens.special)
-
-    parts, tasks = count_parts(artifact, count, family.split, family.merge, context)
+    given = inputs.get(INITIAL)
     with output.staged(MODEL) as path:
         create = functools.partial(create_arrays, path)
-        tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
+        if given is None:
+            tensors = _estimate(family, artifact, create, context)
+        else:
+            tensors = fill_arrays(create, _load_given(config.model, given))
     model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
     final = measure_held_out(model, artifact, objective)
     parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
@@ -58,8 +62,8 @@ def pretrain_by_counts(
         objective=objective.name,
         parameters=parameters,
         vocab_size=tokens.vocab_size,
-        tokens=tokens.tokens.train + tokens.documents.train,
-        epochs=1.0,
+        tokens=0 if given else tokens.tokens.train + tokens.documents.train,
+        epochs=0.0 if given else 1.0,
         unigram_loss=tokens.unigram_loss,
         final=dict(final),
         seconds=time.monotonic() - began,
@@ -67,6 +71,36 @@ def pretrain_by_counts(
         f"{final['loss']:.3f} (unigram {tokens.unigram_loss:.2f})  "
         f"{final['bits_per_byte']:.3f} bits per byte",
     )
+
+
+def _estimate(
+    family: CountedFamily, artifact: Artifact, create: Create, context: Context
+) -> Weights:
+    """Count the training text and estimate the model."""
+    tokens = TokensSummary.of(artifact)
+
+    def count(text: TokenisedText) -> Any:
+        return family.count(text, tokens.special)
+
+    parts, tasks = count_parts(artifact, count, family.split, family.merge, context)
+    return family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
+
+
+def _load_given(model: Family, given: Artifact) -> Weights:
+    """Return the arrays of counts that are given. Raises ConfigError if `model` is another."""
+    found = ImportSummary.of(given).model
+    if not isinstance(model, NgramConfig) or not isinstance(found, NgramConfig):
+        raise ConfigError(
+            f"initial is a model of kind {found.kind}, and model.kind is {model.kind}; only an "
+            "n-gram model takes counts that are given, as an ARPA file"
+        )
+    if found.order != model.order:
+        raise ConfigError(
+            f"the counts of initial are n-grams of up to {found.order} words, and the model has "
+            f"the order {model.order}; set its order (model.order, or model.counts.order of a "
+            f"mixture) to {found.order}"
+        )
+    return map_arrays(given.folder.local(MODEL))
 
 
 def read_text(artifact: Artifact, file: str, first_document: int = 0) -> TokenisedText:

@@ -1,0 +1,67 @@
+"""The stage that reads the weights which a run begins with: those of transformers, or counts."""
+
+import gzip
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.outside import digest, on_disk
+from rungwise.models.families.arpa import name_tokens, read_arpa
+from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.fitting import fill_arrays
+from rungwise.serving.hugging_face.reading import digest_folder, import_folder
+from rungwise.tokenizer import load_tokenizer, special_ids
+from rungwise.training.initial import IMPORTED, ImportConfig, ImportSummary
+from rungwise.training.tensor_files import MODEL, create_arrays, save_tensors
+
+_ARPA = (".arpa", ".arpa.gz")
+
+
+def import_weights(
+    config: ImportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> ImportSummary:
+    """Write the weights of `config.path` under own names. Raises DataError for a model that is not
+    supported, or of other tokens than those of `tokenizer`."""
+    tokenizer = load_tokenizer(inputs["tokenizer"].folder)
+    model: Any
+    if config.path.endswith(_ARPA):
+        model, size = _import_counts(config.path, tokenizer, output), tokenizer.get_vocab_size()
+    else:
+        model, state, size = import_folder(config, tokenizer)
+        save_tensors(output, MODEL, state)
+    return ImportSummary(
+        model=model, vocab_size=size, headline=f"{model.kind}: {model.describe()}  V={size:,}"
+    )
+
+
+def _import_counts(path: str, tokenizer: Tokenizer, output: Folder) -> NgramConfig:
+    """Write the n-gram model of an ARPA file; return its config."""
+    special, size = special_ids(tokenizer), tokenizer.get_vocab_size()
+    words = [tokenizer.id_to_token(id_) or f"[{id_}]" for id_ in range(size)]
+    [file] = on_disk(path)
+    try:
+        with file.open() as stream:
+            lines = gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream
+            model = read_arpa(path, lines, name_tokens(words, special), special)
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: expected a gzip file, found {error}") from error
+    with output.staged(MODEL) as place:
+        fill_arrays(lambda shapes: create_arrays(place, shapes), model.to_tensors())
+    return NgramConfig(order=model.order)
+
+
+def _digest_files(config: ImportConfig) -> Mapping[str, Any]:
+    if config.path.endswith(_ARPA):
+        return digest([config.path], "pretrain.initial")
+    return digest_folder(config)
+
+
+INITIAL_WEIGHTS = StageType(
+    IMPORTED, 3, import_weights, ImportSummary, identity=lambda config: {}, outside=_digest_files
+)
