@@ -16,8 +16,6 @@ import ray
 
 from rungwise.core.errors import UserError, from_text, to_text
 from rungwise.core.stages.context import Reporter
-from rungwise.core.stages.notes import read_note, write_note
-from rungwise.core.storage.folder import Folder
 
 if TYPE_CHECKING:
     import ray.data
@@ -156,8 +154,6 @@ def list_rows(rows: Rows) -> Iterator[dict[str, Any]]:
         yield from cast("ray.data.Dataset", rows).iter_rows()
 
 
-MARKERS = "markers"
-
 FileRow = dict[str, Any]  # of the manifest
 
 
@@ -181,7 +177,6 @@ OrderT = TypeVar("OrderT", bound=BuildOrder)
 def build_files(
     orders: Sequence[OrderT],
     build: Callable[[OrderT], FileRow],
-    output: Folder,
     report: Reporter,
     on_row: Callable[[FileRow, int], None] = lambda row, done: None,
 ) -> list[FileRow]:
@@ -190,11 +185,7 @@ def build_files(
 
     def build_pack(pack: list[OrderT]) -> Iterator[tuple[str, FileRow]]:
         for order in pack:
-            marker = f"{MARKERS}/{order.file}.json"
-            if (row := read_note(output, marker)) is None:
-                row = build(order)
-                write_note(output, marker, row, {order.file: row["sha256"]})
-            yield order.file, row
+            yield order.file, build(order)
 
     text_bytes = {order.file: order.text_bytes for order in orders}
     documents = num_bytes = 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.cluster.tasks import MARKERS, FileRow, build_files
+from rungwise.cluster.tasks import FileRow, build_files
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
@@ -125,6 +125,7 @@ class ShardTask:
 
 
 MANIFEST = "manifest.json"
+_MARKERS = "markers"
 SUMMARY_FILE = ".summary.json"
 _SPLITS = ("train", "validation")
 _LENDERS = 31  # random stream
@@ -143,7 +144,7 @@ def build_instances(
         output.write_bytes(MANIFEST, summary.model_dump_json().encode())
         files = {row.file: row.sha256 for row in summary.files}
         write_note(output, SUMMARY_FILE, summary.model_dump(mode="json"), files)
-        output.remove(MARKERS)
+        output.remove(_MARKERS)
     return summary.model_copy(update={"sha256": {row.file: row.sha256 for row in summary.files}})
 
 
@@ -156,6 +157,13 @@ def _build_all(
         config, artifact.folder, output, tokens.vocab_size, tokens.special, tokens.labels
     )
 
+    def build(order: ShardOrder) -> FileRow:
+        marker = f"{_MARKERS}/{order.file}.json"
+        if (row := read_note(output, marker)) is None:
+            row = task(order)
+            write_note(output, marker, row, {order.file: row["sha256"]})
+        return row
+
     def report_row(row: FileRow, done: int) -> None:
         shares = config.statistics(row)
         context.report.metrics(
@@ -163,7 +171,7 @@ def _build_all(
         )
 
     orders = list_orders(config, tokens.files)
-    return _summary(task, tokens, build_files(orders, task, output, context.report, report_row))
+    return _summary(task, tokens, build_files(orders, build, context.report, report_row))
 
 
 def list_orders(config: Kind, files: Sequence[TokensRow]) -> list[ShardOrder]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.cluster.tasks import MARKERS, FileRow, build_files
+from rungwise.cluster.tasks import FileRow, build_files
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
@@ -37,8 +37,8 @@ from rungwise.tokenizer import (
     open_encoder,
 )
 from rungwise.tokenizer.encoder import (
-    LEAST_PROOF_BYTES,
     PROOF_BYTES,
+    REPEATED_PROOF_BYTES,
     int32_values,
     list_versions,
     sample_corpus,
@@ -234,7 +234,7 @@ def encode_corpus(
     training = [file for file in unread if file.split == "train"]
     proof = fingerprint([_digests(inputs["tokenizer"]), list_versions()], 32)
     is_proved = shared.read(proof) is not None
-    sample = sample_corpus(folders[0], training, LEAST_PROOF_BYTES if is_proved else PROOF_BYTES)
+    sample = sample_corpus(folders[0], training, REPEATED_PROOF_BYTES if is_proved else PROOF_BYTES)
     choice = choose_encoder(load_tokenizer(folders[1]), sample, with_hard_texts=not is_proved)
     if choice.notice is not None:
         context.report.note(choice.notice)
@@ -242,9 +242,8 @@ def encode_corpus(
         shared.write(proof, {}, {})
     task = EncodeTask(config, *folders, output, shared, choice)
     counts = count_no_tokens(tokenizer.vocab_size)
-    rows = build_files(orders, task, output, context.report, lambda row, _: add_counts(row, counts))
+    rows = build_files(orders, task, context.report, lambda row, _: add_counts(row, counts))
     note_used(output, {key: key for key in (proof, *(order.result for order in orders))})
-    output.remove(MARKERS)
     return summarise_files(rows, tokenizer, counts)
 
 

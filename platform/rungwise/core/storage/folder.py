@@ -117,9 +117,10 @@ class Folder:
         with explain_connection_errors(self.uri):
             return open_stream(self.path(name))
 
-    def write_bytes(self, name: str, data: bytes) -> None:
-        """Write one file atomically: a reader sees the old file, the new one, or none."""
-        with self.staged(name) as path:
+    def write_bytes(self, name: str, data: bytes, durable: bool = True) -> None:
+        """Write one file atomically: a reader sees the old file, the new one, or none. Unless
+        `durable`, a loss of power may take it, which is for what the next attempt writes again."""
+        with self.staged(name, durable) as path:
             path.write_bytes(data)
 
     def overwrite(self, name: str, data: bytes) -> None:
@@ -133,7 +134,7 @@ class Folder:
             stream.write(data)
 
     @contextlib.contextmanager
-    def staged(self, name: str) -> Iterator[Path]:
+    def staged(self, name: str, durable: bool = True) -> Iterator[Path]:
         """A local path to write; becomes the file `name` if the block succeeds, else is dropped.
         Raises UserError if the disk is full or the folder cannot be written."""
         if self.remote:
@@ -156,7 +157,8 @@ class Folder:
             path = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}{_STAGED}"
             try:
                 yield path
-                flush_to_disk(path)
+                if durable:
+                    flush_to_disk(path)
                 os.replace(path, target)
             finally:
                 path.unlink(missing_ok=True)
@@ -192,11 +194,12 @@ class Folder:
             with self._store() as (fs, root), source._store() as (_, place):
                 fs.cp_file(f"{place}/{file}", f"{root}/{name}")
             return
-        with self.staged(name) as path:
+        with self.staged(name, durable=False) as path:
             try:
-                os.link(source.path(file), path)
+                os.link(source.path(file), path)  # its bytes are on the disk already
             except OSError:
                 shutil.copyfile(source.path(file), path)
+                flush_to_disk(path)
 
     def copy_file(self, source: Path, name: str) -> None:
         with self.staged(name) as path:

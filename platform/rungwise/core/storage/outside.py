@@ -104,7 +104,7 @@ def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
                 info = os.stat(file.uri)
                 if time.time_ns() - info.st_ctime_ns > _TICK_NS:
                     inode = (info.st_dev, info.st_ino, info.st_ctime_ns)
-                    return _hash_unchanged(file, number, inode)
+                    return hash_unchanged(file, number, inode)
             return file.block_digest(number)
 
     blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
@@ -119,7 +119,7 @@ def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _hash_unchanged(file: SourceFile, number: int, inode: tuple[int, int, int]) -> bytes:
+def hash_unchanged(file: SourceFile, number: int, inode: tuple[int, int, int]) -> bytes:
     """Hash a block of a local file once for a plan and the build that follows. The change time in
     `inode`, unlike that of modification, cannot be set."""
     return file.block_digest(number)

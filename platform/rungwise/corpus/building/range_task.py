@@ -253,7 +253,7 @@ class RangeTask:
                 rows.append(_Rows(key, entry["first"], entry["end"]))
         is_checked = not unread or not old
         staged = json.dumps({"rows": rows, "is_checked": is_checked})
-        self.output.write_bytes(_READ_FILE.format(range.number), staged.encode())
+        self.output.write_bytes(_READ_FILE.format(range.number), staged.encode(), durable=False)
         return report
 
     def _read_pieces(
@@ -351,7 +351,7 @@ class RangeTask:
             files |= {_HELD_OUT_FILE: held_out, _HELD_OUT_PASSAGES: _digest(hashes)}
             report = written.to_plain()
             self.shared.write(result, report, files)
-        self.output.write_bytes(_TRAIN_FILE.format(range.number), result.encode())
+        self.output.write_bytes(_TRAIN_FILE.format(range.number), result.encode(), durable=False)
         return self._place_shards(result, range, report)
 
     def _place_shards(self, result: str, range: Range, plain: dict[str, Any]) -> RangeReport:
