@@ -20,7 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
-from rungwise.core.storage.source_files import SourceFile, place_by_name
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import SpecialIds
 from rungwise.corpus.cleaning.overlap import mark_repeats
@@ -407,9 +407,7 @@ def read_texts(
     """Read the texts of all files in a format of tasks, each named by file and line. Raises
     DataError, naming `key`, for data that cannot be used."""
     texts: list[Text] = []
-    names: dict[str, str] = {}
     for file in outside.list_matching_files(paths, key):
-        names[file.uri] = file.name
         with explain_connection_errors(file.uri, key):
             try:
                 rows = form.read(file, split, counts)
@@ -417,7 +415,7 @@ def read_texts(
             except DataError as error:  # in the words of a task
                 block = f"{key.rpartition('.')[0]}.format"
                 raise DataError(str(error).replace("data.format", block)) from None
-    return [replace(text, where=place_by_name(text.where, names)) for text in texts]
+    return texts
 
 
 def read_lines(

@@ -17,7 +17,6 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
-from rungwise.core.storage.source_files import place_by_name
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import (
     MeasuredRung,
@@ -282,13 +281,8 @@ def _read_split(
         raise DataError(f"{key}: expected tagged words, found none in {files[0].uri}; change {key}")
     number = max(1, round(len(sentences) * most / words))
     sentences = [sentences[index] for index in evenly(len(sentences), number)]
-    names = {file.uri: file.name for file in files}
     return _Split(
-        [
-            f"{place_by_name(each.where, names)} {place}"
-            for each in sentences
-            for place in range(len(each.words))
-        ],
+        [f"{each.where} {place}" for each in sentences for place in range(len(each.words))],
         [word.lower() for each in sentences for word in each.words],
         [tag for each in sentences for tag in each.tags or ()],
         reader.layers([Sentence.of_words(each.words) for each in sentences]),
