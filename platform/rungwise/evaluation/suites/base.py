@@ -30,7 +30,6 @@ from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS, Items, MeasureSummary, SuiteScore
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.tasks.formats.base import FormatConfig, read_text, split_lines
-from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import CLEAN_UP, Encoded, load_reader, open_encoder
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.pretrained import load_encoder, load_model
@@ -401,21 +400,20 @@ class FileSuite(Suite):
     path: Paths  # files, folders or globs with the data
 
 
-def read_texts(
+def read_examples(
     paths: Paths, form: FormatConfig, split: str, key: str, counts: Counter[str]
-) -> list[Text]:
-    """Read the texts of all files in a format of tasks, each named by file and line. Raises
+) -> list[Any]:
+    """Read the examples of all files in a format of tasks, each named by file and line. Raises
     DataError, naming `key`, for data that cannot be used."""
-    texts: list[Text] = []
+    examples: list[Any] = []
     for file in outside.list_matching_files(paths, key):
         with explain_connection_errors(file.uri, key):
             try:
-                rows = form.read(file, split, counts)
-                texts += [row for row in rows if isinstance(row, Text)]
+                examples += form.read(file, split, counts)
             except DataError as error:  # in the words of a task
                 block = f"{key.rpartition('.')[0]}.format"
                 raise DataError(str(error).replace("data.format", block)) from None
-    return texts
+    return examples
 
 
 def read_lines(

@@ -139,7 +139,8 @@ def load(config: MadeTaskConfig, corpus: Artifact) -> LoadedTask:
     for each in paragraphs:
         size = len(WORD.findall(each.text))
         if repeated[each.text] == 1 and config.minimum_words <= size <= config.maximum_words:
-            pools[_split(each, config.seed)].append(each)
+            stretch = each.number // _STRETCH
+            pools[_draw_split(each, _VALIDATION, config.seed, stretch)].append(each)
     kind, labels, make = _RULES[config.kind]
     splits: dict[str, list[Example]] = {}
     notes = []
@@ -230,11 +231,12 @@ def _tag_words(sentence: str) -> list[tuple[str, str]]:
     return list(zip(map(str.lower, units), tags, strict=True))
 
 
-def _split(paragraph: Paragraph, seed: int) -> str:
+def _draw_split(paragraph: Paragraph, share: float, seed: int, *parts: object) -> str:
+    """Draw the split of a training paragraph by its document and `parts`; `share` validates."""
     if paragraph.held_out:
         return "test"
-    stretch = text_hash(paragraph.document, paragraph.number // _STRETCH)
-    return "validation" if uniform(seed, stretch) < _VALIDATION else "train"
+    draw = uniform(seed, text_hash(paragraph.document, *parts))
+    return "validation" if draw < share else "train"
 
 
 def _where(paragraph: Paragraph) -> str:
@@ -297,10 +299,7 @@ def _pools(config: ParagraphTaskConfig, corpus: Artifact) -> dict[str, dict[str,
     """The paragraphs by label and split, without texts of several labels or splits."""
     places: dict[str, list[tuple[str, str, Paragraph]]] = {}
     for paragraph in read_paragraphs(corpus):
-        split = "test"
-        if not paragraph.held_out:
-            draw = uniform(config.seed, text_hash(paragraph.document))
-            split = "validation" if draw < _VALIDATION_DOCUMENTS else "train"
+        split = _draw_split(paragraph, _VALIDATION_DOCUMENTS, config.seed)
         text = hide_name(paragraph.text, paragraph.label)
         if config.minimum_words <= len(text.split()) <= config.maximum_words:
             hidden = replace(paragraph, sentences=(text,))

@@ -334,5 +334,5 @@ class TextKind(TaskKind):
 
 def commonest(values: Iterable[Any] | Counter[str]) -> Any:
     """Return the most frequent value; the first in sorted order on a tie."""
-    counts = values if isinstance(values, Counter) else Counter(values)
+    counts = Counter(values)
     return min(counts, key=lambda value: (-counts[value], value))
