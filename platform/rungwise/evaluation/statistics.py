@@ -202,29 +202,6 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def paired_bootstrap(
-    first: Sums,
-    second: Sums,
-    value: Callable[[Sums], Sums],
-    seed: int,
-    resamples: int = 10_000,
-    within: Range = _ANY,
-    pretrainings: int = 1,
-) -> Difference:
-    """The difference of a metric between two variants, with its percentile interval by bootstrap.
-
-    `first` and `second` (S, N, k) hold per-example sums, such as true positives, of runs paired by
-    seed; `value` maps summed rows (..., k) to the metric (...). A resample draws the same examples
-    for all runs, so that shared difficulty cancels (Koehn 2004, "Statistical significance tests for
-    machine translation evaluation", EMNLP), and seeds, or the `pretrainings` that the seeds are of,
-    one after the other. Drawing both is conservative (Owen 2007, "The pigeonhole bootstrap", Annals
-    of Applied Statistics), but too narrow where most noise comes from a few seeds; one seed covers
-    examples only.
-    """
-    ours, others = draw_values([first, second], value, seed, resamples)
-    return paired_draws(ours, others, seed, within, pretrainings)
-
-
 @dataclass(frozen=True)
 class BootstrapDraws:
     """A metric of a variant's runs: as observed (S,), and over draws of test examples (R, S)."""
@@ -236,7 +213,8 @@ class BootstrapDraws:
 def draw_values(
     variants: Sequence[Sums], value: Callable[[Sums], Sums], seed: int, resamples: int = 10_000
 ) -> list[BootstrapDraws]:
-    """The draws of each variant, whose runs (S, N, k) all see the same drawn examples."""
+    """The draws of each variant. Its runs hold per-example sums (S, N, k), such as true positives,
+    and all see the same drawn examples; `value` maps summed rows (..., k) to the metric (...)."""
     sums = np.concatenate(variants).astype(np.float64)  # (U, N, k), the runs of all variants
     runs, examples, _ = sums.shape
     flat = np.moveaxis(sums, 1, 0).reshape(examples, -1)  # (N, U k)
@@ -259,7 +237,15 @@ def paired_draws(
     within: Range = _ANY,
     pretrainings: int = 1,
 ) -> Difference:
-    """The difference of two variants, as in `paired_bootstrap`, over the runs that both have."""
+    """The difference of a metric between two variants, over the runs that both have, paired by
+    seed, with its percentile interval by bootstrap.
+
+    Both variants see the same drawn examples, so that shared difficulty cancels (Koehn 2004,
+    "Statistical significance tests for machine translation evaluation", EMNLP). Drawn are seeds
+    too, or the `pretrainings` that the seeds are of, one after the other. Drawing both is
+    conservative (Owen 2007, "The pigeonhole bootstrap", Annals of Applied Statistics), but too
+    narrow where most noise comes from a few seeds; one seed covers examples only.
+    """
     runs = min(len(first.observed), len(second.observed))
     observed = float(np.mean(first.observed[:runs] - second.observed[:runs]))
     by_seed = first.resampled[:, :runs] - second.resampled[:, :runs]

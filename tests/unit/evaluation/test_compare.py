@@ -25,7 +25,7 @@ from rungwise.evaluation.comparison.summary import (
     independent_scores,
 )
 from rungwise.evaluation.comparison.table import read_runs
-from rungwise.evaluation.statistics import estimate, paired_bootstrap, paired_difference
+from rungwise.evaluation.statistics import estimate, paired_difference
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.files import add_errors
 from rungwise.tasks.interface import task_kind
@@ -38,6 +38,7 @@ from rungwise.tasks.kinds.examples import (
     write_examples,
 )
 from rungwise.training.tensor_files import save_tensors
+from tests.bootstrap import paired_bootstrap
 from tests.small_models import small_config, small_model
 from tests.summaries import pretrained_of, standing
 from tests.toy_sweeps import Events, marks

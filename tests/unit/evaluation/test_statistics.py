@@ -28,13 +28,13 @@ from rungwise.evaluation.statistics import (
     estimate,
     holm,
     leave_one_out,
-    paired_bootstrap,
     paired_difference,
     paired_draws,
 )
 from rungwise.evaluation.suites.items import Items, contrast, estimate_items
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo, write_examples
+from tests.bootstrap import paired_bootstrap
 from tests.summaries import standing, task_of
 
 

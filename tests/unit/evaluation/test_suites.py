@@ -98,7 +98,7 @@ def test_published_sets_are_read_as_they_are(content: str, tmp_path: Path) -> No
     path.write_text(content, newline="")
     (file,) = list_matching_files([str(path)], "path")
     pairs = read_pairs(file, "path")
-    assert [(pair.first, pair.second, pair.score) for pair in pairs] == [
+    assert [(*pair.parts, pair.number) for pair in pairs] == [
         ("old", "new", 1.58),
         ("smart", "bright", 9.2),
     ]

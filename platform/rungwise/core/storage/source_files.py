@@ -3,7 +3,7 @@
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -65,18 +65,6 @@ def name_split(name: str) -> str | None:
 def split_of_path(path: str) -> str:
     """Return the split that the name of a file tells, else that of its folders; "" if none."""
     return next(filter(None, map(name_split, reversed(path.split("/")))), "")
-
-
-def place_by_name(place: str, names: Mapping[str, str]) -> str:
-    """Replace the URI in a place, `URI:LINE` or `URI, ID`, by the file's name, so that an artifact
-    does not depend on where its data lay. `names` are by URI."""
-    for separator in (":", ", "):
-        cut = place.rfind(separator)
-        while cut > 0:
-            if place[:cut] in names:
-                return names[place[:cut]] + place[cut:]
-            cut = place.rfind(separator, 0, cut)
-    return names.get(place, place)
 
 
 def data_files(files: Sequence[SourceFile]) -> list[SourceFile]:

@@ -77,7 +77,7 @@ def run_sums(evaluation: Artifact, task: Artifact) -> dict[tuple[str, int], NDAr
 
 
 def sum_metric(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
-    """The sums (1, N, k) of the kept model's metric per test example, for `paired_bootstrap`."""
+    """The sums (1, N, k) of the kept model's metric per test example."""
     best = EvaluateSummary.of(evaluation).chosen
     return run_sums(evaluation, task)[best.variant, best.seed][None]
 

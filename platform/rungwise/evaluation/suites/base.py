@@ -20,7 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
-from rungwise.core.storage.source_files import SourceFile, place_by_name
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import SpecialIds
 from rungwise.corpus.cleaning.overlap import mark_repeats
@@ -30,7 +30,6 @@ from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS, Items, MeasureSummary, SuiteScore
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.tasks.formats.base import FormatConfig, read_text, split_lines
-from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import CLEAN_UP, Encoded, load_reader, open_encoder
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.pretrained import load_encoder, load_model
@@ -401,23 +400,20 @@ class FileSuite(Suite):
     path: Paths  # files, folders or globs with the data
 
 
-def read_texts(
+def read_examples(
     paths: Paths, form: FormatConfig, split: str, key: str, counts: Counter[str]
-) -> list[Text]:
-    """Read the texts of all files in a format of tasks, each named by file and line. Raises
+) -> list[Any]:
+    """Read the examples of all files in a format of tasks, each named by file and line. Raises
     DataError, naming `key`, for data that cannot be used."""
-    texts: list[Text] = []
-    names: dict[str, str] = {}
+    examples: list[Any] = []
     for file in outside.list_matching_files(paths, key):
-        names[file.uri] = file.name
         with explain_connection_errors(file.uri, key):
             try:
-                rows = form.read(file, split, counts)
-                texts += [row for row in rows if isinstance(row, Text)]
+                examples += form.read(file, split, counts)
             except DataError as error:  # in the words of a task
                 block = f"{key.rpartition('.')[0]}.format"
                 raise DataError(str(error).replace("data.format", block)) from None
-    return [replace(text, where=place_by_name(text.where, names)) for text in texts]
+    return examples
 
 
 def read_lines(

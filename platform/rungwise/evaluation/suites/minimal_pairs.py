@@ -4,7 +4,6 @@ text with copies altered by a rule. Masked models are scored by PLL-word-l2r (Ka
 arXiv:2305.10588). Ties count half, as a guess would; BabyLM's pipeline counts them as correct."""
 
 import itertools
-import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +35,7 @@ from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, count_words, text_hash
 from rungwise.tasks.formats.base import join_names
+from rungwise.tasks.formats.records import parse_json
 
 _SHORTEST, _LONGEST = 5, 25  # words; two-sided models read a sentence once a word
 _REACH = 20  # how far apart in rank words of like frequency may be
@@ -234,10 +234,7 @@ def read_pairs(paths: Paths, key: str) -> list[MinimalPair]:
         if not text.strip():
             continue
         where, name = f"{file.uri}:{line}", file.name.rpartition("/")[2].partition(".")[0]
-        try:
-            row = json.loads(text)
-        except ValueError as error:
-            raise DataError(f"{where}: expected JSON, found {error}; change {key}") from None
+        row = parse_json(text, file.uri, line, "expected JSON, found none", f"change {key}")
         row = row if isinstance(row, dict) else {}
         paradigm = row.get("UID", name)
         term = row.get("linguistics_term", row.get("phenomenon", paradigm))

@@ -29,7 +29,7 @@ from rungwise.evaluation.suites.base import (
     Suite,
     SuiteResult,
     compare_rungs,
-    read_texts,
+    read_examples,
 )
 from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
@@ -155,7 +155,7 @@ class SentencesSuite(_SentenceSuite, FileSuite):
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         counts: Counter[str] = Counter()
         key = f"measure.{name}.path"
-        pairs = read_texts(self.path, self.format, "test", key, counts)
+        pairs = read_examples(self.path, self.format, "test", key, counts)
         if not pairs or any(pair.second is None or pair.target is None for pair in pairs):
             raise DataError(
                 f"{key}: expected pairs of sentences with scores, found {len(pairs)} rows, not all "
@@ -304,7 +304,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
 
     def _read(self, split: str, name: str) -> list[tuple[str, Text]]:
         key = f"measure.{name}.{split}"
-        rows = read_texts(getattr(self, split), self.format, split, key, Counter())
+        rows = read_examples(getattr(self, split), self.format, split, key, Counter())
         rows = [row for row in rows if row.target is not None]
         if not rows:
             raise DataError(f"{key}: expected texts with a class or a score, found none")

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
-from rungwise.core.storage.source_files import place_by_name
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import (
     MeasuredRung,
@@ -28,6 +26,7 @@ from rungwise.evaluation.suites.base import (
     SuiteResult,
     make_layer_panels,
     plot_value,
+    read_examples,
 )
 from rungwise.evaluation.suites.classifiers import Classes, Places
 from rungwise.evaluation.suites.items import Items
@@ -274,21 +273,14 @@ def by_same_word(
 def _read_split(
     data: ConllFormat | ConlluFormat, paths: Paths, key: str, most: int, reader: WordReader
 ) -> _Split:
-    counts: Counter[str] = Counter()
-    files = outside.list_matching_files(paths, key)
-    sentences = [each for file in files for each in data.read(file, "test", counts)]
+    sentences = read_examples(paths, data, "test", key, Counter())
     words = sum(len(each.words) for each in sentences)
     if not words:
-        raise DataError(f"{key}: expected tagged words, found none in {files[0].uri}; change {key}")
+        raise DataError(f"{key}: expected tagged words, found none in {paths[0]}; change {key}")
     number = max(1, round(len(sentences) * most / words))
     sentences = [sentences[index] for index in evenly(len(sentences), number)]
-    names = {file.uri: file.name for file in files}
     return _Split(
-        [
-            f"{place_by_name(each.where, names)} {place}"
-            for each in sentences
-            for place in range(len(each.words))
-        ],
+        [f"{each.where} {place}" for each in sentences for place in range(len(each.words))],
         [word.lower() for each in sentences for word in each.words],
         [tag for each in sentences for tag in each.tags or ()],
         reader.layers([Sentence.of_words(each.words) for each in sentences]),

@@ -29,6 +29,7 @@ from rungwise.evaluation.suites.base import (
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tasks.formats.base import quote, read_text, split_lines
+from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import ids_after_blank
 
 KNOWN = "known"  # the part with the share of known items
@@ -64,16 +65,6 @@ FEWEST = 3  # pairs; with two, rho is 1 or -1
 _SEPARATORS = ("\t", ",", ";")  # else blanks
 
 
-@dataclass(frozen=True)
-class WordPair:
-    """Two words and how alike people find them; `where` is the file and the line."""
-
-    where: str
-    first: str
-    second: str
-    score: float
-
-
 class _WordsSuite(FileSuite):
     needs: ClassVar[str] = "one vector per word"
     capability: ClassVar[type] = WordVectors
@@ -100,12 +91,12 @@ class SimilaritySuite(_WordsSuite):
                 )
             with explain_connection_errors(file.uri, key):
                 pairs = read_pairs(file, key)
-            first, knows_first = word_vectors(rung, [pair.first for pair in pairs])
-            second, knows_second = word_vectors(rung, [pair.second for pair in pairs])
+            first, knows_first = word_vectors(rung, [pair.text for pair in pairs])
+            second, knows_second = word_vectors(rung, [str(pair.second) for pair in pairs])
             known = knows_first & knows_second
             names, groups = [pair.where for pair in pairs], [""] * len(pairs)
             if known.sum() >= FEWEST:
-                gold = np.array([pair.score for pair in pairs])
+                gold = np.array([pair.number for pair in pairs])
                 numbers = np.stack([gold, cosines(first, second)], axis=1)
                 rated = Items(name, "correlation", names, groups, numbers, part)
                 items.append(rated.select(np.flatnonzero(known).tolist()))
@@ -117,7 +108,7 @@ class SimilaritySuite(_WordsSuite):
         files = list_matching_files(self.path, f"{key}.path")
         pairs = {file.name: read_pairs(file, f"{key}.path") for file in files}
         return {
-            name: [frozenset((each.first.lower(), each.second.lower())) for each in own]
+            name: [frozenset(map(str.lower, each.parts)) for each in own]
             for name, own in pairs.items()
         }
 
@@ -128,8 +119,9 @@ class SimilaritySuite(_WordsSuite):
         return [compare_rungs(rungs, name, "correlation", part)]
 
 
-def read_pairs(file: SourceFile, key: str) -> list[WordPair]:
-    """Read a set of pairs. Raises DataError, naming `key`, for a line that is no pair."""
+def read_pairs(file: SourceFile, key: str) -> list[Text]:
+    """Read a set of pairs of words, each with how alike people find them. Raises DataError, naming
+    `key`, for a line that is no pair."""
     lines = enumerate(split_lines(read_text(file)), start=1)
     lines = [each for each in lines if each[1].strip() and not each[1].startswith("#")]
     separator = next((mark for mark in _SEPARATORS if lines and mark in lines[0][1]), None)
@@ -147,7 +139,7 @@ def read_pairs(file: SourceFile, key: str) -> list[WordPair]:
                 f"{file.uri}:{number}: expected two words and a score in column {score + 1}, found "
                 f"{quote(' | '.join(cells))}; mend the line, or change {key}"
             )
-        pairs.append(WordPair(f"{file.name}:{number}", cells[0], cells[1], float(cells[score])))
+        pairs.append(Text(f"{file.name}:{number}", cells[0], cells[1], float(cells[score])))
     return pairs
 
 

@@ -21,17 +21,10 @@ from rungwise.core.errors import DataError
 from rungwise.core.randomness import bits, uniform
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.object_store import is_remote
-from rungwise.core.storage.source_files import SourceFile, place_by_name
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.tasks.config import FilesTaskConfig, split_files
-from rungwise.tasks.formats.base import (
-    DROPPED,
-    WORDS_DROPPED,
-    count_words,
-    join_names,
-    quote,
-    suggest,
-)
+from rungwise.tasks.formats.base import count_damage, join_names, quote, suggest
 from rungwise.tasks.formats.tagged import BARE, SPANS
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
@@ -165,9 +158,8 @@ def load(config: FilesTaskConfig) -> LoadedTask:
     Raises DataError, naming file and line, for data that no model should be trained on.
     """
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
-    names: dict[str, str] = {}
     splits: dict[str, list[Any]] = {
-        split: _read(config, split, counts[split], names) for split in config.paths()
+        split: _read(config, split, counts[split]) for split in config.paths()
     }
     shares = {split: getattr(config, f"{split}_fraction") for split in SPLITS[1:]}
     fractions = {split: share for split, share in shares.items() if share is not None}
@@ -214,31 +206,17 @@ def load(config: FilesTaskConfig) -> LoadedTask:
     ]
     if labels and (idle := set(labels) - {label for e in splits["train"] for label in e.labels}):
         notes.append(f"no training example has the label {join_names(_sort_labels(idle))}")
-    # Messages give the path of a file, artifacts its name.
-    splits = {
-        split: [replace(each, where=place_by_name(each.where, names)) for each in examples]
-        for split, examples in splits.items()
-    }
     return LoadedTask(info, splits, shared, irregular, notes, whole_train)
 
 
-def _read(
-    config: FilesTaskConfig, split: str, counts: Counter[str], names: dict[str, str]
-) -> list[Example]:
-    """Read the examples of a split; adds its files to `names`, which are by URI."""
+def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
+    """Read the examples of a split."""
     examples: list[Example] = []
     form = config.split_format(split)
     for file in form.select_files(split_files(config, split), counts):
-        names[file.uri] = file.name
         with _reading(file, split):
             examples.extend(form.read(file, split, counts))
-    dropped = {"examples": counts[DROPPED], "words": counts[WORDS_DROPPED]}
-    for what, damaged in dropped.items():
-        if not damaged:
-            continue
-        sound = len(examples)
-        if what == "words":
-            sound = count_words([example.parts for example in examples])
+    for what, (damaged, sound) in count_damage(examples, counts).items():
         if damaged > sound:
             reasons = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items())
             raise DataError(

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from typing import TypeVar
 
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
@@ -45,8 +44,6 @@ _PUNCTUATION = (
 _LETTERS = rf"[^\s\d{HAN}{_PUNCTUATION}]+"
 WORD = re.compile(rf"[{HAN}]|{_LETTERS}")
 PLAIN_WORD = re.compile(rf"[{HAN}]|(?<!\S){_LETTERS}(?!\S)")
-
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -79,20 +76,15 @@ def text_hash(*parts: object) -> int:
     return document_hash("\0".join(map(str, parts)))
 
 
-def in_turns(
-    pool: Iterable[_Item], paragraph_of: Callable[[_Item], Paragraph], seed: int
-) -> list[_Item]:
+def in_turns(pool: Iterable[Paragraph], seed: int) -> list[Paragraph]:
     """Order by the hash of the text, independent of the order of the pool; documents take turns, so
     that a large one does not crowd out the small ones."""
     turns: Counter[str] = Counter()
     ranked = []
-    for item in sorted(
-        pool, key=lambda item: float(uniform(seed, text_hash(paragraph_of(item).text)))
-    ):
-        document = paragraph_of(item).document
-        ranked.append((turns[document], item))
-        turns[document] += 1
-    return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
+    for each in sorted(pool, key=lambda each: float(uniform(seed, text_hash(each.text)))):
+        ranked.append((turns[each.document], each))
+        turns[each.document] += 1
+    return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
 
 
 class LikeWords:
@@ -147,7 +139,8 @@ def load(config: MadeTaskConfig, corpus: Artifact) -> LoadedTask:
     for each in paragraphs:
         size = len(WORD.findall(each.text))
         if repeated[each.text] == 1 and config.minimum_words <= size <= config.maximum_words:
-            pools[_split(each, config.seed)].append(each)
+            stretch = each.number // _STRETCH
+            pools[_draw_split(each, _VALIDATION, config.seed, stretch)].append(each)
     kind, labels, make = _RULES[config.kind]
     splits: dict[str, list[Example]] = {}
     notes = []
@@ -175,12 +168,12 @@ def pair_paragraphs(
 
     Seconds change places with each other, so that no second tells by itself which kind it is of.
     """
-    neighbours = [
-        (first, second)
+    seconds = {
+        first: second
         for first, second in pairwise(pool)
         if second.document == first.document and second.number == first.number + 1
-    ]
-    neighbours = in_turns(neighbours, lambda pair: pair[0], seed)[:number]
+    }
+    neighbours = [(first, seconds[first]) for first in in_turns(seconds, seed)[:number]]
     apart = sorted(neighbours[1::2], key=lambda pair: (pair[0].document, pair[0].number))
     turn = len(apart) // 2
     others = dict(zip(apart, (second for _, second in apart[turn:] + apart[:turn]), strict=True))
@@ -194,7 +187,7 @@ def remove_words(pool: Paragraphs, whole: Paragraphs, number: int, seed: int) ->
     """The words before a missing word, and how they go on with it or with others of like frequency
     in the whole text."""
     words = LikeWords(count_words(each.text for each in whole), _LEAST)
-    for paragraph in in_turns(pool, lambda each: each, seed):
+    for paragraph in in_turns(pool, seed):
         sentence = max(paragraph.sentences, key=len)
         matches = list(PLAIN_WORD.finditer(sentence))[_LEFT_WORDS:-_RIGHT_WORDS]
         matches = [match for match in matches if match[0] in words]
@@ -219,7 +212,7 @@ def remove_words(pool: Paragraphs, whole: Paragraphs, number: int, seed: int) ->
 
 def mark_capitals(pool: Paragraphs, whole: Paragraphs, number: int, seed: int) -> Iterator[Example]:
     """The words of a paragraph in small letters, without the marks that end its sentences."""
-    for paragraph in in_turns(pool, lambda each: each, seed):
+    for paragraph in in_turns(pool, seed):
         pairs = [pair for sentence in paragraph.sentences for pair in _tag_words(sentence)]
         if len(paragraph.sentences) > 1 and pairs:
             units, tags = zip(*pairs, strict=True)
@@ -238,11 +231,12 @@ def _tag_words(sentence: str) -> list[tuple[str, str]]:
     return list(zip(map(str.lower, units), tags, strict=True))
 
 
-def _split(paragraph: Paragraph, seed: int) -> str:
+def _draw_split(paragraph: Paragraph, share: float, seed: int, *parts: object) -> str:
+    """Draw the split of a training paragraph by its document and `parts`; `share` validates."""
     if paragraph.held_out:
         return "test"
-    stretch = text_hash(paragraph.document, paragraph.number // _STRETCH)
-    return "validation" if uniform(seed, stretch) < _VALIDATION else "train"
+    draw = uniform(seed, text_hash(paragraph.document, *parts))
+    return "validation" if draw < share else "train"
 
 
 def _where(paragraph: Paragraph) -> str:
@@ -287,7 +281,7 @@ def load_paragraphs(config: ParagraphTaskConfig, corpus: Artifact) -> LoadedTask
         split: [
             Text(each.document, each.text, target=label)
             for label in labels
-            for each in in_turns(pools[label][split], lambda each: each, config.seed)[:number]
+            for each in in_turns(pools[label][split], config.seed)[:number]
         ]
         for split, number in needed.items()
     }
@@ -305,10 +299,7 @@ def _pools(config: ParagraphTaskConfig, corpus: Artifact) -> dict[str, dict[str,
     """The paragraphs by label and split, without texts of several labels or splits."""
     places: dict[str, list[tuple[str, str, Paragraph]]] = {}
     for paragraph in read_paragraphs(corpus):
-        split = "test"
-        if not paragraph.held_out:
-            draw = uniform(config.seed, text_hash(paragraph.document))
-            split = "validation" if draw < _VALIDATION_DOCUMENTS else "train"
+        split = _draw_split(paragraph, _VALIDATION_DOCUMENTS, config.seed)
         text = hide_name(paragraph.text, paragraph.label)
         if config.minimum_words <= len(text.split()) <= config.maximum_words:
             hidden = replace(paragraph, sentences=(text,))

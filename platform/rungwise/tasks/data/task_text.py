@@ -35,7 +35,7 @@ from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import document_hash, write_tokens
 
 _SPLIT = "train"
-_LABEL = "task"  # the origin of every document; says nothing about its class
+_TASK = "task"  # the origin of every document; says nothing about its class
 
 
 def build_task_text(
@@ -49,7 +49,7 @@ def build_task_text(
         minimum_characters=1, held_out_fraction=config.held_out_fraction, seed=config.seed
     )
     raw_documents = documents(select_examples(config, read_examples(inputs["task"], _SPLIT)))
-    summary = write_corpus([raw_documents], rules, _LABEL, output)
+    summary = write_corpus([raw_documents], rules, _TASK, output)
     for split, direction in (("validation", "raise"), ("train", "lower")):
         if not getattr(summary.documents, split):
             raise DataError(
@@ -89,15 +89,14 @@ def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
             contexts.setdefault(context, (example, {}))[1][example.written] = None
         else:
             texts = (example.written,)
-            yield RawDocument(example.where, _LABEL, texts, segmented=example.segmented)
+            yield RawDocument(example.where, _TASK, texts, segmented=example.segmented)
     for context, (first, others) in contexts.items():
         begins = first.inputs[0] == first.shared
         paragraphs = (context, *others) if begins else (*others, context)
-        yield RawDocument(first.where, _LABEL, paragraphs)
+        yield RawDocument(first.where, _TASK, paragraphs)
 
 
 _SPLITS = ("train", "validation")
-_SOURCE = "task"
 _PAIRS_PER_FILE = 1 << 16
 
 
@@ -144,7 +143,7 @@ def encode_pairs(
                 {
                     "file": file,
                     "split": split,
-                    "source": _SOURCE,
+                    "source": _TASK,
                     "sha256": sha256,
                     "documents": len(text.documents),
                     "sentences": len(text.starts) - 1,
@@ -183,7 +182,7 @@ def encode_examples(
         starts=np.append(0, np.cumsum(lengths)).astype(np.int64),
         first_sentence=2 * np.arange(len(full) + 1),
         documents=np.array(
-            [document_hash(f"{_SOURCE}\0{example.where}") for example in full], dtype=np.uint64
+            [document_hash(f"{_TASK}\0{example.where}") for example in full], dtype=np.uint64
         ),
         labels=np.array([numbers[e.target] for e in full], np.uint16) if numbers else None,
     )

@@ -76,7 +76,7 @@ class FormatConfig(Config, ABC):
     @property
     def stated_labels(self) -> tuple[str, ...]:
         """The names of the labels in order, () if the file decides."""
-        return ()
+        return label_names(getattr(self, "labels", None))
 
 
 def _as_names(value: Any) -> Any:
@@ -123,6 +123,12 @@ def count_words(content: Any) -> int:
         case list() | tuple():
             return sum(map(count_words, content))
     return 0
+
+
+def count_damage(examples: Sequence[Example], counts: Counter[str]) -> dict[str, tuple[int, int]]:
+    """Return how many examples are damaged and how many sound, then the same of their words."""
+    sound = count_words([each.parts for each in examples]) if counts[WORDS_DROPPED] else 0
+    return {"examples": (counts[DROPPED], len(examples)), "words": (counts[WORDS_DROPPED], sound)}
 
 
 def read_bytes(file: SourceFile) -> bytes:

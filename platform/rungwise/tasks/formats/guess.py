@@ -17,7 +17,7 @@ from rungwise.core.wording import list_first
 from rungwise.corpus.cleaning.characters import describe_lost_characters
 from rungwise.corpus.readers.streams import detect_encoding
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.base import DROPPED, WORDS_DROPPED, count_words, join_names, read_bytes
+from rungwise.tasks.formats.base import DROPPED, count_damage, join_names, read_bytes
 from rungwise.tasks.formats.guess_forms import (
     NO_LABEL,
     ROWS,
@@ -163,9 +163,8 @@ def _read_examples(
             examples += islice(block.read(file, "train", counts), most)
     except (ConfigError, DataError):
         return None
-    sound = count_words([each.parts for each in examples]) if counts[WORDS_DROPPED] else 0
-    for damaged, intact in ((counts[DROPPED], len(examples)), (counts[WORDS_DROPPED], sound)):
-        if damaged > _MOST_DAMAGED * (intact + damaged):
+    for damaged, sound in count_damage(examples, counts).values():
+        if damaged > _MOST_DAMAGED * (sound + damaged):
             return None
     return (examples, counts) if examples else None
 

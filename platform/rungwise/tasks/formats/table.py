@@ -17,7 +17,6 @@ from rungwise.tasks.formats.base import (
     Labels,
     join_names,
     label_name,
-    label_names,
     quote,
     suggest,
     words,
@@ -93,7 +92,7 @@ class TableFormat(RecordsFormat):
         several = self.columns.labels
         if self.labels is None and isinstance(several, tuple):
             return tuple(map(str, several))
-        return label_names(self.labels)
+        return super().stated_labels
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
         """Yield the examples of a file; their target is None if there is no target column."""

@@ -29,7 +29,6 @@ from rungwise.tasks.formats.base import (
     FormatConfig,
     Labels,
     label_name,
-    label_names,
     quote,
     read_text,
     split_lines,
@@ -168,8 +167,8 @@ class _Tagging(FormatConfig):
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        labels = self.labels or ()
-        return iob2_labels(labels) if self.layout.to_iob2 else labels
+        names = super().stated_labels
+        return iob2_labels(names) if self.layout.to_iob2 else names
 
     @property
     @abstractmethod
@@ -288,10 +287,6 @@ class _JsonTags(RecordsFormat):
             )
         return self
 
-    @property
-    def stated_labels(self) -> tuple[str, ...]:
-        return label_names(self.labels)
-
 
 class TokenColumns(Config):
     """The fields that hold the words and their tags."""
@@ -309,18 +304,15 @@ class TokensFormat(_JsonTags):
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        names = label_names(self.labels)
+        names = super().stated_labels
         return iob2_labels(names) if self.scheme == "iob2" else names
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         rows = []
         for line, row in self.records(file, split, counts):
             with self.skip_damage(counts, row["columns.words"]):
-                where, tokens, tags = (
-                    f"{file.uri}:{line}",
-                    row["columns.words"],
-                    row["columns.tags"],
-                )
+                where = f"{file.uri}:{line}"
+                tokens, tags = row["columns.words"], row["columns.tags"]
                 if not isinstance(tokens, list) or not isinstance(tags, list) or not tokens:
                     both = f"{quote(tokens)} and {quote(tags)}"
                     raise Damage.explain(where, "lists of words and tags", both, "columns")

@@ -26,7 +26,6 @@ from rungwise.tasks.formats.base import (
     FormatConfig,
     Labels,
     label_name,
-    label_names,
     read_text,
     split_lines,
     words,
@@ -46,10 +45,6 @@ class FoldersFormat(FormatConfig):
     # {name of the folder or file: class}, or a list of the allowed names; null: any name
     labels: Labels | None = None
     skip_labels: tuple[str, ...] = ()  # folders or files to leave out
-
-    @property
-    def stated_labels(self) -> tuple[str, ...]:
-        return label_names(self.labels)
 
     def select_files(
         self, files: Sequence[SourceFile], counts: Counter[str]

@@ -107,7 +107,6 @@ class Span(TaskKind):
 
     name = "span"
     answer = "text"
-    has_windows = True
     words = "the place of the answer to a question in a context"
     columns = ("question", "context")
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
@@ -122,10 +121,6 @@ class Span(TaskKind):
     @property
     def marks(self) -> int:
         return 3
-
-    @property
-    def longest_answer(self) -> int:
-        return self.reading.max_answer_tokens
 
     def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import SpanHead

@@ -17,7 +17,7 @@ the longest row.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
@@ -53,10 +53,8 @@ class Rows:
     word_place: Tensor | None = None  # (W,) int64, the token that stands for the word
 
     def to(self, device: torch.device) -> Self:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(
-            self, **{n: v.to(device) for n, v in values.items() if isinstance(v, torch.Tensor)}
-        )
+        tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
+        return replace(self, **{name: each.to(device) for name, each in tensors.items()})
 
 
 class Pool(nn.Module):

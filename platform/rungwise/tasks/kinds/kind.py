@@ -127,7 +127,6 @@ class TaskKind(ABC):
     one_label: ClassVar[bool] = False  # whether each example has exactly one of them
     writes: ClassVar[bool] = False  # whether the answer is written token by token
     pools: ClassVar[bool] = False  # whether the head reads one vector of each row
-    has_windows: ClassVar[bool] = False  # whether a long text can give several items
     target_per_place: ClassVar[bool] = False  # of an item's places, instead of one of the item
     # Settings of fine-tuning that this kind has and not every other.
     finetune_keys: ClassVar[tuple[str, ...]] = ()
@@ -183,11 +182,6 @@ class TaskKind(ABC):
 
     def check_reading(self) -> None:  # noqa: B027  (most kinds can have any)
         """Raise ConfigError, naming the key, for a reading that this task cannot have."""
-
-    @property
-    def longest_answer(self) -> int:
-        """The most tokens of an answer that `max_answer_tokens` limits; 0 if it limits none."""
-        return 0
 
     @abstractmethod
     def build_head(self, stand: Stand) -> TaskHead:
@@ -340,5 +334,5 @@ class TextKind(TaskKind):
 
 def commonest(values: Iterable[Any] | Counter[str]) -> Any:
     """Return the most frequent value; the first in sorted order on a tie."""
-    counts = values if isinstance(values, Counter) else Counter(values)
+    counts = Counter(values)
     return min(counts, key=lambda value: (-counts[value], value))

@@ -73,7 +73,7 @@ _Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
 class SentenceKind(TextKind):
     """A kind that predicts from one vector of the text or the pair."""
 
-    pools = has_windows = True
+    pools = True
     finetune_keys = ("pairs", "windows")
 
     def takes(self, key: str) -> bool:
@@ -127,10 +127,8 @@ class SentenceKind(TextKind):
             elif self.reading.windows:
                 needs, parts = 2 * min(lengths), self._windows(first, second, room)
             else:
-                needs, both = (
-                    sum(lengths),
-                    longest_first(first, second, room, alike=pairs == "both_orders"),
-                )
+                needs = sum(lengths)
+                both = longest_first(first, second, room, alike=pairs == "both_orders")
                 parts = [((0, len(both[0])), (0, len(both[1])))]
             (_, end), (_, second_end) = parts[-1]
             cut = cuts((example.text, first, 0, end), (example.second or "", second, 0, second_end))

@@ -107,16 +107,10 @@ def counts(text: str, gold: str) -> list[int]:
 
 def value(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the score (...) of summed counts (..., 18)."""
-    own, gold, both = np.split(totals, 3, axis=-1)
-    orders = (own > 0) & (gold > 0)
-    precision, recall = (
-        np.divide(both, side, out=np.zeros_like(both), where=orders).sum(axis=-1)
-        / np.maximum(1, orders.sum(axis=-1))
-        for side in (own, gold)
-    )
-    below = _BETA_SQUARED * precision + recall
-    above = (1 + _BETA_SQUARED) * precision * recall
-    return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
+    own, gold, both = thirds(totals)
+    orders = np.maximum(1, ((own > 0) & (gold > 0)).sum(axis=-1))
+    precision, recall = (ratio(both, side).sum(axis=-1) / orders for side in (own, gold))
+    return ratio((1 + _BETA_SQUARED) * precision * recall, _BETA_SQUARED * precision + recall)
 
 
 def is_same_text(text: str, gold: str) -> bool:
