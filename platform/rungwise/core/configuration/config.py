@@ -37,10 +37,6 @@ def list_blocks(annotation: Any) -> list[Any]:
     """List the configuration classes inside a type: in unions, lists, dicts and Annotated."""
     if is_block(annotation):
         return [annotation]
-    if typing.get_origin(annotation) in (None, typing.Literal) and not isinstance(
-        annotation, types.UnionType
-    ):
-        return []
     return [model for part in typing.get_args(annotation) for model in list_blocks(part)]
 
 
@@ -154,15 +150,13 @@ def join_changes(problems: Iterable[Problem]) -> dict[str, Any]:
 
 def list_problems(model: type[Config], error: ValidationError, data: Any) -> list[Problem]:
     """The problems that pydantic found in `data` for `model`, by keys as written in YAML."""
-    items = error.errors()
-    problems = [_problem(model, item, data) for item in items]
+    problems = [(_problem(model, item, data), item["type"]) for item in error.errors()]
+
+    def has_inner(key: str) -> bool:
+        return any(problem.key.startswith(f"{key}.") for problem, _ in problems)
+
     # Pydantic does not count invalid items, so it also reports their list as too short.
-    return [
-        problem
-        for problem, item in zip(problems, items, strict=True)
-        if item["type"] != "too_short"
-        or not any(other.key.startswith(f"{problem.key}.") for other in problems)
-    ]
+    return [p for p, kind in problems if kind != "too_short" or not has_inner(p.key)]
 
 
 def _problem(model: type[Config], item: Any, data: Any) -> Problem:
@@ -220,13 +214,9 @@ def suggest_keys(
     """The keys of `data` that an unknown key may mean: the least deep of the first block."""
     name = key.rpartition(".")[2]
     ways = dict.fromkeys(_list_keys([model], data, ()))
+    alike = [way for way in ways if way[-1] in (name, _OTHER_NAMES.get(name))]
     for block in blocks:
-        near = [
-            way
-            for way in ways
-            if way[-1] in (name, _OTHER_NAMES.get(name))
-            and (not block or ".".join(way).startswith(f"{block}."))
-        ]
+        near = [way for way in alike if not block or ".".join(way).startswith(f"{block}.")]
         if near:
             least = min(map(len, near))
             return [".".join(way) for way in near if len(way) == least][:_MOST_PLACES]

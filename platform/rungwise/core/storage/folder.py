@@ -236,9 +236,7 @@ class Folder:
 
     def free_bytes(self) -> int | None:
         """Free bytes on the disk of a local folder; None for a remote one."""
-        if self.remote:
-            return None
-        return shutil.disk_usage(self.existing()).free
+        return None if self.remote else shutil.disk_usage(self.existing()).free
 
     def existing(self) -> Path:
         """This local folder or its nearest existing parent."""
