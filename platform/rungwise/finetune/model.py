@@ -39,14 +39,8 @@ class BiLstm(nn.Module):
 
     def __init__(self, width: int, hidden_size: int, num_layers: int, dropout: float) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(
-            width,
-            hidden_size,
-            num_layers,
-            batch_first=True,
-            bidirectional=True,
-            dropout=dropout if num_layers > 1 else 0.0,
-        )
+        sizes, between = (width, hidden_size, num_layers), dropout if num_layers > 1 else 0.0
+        self.lstm = nn.LSTM(*sizes, batch_first=True, bidirectional=True, dropout=between)
 
     def forward(
         self, states_BTE: Tensor, lengths_B: Tensor | None, ids_BT: Tensor | None = None
@@ -246,16 +240,9 @@ class TaskModel(HeadedEncoder):
                 width = top.out
         # A pooler reads the last layer's state of the first token and nothing else.
         pooler = bool(encoder.pooler) and config.pooling == "cls" and top is None and not mixed
-        super().__init__(
-            encoder,
-            kind.build_head(
-                Stand(width, num_tokens, config.pooling, pooler, config.dropout, config.crf)
-            ),
-            top=top,
-            mix=mix,
-            mixed=mixed,
-            fixed=config.fixes_encoder,
-        )
+        stand = Stand(width, num_tokens, config.pooling, pooler, config.dropout, config.crf)
+        head, fixed = kind.build_head(stand), config.fixes_encoder
+        super().__init__(encoder, head, top=top, mix=mix, mixed=mixed, fixed=fixed)
         self.config = config
         self.info = info
         self.kind = kind
@@ -352,13 +339,10 @@ def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ta
     """Build the described model, in evaluation mode. Raises DataError naming the first tensor that
     is missing, left over or of another shape."""
     family = model_config(description["model"])
-    model = TaskModel(
-        validate(FinetuneConfig, description["finetune"], source="finetune"),
-        TaskInfo.from_data(description["task"]),
-        PretrainedBody(
-            family, family.objective(description["objective"]), description["vocab_size"]
-        ),
-    )
+    objective, vocab_size = family.objective(description["objective"]), description["vocab_size"]
+    config = validate(FinetuneConfig, description["finetune"], source="finetune")
+    pretrained = PretrainedBody(family, objective, vocab_size)
+    model = TaskModel(config, TaskInfo.from_data(description["task"]), pretrained)
     expected = model.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):
         shapes = [list(t[name].shape) if name in t else None for t in (expected, tensors)]
