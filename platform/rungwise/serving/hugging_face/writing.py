@@ -23,13 +23,9 @@ from rungwise.models.counterpart import Architecture, Counterpart, SentenceModul
 from rungwise.models.family import Family
 from rungwise.models.transformer.block import Pooling
 from rungwise.models.transformer.body import Body
-from rungwise.serving.hugging_face.reading import (
-    CONFIG,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    WEIGHTS,
-    count_unused_positions,
-)
+from rungwise.serving.hugging_face.reading import FILES, count_unused_positions
+
+CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG = FILES
 
 
 def export_model(
@@ -194,8 +190,6 @@ def _list_head_keys(
     return data
 
 
-# The files of an exported folder.
-
 # Additional files of sentence-transformers, and its names of poolings.
 MODULES, SENTENCES = "modules.json", "sentence_bert_config.json"
 POOLING: Mapping[Pooling, str] = {
@@ -257,11 +251,8 @@ def hub_card(card: str, auto: str, sentences: bool) -> str:
     """Return `card` below its metadata; `auto` is the class of transformers that loads it."""
     from huggingface_hub import ModelCardData
 
-    data = ModelCardData(
-        library_name="sentence-transformers" if sentences else "transformers",
-        pipeline_tag=_PIPELINES[auto],
-        tags=["rungwise"],
-    )
+    library = "sentence-transformers" if sentences else "transformers"
+    data = ModelCardData(library_name=library, pipeline_tag=_PIPELINES[auto], tags=["rungwise"])
     return f"---\n{data.to_yaml()}\n---\n\n{card}"
 
 
