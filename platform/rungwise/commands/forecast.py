@@ -32,21 +32,17 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, forecast, help_text)
     add_recipe(parser, help="the recipe of a ladder that has been run, with a block curve")
     time = parser.add_mutually_exclusive_group()
-    time.add_argument(
-        "--compute", type=_factor, default=1.0, metavar="10x", help="of the training of each rung"
-    )
-    time.add_argument(
-        "--seconds", type=positive_number, help="of a core, for each rung trained by gradient"
-    )
+    help_text = "of the training of each rung"
+    time.add_argument("--compute", type=_factor, default=1.0, metavar="10x", help=help_text)
+    help_text = "of a core, for each rung trained by gradient"
+    time.add_argument("--seconds", type=positive_number, help=help_text)
     text = parser.add_mutually_exclusive_group()
     text.add_argument("--text", type=_factor, default=1.0, metavar="10x", help="of training text")
     text.add_argument("--words", type=positive_number, help="of training text, in all")
-    parser.add_argument(
-        "--plan", type=Path, metavar="FILE", help="write the recipe of one rung at that budget"
-    )
-    parser.add_argument(
-        "--rung", help="the variant for --plan; by default the likeliest best by bits per byte"
-    )
+    help_text = "write the recipe of one rung at that budget"
+    parser.add_argument("--plan", type=Path, metavar="FILE", help=help_text)
+    help_text = "the variant for --plan; by default the likeliest best by bits per byte"
+    parser.add_argument("--rung", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -88,14 +84,9 @@ def forecast(options: argparse.Namespace) -> None:
         names = ("error", "coverage", "order", "last_error", "line_error", "last_order")
         numbers = {name: getattr(tested, name) for name in names}
         finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
-        Console().print_json(
-            data={
-                "rungs": rows,
-                "crossings": [dataclasses.asdict(each) for each in crossings],
-                "backtest": {"cells": len(tested.cells), **finite},
-                "passed_over": curve.passed_over,
-            }
-        )
+        result = {"rungs": rows, "crossings": [dataclasses.asdict(each) for each in crossings]}
+        result["backtest"] = {"cells": len(tested.cells), **finite}
+        Console().print_json(data=result | {"passed_over": curve.passed_over})
         return
     console = plain_console()
     _print_rungs(rungs, curve.names, recipe, console)
@@ -120,16 +111,12 @@ def _print_rungs(
             table.add_column("price", justify="right")
         alike = [rung for rung in rungs if rung.last.measure == measure]
         for rung in sorted(alike, key=lambda rung: (rung.later or rung.now).median):
-            later = rung.later
-            row = [
-                names[rung.rung],
-                f"{rung.last.bits:.3f}",
-                "no forecast"
-                if later is None
-                else f"{later.median:.3f} [{later.low:.3f}, {later.high:.3f}]",
-                "" if rung.best is None else formats.small_percent(rung.best),
-                formats.duration(rung.target.seconds, 0),
-            ]
+            text = "no forecast"
+            if later := rung.later:
+                text = f"{later.median:.3f} [{later.low:.3f}, {later.high:.3f}]"
+            share = "" if rung.best is None else formats.small_percent(rung.best)
+            time = formats.duration(rung.target.seconds, 0)
+            row = [names[rung.rung], f"{rung.last.bits:.3f}", text, share, time]
             if price is not None:
                 row.append(formats.money(rung.target.seconds / cores / 3600 * price))
             table.add_row(*row)
