@@ -183,11 +183,11 @@ def _write_plan(
     key, factor = changed.pretrain.length_key(changed.model), rung.target.tokens / rung.last.tokens
     if key is not None:
         data["pretrain"] = data["pretrain"] | {key: round(getattr(changed.pretrain, key) * factor)}
-    assert rung.later
-    lines = [
-        f"# {name} of {options.config}: {rung.later.median:.3f} [{rung.later.low:.3f}, "
-        f"{rung.later.high:.3f}] {rung.last.measure.replace('_', ' ')} foretold"
-    ]
+    later = rung.later
+    assert later
+    score = f"{later.median:.3f} [{later.low:.3f}, {later.high:.3f}]"
+    measure = rung.last.measure.replace("_", " ")
+    lines = [f"# {name} of {options.config}: {score} {measure} foretold"]
     if growth.text != 1:
         lines.append(f"# for {growth.text:g} times the text: add it to corpus.sources")
     text = "\n".join(lines) + "\n" + yaml.safe_dump(data, sort_keys=False, allow_unicode=True)

@@ -129,12 +129,11 @@ def status(options: argparse.Namespace) -> None:
             figures[key] = each.data.metrics | figures[key]
     say = plain_console().print
     for key, state in reversed(states.items()):
-        values = (
-            f"{heading} {write(figures[key][metric])}"
-            for heading, (metric, write) in _FIGURES.items()
-            if metric in figures[key]
-        )
-        say("  ".join((*key, state, *values)))
+        words = [*key, state]
+        for heading, (metric, write) in _FIGURES.items():
+            if metric in figures[key]:
+                words.append(f"{heading} {write(figures[key][metric])}")
+        say("  ".join(words))
     if not states:
         say("no run")
     say(f"MLflow at {hide_credentials(uri)}")

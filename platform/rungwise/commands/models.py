@@ -171,10 +171,8 @@ def verify(options: argparse.Namespace) -> None:
             faults.append(str(error))
             state = "CHANGED"
         megabytes = sum(file["bytes"] for file in files) / 1e6
-        say(
-            f"{artifact.stage:<12} {artifact.fingerprint}  {len(files):>5,} files "
-            f"{megabytes:>10,.1f} MB  {state}"
-        )
+        size = f"{len(files):>5,} files {megabytes:>10,.1f} MB"
+        say(f"{artifact.stage:<12} {artifact.fingerprint}  {size}  {state}")
     if options.model.startswith(loading.REGISTERED):
         served = loading.download_served(options.model, options.root)
         changes = registry.find_changed_copies(artifacts[-1], served)

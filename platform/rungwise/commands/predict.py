@@ -108,10 +108,9 @@ def predict(options: argparse.Namespace) -> None:
 def predict_lines(answer: Answer, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
     """Yield the output lines of each batch as one string."""
     for batch, predictions in _answers(answer, examples, batch_size):
-        yield "".join(
-            json.dumps({"where": example.where, **prediction}, ensure_ascii=False) + "\n"
-            for example, prediction in zip(batch, predictions, strict=True)
-        )
+        pairs = zip(batch, predictions, strict=True)
+        rows = ({"where": example.where, **prediction} for example, prediction in pairs)
+        yield "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def write_vectors(

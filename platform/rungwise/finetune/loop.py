@@ -59,10 +59,8 @@ def measure_rates(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[st
     `learning_rate` is the head's, as nothing else learns."""
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     of_encoder = [rates.pop(id(p)) for p in model.encoder.parameters() if id(p) in rates]
-    return {
-        "learning_rate": max(of_encoder or rates.values()),
-        "head_learning_rate": max(rates.values()),
-    }
+    highest, of_head = max(of_encoder or rates.values()), max(rates.values())
+    return {"learning_rate": highest, "head_learning_rate": of_head}
 
 
 _EPOCH = "epoch"

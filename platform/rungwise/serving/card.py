@@ -116,10 +116,9 @@ def list_sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]
         amount = CorpusSummary.of(corpus).amount()
         lines = describe_sources(corpus)
         names = licences.get(corpus.fingerprint) or [None] * len(lines)
-        sources += [
-            (f"{line} ({amount}, corpus {corpus.fingerprint})", licence or "not stated")
-            for line, licence in zip(lines, names, strict=True)
-        ]
+        for line, licence in zip(lines, names, strict=True):
+            place = f"{line} ({amount}, corpus {corpus.fingerprint})"
+            sources.append((place, licence or "not stated"))
     return sources
 
 

@@ -106,17 +106,15 @@ class Predictor:
         if cut is None or self._has_warned:
             return
         self._has_warned = True
-        why = (
-            "a question is read up to 64 tokens, and up to half of the "
-            f"{self.frame.sequence_length} of a row (finetune.sequence_length)"
-            if math.isinf(cut.needs)
-            else f"the model reads {self.frame.sequence_length} tokens (finetune.sequence_length) "
-            f"and this needs {cut.needs}"
-        )
-        sys.stderr.write(
-            f"{examples[cut.example].where}: the text is cut, for {why}; others that are cut are "
-            "not named\n"
-        )
+        length, key = self.frame.sequence_length, "(finetune.sequence_length)"
+        why = f"the model reads {length} tokens {key} and this needs {cut.needs}"
+        if math.isinf(cut.needs):
+            why = (
+                f"a question is read up to 64 tokens, and up to half of the {length} of a row {key}"
+            )
+        place = examples[cut.example].where
+        end = "others that are cut are not named\n"
+        sys.stderr.write(f"{place}: the text is cut, for {why}; {end}")
 
 
 _NEAREST = 10

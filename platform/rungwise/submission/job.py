@@ -174,12 +174,10 @@ class SubmittedJob:
         environment: dict[str, Any] = {"working_dir": str(self.folder), "excludes": self.excludes}
         if not (Path(self.workflow).suffix and Path(self.config).suffix):
             package = scratch / PACKAGE.name
-            for source, copy in (
-                (PACKAGE, package),
-                (data_parent("workflows") / "workflows", package / "workflows"),
-            ):
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(source, copy, ignore=ignored, dirs_exist_ok=True)
+            workflows = data_parent("workflows") / "workflows"
+            ignore = shutil.ignore_patterns("__pycache__")
+            for source, copy in ((PACKAGE, package), (workflows, package / "workflows")):
+                shutil.copytree(source, copy, ignore=ignore, dirs_exist_ok=True)
             environment["py_modules"] = [str(package)]
         return environment
 

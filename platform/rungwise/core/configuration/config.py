@@ -110,12 +110,12 @@ class Config(BaseModel):
         """Give a nested block without `kind` the kind of its default."""
         if not isinstance(data, dict):
             return data
-        kinds = {
-            key: block_kind(type(field.default))
-            for key, field in cls.model_fields.items()
-            if isinstance(field.default, Config) and isinstance(data.get(key), dict)
-        }
-        return data | {key: {"kind": kind} | data[key] for key, kind in kinds.items() if kind}
+        data = dict(data)
+        for key, field in cls.model_fields.items():
+            if isinstance(field.default, Config) and isinstance(data.get(key), dict):
+                kind = block_kind(type(field.default))
+                data[key] = ({"kind": kind} if kind else {}) | data[key]
+        return data
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)

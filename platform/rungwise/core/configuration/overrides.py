@@ -173,15 +173,13 @@ def with_overrides(
         if value is None and not may_be_null:
             dropped.append(parts)
         elif parts[-1] == "kind":
-            block, prefix = (
-                functools.reduce(_child, parts[:-1], result),
-                dotted.removesuffix("kind"),
-            )
-            names = [
-                name
-                for name in _keys_of_other_kinds(block, find_types(model, parts[:-1]), value)
-                if not any(f"{key}.".startswith(f"{prefix}{name}.") for key in overrides)
-            ]
+            block = functools.reduce(_child, parts[:-1], result)
+            names = _keys_of_other_kinds(block, find_types(model, parts[:-1]), value)
+            prefix = dotted.removesuffix("kind")
+            given = {
+                key[len(prefix) :].split(".")[0] for key in overrides if key.startswith(prefix)
+            }
+            names = [name for name in names if name not in given]
             dropped += [[*parts[:-1], name] for name in names]
             if names and dropped_keys is not None:
                 dropped_keys[dotted] = names

@@ -79,10 +79,8 @@ class Folder:
                 files = fs.find(root, detail=True)
             except FileNotFoundError:
                 return {}
-        return {
-            str(path)[len(root) :].lstrip("/"): int(info["size"])
-            for path, info in sorted(files.items())
-        }
+        sizes = ((str(path)[len(root) :], info["size"]) for path, info in sorted(files.items()))
+        return {name.lstrip("/"): int(size) for name, size in sizes}
 
     def subfolders(self) -> list[str]:
         """The names of the folders directly in this one, sorted."""
@@ -178,10 +176,8 @@ class Folder:
         key = hashlib.sha256(f"{self.uri}/{name}#{tag}".encode()).hexdigest()[:32]
         target = cache / key / Path(name).name
         if not target.exists():
-            with (
-                Folder(str(target.parent)).staged(target.name) as path,
-                explain_connection_errors(self.uri),
-            ):
+            staged = Folder(str(target.parent)).staged(target.name)
+            with staged as path, explain_connection_errors(self.uri):
                 download(fs, f"{root}/{name}", before, path)
         return target
 

@@ -347,13 +347,10 @@ def _bound_answers() -> None:
     import httpx2
     from huggingface_hub import get_session, set_client_factory
 
-    hooks = {
-        "request": [*get_session().event_hooks["request"], _bound_request],
-        "response": [_bound_answer],
-    }
-    set_client_factory(
-        lambda: httpx2.Client(event_hooks=hooks, follow_redirects=True, timeout=None)
-    )
+    requests = [*get_session().event_hooks["request"], _bound_request]
+    options: Any = {"event_hooks": {"request": requests, "response": [_bound_answer]}}
+    options |= {"follow_redirects": True, "timeout": None}
+    set_client_factory(lambda: httpx2.Client(**options))
 
 
 def _bound_request(request: Request) -> None:

@@ -207,9 +207,8 @@ class Sender:
 
     def _forget(self, reason: str) -> Forgotten:
         self._client = None
-        self.runs.clear()
-        self._steps.clear()
-        self._names.clear()
+        for what in (self.runs, self._steps, self._names):
+            what.clear()
         return Forgotten(reason)
 
     def _find(self, key: str) -> str | None:
