@@ -88,19 +88,16 @@ def forecast(options: argparse.Namespace) -> None:
         result["backtest"] = {"cells": len(tested.cells), **finite}
         Console().print_json(data=result | {"passed_over": curve.passed_over})
         return
-    console = plain_console()
-    _print_rungs(rungs, curve.names, recipe, console)
-    _print_lines(rungs, crossings, tested, curve, console)
+    _print_rungs(rungs, curve.names, recipe)
+    _print_lines(rungs, crossings, tested, curve)
 
 
-def _print_rungs(
-    rungs: Sequence[RungForecast], names: Mapping[str, str], recipe: Recipe, console: Console
-) -> None:
+def _print_rungs(rungs: Sequence[RungForecast], names: Mapping[str, str], recipe: Recipe) -> None:
     from rich.table import Table
 
     from rungwise.report import formats
 
-    price = recipe.compute.price_per_hour
+    say, price = plain_console().print, recipe.compute.price_per_hour
     cores = recipe.compute.num_workers * recipe.compute.cpus_per_worker
     for measure in dict.fromkeys(rung.last.measure for rung in rungs):
         table = Table(box=None, pad_edge=False)
@@ -120,8 +117,8 @@ def _print_rungs(
             if price is not None:
                 row.append(formats.money(rung.target.seconds / cores / 3600 * price))
             table.add_row(*row)
-        console.print(table)
-        console.print()
+        say(table)
+        say()
 
 
 def _print_lines(
@@ -129,23 +126,23 @@ def _print_lines(
     crossings: Sequence[Crossing],
     tested: Backtest,
     curve: LoadedCurve,
-    console: Console,
 ) -> None:
     from rungwise.forecast.forecast import describe_backtest, describe_crossing
 
+    say = plain_console().print
     for crossing in crossings[:_MOST_CROSSINGS]:
-        console.print(describe_crossing(crossing, curve.names))
+        say(describe_crossing(crossing, curve.names))
     if len(crossings) > _MOST_CROSSINGS:
-        console.print(f"and {len(crossings) - _MOST_CROSSINGS} crossings more: --json")
+        say(f"and {len(crossings) - _MOST_CROSSINGS} crossings more: --json")
     if not crossings:
-        console.print("no rung passes another within 100 times the budget")
-    console.print()
+        say("no rung passes another within 100 times the budget")
+    say()
     reasons = {rung.rung: rung.refusal for rung in rungs if rung.refusal} | dict(curve.passed_over)
     for rung, reason in reasons.items():
-        console.print(f"no forecast of {curve.names[rung]}: {reason}")
+        say(f"no forecast of {curve.names[rung]}: {reason}")
     if any(rung.refusal for rung in rungs):
-        console.print("a chance to be best is among the rungs with a forecast alone")
-    console.print(describe_backtest(tested))
+        say("a chance to be best is among the rungs with a forecast alone")
+    say(describe_backtest(tested))
 
 
 def _choose_rung(rungs: Sequence[RungForecast]) -> str | None:

@@ -184,12 +184,10 @@ registry: {{}} # rungwise-{name}@champion
 def _describe(source: FileGroup) -> str:
     from rungwise.corpus.summary import format_amount
 
-    first = (
-        f"{format_count(source.files, 'file')} of {source.kind}, "
-        f"{source.bytes / 1e6:,.1f} MB unpacked: {source.language}, "
-        f"about {source.documents:,} documents and "
-        f"{format_amount([(source.words, source.characters)])}"
-    )
+    files = f"{format_count(source.files, 'file')} of {source.kind}"
+    size = f"{source.bytes / 1e6:,.1f} MB unpacked: {source.language}"
+    amount = format_amount([(source.words, source.characters)])
+    first = f"{files}, {size}, about {source.documents:,} documents and {amount}"
     return "\n".join([first, *(f"  {note}" for note in source.notes)])
 
 
@@ -223,13 +221,10 @@ def write_recipe(
     size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES, documents)
     languages = ", ".join(dict.fromkeys(each.language for each in sources))
     amount = format_amount([(each.words, each.characters) for each in sources])
-    blocks = (
-        {"kind": each.kind}
-        | ({"name": each.kind} if len(sources) > 1 else {})
-        | {"paths": list(each.paths)}
-        | each.source
-        for each in sources
-    )
+    blocks = []
+    for each in sources:
+        title = {"name": each.kind} if len(sources) > 1 else {}
+        blocks.append({"kind": each.kind} | title | {"paths": list(each.paths)} | each.source)
     lines = [
         f"# {languages}: about {documents:,} documents, {amount}. Written by `rungwise init`; "
         "change what you like.",

@@ -38,10 +38,8 @@ class ConfigError(UserError):
         self.changes = dict(changes or {})
 
     def __str__(self) -> str:
-        overrides = [
-            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-            for key, value in self.changes.items()
-        ]
+        changes = self.changes.items()
+        overrides = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in changes]
         remedy = f"; set {shlex.join(overrides)}" if overrides else ""
         return f"{super().__str__()}{remedy}"
 

@@ -96,12 +96,9 @@ _MOST_DEPTH = 3
 class Config(BaseModel):
     """Base of every configuration block: frozen, refuses unknown keys and NaN."""
 
+    # Deferred, since a process uses few of the blocks that it imports.
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        validate_default=True,
-        defer_build=True,  # a process uses few of the blocks that it imports
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, defer_build=True
     )
 
     @model_validator(mode="before")
