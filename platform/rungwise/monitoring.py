@@ -48,22 +48,20 @@ class MonitoredMetric:
         return ("run", *stage, *re.compile(self.reported).groupindex, *self.more_labels)
 
 
-_BY_NAME = {
-    name: MonitoredMetric(name, **row)
-    for name, row in yaml.safe_load(Path(__file__).with_name("metrics.yaml").read_text()).items()
-}
+_ROWS = yaml.safe_load(Path(__file__).with_name("metrics.yaml").read_text())
+_BY_NAME = {name: MonitoredMetric(name, **row) for name, row in _ROWS.items()}
 METRICS = tuple(_BY_NAME.values())
 
 
 @functools.lru_cache(maxsize=4096)
 def find_metrics(reported: str) -> tuple[tuple[MonitoredMetric, tuple[tuple[str, str], ...]], ...]:
     """The metrics that a reported value sets, each with the labels from the value's name."""
-    matches = ((metric, re.fullmatch(metric.reported, reported)) for metric in METRICS)
-    return tuple(
-        (metric, tuple((name, value or "total") for name, value in match.groupdict().items()))
-        for metric, match in matches
-        if match and metric.reported
-    )
+    metrics = []
+    for metric in METRICS:
+        if metric.reported and (match := re.fullmatch(metric.reported, reported)):
+            labels = ((name, value or "total") for name, value in match.groupdict().items())
+            metrics.append((metric, tuple(labels)))
+    return tuple(metrics)
 
 
 Arguments = ParamSpec("Arguments")
@@ -198,11 +196,8 @@ class Monitor:
         deaths = {node["NodeID"]: node["DeathReason"] for node in nodes if not node["Alive"]}
         if self._initial_deaths is None:
             self._initial_deaths = set(deaths)
-        reasons = Counter(
-            _DEATHS.get(reason, "unknown")
-            for node, reason in deaths.items()
-            if node not in self._initial_deaths
-        )
+        new = deaths.keys() - self._initial_deaths
+        reasons = Counter(_DEATHS.get(deaths[node], "unknown") for node in new)
         self._set("nodes", len(nodes) - len(deaths))
         for reason in _DEATHS.values():
             self._set("nodes_lost_total", reasons[reason], reason=reason)

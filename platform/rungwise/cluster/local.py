@@ -152,13 +152,9 @@ def _start_processes(cluster: LocalCluster, cpus: list[int], logs: Path) -> None
     def start(name: str, command: Sequence[str]) -> None:
         # In a session of its own, which the signals of this terminal do not reach.
         with (logs / f"{name}.log").open("w") as stream:
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": stream}
             started[name] = psutil.Popen(
-                command,
-                env=environment,
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
+                command, env=environment, start_new_session=True, **streams
             )
 
     def wait(name: str, query: Callable[[], object]) -> None:

@@ -22,9 +22,8 @@ def add_verb(
 
 
 def add_workflow(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "workflow", metavar="WORKFLOW", type=_workflow, help="finetune, or workflows/finetune.py"
-    )
+    help_text = "finetune, or workflows/finetune.py"
+    parser.add_argument("workflow", metavar="WORKFLOW", type=_workflow, help=help_text)
     add_recipe(parser)
 
 
@@ -45,23 +44,15 @@ def add_recipe(parser: argparse.ArgumentParser, **more: Any) -> None:
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "overrides",
-        metavar="KEY=VALUE",
-        nargs="*",
-        default=[],
-        help="override keys of the recipe, such as root=/data/artifacts",
-    )
+    help_text = "override keys of the recipe, such as root=/data/artifacts"
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", default=[], help=help_text)
 
 
 def add_served_model(parser: argparse.ArgumentParser) -> None:
     """Add a model for `predict` and `try`."""
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="models:/NAME@champion, artifacts/evaluate or artifacts/pretrain (the newest), a "
-        "folder in one of them, a recipe, or one of its variants: ladder.yaml@gpt",
-    )
+    help_text = "models:/NAME@champion, artifacts/evaluate or artifacts/pretrain (the newest), a "
+    help_text += "folder in one of them, a recipe, or one of its variants: ladder.yaml@gpt"
+    parser.add_argument("model", metavar="MODEL", help=help_text)
     add_registry(parser)
 
 

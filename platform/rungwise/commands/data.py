@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.configuration.secrecy import list_texts
+from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import plain_console
 from rungwise.core.wording import format_count
 
@@ -17,19 +18,16 @@ from rungwise.core.wording import format_count
 def add(commands: Commands) -> None:
     parser = add_verb(commands, data, "list public data sets, or put them where recipes look")
     parser.add_argument("action", choices=("list", "get"), nargs="?", default="list")
-    parser.add_argument(
-        "names", metavar="NAME", nargs="*", help="a set of the list, or a recipe: all that it reads"
-    )
+    help_text = "a set of the list, or a recipe: all that it reads"
+    parser.add_argument("names", metavar="NAME", nargs="*", help=help_text)
     parser.add_argument("--yes", action="store_true", help="agree to licences without being asked")
     parser.add_argument("--folder", type=Path, default="data", help="where to put them: data")
-    parser.add_argument(
-        "--mirror", metavar="URL", default="", help="a server with copies, to use for https://"
-    )
+    help_text = "a server with copies, to use for https://"
+    parser.add_argument("--mirror", metavar="URL", default="", help=help_text)
 
 
 def data(options: argparse.Namespace) -> None:
     """List sets, or download them. Raises UserError for an unknown name or without consent."""
-    from rungwise.core.errors import UserError
     from rungwise.core.public_data import PublicSet, fetch_set, missing_files, public_sets
 
     say, folder = plain_console().print, options.folder
@@ -70,9 +68,6 @@ def _list_sets(folder: Path) -> None:
 
 
 def _set_names(name: str) -> list[str]:
-    import difflib
-
-    from rungwise.core.errors import UserError
     from rungwise.core.public_data import find_sets, public_sets
 
     sets = public_sets()
@@ -81,7 +76,8 @@ def _set_names(name: str) -> list[str]:
     if name.endswith((".yaml", ".yml")):
         from rungwise.pipeline.workflow import load_recipe
 
-        names = [each for path in _texts(load_recipe(name).raw) for each in find_sets(path)]
+        texts = list_texts(load_recipe(name).raw)
+        names = [each for _, path in texts for each in find_sets(path)]
         if not names:
             raise UserError(f"{name} reads no file below data/ that is in `rungwise data list`")
         return names
@@ -90,18 +86,8 @@ def _set_names(name: str) -> list[str]:
     raise UserError(f"there is no public data set {name!r}; {hint}")
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
-    elif isinstance(value, str):
-        yield value
-
-
 def _ask(licences: dict[str, str]) -> None:
     """Ask for consent to licences, by name of the set. Raises UserError without it."""
-    from rungwise.core.errors import UserError
-
     if not licences:
         return
     say = plain_console().print

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK
 
@@ -44,8 +45,6 @@ def add(commands: Commands) -> None:
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if any of them would make a run fail."""
-    from rungwise.core.configuration.secrecy import redact
-
     findings = list(check_machine(options.config, options.overrides))
     wrong = sum(finding.state == "wrong" for finding in findings)
     table = Table(box=None, pad_edge=False)
@@ -54,10 +53,8 @@ def doctor(options: argparse.Namespace) -> int:
     marks = {"ok": "[green]ok[/]", "look": "[yellow]look[/]", "wrong": "[bold red]wrong[/]"}
     for finding in findings:
         # Text, because markup would swallow the extras in `ray[train]`.
-        table.add_row(
-            marks[finding.state],
-            *(Text(redact(text)) for text in (finding.what, finding.value, finding.remedy)),
-        )
+        texts = (Text(redact(text)) for text in (finding.what, finding.value, finding.remedy))
+        table.add_row(marks[finding.state], *texts)
     console = Console()
     console.print(table)
     console.print(f"\n{wrong} wrong" if wrong else "\nnothing wrong", highlight=False)

@@ -32,21 +32,17 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, forecast, help_text)
     add_recipe(parser, help="the recipe of a ladder that has been run, with a block curve")
     time = parser.add_mutually_exclusive_group()
-    time.add_argument(
-        "--compute", type=_factor, default=1.0, metavar="10x", help="of the training of each rung"
-    )
-    time.add_argument(
-        "--seconds", type=positive_number, help="of a core, for each rung trained by gradient"
-    )
+    help_text = "of the training of each rung"
+    time.add_argument("--compute", type=_factor, default=1.0, metavar="10x", help=help_text)
+    help_text = "of a core, for each rung trained by gradient"
+    time.add_argument("--seconds", type=positive_number, help=help_text)
     text = parser.add_mutually_exclusive_group()
     text.add_argument("--text", type=_factor, default=1.0, metavar="10x", help="of training text")
     text.add_argument("--words", type=positive_number, help="of training text, in all")
-    parser.add_argument(
-        "--plan", type=Path, metavar="FILE", help="write the recipe of one rung at that budget"
-    )
-    parser.add_argument(
-        "--rung", help="the variant for --plan; by default the likeliest best by bits per byte"
-    )
+    help_text = "write the recipe of one rung at that budget"
+    parser.add_argument("--plan", type=Path, metavar="FILE", help=help_text)
+    help_text = "the variant for --plan; by default the likeliest best by bits per byte"
+    parser.add_argument("--rung", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -88,28 +84,20 @@ def forecast(options: argparse.Namespace) -> None:
         names = ("error", "coverage", "order", "last_error", "line_error", "last_order")
         numbers = {name: getattr(tested, name) for name in names}
         finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
-        Console().print_json(
-            data={
-                "rungs": rows,
-                "crossings": [dataclasses.asdict(each) for each in crossings],
-                "backtest": {"cells": len(tested.cells), **finite},
-                "passed_over": curve.passed_over,
-            }
-        )
+        result = {"rungs": rows, "crossings": [dataclasses.asdict(each) for each in crossings]}
+        result["backtest"] = {"cells": len(tested.cells), **finite}
+        Console().print_json(data=result | {"passed_over": curve.passed_over})
         return
-    console = plain_console()
-    _print_rungs(rungs, curve.names, recipe, console)
-    _print_lines(rungs, crossings, tested, curve, console)
+    _print_rungs(rungs, curve.names, recipe)
+    _print_lines(rungs, crossings, tested, curve)
 
 
-def _print_rungs(
-    rungs: Sequence[RungForecast], names: Mapping[str, str], recipe: Recipe, console: Console
-) -> None:
+def _print_rungs(rungs: Sequence[RungForecast], names: Mapping[str, str], recipe: Recipe) -> None:
     from rich.table import Table
 
     from rungwise.report import formats
 
-    price = recipe.compute.price_per_hour
+    say, price = plain_console().print, recipe.compute.price_per_hour
     cores = recipe.compute.num_workers * recipe.compute.cpus_per_worker
     for measure in dict.fromkeys(rung.last.measure for rung in rungs):
         table = Table(box=None, pad_edge=False)
@@ -120,21 +108,17 @@ def _print_rungs(
             table.add_column("price", justify="right")
         alike = [rung for rung in rungs if rung.last.measure == measure]
         for rung in sorted(alike, key=lambda rung: (rung.later or rung.now).median):
-            later = rung.later
-            row = [
-                names[rung.rung],
-                f"{rung.last.bits:.3f}",
-                "no forecast"
-                if later is None
-                else f"{later.median:.3f} [{later.low:.3f}, {later.high:.3f}]",
-                "" if rung.best is None else formats.small_percent(rung.best),
-                formats.duration(rung.target.seconds, 0),
-            ]
+            text = "no forecast"
+            if later := rung.later:
+                text = f"{later.median:.3f} [{later.low:.3f}, {later.high:.3f}]"
+            share = "" if rung.best is None else formats.small_percent(rung.best)
+            time = formats.duration(rung.target.seconds, 0)
+            row = [names[rung.rung], f"{rung.last.bits:.3f}", text, share, time]
             if price is not None:
                 row.append(formats.money(rung.target.seconds / cores / 3600 * price))
             table.add_row(*row)
-        console.print(table)
-        console.print()
+        say(table)
+        say()
 
 
 def _print_lines(
@@ -142,23 +126,23 @@ def _print_lines(
     crossings: Sequence[Crossing],
     tested: Backtest,
     curve: LoadedCurve,
-    console: Console,
 ) -> None:
     from rungwise.forecast.forecast import describe_backtest, describe_crossing
 
+    say = plain_console().print
     for crossing in crossings[:_MOST_CROSSINGS]:
-        console.print(describe_crossing(crossing, curve.names))
+        say(describe_crossing(crossing, curve.names))
     if len(crossings) > _MOST_CROSSINGS:
-        console.print(f"and {len(crossings) - _MOST_CROSSINGS} crossings more: --json")
+        say(f"and {len(crossings) - _MOST_CROSSINGS} crossings more: --json")
     if not crossings:
-        console.print("no rung passes another within 100 times the budget")
-    console.print()
+        say("no rung passes another within 100 times the budget")
+    say()
     reasons = {rung.rung: rung.refusal for rung in rungs if rung.refusal} | dict(curve.passed_over)
     for rung, reason in reasons.items():
-        console.print(f"no forecast of {curve.names[rung]}: {reason}")
+        say(f"no forecast of {curve.names[rung]}: {reason}")
     if any(rung.refusal for rung in rungs):
-        console.print("a chance to be best is among the rungs with a forecast alone")
-    console.print(describe_backtest(tested))
+        say("a chance to be best is among the rungs with a forecast alone")
+    say(describe_backtest(tested))
 
 
 def _choose_rung(rungs: Sequence[RungForecast]) -> str | None:
@@ -196,11 +180,11 @@ def _write_plan(
     key, factor = changed.pretrain.length_key(changed.model), rung.target.tokens / rung.last.tokens
     if key is not None:
         data["pretrain"] = data["pretrain"] | {key: round(getattr(changed.pretrain, key) * factor)}
-    assert rung.later
-    lines = [
-        f"# {name} of {options.config}: {rung.later.median:.3f} [{rung.later.low:.3f}, "
-        f"{rung.later.high:.3f}] {rung.last.measure.replace('_', ' ')} foretold"
-    ]
+    later = rung.later
+    assert later
+    score = f"{later.median:.3f} [{later.low:.3f}, {later.high:.3f}]"
+    measure = rung.last.measure.replace("_", " ")
+    lines = [f"# {name} of {options.config}: {score} {measure} foretold"]
     if growth.text != 1:
         lines.append(f"# for {growth.text:g} times the text: add it to corpus.sources")
     text = "\n".join(lines) + "\n" + yaml.safe_dump(data, sort_keys=False, allow_unicode=True)

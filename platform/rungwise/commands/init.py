@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from rungwise.commands import tasks
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.commands.tasks import (
-    add_columns,
-    derive_name,
-    describe_examples,
-    flow,
-    stated_columns,
-)
+from rungwise.commands.tasks import derive_name, flow
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.exit_codes import plain_console
 from rungwise.core.wording import format_count
@@ -46,25 +41,16 @@ _DECODERS = ("gpt", "llama")  # read text as bytes, code too
 
 def add(commands: Commands) -> None:
     parser = add_verb(commands, init, "look at text and write a recipe for it")
-    parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="a folder, file or glob, local, s3:// or hf://"
-    )
-    parser.add_argument(
-        "--labels", metavar="FILE", help="labelled data to fine-tune on; see rungwise tasks"
-    )
-    add_columns(parser)
+    help_text = "a folder, file or glob, local, s3:// or hf://"
+    parser.add_argument("paths", metavar="PATH", nargs="+", help=help_text)
+    help_text = "labelled data to fine-tune on; see rungwise tasks"
+    parser.add_argument("--labels", metavar="FILE", help=help_text)
+    tasks.add_columns(parser)
     parser.add_argument("--name", help="name of the recipe; default: from the first path")
-    parser.add_argument(
-        "--model",
-        metavar="KIND",
-        help="any kind of model, such as lstm, bert or llama; default: gpt for code, else "
-        "modern_bert",
-    )
-    parser.add_argument(
-        "--ladder",
-        action="store_true",
-        help="compare the history of pretraining on the text, from n-grams to ModernBERT",
-    )
+    help_text = "any kind of model, such as lstm, bert or llama; default: gpt for code, else "
+    parser.add_argument("--model", metavar="KIND", help=f"{help_text}modern_bert")
+    help_text = "compare the history of pretraining on the text, from n-grams to ModernBERT"
+    parser.add_argument("--ladder", action="store_true", help=help_text)
 
 
 def init(options: argparse.Namespace) -> None:
@@ -86,7 +72,7 @@ def init(options: argparse.Namespace) -> None:
             f"{table} is a table; give text to pretrain on, and --labels {shlex.quote(table)} to "
             "fine-tune on its labels"
         )
-    labels = guess_format(options.labels, stated_columns(options)) if options.labels else None
+    labels = guess_format(options.labels, tasks.stated_columns(options)) if options.labels else None
     sources, others = describe_files(options.paths)
     if missing := [path for path in options.paths if not find_files(path)]:
         raise UserError(
@@ -127,7 +113,7 @@ def init(options: argparse.Namespace) -> None:
         text = text.replace("\ntasks:\n\n", "\n")
     if labels:
         say(f"\n{options.labels}")
-        for line in describe_examples(labels, 1):
+        for line in tasks.describe_examples(labels, 1):
             say(f"  {line}".rstrip())
         text += write_task(derive_name(options.labels), labels.block)
     path.write_text(text, encoding="utf-8")
@@ -198,12 +184,10 @@ registry: {{}} # rungwise-{name}@champion
 def _describe(source: FileGroup) -> str:
     from rungwise.corpus.summary import format_amount
 
-    first = (
-        f"{format_count(source.files, 'file')} of {source.kind}, "
-        f"{source.bytes / 1e6:,.1f} MB unpacked: {source.language}, "
-        f"about {source.documents:,} documents and "
-        f"{format_amount([(source.words, source.characters)])}"
-    )
+    files = f"{format_count(source.files, 'file')} of {source.kind}"
+    size = f"{source.bytes / 1e6:,.1f} MB unpacked: {source.language}"
+    amount = format_amount([(source.words, source.characters)])
+    first = f"{files}, {size}, about {source.documents:,} documents and {amount}"
     return "\n".join([first, *(f"  {note}" for note in source.notes)])
 
 
@@ -237,6 +221,10 @@ def write_recipe(
     size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES, documents)
     languages = ", ".join(dict.fromkeys(each.language for each in sources))
     amount = format_amount([(each.words, each.characters) for each in sources])
+    blocks = []
+    for each in sources:
+        title = {"name": each.kind} if len(sources) > 1 else {}
+        blocks.append({"kind": each.kind} | title | {"paths": list(each.paths)} | each.source)
     lines = [
         f"# {languages}: about {documents:,} documents, {amount}. Written by `rungwise init`; "
         "change what you like.",
@@ -246,7 +234,7 @@ def write_recipe(
         "",
         "corpus:",
         "  sources:",
-        *(f"    - {flow(_source_block(each, len(sources) > 1))}" for each in sources),
+        *(f"    - {flow(block)}" for block in blocks),
         *([f"  held_out_fraction: {held_out} # of the bytes; {reason}"] if reason else []),
         "",
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
@@ -347,8 +335,3 @@ def write_rungs(size: Size) -> str:
     before, after = whole.index("\nvariants:"), whole.index("\nmeasure:")
     rungs = whole[whole.index("instances:") : before + 1] + "\n".join(lines) + "\n" + whole[after:]
     return re.sub(r"  library: .*\n", "", rungs)
-
-
-def _source_block(source: FileGroup, several: bool) -> dict[str, Any]:
-    name = {"name": source.kind} if several else {}
-    return {"kind": source.kind} | name | {"paths": list(source.paths)} | source.source

@@ -18,21 +18,15 @@ def add(commands: Commands) -> None:
     add_workflow(parser)
     parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="folder to upload")
     parser.add_argument("--no-wait", action="store_true", help="return once the job is submitted")
-    parser.add_argument(
-        "--kubernetes",
-        type=Path,
-        metavar="OVERLAY",
-        help="print a RayJob with the cluster of this folder, such as infra/kuberay/overlays/cpu",
+    help_text = "print a RayJob with the cluster of this folder, such as infra/kuberay/overlays/cpu"
+    parser.add_argument("--kubernetes", type=Path, metavar="OVERLAY", help=help_text)
+    help_text = "with --kubernetes: pipe it to `kubectl create`"
+    parser.add_argument("--apply", action="store_true", help=help_text)
+    help_text = (
+        "default: RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http, else the "
     )
-    parser.add_argument(
-        "--apply", action="store_true", help="with --kubernetes: pipe it to `kubectl create`"
-    )
-    parser.add_argument(
-        "--address",
-        metavar="URL",
-        help="default: RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http, else the "
-        "cluster that `rungwise up` started",
-    )
+    help_text += "cluster that `rungwise up` started"
+    parser.add_argument("--address", metavar="URL", help=help_text)
     parser = add_verb(commands, status, "show how runs are doing: tokens/s, MFU, losses")
     parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
     parser.add_argument("--experiment", default="rungwise", help="in MLflow")
@@ -135,12 +129,11 @@ def status(options: argparse.Namespace) -> None:
             figures[key] = each.data.metrics | figures[key]
     say = plain_console().print
     for key, state in reversed(states.items()):
-        values = (
-            f"{heading} {write(figures[key][metric])}"
-            for heading, (metric, write) in _FIGURES.items()
-            if metric in figures[key]
-        )
-        say("  ".join((*key, state, *values)))
+        words = [*key, state]
+        for heading, (metric, write) in _FIGURES.items():
+            if metric in figures[key]:
+                words.append(f"{heading} {write(figures[key][metric])}")
+        say("  ".join(words))
     if not states:
         say("no run")
     say(f"MLflow at {hide_credentials(uri)}")

@@ -30,14 +30,12 @@ def add(commands: Commands) -> None:
         (promote, "give a version the alias champion if it passes the checks"),
     ):
         parser = add_verb(commands, command, description)
-        parser.add_argument(
-            "model",
-            metavar="MODEL",
-            nargs="?" if command is why else None,
-            help="models:/NAME/VERSION or models:/NAME@ALIAS"
-            + ", a recipe (its pretrained model), or the folder of an artifact or of a stage (its "
-            "newest artifact), local or s3://" * (command is not promote),
-        )
+        help_text = "models:/NAME/VERSION or models:/NAME@ALIAS"
+        if command is not promote:
+            help_text += ", a recipe (its pretrained model), or the folder of an artifact or of a "
+            help_text += "stage (its newest artifact), local or s3://"
+        count = "?" if command is why else None
+        parser.add_argument("model", metavar="MODEL", nargs=count, help=help_text)
         add_registry(parser)
         if command is promote:
             parser.epilog = "checks: unchanged files, a score that is no worse"
@@ -52,11 +50,8 @@ def add(commands: Commands) -> None:
             parser.add_argument("--into", required=True, metavar="FOLDER", help="root of the copy")
         elif command is export:
             parser.add_argument("--to", required=True, metavar="FOLDER", help="local or s3://")
-            parser.add_argument(
-                "--format",
-                choices=("onnx", "vectors"),
-                help="vectors: one per token, in word2vec's formats; the default for word vectors",
-            )
+            text = "vectors: one per token, in word2vec's formats; the default for word vectors"
+            parser.add_argument("--format", choices=("onnx", "vectors"), help=text)
 
 
 def _trace(options: argparse.Namespace) -> list[Artifact]:
@@ -99,12 +94,9 @@ def _print_origin(options: argparse.Namespace) -> None:
         made_by = [f"commit {maker.get('commit') or 'unknown'}"]
         made_by += [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
         console.print(f"{artifact.stage} {artifact.fingerprint}", style="bold")
-        lines = [
-            artifact.headline,
-            f"made {record['finished']} in {record['seconds']:,.0f} s",
-            f"by {', '.join(made_by)}",
-            f"content sha256 {artifact.digest}",
-        ]
+        made = f"made {record['finished']} in {record['seconds']:,.0f} s"
+        lines = [artifact.headline, made, f"by {', '.join(made_by)}"]
+        lines.append(f"content sha256 {artifact.digest}")
         if run := record.get("mlflow_run_id"):
             lines.append(f"MLflow run {run}")
         files = flatten(record["facts"]["outside"])
@@ -179,10 +171,8 @@ def verify(options: argparse.Namespace) -> None:
             faults.append(str(error))
             state = "CHANGED"
         megabytes = sum(file["bytes"] for file in files) / 1e6
-        say(
-            f"{artifact.stage:<12} {artifact.fingerprint}  {len(files):>5,} files "
-            f"{megabytes:>10,.1f} MB  {state}"
-        )
+        size = f"{len(files):>5,} files {megabytes:>10,.1f} MB"
+        say(f"{artifact.stage:<12} {artifact.fingerprint}  {size}  {state}")
     if options.model.startswith(loading.REGISTERED):
         served = loading.download_served(options.model, options.root)
         changes = registry.find_changed_copies(artifacts[-1], served)

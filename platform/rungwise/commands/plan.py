@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rungwise.commands import arguments
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK, plain_console
 
@@ -27,40 +28,28 @@ if TYPE_CHECKING:
 def add(commands: arguments.Commands) -> None:
     parser = arguments.add_verb(commands, plan, "show what would be built and why")
     arguments.add_workflow(parser)
-    parser.add_argument(
-        "--resolved",
-        action="store_true",
-        help="print the whole recipe instead: every key, with defaults and overrides",
-    )
+    help_text = "print the whole recipe instead: every key, with defaults and overrides"
+    parser.add_argument("--resolved", action="store_true", help=help_text)
     help_text = "estimate parameters, memory, time and cost before you run"
     parser = arguments.add_verb(commands, dry_run, help_text)
     arguments.add_recipe(parser)
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument(
-        "--tokens-per-second", type=arguments.positive_number, help="of the whole run, if known"
-    )
-    speed.add_argument(
-        "--measure",
-        action="store_true",
-        help="measure the speed on some batches here, also if that takes long",
-    )
-    arguments.add_verb(
-        commands, recipes, "list the recipes, how long they take and what they are about"
-    )
+    help_text = "of the whole run, if known"
+    speed.add_argument("--tokens-per-second", type=arguments.positive_number, help=help_text)
+    help_text = "measure the speed on some batches here, also if that takes long"
+    speed.add_argument("--measure", action="store_true", help=help_text)
+    help_text = "list the recipes, how long they take and what they are about"
+    arguments.add_verb(commands, recipes, help_text)
     help_text = "kill a run, resume it on other workers, print a certificate"
     parser = arguments.add_verb(commands, prove_resume, help_text)
     arguments.add_recipe(parser)
-    parser.add_argument(
-        "--workers-after",
-        type=arguments.positive_integer,
-        metavar="N",
-        help="workers after the kill; default: half as many, one fewer if odd, two after one",
-    )
+    help_text = "workers after the kill; default: half as many, one fewer if odd, two after one"
+    count = arguments.positive_integer
+    parser.add_argument("--workers-after", type=count, metavar="N", help=help_text)
 
 
 def plan(options: argparse.Namespace) -> None:
     """Print the plan; run and write nothing."""
-    from rungwise.core.configuration.secrecy import redact
     from rungwise.pipeline import workflow
     from rungwise.pipeline.estimate import Rates, RunForecast, describe_seconds
     from rungwise.pipeline.places import root_folder
@@ -80,15 +69,13 @@ def plan(options: argparse.Namespace) -> None:
     table.add_column("takes", justify="right", no_wrap=True)
     table.add_column("because", overflow="fold")
     for row in rows:
-        state = Text("cached", "cyan") if row.artifact else Text("build", "bold cyan")
+        name = row.stage.display_name
         if row.artifact:
-            takes = _format_seconds(row.artifact.record["seconds"])
+            state, takes = Text("cached", "cyan"), _format_seconds(row.artifact.record["seconds"])
         else:
-            seconds = estimate.seconds[row.stage.display_name]
+            state, seconds = Text("build", "bold cyan"), estimate.seconds[name]
             takes = "not known" if seconds is None else describe_seconds(seconds)
-        table.add_row(
-            row.stage.display_name, row.stage.fingerprint, state, takes, redact(row.reason)
-        )
+        table.add_row(name, row.stage.fingerprint, state, takes, redact(row.reason))
     console.print(table, soft_wrap=False)
     line = f"{len(estimate.seconds)} of {len(rows)} stages to build below {root.uri}"
     console.print(f"{line}: {estimate.line}" if estimate.line else line, soft_wrap=True)
@@ -115,13 +102,11 @@ def dry_run(options: argparse.Namespace) -> None:
     for name in recipe.variants:
         variant = change_recipe(recipe, name)
         whole = pretrain_config(variant)
-        parts = {
-            f"{name}/{part}": PretrainStageConfig.model_validate(
-                {"model": each.model, "pretrain": each.pretrain}
-            )
-            for part, each in whole.pretrain.parts(whole.model).items()
-        }
-        for title, config in {**parts, name: whole}.items():
+        configs: dict[str, PretrainStageConfig] = {}
+        for part, each in whole.pretrain.parts(whole.model).items():
+            data = {"model": each.model, "pretrain": each.pretrain}
+            configs[f"{name}/{part}"] = PretrainStageConfig.model_validate(data)
+        for title, config in {**configs, name: whole}.items():
             if config not in [other for _, _, other in trainings]:
                 trainings.append((title, variant, config))
     if len(trainings) == 1:
@@ -141,15 +126,9 @@ def dry_run(options: argparse.Namespace) -> None:
             continue
         settings = require_gradient(config, "steps")
         result, *_ = _estimate(variant, settings, options, console)
-        table.add_row(
-            name,
-            config.model.kind,
-            f"{result.parameters:,}",
-            f"{result.steps:,}",
-            f"{result.training.tokens:,.0f}",
-            f"{result.memory_bytes_a_device / 1e9:.2g} GB",
-            _format_seconds(result.seconds),
-        )
+        sizes = (f"{result.parameters:,}", f"{result.steps:,}", f"{result.training.tokens:,.0f}")
+        memory = f"{result.memory_bytes_a_device / 1e9:.2g} GB"
+        table.add_row(name, config.model.kind, *sizes, memory, _format_seconds(result.seconds))
     console.print(table)
     _say_whole(recipe, console)
 
@@ -175,7 +154,6 @@ def _estimate(
 ) -> tuple[RunEstimate, bool, str]:
     """The estimate of a training, from the instances if they are built, else of full rows; whether
     they are built, and what it needs of a device's memory."""
-    from rungwise.core.configuration.secrecy import redact
     from rungwise.core.stages import artifact as artifacts
     from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.stages import pretrain_stages

@@ -37,33 +37,23 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, predict, help_text)
     add_served_model(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="default: standard input")
-    parser.add_argument(
-        "--to",
-        default="-",
-        metavar="FILE",
-        help="default: standard output; in .npy: an array of vectors",
-    )
-    parser.add_argument(
-        "--format", choices=("text", "tsv", "csv", "jsonl"), help="default: by the file's suffix"
-    )
+    help_text = "default: standard output; in .npy: an array of vectors"
+    parser.add_argument("--to", default="-", metavar="FILE", help=help_text)
+    formats = ("text", "tsv", "csv", "jsonl")
+    parser.add_argument("--format", choices=formats, help="default: by the file's suffix")
     parser.add_argument("--batch-size", type=positive_integer, default=64, metavar="N")
     _add_sampling(parser, "continue each text by N tokens at most (default: 0)", length=0)
     help_text = "type a text and see a model fill its gap, continue it or label it"
     parser = add_verb(commands, try_model, help_text, "try")
     add_served_model(parser)
     parser.add_argument("texts", metavar="TEXT", nargs="*", help="default: ask for it")
-    parser.add_argument(
-        "--nearest",
-        type=positive_integer,
-        metavar="N",
-        help="answer a word with the N words nearest to it, by the vectors of any pretrained "
-        "model's tokens",
-    )
+    help_text = "answer a word with the N words nearest to it, by the vectors of any pretrained "
+    help_text += "model's tokens"
+    parser.add_argument("--nearest", type=positive_integer, metavar="N", help=help_text)
     _add_sampling(parser, "a model that writes adds N tokens at most (default: 40)", length=40)
     parser = add_verb(commands, inspect, "print instances as readable text, masks in colour")
-    parser.add_argument(
-        "instances", metavar="INSTANCES", help="artifacts/instances (the newest), or a folder in it"
-    )
+    help_text = "artifacts/instances (the newest), or a folder in it"
+    parser.add_argument("instances", metavar="INSTANCES", help=help_text)
     parser.add_argument("--index", type=int, help="which instance; default: a few at random")
     parser.add_argument("--split", default="train", choices=("train", "validation"))
     parser.add_argument("--epoch", type=int, default=0, help="each has new masks and windows")
@@ -72,21 +62,11 @@ def add(commands: Commands) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser, length_help: str, length: int) -> None:
     parser.add_argument("--length", type=int, default=length, metavar="N", help=length_help)
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.8,
-        metavar="T",
-        help="of what a model writes: 0 takes the likeliest token, 1 draws as the model says "
-        "(default: 0.8)",
-    )
-    parser.add_argument(
-        "--top-k",
-        type=int,
-        default=0,
-        metavar="K",
-        help="draw among the K likeliest tokens (default: all)",
-    )
+    help_text = "of what a model writes: 0 takes the likeliest token, 1 draws as the model says "
+    help_text += "(default: 0.8)"
+    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help=help_text)
+    help_text = "draw among the K likeliest tokens (default: all)"
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help=help_text)
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
 
 
@@ -128,10 +108,9 @@ def predict(options: argparse.Namespace) -> None:
 def predict_lines(answer: Answer, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
     """Yield the output lines of each batch as one string."""
     for batch, predictions in _answers(answer, examples, batch_size):
-        yield "".join(
-            json.dumps({"where": example.where, **prediction}, ensure_ascii=False) + "\n"
-            for example, prediction in zip(batch, predictions, strict=True)
-        )
+        pairs = zip(batch, predictions, strict=True)
+        rows = ({"where": example.where, **prediction} for example, prediction in pairs)
+        yield "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def write_vectors(
@@ -220,11 +199,10 @@ def try_model(options: argparse.Namespace) -> None:
     from rungwise.serving.predictor import load_predictor, make_trial, try_nearest
 
     model = load_predictor(find_served(options.model, options.root))
-    trial = (
-        try_nearest(model, options.nearest)
-        if options.nearest
-        else make_trial(model, _read_sampling(options))
-    )
+    if options.nearest:
+        trial = try_nearest(model, options.nearest)
+    else:
+        trial = make_trial(model, _read_sampling(options))
     if options.texts:
         if len(options.texts) != len(trial.fields):
             raise UserError(

@@ -14,14 +14,10 @@ from rich.table import Table
 
 from rungwise.cluster.environment import set_environment, spare_collections
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.core import exit_codes
+from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import (
-    OK,
-    USER_ERROR,
-    plain_console,
-    run_command,
-    terminate_as_interrupt,
-)
+from rungwise.core.exit_codes import plain_console
 
 if TYPE_CHECKING:
     from rungwise.core.storage.folder import Folder
@@ -45,13 +41,12 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
     """Run a workflow file with `CONFIG [key=value ...]`; return the process's exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
         plain_console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]")
-        return OK if arguments else USER_ERROR
+        return exit_codes.OK if arguments else exit_codes.USER_ERROR
     spare_collections()
     set_environment()
-    options = argparse.Namespace(
-        workflow=workflow, config=arguments[0], overrides=list(arguments[1:])
-    )
-    return run_command(lambda: run(options))
+    config, *overrides = arguments
+    options = argparse.Namespace(workflow=workflow, config=config, overrides=overrides)
+    return exit_codes.run_command(lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -59,10 +54,9 @@ def run(options: argparse.Namespace) -> None:
     console = Console()
     if not console.is_terminal:
         console.print(f"reading {options.config}", markup=False, highlight=False, soft_wrap=True)
-    from rungwise.core.configuration.secrecy import redact
     from rungwise.pipeline.places import recipe_file, root_folder, tracking_uri
 
-    with terminate_as_interrupt():
+    with exit_codes.terminate_as_interrupt():
         with console.status(f"reading {escape(options.config)}"):  # PyTorch imports for seconds
             from rungwise.pipeline import workflow
 
@@ -90,11 +84,8 @@ def _print_outcome(
     table.add_column(f"folder below {root}", overflow="fold")
     for name, artifact in outcome.artifacts.items():
         seconds = f"{artifact.record['seconds']:.1f} s"
-        table.add_row(
-            name,
-            seconds if name in outcome.built else f"({seconds})",
-            "/".join(artifact.folder.uri.rsplit("/", 2)[1:]),
-        )
+        seconds = seconds if name in outcome.built else f"({seconds})"
+        table.add_row(name, seconds, "/".join(artifact.folder.uri.rsplit("/", 2)[1:]))
     # A log has room for whole names.
     screen = console if console.is_terminal else Console(file=console.file, width=_LOG_WIDTH)
     screen.print(table)
@@ -174,13 +165,10 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
     rows = workflow.plan(workflow_name, recipe)
     current = {row.stage.fingerprint for row in rows}
     continued = {row.earlier.fingerprint for row in rows if row.earlier}
-    existing = artifacts.find_artifacts(root)
-    others = {
-        each.fingerprint
-        for each in existing
-        if each.label != recipe.name or each.stage == REGISTER.name
-    }
-    needed = artifacts.collect_inputs(current | continued | others, existing)
+    finished = artifacts.find_artifacts(root)
+    kept = (each for each in finished if each.label != recipe.name or each.stage == REGISTER.name)
+    others = {each.fingerprint for each in kept}
+    needed = artifacts.collect_inputs(current | continued | others, finished)
     unneeded = [
         root / stage / name
         for stage in root.subfolders()

@@ -25,25 +25,18 @@ _PARTS = {"train": "to train on", "validation": "to validate on", "test": "to te
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(
-        commands, tasks, "inspect labelled data, print the recipe block that reads it"
-    )
-    parser.add_argument(
-        "path",
-        metavar="PATH",
-        help="a file, folder or glob, local, s3:// or hf://, also in an archive",
-    )
+    help_text = "inspect labelled data, print the recipe block that reads it"
+    parser = add_verb(commands, tasks, help_text)
+    help_text = "a file, folder or glob, local, s3:// or hf://, also in an archive"
+    parser.add_argument("path", metavar="PATH", help=help_text)
     add_columns(parser)
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
     """Add the columns of labelled data, where a guess is not right."""
     for name in ("text", "label"):
-        parser.add_argument(
-            f"--{name}-column",
-            metavar="NAME",
-            help=f"the column of the {name}, by its name or its number from 0, if another is taken",
-        )
+        text = f"the column of the {name}, by its name or its number from 0, if another is taken"
+        parser.add_argument(f"--{name}-column", metavar="NAME", help=text)
 
 
 def stated_columns(options: argparse.Namespace) -> dict[str, str]:

@@ -38,7 +38,9 @@ class ConfigError(UserError):
         self.changes = dict(changes or {})
 
     def __str__(self) -> str:
-        remedy = f"; set {shlex.join(as_overrides(self.changes))}" if self.changes else ""
+        changes = self.changes.items()
+        overrides = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in changes]
+        remedy = f"; set {shlex.join(overrides)}" if overrides else ""
         return f"{super().__str__()}{remedy}"
 
     def with_changes(self, changes: Mapping[str, Any]) -> "ConfigError":
@@ -52,14 +54,6 @@ class BlockError(ValueError):
     def __init__(self, message: str, changes: Mapping[str, Any]) -> None:
         super().__init__(message)
         self.changes = changes
-
-
-def as_overrides(changes: Mapping[str, Any]) -> list[str]:
-    """`{"a.b": 1, "c": "x"}` -> `["a.b=1", "c=x"]`; what is no text as JSON."""
-    return [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in changes.items()
-    ]
 
 
 class DataError(UserError):

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from rich.console import Console
 
@@ -79,11 +79,7 @@ def _print_bug(
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
     """Make SIGTERM, which stops a job, end a run as Ctrl-C does: runs closed, state kept."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -1,6 +1,7 @@
 """Public data that recipes name: the list of sets (public_sets.yaml), and their download to
 data/.downloads, which goes on where it broke off, is checked, and is put in place whole."""
 
+import contextlib
 import fnmatch
 import functools
 import gzip
@@ -99,11 +100,8 @@ def find_sets(pattern: str) -> list[str]:
     if not path.startswith(f"{FOLDER}{os.sep}"):
         return []
     inside = path.removeprefix(f"{FOLDER}{os.sep}")
-    return [
-        name
-        for name, public in public_sets().items()
-        if any(_names(inside, file) for file in public.files)
-    ]
+    sets = public_sets().items()
+    return [name for name, public in sets if any(_names(inside, file) for file in public.files)]
 
 
 def _names(pattern: str, file: str) -> bool:
@@ -231,7 +229,7 @@ def fetch_set(public: PublicSet, folder: Path, mirror: str, say: Say) -> None:
         say(f"wrote {folder / name}")
     for path in arrived.values():
         path.unlink()
-    if (folder / _PARTIAL).is_dir() and not any((folder / _PARTIAL).iterdir()):
+    with contextlib.suppress(OSError):  # another download may be there
         (folder / _PARTIAL).rmdir()
 
 
@@ -249,12 +247,9 @@ def download(part: Download, folder: Path, mirror: str, say: Say) -> Path:
     size, digest = path.stat().st_size, file_digest(path)
     if (size, digest) != (part.bytes, part.sha256):
         path.unlink()
-        raise DataError.at(
-            part.url,
-            f"{part.bytes:,} bytes with the SHA-256 {part.sha256}",
-            f"{size:,} with {digest}",
-            "nothing was kept; try again, and if it stays so, somebody changed the file",
-        )
+        expected = f"{part.bytes:,} bytes with the SHA-256 {part.sha256}"
+        change = "nothing was kept; try again, and if it stays so, somebody changed the file"
+        raise DataError.at(part.url, expected, f"{size:,} with {digest}", change)
     return path
 
 

@@ -123,18 +123,17 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
             f"{encoder.num_layers} layers",
             {"finetune.loaded_layers": encoder.num_layers},
         )
-    if isinstance(config.adaptation, FeaturesAdaptation) and config.adaptation.layers != "all":
-        above = [layer for layer in config.adaptation.layers if layer > encoder.num_layers]
-        if above:
+    if isinstance(config.adaptation, FeaturesAdaptation):
+        layers = config.adaptation.layers
+        layers = range(encoder.num_layers + 1) if layers == "all" else layers
+        if above := [layer for layer in layers if layer > encoder.num_layers]:
             raise ConfigError(
                 f"finetune.adaptation.layers names {above[0]}, but the pretrained model has 0, the "
                 f"embeddings, to {encoder.num_layers}",
                 {"finetune.adaptation.layers": "all"},
             )
-    if isinstance(config.adaptation, FeaturesAdaptation) and config.adaptation.combine == "mix":
-        layers = config.adaptation.layers
-        widths = encoder.widths if layers == "all" else [encoder.widths[each] for each in layers]
-        if len(set(widths)) > 1:
+        widths = [encoder.widths[layer] for layer in layers]
+        if config.adaptation.combine == "mix" and len(set(widths)) > 1:
             raise ConfigError(
                 f"finetune.adaptation.layers mixes layers of {', '.join(map(str, widths))} units, "
                 "which have no mean; name layers of one width, or set finetune.adaptation.combine "

@@ -17,28 +17,15 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
+from rungwise.finetune import scoring
 from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig
 from rungwise.finetune.data import TaskData, check
 from rungwise.finetune.model import TaskModel
-from rungwise.finetune.scoring import (
-    ItemBatch,
-    calibrate_and_score,
-    class_weights,
-    collate,
-    language_model_loss,
-    logits_and_states,
-)
+from rungwise.finetune.scoring import ItemBatch
 from rungwise.models.device import keep_freed_memory, list_devices, seed_generators
 from rungwise.tasks.kinds.heads import CrfHead
 from rungwise.tasks.kinds.items import Item
-from rungwise.training.optimizer import (
-    OptimizerConfig,
-    ScheduleConfig,
-    build_optimizer,
-    clip_gradients,
-    learning_rate_at,
-    set_learning_rate,
-)
+from rungwise.training import optimizer as optimizers
 from rungwise.training.state import RunState
 
 
@@ -49,11 +36,9 @@ def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, 
     decay = adaptation.decay if isinstance(adaptation, DiscriminativeAdaptation) else 1.0
     of_head = (config.head_learning_rate or config.learning_rate) / config.learning_rate
     levels = model.encoder.depth()
-    shares = {
-        id(parameter): decay ** (len(levels) - 1 - number)
-        for number, level in enumerate(levels)
-        for parameter in level
-    }
+    shares: dict[int, float] = {}
+    for number, level in enumerate(levels):
+        shares |= dict.fromkeys(map(id, level), decay ** (len(levels) - 1 - number))
     return {name: shares.get(id(value), of_head) for name, value in model.named_parameters()}
 
 
@@ -74,10 +59,8 @@ def measure_rates(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[st
     `learning_rate` is the head's, as nothing else learns."""
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     of_encoder = [rates.pop(id(p)) for p in model.encoder.parameters() if id(p) in rates]
-    return {
-        "learning_rate": max(of_encoder or rates.values()),
-        "head_learning_rate": max(rates.values()),
-    }
+    highest, of_head = max(of_encoder or rates.values()), max(rates.values())
+    return {"learning_rate": highest, "head_learning_rate": of_head}
 
 
 _EPOCH = "epoch"
@@ -105,11 +88,8 @@ class Best:
     @property
     def metrics(self) -> dict[str, float]:
         """The numbers as metrics of an epoch."""
-        return {
-            f"{_PREFIX}epoch": self.epoch,
-            f"{_PREFIX}score": self.score,
-            f"{_PREFIX}loss": self.loss,
-        }
+        numbers = {"epoch": self.epoch, "score": self.score, "loss": self.loss}
+        return {f"{_PREFIX}{name}": number for name, number in numbers.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything under names that no weights have; `from_tensors` reads it."""
@@ -196,22 +176,26 @@ def finetune(
     torch.manual_seed(seed)
     # Draw the weights on the CPU, so that they depend on the seed and not on the device.
     model = build(config, data).to(list_devices()[0])
-    optimizer_config = OptimizerConfig(
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
-        schedule=ScheduleConfig(kind=config.schedule, warmup_fraction=config.warmup_fraction),
+    schedule = optimizers.ScheduleConfig(
+        kind=config.schedule, warmup_fraction=config.warmup_fraction
     )
-    optimizer = build_optimizer(model, optimizer_config, learning_rate_shares(model, config))
+    settings = optimizers.OptimizerConfig(
+        learning_rate=config.learning_rate, weight_decay=config.weight_decay, schedule=schedule
+    )
+    shares = learning_rate_shares(model, config)
+    optimizer = optimizers.build_optimizer(model, settings, shares)
     items = data.splits["train"].items
     steps_per_epoch = -(-len(items) // config.batch_size)
     total_steps = steps_per_epoch * config.epochs
-    rates = [learning_rate_at(step, total_steps, optimizer_config) for step in range(total_steps)]
+    steps = range(total_steps)
+    rates = [optimizers.learning_rate_at(step, total_steps, settings) for step in steps]
     first_epoch, best = (0, None) if start is None else load_state(model, optimizer, start)
     highest = max(rates[first_epoch * steps_per_epoch :], default=0.0)
     weights = None
     if config.class_weights:
         targets = [item.target for item in items]
-        weights = class_weights(model.kind, targets, len(data.info.labels)).to(model.device)
+        weights = scoring.class_weights(model.kind, targets, len(data.info.labels))
+        weights = weights.to(model.device)
     measured: dict[str, float] = {}
     for epoch in range(first_epoch, config.epochs):
         model.train()
@@ -219,13 +203,11 @@ def finetune(
         for number, indices in enumerate(make_batches(items, config.batch_size, seed, epoch)):
             step = epoch * steps_per_epoch + number
             parts = np.array_split(indices, min(config.accumulation, len(indices)))
-            batches = [
-                collate([items[index] for index in part], model.kind).to(model.device)
-                for part in parts
-            ]
+            chunks = ([items[index] for index in part] for part in parts)
+            batches = [scoring.collate(each, model.kind).to(model.device) for each in chunks]
             # Make dropout depend on the step, not on earlier draws.
             seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, [model.device])
-            set_learning_rate(optimizer, rates[step])
+            optimizers.set_learning_rate(optimizer, rates[step])
             if rates[step] == highest:
                 # A training that resumes past the peak never reaches it, so scale what is in force.
                 to_peak = config.learning_rate / highest
@@ -238,12 +220,12 @@ def finetune(
                     f"the loss of step {step + 1} of {total_steps} is {loss}; lower "
                     f"finetune.learning_rate, now {config.learning_rate:g}"
                 )
-            clip_gradients(model, optimizer_config)
+            optimizers.clip_gradients(model, settings)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         if on_epoch is None and not config.best_epoch and epoch + 1 < config.epochs:
             continue
-        scores = calibrate_and_score(model, data)
+        scores = scoring.evaluate(model, data, "validation", calibrate=True)
         metrics = {"loss": scores.loss, **scores.metrics}
         metrics |= {f"effective/{key}": value for key, value in measured.items()}
         if config.best_epoch:
@@ -251,13 +233,12 @@ def finetune(
             best = Best.better(best, epoch + 1, score, scores.loss, model)
             metrics |= best.metrics
         if on_epoch is not None:
-            on_epoch(
-                epoch + 1, metrics, functools.partial(save_state, model, optimizer, epoch + 1, best)
-            )
+            state = functools.partial(save_state, model, optimizer, epoch + 1, best)
+            on_epoch(epoch + 1, metrics, state)
     if best is not None:
         model.load_state_dict(best.weights)
     if best is not None or first_epoch >= config.epochs:
-        calibrate_and_score(model, data)
+        scoring.evaluate(model, data, "validation", calibrate=True)
     return model.eval()
 
 
@@ -272,14 +253,14 @@ def add_gradients(
     mean = 0.0
     for part in parts:
         assert part.targets is not None, "a training split has targets"
-        logits, states_RTE = logits_and_states(model, part)
+        logits, states_RTE = scoring.logits_and_states(model, part)
         if isinstance(model.head, CrfHead):
             total = model.head.loss(logits, part.rows, part.targets)
         else:
             total, _ = model.kind.loss_sums(logits, part.targets, weights)
         loss = total / count
         if share:
-            loss = loss + share * language_model_loss(model, part, states_RTE) / rows
+            loss = loss + share * scoring.language_model_loss(model, part, states_RTE) / rows
         loss.backward()
         mean += loss.item()
     return mean

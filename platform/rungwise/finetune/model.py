@@ -39,14 +39,8 @@ class BiLstm(nn.Module):
 
     def __init__(self, width: int, hidden_size: int, num_layers: int, dropout: float) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(
-            width,
-            hidden_size,
-            num_layers,
-            batch_first=True,
-            bidirectional=True,
-            dropout=dropout if num_layers > 1 else 0.0,
-        )
+        sizes, between = (width, hidden_size, num_layers), dropout if num_layers > 1 else 0.0
+        self.lstm = nn.LSTM(*sizes, batch_first=True, bidirectional=True, dropout=between)
 
     def forward(
         self, states_BTE: Tensor, lengths_B: Tensor | None, ids_BT: Tensor | None = None
@@ -58,29 +52,22 @@ class BiLstm(nn.Module):
 
 class Tagger(nn.Module):
     """Token vectors and a BiLSTM; the states (B, T, `width`) of an encoder join the output of layer
-    `after`, 0 the vectors, or none. `out` is the width of what it returns."""
+    `states_after`, 0 the vectors, or none. `out` is the width of what it returns."""
 
-    def __init__(
-        self,
-        width: int,
-        vocab_size: int,
-        embedding_size: int,
-        hidden_size: int,
-        num_layers: int,
-        after: int | None,
-        dropout: float,
-    ) -> None:
+    def __init__(self, width: int, vocab_size: int, top: BilstmTop, dropout: float) -> None:
         super().__init__()
-        extra, below = (0, num_layers) if after is None else (width, after)
-        self.embedding = nn.Embedding(vocab_size, embedding_size)
+        after, size = top.states_after, top.embedding_size
+        assert size is not None, "a tagger has vectors of its own"
+        extra, below = (0, top.num_layers) if after is None else (width, after)
+        self.embedding = nn.Embedding(vocab_size, size)
         self.dropout = nn.Dropout(dropout)
-        self.below = BiLstm(embedding_size, hidden_size, below, dropout) if below else None
-        self.out = (2 * hidden_size if below else embedding_size) + extra
+        self.below = BiLstm(size, top.hidden_size, below, dropout) if below else None
+        self.out = (2 * top.hidden_size if below else size) + extra
         self.joins = after is not None
         self.above = None
-        if below < num_layers:
-            self.above = BiLstm(self.out, hidden_size, num_layers - below, dropout)
-            self.out = 2 * hidden_size
+        if below < top.num_layers:
+            self.above = BiLstm(self.out, top.hidden_size, top.num_layers - below, dropout)
+            self.out = 2 * top.hidden_size
 
     def forward(self, states_BTE: Tensor, lengths_B: Tensor | None, ids_BT: Tensor) -> Tensor:
         """Return (B, T, `out`)."""
@@ -236,26 +223,18 @@ class TaskModel(HeadedEncoder):
                 mix, width = ScalarMix(len(mixed), config.adaptation.layer_norm), widths[0]
         top, num_tokens = None, pretrained.vocab_size + new_tokens
         if isinstance(config.top, BilstmTop):
-            own, shape = config.top, (config.top.hidden_size, config.top.num_layers)
+            own = config.top
             if own.embedding_size is None:
-                top, width = BiLstm(width, *shape, config.dropout), 2 * own.hidden_size
+                top = BiLstm(width, own.hidden_size, own.num_layers, config.dropout)
+                width = 2 * own.hidden_size
             else:
-                top = Tagger(
-                    width, num_tokens, own.embedding_size, *shape, own.states_after, config.dropout
-                )
+                top = Tagger(width, num_tokens, own, config.dropout)
                 width = top.out
         # A pooler reads the last layer's state of the first token and nothing else.
         pooler = bool(encoder.pooler) and config.pooling == "cls" and top is None and not mixed
-        super().__init__(
-            encoder,
-            kind.build_head(
-                Stand(width, num_tokens, config.pooling, pooler, config.dropout, config.crf)
-            ),
-            top=top,
-            mix=mix,
-            mixed=mixed,
-            fixed=config.fixes_encoder,
-        )
+        stand = Stand(width, num_tokens, config.pooling, pooler, config.dropout, config.crf)
+        head, fixed = kind.build_head(stand), config.fixes_encoder
+        super().__init__(encoder, head, top=top, mix=mix, mixed=mixed, fixed=fixed)
         self.config = config
         self.info = info
         self.kind = kind
@@ -352,13 +331,10 @@ def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ta
     """Build the described model, in evaluation mode. Raises DataError naming the first tensor that
     is missing, left over or of another shape."""
     family = model_config(description["model"])
-    model = TaskModel(
-        validate(FinetuneConfig, description["finetune"], source="finetune"),
-        TaskInfo.from_data(description["task"]),
-        PretrainedBody(
-            family, family.objective(description["objective"]), description["vocab_size"]
-        ),
-    )
+    objective, vocab_size = family.objective(description["objective"]), description["vocab_size"]
+    config = validate(FinetuneConfig, description["finetune"], source="finetune")
+    pretrained = PretrainedBody(family, objective, vocab_size)
+    model = TaskModel(config, TaskInfo.from_data(description["task"]), pretrained)
     expected = model.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):
         shapes = [list(t[name].shape) if name in t else None for t in (expected, tensors)]

@@ -33,12 +33,9 @@ class ItemBatch:
     targets: Tensor | None
 
     def to(self, device: torch.device) -> Self:
-        return type(self)(
-            self.ids.to(device),
-            self.segments.to(device),
-            self.rows.to(device),
-            None if self.targets is None else self.targets.to(device),
-        )
+        targets = None if self.targets is None else self.targets.to(device)
+        ids, segments = self.ids.to(device), self.segments.to(device)
+        return type(self)(ids, segments, self.rows.to(device), targets)
 
 
 def collate(items: Sequence[Item], kind: TaskKind | type[TaskKind]) -> ItemBatch:
@@ -51,6 +48,7 @@ def collate(items: Sequence[Item], kind: TaskKind | type[TaskKind]) -> ItemBatch
         ids_RT[number, : len(row.ids)] = torch.tensor(row.ids)
         segments_RT[number, : len(row.segments)] = torch.tensor(row.segments)
     word_row, word_place, targets = None, None, None
+    item = _integers(n for n, item in enumerate(items) for _ in item.rows)
     values: list[Any] = [item.target for item in items]
     if None not in values:
         if kind.target_per_place:
@@ -60,18 +58,9 @@ def collate(items: Sequence[Item], kind: TaskKind | type[TaskKind]) -> ItemBatch
     if kind.target_per_place:
         word_row = _integers(n for n, item in enumerate(items) for _ in item.places)
         word_place = _integers(place for item in items for place in item.places)
-    return ItemBatch(
-        ids_RT,
-        segments_RT,
-        Rows(
-            lengths=torch.tensor(lengths) if min(lengths) < max(lengths) else None,
-            item=_integers(n for n, item in enumerate(items) for _ in item.rows),
-            count=len(items),
-            word_row=word_row,
-            word_place=word_place,
-        ),
-        targets,
-    )
+    lengths_R = torch.tensor(lengths) if min(lengths) < max(lengths) else None
+    framed = Rows(lengths_R, item, len(items), word_row, word_place)
+    return ItemBatch(ids_RT, segments_RT, framed, targets)
 
 
 def _integers(values: Iterable[int]) -> Tensor:
@@ -98,11 +87,6 @@ def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
     return _answers(model, items)[0]
 
 
-def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
-    """Calibrate the model on the validation split and score it there."""
-    return evaluate(model, data, "validation", calibrate=True)
-
-
 def evaluate(model: TaskModel, data: TaskData, split: str, *, calibrate: bool = False) -> Scores:
     """Return loss, metrics and predictions of a split, with the model's calibration, or with the
     one that is fitted on this split first."""
@@ -125,15 +109,14 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
     total, count = 0.0, 0
 
     def compute(items: Sequence[Item]) -> Tensor:
-        return compute_logits(model, collate(items, kind).to(model.device))
+        return logits_and_states(model, collate(items, kind).to(model.device))[0]
 
     for places in _by_length(items):
         chunk = [items[place] for place in places]
         batch = collate(chunk, kind).to(model.device)
-        logits = compute_logits(model, batch)
-        for place, output in zip(
-            places, kind.read_logits(logits.cpu(), chunk, compute), strict=True
-        ):
+        logits, _ = logits_and_states(model, batch)
+        read = kind.read_logits(logits.cpu(), chunk, compute)
+        for place, output in zip(places, read, strict=True):
             outputs[place] = output
         if batch.targets is None:
             total = math.nan
@@ -157,13 +140,9 @@ def _by_length(items: Sequence[Item]) -> Iterator[list[int]]:
         yield chunk
 
 
-def compute_logits(model: TaskModel, batch: ItemBatch) -> Tensor:
-    """Return the logits of a batch on the device of the model, in float32."""
-    return logits_and_states(model, batch)[0]
-
-
 def logits_and_states(model: TaskModel, batch: ItemBatch) -> tuple[Tensor, Tensor]:
-    """Return the logits, in float32, and the states (R, T, E) of the encoder."""
+    """Return the logits of a batch, in float32, and the states (R, T, E) of the encoder, on the
+    device of the model."""
     with precision(model):
         states_RTE = model.states(batch.ids, batch.segments, batch.rows.lengths)
         logits = model.read(batch.ids, states_RTE, batch.rows)

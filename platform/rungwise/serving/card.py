@@ -36,15 +36,11 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     value = float(kind.value(sums.sum(axis=1))[0])
     estimate = combine(value, [], [error], sums.shape[1]).estimate(*metric_range(metric))
     scores = {f"**this model** ({model.variant}, seed {model.seed})": estimate}
-    scores |= {
-        f"{name}{', from random weights' * (variant.pretraining is None)}": variant.estimates[
-            metric
-        ]
-        for name, variant in evaluation.variants.items()
-    }
-    scores |= {
-        f"{rival.name}, without pretraining": rival.estimate for rival in evaluation.rivals.values()
-    }
+    for title, variant in evaluation.variants.items():
+        origin = ", from random weights" if variant.pretraining is None else ""
+        scores[f"{title}{origin}"] = variant.estimates[metric]
+    for rival in evaluation.rivals.values():
+        scores[f"{rival.name}, without pretraining"] = rival.estimate
     trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluation.trivial().items()}
     examples = task.examples
     one = kind.positive if metric == "f1" else ""
@@ -63,13 +59,12 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
         ),
         *(f"| {key} | {value:.4f} | |" for key, value in trivial.items()),
     ]
-    return _join_card(name, lines, inputs, inputs["evaluate"], licences)
+    return _join_card(name, lines, inputs, licences)
 
 
 def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
     """The card of a pretrained model. Inputs: pretrain, and measure if the model was measured."""
-    pretrain = inputs["pretrain"]
-    summary = PretrainSummary.of(pretrain)
+    summary = PretrainSummary.of(inputs["pretrain"])
     objective = summary.model.objective(summary.objective)
     lines = [
         f"{summary.model.page_name(objective)} ({summary.model.describe()}), "
@@ -82,31 +77,21 @@ def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Lic
         *(f"| {key} | {value:,.4g} |" for key, value in summary.final.items()),
         f"| loss of guessing by frequency (nats per token) | {summary.unigram_loss:.4g} |",
     ]
-    return _join_card(name, lines, inputs, pretrain, licences)
+    return _join_card(name, lines, inputs, licences)
 
 
 def _join_card(
-    name: str,
-    lines: Sequence[str],
-    inputs: Mapping[str, Artifact],
-    model: Artifact,
-    licences: Licences,
+    name: str, lines: list[str], inputs: Mapping[str, Artifact], licences: Licences
 ) -> str:
-    """Join `lines`, the measurements and sources of its pretraining, and how to rebuild `model`."""
+    """Join `lines`, the measurements and sources of its pretraining, and how to rebuild it."""
     if measure := inputs.get("measure"):
-        lines = [
-            *lines,
-            "",
-            "| pretrained model | value | 95 % interval | items |",
-            "|---|---|---|---|",
-            *(
-                f"| {' '.join(filter(None, (each.suite, each.part, each.metric)))} | "
-                f"{each.value:.4g} | {each.estimate.low:.4g} to {each.estimate.high:.4g} | "
-                f"{each.count:,} |"
-                for each in MeasureSummary.of(measure).scores
-                if each.group is None
-            ),
-        ]
+        lines += ["", "| pretrained model | value | 95 % interval | items |", "|---|---|---|---|"]
+        for each in MeasureSummary.of(measure).scores:
+            if each.group is None:
+                what = " ".join(filter(None, (each.suite, each.part, each.metric)))
+                interval = f"{each.estimate.low:.4g} to {each.estimate.high:.4g}"
+                lines.append(f"| {what} | {each.value:.4g} | {interval} | {each.count:,} |")
+    model = inputs.get("evaluate", inputs["pretrain"])
     sources = list_sources(inputs["pretrain"], licences)
     items = [f"- {escape(redact(line))}; licence: {escape(licence)}" for line, licence in sources]
     command = redact(f"rungwise rebuild {shlex.quote(model.folder.uri)} --into FOLDER")
@@ -131,10 +116,9 @@ def list_sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]
         amount = CorpusSummary.of(corpus).amount()
         lines = describe_sources(corpus)
         names = licences.get(corpus.fingerprint) or [None] * len(lines)
-        sources += [
-            (f"{line} ({amount}, corpus {corpus.fingerprint})", licence or "not stated")
-            for line, licence in zip(lines, names, strict=True)
-        ]
+        for line, licence in zip(lines, names, strict=True):
+            place = f"{line} ({amount}, corpus {corpus.fingerprint})"
+            sources.append((place, licence or "not stated"))
     return sources
 
 
@@ -159,13 +143,12 @@ def list_uses(model: str, root: str, info: TaskInfo) -> str:
     if not kind.is_one_text:
         content = f"a table or JSON Lines with {', '.join(kind.columns)}"
     arguments, server = shlex.join([model, "--root", root]), serve_command(model)
-    return "\n".join(
-        (
-            f"- predictions, {content}: `rungwise predict {arguments} --input FILE`",
-            f"- over HTTP, with the registry in MLFLOW_TRACKING_URI: `{server}`",
-            f"- provenance: `rungwise why {arguments}`",
-        )
-    )
+    uses = [
+        f"- predictions, {content}: `rungwise predict {arguments} --input FILE`",
+        f"- over HTTP, with the registry in MLFLOW_TRACKING_URI: `{server}`",
+        f"- provenance: `rungwise why {arguments}`",
+    ]
+    return "\n".join(uses)
 
 
 def serve_command(model: str) -> str:

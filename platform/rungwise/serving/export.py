@@ -244,10 +244,8 @@ def export_onnx(
     if frame is not None:
         # Marks that fine-tuning added are not in the vocabulary.
         marks = {"[START]": frame.start, "[BETWEEN]": frame.between, "[END]": frame.end}
-        writing.add_frame(
-            tokenizer,
-            *((tokenizer.id_to_token(mark) or name, mark) for name, mark in marks.items()),
-        )
+        names = ((tokenizer.id_to_token(mark) or name, mark) for name, mark in marks.items())
+        writing.add_frame(tokenizer, *names)
     tokenizer.save(str(folder / TOKENIZER))
 
 

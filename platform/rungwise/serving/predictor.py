@@ -82,12 +82,8 @@ class Predictor:
                     f"{folder.uri} holds no {name}; expected a fine-tuned model, which is the "
                     f"folder of an evaluate artifact, with {', '.join(FILES)}"
                 )
-        return cls(
-            json.loads(folder.read_bytes(DESCRIPTION)),
-            load_tensors(folder, WEIGHTS),
-            load_tokenizer(folder),
-            quiet,
-        )
+        description = json.loads(folder.read_bytes(DESCRIPTION))
+        return cls(description, load_tensors(folder, WEIGHTS), load_tokenizer(folder), quiet)
 
     def __call__(
         self, examples: Sequence[Example], sampling: Sampling | None = None
@@ -110,17 +106,15 @@ class Predictor:
         if cut is None or self._has_warned:
             return
         self._has_warned = True
-        why = (
-            "a question is read up to 64 tokens, and up to half of the "
-            f"{self.frame.sequence_length} of a row (finetune.sequence_length)"
-            if math.isinf(cut.needs)
-            else f"the model reads {self.frame.sequence_length} tokens (finetune.sequence_length) "
-            f"and this needs {cut.needs}"
-        )
-        sys.stderr.write(
-            f"{examples[cut.example].where}: the text is cut, for {why}; others that are cut are "
-            "not named\n"
-        )
+        length, key = self.frame.sequence_length, "(finetune.sequence_length)"
+        why = f"the model reads {length} tokens {key} and this needs {cut.needs}"
+        if math.isinf(cut.needs):
+            why = (
+                f"a question is read up to 64 tokens, and up to half of the {length} of a row {key}"
+            )
+        place = examples[cut.example].where
+        end = "others that are cut are not named\n"
+        sys.stderr.write(f"{place}: the text is cut, for {why}; {end}")
 
 
 _NEAREST = 10
@@ -162,21 +156,21 @@ class PretrainedPredictor:
         """One answer per example, in order. Raises DataError for a word that a table lacks, and
         for `sampling` of a model that does not write."""
         texts = [example.text for example in examples if isinstance(example, Text)]
+        model = self.model
         if sampling is not None:
-            continuations = continue_texts(self._writer(), self.tokenizer, texts, sampling)
+            if not isinstance(model, NextTokenLogits):
+                raise DataError(
+                    "this model does not write from left to right; leave the length out"
+                )
+            continuations = continue_texts(model, self.tokenizer, texts, sampling)
             return [{"continuation": text} for text in continuations]
-        if not isinstance(model := self.model, BlankLogits):
+        if not isinstance(model, BlankLogits):
             return self._reply(texts)
         others = iter(self._reply([text for text in texts if GAP not in text]))
         return [
             {"gap": fill_gap(model, self.tokenizer, text)} if GAP in text else next(others)
             for text in texts
         ]
-
-    def _writer(self) -> NextTokenLogits:
-        if isinstance(self.model, NextTokenLogits):
-            return self.model
-        raise DataError("this model does not write from left to right; leave the length out")
 
     def _reply(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         return self._answer(token_ids(self.tokenizer, texts), texts)
@@ -192,12 +186,9 @@ def _sentence_vectors(model: SentenceVectors, texts: list[list[int]]) -> Any:
 
 
 def _describe_word(near: Neighbourhood, word: str) -> dict[str, Any]:
-    neighbours = near.nearest(word, _NEAREST)
-    return {
-        "vector": near.vector(word).tolist(),
-        "nearest": [each.word for each in neighbours],
-        "cosines": [each.cosine for each in neighbours],
-    }
+    nearest = near.nearest(word, _NEAREST)
+    words, cosines = [each.word for each in nearest], [each.cosine for each in nearest]
+    return {"vector": near.vector(word).tolist(), "nearest": words, "cosines": cosines}
 
 
 def describe_model(pretrain: Artifact) -> dict[str, Any]:
@@ -252,12 +243,9 @@ def fill_gap(model: BlankLogits, tokenizer: Tokenizer, text: str) -> dict[str, f
         raise DataError(
             f"the text has {len(row)} tokens, and the model reads {longest}; shorten it"
         )
-    logits_1V = model.blank_logits(
-        torch.tensor([row]),
-        torch.zeros(1, len(row), dtype=torch.long),
-        torch.tensor([len(row)]),
-        torch.tensor([1 + len(left)]),
-    )
+    segments = torch.zeros(1, len(row), dtype=torch.long)
+    length, place = torch.tensor([len(row)]), torch.tensor([1 + len(left)])
+    logits_1V = model.blank_logits(torch.tensor([row]), segments, length, place)
     best = torch.softmax(logits_1V[0].float(), dim=-1).topk(_BEST)
     tokens = [token_text(tokenizer, token) for token in best.indices.tolist()]
     return dict(zip(tokens, best.values.tolist(), strict=True))
@@ -280,8 +268,8 @@ class Trial:
     """A model to try. `answer` takes texts named `fields`; with `goes_on` it continues the text."""
 
     hint: str
-    fields: tuple[str, ...]
     answer: Callable[..., str]
+    fields: tuple[str, ...] = ("text",)
     goes_on: bool = False
 
 
@@ -290,27 +278,21 @@ def make_trial(predictor: Model, sampling: Sampling | None = None) -> Trial:
     reads from the left. Raises DataError for a model that can only be fine-tuned."""
     if isinstance(predictor, Predictor):
         return _try_task(predictor)
-    return _try_pretrained(predictor.model, predictor.tokenizer, sampling or Sampling())
-
-
-def _try_pretrained(model: object, tokenizer: Tokenizer, sampling: Sampling) -> Trial:
-    match model:
+    tokenizer, settings = predictor.tokenizer, sampling or Sampling()
+    match model := predictor.model:
         case BlankLogits():
             hint = f"a text with a gap: the {GAP} of France"
-            return Trial(
-                hint, ("text",), lambda text: _join(fill_gap(model, tokenizer, text).items())
-            )
+            return Trial(hint, lambda text: _join(fill_gap(model, tokenizer, text).items()))
         case NextTokenLogits():
             hint = "the beginning of a text: it goes on"
-            return Trial(
-                hint,
-                ("text",),
-                lambda text: continue_texts(model, tokenizer, [text], sampling)[0],
-                goes_on=True,
-            )
+
+            def go_on(text: str) -> str:
+                return continue_texts(model, tokenizer, [text], settings)[0]
+
+            return Trial(hint, go_on, goes_on=True)
         case LanguageModel():
             hint = "a text: how likely is it?"
-            return Trial(hint, ("text",), lambda text: _rate_text(model, tokenizer, text))
+            return Trial(hint, lambda text: _rate_text(model, tokenizer, text))
         case WordVectors():
             return _try_neighbours(Neighbourhood(model, tokenizer), _BEST)
     raise DataError("this model predicts no tokens and has no vectors of words; fine-tune it first")
@@ -331,7 +313,7 @@ def _try_neighbours(near: Neighbourhood, count: int) -> Trial:
         # A word that the vocabulary lacks has the mean vector of its pieces.
         return f"{' '.join(pieces)}: {words}" if len(pieces) > 1 else words
 
-    return Trial("a word: its neighbours", ("word",), answer)
+    return Trial("a word: its neighbours", answer, ("word",))
 
 
 def _try_task(predictor: Predictor) -> Trial:
@@ -342,7 +324,7 @@ def _try_task(predictor: Predictor) -> Trial:
         (prediction,) = predictor([kind.parse(Record(values, "the text", kind.columns))])
         return _describe(prediction)
 
-    return Trial(kind.goal, kind.fields, answer)
+    return Trial(kind.goal, answer, kind.fields)
 
 
 def _describe(prediction: dict[str, Any]) -> str:

@@ -28,12 +28,9 @@ _READING_SECONDS = 10.0
 
 def application(arguments: dict[str, str]) -> Application:
     """Build the application from `model`, the URI of a model in MLflow, and `replicas`."""
-    deployment: Any = serve.deployment(
-        _Model,
-        num_replicas=int(arguments.get("replicas", 1)),
-        max_ongoing_requests=_MOST_AT_ONCE,
-        max_queued_requests=_MOST_AT_ONCE,
-    )
+    limits: Any = {"max_ongoing_requests": _MOST_AT_ONCE, "max_queued_requests": _MOST_AT_ONCE}
+    replicas = int(arguments.get("replicas", 1))
+    deployment: Any = serve.deployment(_Model, num_replicas=replicas, **limits)
     return deployment.bind(arguments["model"])
 
 

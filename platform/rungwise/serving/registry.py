@@ -32,14 +32,8 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
 from rungwise.models.trained.generation import Sampling
 from rungwise.serving import card
-from rungwise.serving.predictor import (
-    FILES,
-    Predictor,
-    PretrainedPredictor,
-    describe_model,
-    load_predictor,
-    require_artifact,
-)
+from rungwise.serving import predictor as predictors
+from rungwise.serving.predictor import Predictor, PretrainedPredictor
 from rungwise.serving.stage import RegisterConfig, RegisterSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
@@ -66,7 +60,7 @@ def find_faults(model: Artifact, served: Folder) -> list[str]:
 
 def find_changed_copies(model: Artifact, served: Folder) -> list[str]:
     """Where the registry's copy in `served` differs from `model`, one line each."""
-    names = dict.fromkeys(FILES, model)
+    names = dict.fromkeys(predictors.FILES, model)
     if model.stage == "pretrain":
         names = {MODEL: model, TOKENIZER: find_tokenizer(model)}
     changes = [
@@ -74,7 +68,7 @@ def find_changed_copies(model: Artifact, served: Folder) -> list[str]:
         for name, artifact in names.items()
         if served.sha256(name) != artifact.record["files"][name]["sha256"]
     ]
-    return changes or _check(lambda: require_artifact(served).verify())
+    return changes or _check(lambda: predictors.require_artifact(served).verify())
 
 
 def _check(verify: Callable[[], None]) -> list[str]:
@@ -164,9 +158,8 @@ def register_model(
     text = card.fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
     client.update_model_version(config.name, number, text)
     newest = f"[version {number}](#/models/{config.name}/versions/{number})"
-    client.update_registered_model(
-        config.name, f"The newest is {newest}; the page of its run: {page}"
-    )
+    text = f"The newest is {newest}; the page of its run: {page}"
+    client.update_registered_model(config.name, text)
     summary = RegisterSummary(
         name=config.name,
         version=number,
@@ -186,6 +179,7 @@ def _log_version(
     import mlflow
     from mlflow.models import ModelSignature, infer_signature
 
+    requirements = [f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS]
     number = model_id = ""
     # MLflow prints what it registered, which the display already shows.
     with (
@@ -211,9 +205,7 @@ def _log_version(
                 params=_list_params(entry),
             ),
             input_example=entry.inputs,
-            pip_requirements=[
-                f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS
-            ],
+            pip_requirements=requirements,
             registered_model_name=config.name,
         )
         number, model_id = str(info.registered_model_version), str(info.model_id)
@@ -227,13 +219,10 @@ def _list_params(entry: _Entry) -> Any:
 
     if not entry.writes:
         return None
+    kinds = {int: "long", float: "double"}
     none = dataclasses.asdict(Sampling(length=0))
-    return ParamSchema(
-        [
-            ParamSpec(name, "double" if isinstance(value, float) else "long", value)
-            for name, value in none.items()
-        ]
-    )
+    specs = [ParamSpec(name, kinds[type(value)], value) for name, value in none.items()]
+    return ParamSchema(specs)
 
 
 def _make_task_entry(
@@ -243,18 +232,16 @@ def _make_task_entry(
     summary, info = EvaluateSummary.of(evaluation), TaskSummary.of(task).info
     model, metric = summary.chosen, summary.metric
     examples = read_examples(task, "validation")[:_EXAMPLES]
+    score = f"{model.test[metric]:.6f}"
     return _Entry(
-        files=_list_files(evaluation.folder, evaluation.folder, evaluation.folder),
+        files=_list_files(*[evaluation.folder] * 3),
         info=info,
         inputs=_input_example(examples, info),
         answers=Predictor.load(evaluation.folder, quiet=True)(examples),
         card=card.write_task_card(config.name, inputs, config.licences),
         score=model.validation[metric],
         caution=summary.caution,
-        tags={
-            "rungwise.metric": metric,
-            "rungwise.test_score_of_this_version": f"{model.test[metric]:.6f}",
-        },
+        tags={"rungwise.metric": metric, "rungwise.test_score_of_this_version": score},
     )
 
 
@@ -262,13 +249,14 @@ def _make_pretrain_entry(
     config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder
 ) -> _Entry:
     pretrain = inputs["pretrain"]
-    predictor = load_predictor(pretrain.folder)
+    predictor = predictors.load_predictor(pretrain.folder)
     assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"
     documents = read_split(inputs["corpus"], "validation")
     held_out = (text for document in documents for text in document.sentences)
     texts = predictor.words[:_EXAMPLES] or list(islice(held_out, _EXAMPLES))
     answers = predictor([Text(text, text) for text in texts])
-    output.write_bytes(DESCRIPTION, json.dumps(describe_model(pretrain)).encode("utf-8"))
+    description = json.dumps(predictors.describe_model(pretrain))
+    output.write_bytes(DESCRIPTION, description.encode("utf-8"))
     summary = PretrainSummary.of(pretrain)
     return _Entry(
         files=_list_files(pretrain.folder, inputs["tokenizer"].folder, output),

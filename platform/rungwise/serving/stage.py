@@ -37,10 +37,5 @@ class RegisterSummary(Summary):
     tags: dict[str, str]
 
 
-REGISTER = StageType(
-    "register",
-    8,
-    LazyFunction("rungwise.serving.registry:register_model"),
-    RegisterSummary,
-    place="driver",
-)
+_REGISTER = LazyFunction("rungwise.serving.registry:register_model")
+REGISTER = StageType("register", 8, _REGISTER, RegisterSummary, place="driver")

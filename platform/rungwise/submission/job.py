@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 from rich.filesize import decimal
 
+from rungwise.core.configuration.secrecy import list_texts
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.package_data import PACKAGE, data_parent
 from rungwise.core.storage import outside
@@ -147,7 +148,10 @@ class SubmittedJob:
     @property
     def input_paths(self) -> dict[str, str]:
         """The keys of files, folders or globs in the recipe, by path."""
-        return {path: key for key, path in _input_paths(self.recipe.model_dump(mode="json"))}
+        texts = list_texts(self.recipe.model_dump(mode="json"))
+        # A list of paths is given whole.
+        keys = [(re.sub(r"(\.\d+)+$", "", key), text) for key, text in texts]
+        return {path: key for key, path in keys if key.rpartition(".")[2] in _PATH_KEYS}
 
     @property
     def entrypoint(self) -> str:
@@ -170,12 +174,10 @@ class SubmittedJob:
         environment: dict[str, Any] = {"working_dir": str(self.folder), "excludes": self.excludes}
         if not (Path(self.workflow).suffix and Path(self.config).suffix):
             package = scratch / PACKAGE.name
-            for source, copy in (
-                (PACKAGE, package),
-                (data_parent("workflows") / "workflows", package / "workflows"),
-            ):
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(source, copy, ignore=ignored, dirs_exist_ok=True)
+            workflows = data_parent("workflows") / "workflows"
+            ignore = shutil.ignore_patterns("__pycache__")
+            for source, copy in ((PACKAGE, package), (workflows, package / "workflows")):
+                shutil.copytree(source, copy, ignore=ignore, dirs_exist_ok=True)
             environment["py_modules"] = [str(package)]
         return environment
 
@@ -245,19 +247,6 @@ def _is_on_own_disk(path: str) -> bool:
     mounts = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
     mount = next((str(each) for each in (place, *place.parents) if str(each) in mounts), "")
     return bool(outside.on_disk(str(place))) and mounts.get(mount) in _OWN_DISKS
-
-
-def _input_paths(value: Any, name: str = "", key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the keys and paths in nested data, below `key`; `name` is the last key of `key`."""
-    if isinstance(value, dict):
-        for each, item in value.items():
-            yield from _input_paths(item, str(each).rpartition(".")[2], f"{key}.{each}".strip("."))
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            # A list of paths is given whole.
-            yield from _input_paths(item, name, key if name in _PATH_KEYS else f"{key}.{number}")
-    elif name in _PATH_KEYS and isinstance(value, str):
-        yield key, value
 
 
 def _is_elsewhere(path: str) -> bool:

@@ -37,7 +37,9 @@ def make_rayjob(job: SubmittedJob, cluster: dict[str, Any]) -> dict[str, Any]:
     spec = cluster["spec"]
     run = ["rungwise", "run", job.workflow, job.config, *_list_overrides(job, spec)]
     labels = cluster["metadata"].get("labels", {})
-    metadata: dict[str, Any] = {"generateName": f"{_make_name(job.recipe.name)}-"}
+    # Kubernetes takes lower case, digits and dashes.
+    name = re.sub(r"[^a-z0-9]+", "-", job.recipe.name.lower())[:40].strip("-") or "job"
+    metadata: dict[str, Any] = {"generateName": f"{name}-"}
     if "namespace" in cluster["metadata"]:
         metadata["namespace"] = cluster["metadata"]["namespace"]
     if _QUEUE_LABEL in labels:
@@ -80,11 +82,6 @@ def render_cluster(overlay: Path) -> dict[str, Any]:
     if len(clusters) != 1:
         raise UserError(f"{overlay}: expected one RayCluster, found {len(clusters)}")
     return clusters[0]
-
-
-def _make_name(name: str) -> str:
-    """A recipe's name as Kubernetes takes it: lower case, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-") or "job"
 
 
 def _run_kubectl(arguments: list[str], text: str | None = None) -> str:

@@ -173,10 +173,9 @@ def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
 def check_versions(client: JobSubmissionClient) -> None:
     """Raise UserError if the cluster has another minor version of Ray or Python."""
     metadata = _query(client, "cluster_metadata")
-    for name, remote, local in (
-        ("Ray", metadata["rayVersion"], ray.__version__),
-        ("Python", metadata["pythonVersion"], platform.python_version()),
-    ):
+    here = {"Ray": ray.__version__, "Python": platform.python_version()}
+    for name, local in here.items():
+        remote = metadata[f"{name.lower()}Version"]
         if Version(remote).release[:2] != Version(local).release[:2]:
             raise UserError(
                 f"{name} is {remote} on the cluster and {local} here; make this environment with "

@@ -9,6 +9,7 @@ import torch
 
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import evaluate, finetune, restore
+from rungwise.finetune.config import BilstmTop
 from rungwise.finetune.model import Tagger, TaskModel, describe
 from rungwise.tasks.kinds.heads import CrfHead, Rows
 from tests.toy_tasks import config_of, stand_in, toy_data
@@ -78,8 +79,11 @@ def test_without_scores_between_tags_it_is_a_softmax_for_each_word() -> None:
 def test_a_language_model_of_zeros_leaves_the_tagger_as_it_is_bit_for_bit(after: int) -> None:
     """The weights that read the states are its only others."""
     torch.manual_seed(1)
-    sizes = (7, 20, 8, 6, 2)
-    joined, plain = (Tagger(*sizes, join, 0.0).double() for join in (after, None))
+    tops = (
+        BilstmTop(hidden_size=6, num_layers=2, embedding_size=8, states_after=join)
+        for join in (after, None)
+    )
+    joined, plain = (Tagger(7, 20, top, 0.0).double() for top in tops)
     layers = _layers(joined)
     with torch.no_grad():
         for one, other in zip(_layers(plain), layers, strict=True):

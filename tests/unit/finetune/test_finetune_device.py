@@ -52,7 +52,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return optimizer
 
     monkeypatch.setattr(TaskModel, "to", moved)
-    monkeypatch.setattr(finetune_loop, "build_optimizer", unfused)
+    monkeypatch.setattr(finetune_loop.optimizers, "build_optimizer", unfused)
     monkeypatch.setattr(finetune_loop, "list_devices", lambda: [DEVICE])
     monkeypatch.setattr(finetune_loop, "seed_generators", lambda number, devices: None)
     monkeypatch.setattr(FakeTensor, "item", lambda tensor: 0.5, raising=False)

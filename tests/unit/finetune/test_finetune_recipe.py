@@ -34,7 +34,7 @@ def test_weights_of_the_best_epoch_are_kept_over_breaks(monkeypatch: pytest.Monk
     def run(best: bool, start: bytes | None = None, done: int = 0) -> Any:
         left = iter([*scripted[done:], (0.9, 0.4)])
 
-        def scores(model: Any, data: Any) -> Scores:
+        def scores(*data: Any, calibrate: bool) -> Scores:
             score, loss = next(left)
             return Scores(loss, {"accuracy": score}, [], [])
 
@@ -45,7 +45,7 @@ def test_weights_of_the_best_epoch_are_kept_over_breaks(monkeypatch: pytest.Monk
             told.append(metrics)
             states.append(state())
 
-        monkeypatch.setattr(loop, "calibrate_and_score", scores)
+        monkeypatch.setattr(loop.scoring, "evaluate", scores)
         config = config_of(epochs=4, best_epoch=best)
         model = finetune(config, toy_data("classification"), 3, on_epoch, start)
         return model.state_dict(), told, states

@@ -37,10 +37,6 @@ def list_blocks(annotation: Any) -> list[Any]:
     """List the configuration classes inside a type: in unions, lists, dicts and Annotated."""
     if is_block(annotation):
         return [annotation]
-    if typing.get_origin(annotation) in (None, typing.Literal) and not isinstance(
-        annotation, types.UnionType
-    ):
-        return []
     return [model for part in typing.get_args(annotation) for model in list_blocks(part)]
 
 
@@ -100,12 +96,9 @@ _MOST_DEPTH = 3
 class Config(BaseModel):
     """Base of every configuration block: frozen, refuses unknown keys and NaN."""
 
+    # Deferred, since a process uses few of the blocks that it imports.
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        validate_default=True,
-        defer_build=True,  # a process uses few of the blocks that it imports
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, defer_build=True
     )
 
     @model_validator(mode="before")
@@ -114,12 +107,12 @@ class Config(BaseModel):
         """Give a nested block without `kind` the kind of its default."""
         if not isinstance(data, dict):
             return data
-        kinds = {
-            key: block_kind(type(field.default))
-            for key, field in cls.model_fields.items()
-            if isinstance(field.default, Config) and isinstance(data.get(key), dict)
-        }
-        return data | {key: {"kind": kind} | data[key] for key, kind in kinds.items() if kind}
+        data = dict(data)
+        for key, field in cls.model_fields.items():
+            if isinstance(field.default, Config) and isinstance(data.get(key), dict):
+                kind = block_kind(type(field.default))
+                data[key] = ({"kind": kind} if kind else {}) | data[key]
+        return data
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -154,15 +147,13 @@ def join_changes(problems: Iterable[Problem]) -> dict[str, Any]:
 
 def list_problems(model: type[Config], error: ValidationError, data: Any) -> list[Problem]:
     """The problems that pydantic found in `data` for `model`, by keys as written in YAML."""
-    items = error.errors()
-    problems = [_problem(model, item, data) for item in items]
+    problems = [(_problem(model, item, data), item["type"]) for item in error.errors()]
+
+    def has_inner(key: str) -> bool:
+        return any(problem.key.startswith(f"{key}.") for problem, _ in problems)
+
     # Pydantic does not count invalid items, so it also reports their list as too short.
-    return [
-        problem
-        for problem, item in zip(problems, items, strict=True)
-        if item["type"] != "too_short"
-        or not any(other.key.startswith(f"{problem.key}.") for other in problems)
-    ]
+    return [p for p, kind in problems if kind != "too_short" or not has_inner(p.key)]
 
 
 def _problem(model: type[Config], item: Any, data: Any) -> Problem:
@@ -220,13 +211,9 @@ def suggest_keys(
     """The keys of `data` that an unknown key may mean: the least deep of the first block."""
     name = key.rpartition(".")[2]
     ways = dict.fromkeys(_list_keys([model], data, ()))
+    alike = [way for way in ways if way[-1] in (name, _OTHER_NAMES.get(name))]
     for block in blocks:
-        near = [
-            way
-            for way in ways
-            if way[-1] in (name, _OTHER_NAMES.get(name))
-            and (not block or ".".join(way).startswith(f"{block}."))
-        ]
+        near = [way for way in alike if not block or ".".join(way).startswith(f"{block}.")]
         if near:
             least = min(map(len, near))
             return [".".join(way) for way in near if len(way) == least][:_MOST_PLACES]

@@ -5,6 +5,7 @@
 A file is complete: no includes, no interpolation. An override is named in errors that it causes.
 """
 
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,17 +15,8 @@ from typing import Any, ClassVar, Literal
 import yaml
 from pydantic import Field, ValidationError, field_validator
 
-from rungwise.core.configuration.config import (
-    Config,
-    ConfigT,
-    Problem,
-    block_kinds,
-    find_types,
-    is_block,
-    join_changes,
-    list_problems,
-    validate,
-)
+from rungwise.core.configuration import config as blocks
+from rungwise.core.configuration.config import Config, ConfigT, Problem, find_types, validate
 from rungwise.core.errors import ConfigError
 
 _TYPES = ("null", "bool", "int", "float", "str", "seq", "map")  # of YAML, that JSON has too
@@ -72,15 +64,9 @@ def load(
     if isinstance(result, list):
         of_file = _validate(model, data) if parsed else result
         by_key = {item.partition("=")[0].strip(): item for item in overrides}
-        raise ConfigError(
-            "; ".join(
-                f"{path}: {problem}"
-                if isinstance(of_file, list) and problem in of_file
-                else _blame(problem, by_key)
-                for problem in result
-            ),
-            join_changes(result),
-        )
+        in_file = of_file if isinstance(of_file, list) else []
+        lines = (f"{path}: {p}" if p in in_file else _blame(p, by_key) for p in result)
+        raise ConfigError("; ".join(lines), blocks.join_changes(result))
     for key, names in dropped.items():
         note(f"{key}={parsed[key]} has no {', '.join(names)}: left out of {path.name}")
     return result
@@ -130,7 +116,7 @@ def _validate(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[Prob
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        return list_problems(model, error, data)
+        return blocks.list_problems(model, error, data)
     except ConfigError as error:
         return [Problem("", str(error.with_changes({})), error.changes)]
 
@@ -183,23 +169,23 @@ def with_overrides(
         types_here = find_types(model, parts)
         # A key of no known type is one that validation will report.
         may_be_null = not types_here or any(each in (None, type(None), Any) for each in types_here)
-        if _follow(result, parts) is None and not may_be_null:
+        value = functools.reduce(_child, parts, result)
+        if value is None and not may_be_null:
             dropped.append(parts)
         elif parts[-1] == "kind":
-            block, kind = _follow(result, parts[:-1]), _follow(result, parts)
-            names = _keys_of_other_kinds(block, find_types(model, parts[:-1]), kind)
+            block = functools.reduce(_child, parts[:-1], result)
+            names = _keys_of_other_kinds(block, find_types(model, parts[:-1]), value)
             prefix = dotted.removesuffix("kind")
-            names = [
-                name
-                for name in names
-                if not any(f"{key}.".startswith(f"{prefix}{name}.") for key in overrides)
-            ]
+            given = {
+                key[len(prefix) :].split(".")[0] for key in overrides if key.startswith(prefix)
+            }
+            names = [name for name in names if name not in given]
             dropped += [[*parts[:-1], name] for name in names]
             if names and dropped_keys is not None:
                 dropped_keys[dotted] = names
     # Delete from the end of a list, so that earlier indices stay valid.
     for parts in sorted(dropped, key=lambda parts: [part.zfill(9) for part in parts], reverse=True):
-        node = _follow(result, parts[:-1])
+        node = functools.reduce(_child, parts[:-1], result)
         del node[_node_key(node, parts, len(parts) - 1)]
     return result
 
@@ -228,10 +214,7 @@ def _child(node: Any, key: str) -> Any:
 
 def find_value(data: Any, key: str) -> Any:
     """The value at a dotted key of plain data, None if there is none."""
-    try:
-        return _follow(data, key.split("."))
-    except (KeyError, TypeError, ConfigError):
-        return None
+    return functools.reduce(_child, key.split("."), data)
 
 
 def _refuse_contradictions(overrides: Mapping[str, Any]) -> None:
@@ -242,16 +225,12 @@ def _refuse_contradictions(overrides: Mapping[str, Any]) -> None:
             raise ConfigError(f"{earlier} and {later} undo each other; give one of them")
 
 
-def _follow(node: Any, parts: Sequence[str]) -> Any:
-    for depth in range(len(parts)):
-        node = node[_node_key(node, parts, depth)]
-    return node
-
-
 def _keys_of_other_kinds(block: Any, types_here: list[Any], kind: Any) -> list[str]:
     """The keys of a block that only other kinds have. Validation reports keys that no kind has."""
-    models = [each for each in types_here if is_block(each)]
-    own = {name for each in models if kind in block_kinds(each) for name in each.model_fields}
+    models = [each for each in types_here if blocks.is_block(each)]
+    own = {
+        name for each in models if kind in blocks.block_kinds(each) for name in each.model_fields
+    }
     others = {name for each in models for name in each.model_fields} - own
     return [name for name in block if name in others] if own else []
 

@@ -142,18 +142,20 @@ def redact_data(value: Any, key: str = "") -> Any:
     return value
 
 
-def find_credential(value: Any, key: str = "") -> tuple[str, str] | None:
+def find_credential(value: Any) -> tuple[str, str] | None:
     """The dotted key and the kind of the first credential in the data of a recipe: of a URI, or a
     token or key by its form. Text like `name: value` is none, since labels may be like that."""
+    kinds = ((key, _credential_kind(text)) for key, text in list_texts(value))
+    return next(((key, kind) for key, kind in kinds if kind), None)
+
+
+def list_texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and the text of each string in plain data."""
     if isinstance(value, str):
-        kind = _credential_kind(value)
-        return (key, kind) if kind else None
+        yield key, value
     items = enumerate(value) if isinstance(value, list | tuple) else ()
-    items = value.items() if isinstance(value, dict) else items
-    for name, item in items:
-        if credential := find_credential(item, f"{key}.{name}" if key else str(name)):
-            return credential
-    return None
+    for name, item in value.items() if isinstance(value, dict) else items:
+        yield from list_texts(item, f"{key}.{name}" if key else str(name))
 
 
 def _credential_kind(text: str) -> str:

@@ -20,14 +20,13 @@ _MOST_OF_DIFF = 1 << 16  # characters
 def provenance() -> dict[str, Any]:
     """Describe what this process runs and where. It enters no fingerprint and has no secrets."""
     patch = read_patch()
+    packages = sorted((each.name, each.version) for each in importlib.metadata.distributions())
     return {
         "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
         "uncommitted": patch and redact(patch),
         "command": redact(command()),
         "python": platform.python_version(),
-        "packages": dict(
-            sorted((each.name, each.version) for each in importlib.metadata.distributions())
-        ),
+        "packages": dict(packages),
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cpus": os.cpu_count()},
     }
 

@@ -79,10 +79,8 @@ class Folder:
                 files = fs.find(root, detail=True)
             except FileNotFoundError:
                 return {}
-        return {
-            str(path)[len(root) :].lstrip("/"): int(info["size"])
-            for path, info in sorted(files.items())
-        }
+        sizes = ((str(path)[len(root) :], info["size"]) for path, info in sorted(files.items()))
+        return {name.lstrip("/"): int(size) for name, size in sizes}
 
     def subfolders(self) -> list[str]:
         """The names of the folders directly in this one, sorted."""
@@ -180,10 +178,8 @@ class Folder:
         key = hashlib.sha256(f"{self.uri}/{name}#{tag}".encode()).hexdigest()[:32]
         target = cache / key / Path(name).name
         if not target.exists():
-            with (
-                Folder(str(target.parent)).staged(target.name) as path,
-                explain_connection_errors(self.uri),
-            ):
+            staged = Folder(str(target.parent)).staged(target.name)
+            with staged as path, explain_connection_errors(self.uri):
                 download(fs, f"{root}/{name}", before, path)
         return target
 
@@ -239,9 +235,7 @@ class Folder:
 
     def free_bytes(self) -> int | None:
         """Free bytes on the disk of a local folder; None for a remote one."""
-        if self.remote:
-            return None
-        return shutil.disk_usage(self.existing()).free
+        return None if self.remote else shutil.disk_usage(self.existing()).free
 
     def existing(self) -> Path:
         """This local folder or its nearest existing parent."""

@@ -55,6 +55,7 @@ _SILENCE_SECONDS = 30.0
 _PATIENCE_SECONDS = 600.0
 _SLOWEST_BYTES_PER_SECOND = 10_000
 _LOOK_SECONDS = 1.0
+_STATUSES_OF_FILES = (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT)
 _COMMIT = re.compile("[0-9a-f]{40}")
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -124,12 +125,8 @@ def pin(uri: str, commits: dict[tuple[str, str, str | None], str] | None = None)
         place = _parse(uri)
         key = (place.type, place.id, place.revision)
         if key not in commits:
-            revision = fetch(
-                uri,
-                lambda: HfApi().resolve_revision(
-                    place.id, repo_type=place.type, revision=place.revision
-                ),
-            )
+            where = {"revision": place.revision, "repo_type": place.type}
+            revision = fetch(uri, lambda: HfApi().resolve_revision(place.id, **where))
             if not _COMMIT.fullmatch(revision.resolved):
                 found = f"{revision.resolved!r:.60}"
                 raise UserError.at(uri, "a commit of 40 hexadecimal digits", found, _CHECK)
@@ -350,13 +347,10 @@ def _bound_answers() -> None:
     import httpx2
     from huggingface_hub import get_session, set_client_factory
 
-    hooks = {
-        "request": [*get_session().event_hooks["request"], _bound_request],
-        "response": [_bound_answer],
-    }
-    set_client_factory(
-        lambda: httpx2.Client(event_hooks=hooks, follow_redirects=True, timeout=None)
-    )
+    requests = [*get_session().event_hooks["request"], _bound_request]
+    options: Any = {"event_hooks": {"request": requests, "response": [_bound_answer]}}
+    options |= {"follow_redirects": True, "timeout": None}
+    set_client_factory(lambda: httpx2.Client(**options))
 
 
 def _bound_request(request: Request) -> None:
@@ -379,10 +373,7 @@ def _bound_answer(response: Response) -> None:
     if (traffic := _TRAFFIC.get()) is None:
         return
     source, stream = str(response.request.url.copy_with(query=None)), response.stream
-    is_file = traffic.is_file and response.status_code in (
-        HTTPStatus.OK,
-        HTTPStatus.PARTIAL_CONTENT,
-    )
+    is_file = traffic.is_file and response.status_code in _STATUSES_OF_FILES
     assert isinstance(stream, httpx2.SyncByteStream), "it has not been read"
     if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
         raise DataError.at(source, "bytes as they are", f"{encoding:.20}", _CHECK)

@@ -44,20 +44,15 @@ _EXPERIMENT_TAGS = {
     f"{_VIEW}recipes": _view(
         "Recipes and their results",
         "tags.`rungwise.label` LIKE '%'",
-        "attributes.`Duration`",
-        "attributes.`Description`",
-        "metrics.`pretrain/loss`",
-        "metrics.`pretrain/perplexity`",
+        *("attributes.`Duration`", "attributes.`Description`"),
+        *("metrics.`pretrain/loss`", "metrics.`pretrain/perplexity`"),
     ),
     f"{_VIEW}trainings": _view(
         "Pretrained models",
         "tags.`rungwise.stage` = 'pretrain'",
-        "attributes.`Duration`",
-        "params.`model.kind`",
-        "metrics.`train/tokens`",
-        "metrics.`train/loss`",
-        "metrics.`validation/loss`",
-        "metrics.`system/tokens_per_second`",
+        *("attributes.`Duration`", "params.`model.kind`"),
+        *("metrics.`train/tokens`", "metrics.`train/loss`"),
+        *("metrics.`validation/loss`", "metrics.`system/tokens_per_second`"),
     ),
     NOTE_TAG: "[Recipes](#/experiments/{experiment_id}/runs?viewStateShareKey=recipes), "
     "[models](#/experiments/{experiment_id}/runs?viewStateShareKey=trainings): a run on top is a "
@@ -212,9 +207,8 @@ class Sender:
 
     def _forget(self, reason: str) -> Forgotten:
         self._client = None
-        self.runs.clear()
-        self._steps.clear()
-        self._names.clear()
+        for what in (self.runs, self._steps, self._names):
+            what.clear()
         return Forgotten(reason)
 
     def _find(self, key: str) -> str | None:

@@ -116,16 +116,13 @@ def open_store(uri: str) -> Any:
     try:
         return _connect(uri)
     except Exception as error:
-        remedy = (
-            "it is damaged, half made or of another version: try `mlflow db upgrade "
-            f"{shlex.quote(uri)}`, or move it away, and the next run makes a new one"
-        )
+        remedy = "it is damaged, half made or of another version: try `mlflow db upgrade "
+        remedy += f"{shlex.quote(uri)}`, or move it away, and the next run makes a new one"
         if "locked" in str(error):
             remedy = "another process holds it; try again"
         reason = " ".join(str(error).partition("\n")[0].split())
-        raise UserError(
-            f"MLflow cannot open its database {database} ({reason}); {remedy}"
-        ) from error
+        message = f"MLflow cannot open its database {database} ({reason}); {remedy}"
+        raise UserError(message) from error
 
 
 @contextlib.contextmanager

@@ -22,14 +22,9 @@ from rungwise.models.config import FAMILIES
 from rungwise.models.counterpart import Architecture, Counterpart, SentenceModule
 from rungwise.models.family import Family
 from rungwise.models.transformer.block import Pooling
-from rungwise.models.transformer.body import Body
-from rungwise.serving.hugging_face.reading import (
-    CONFIG,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    WEIGHTS,
-    count_unused_positions,
-)
+from rungwise.serving.hugging_face.reading import FILES, count_unused_positions
+
+CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG = FILES
 
 
 def export_model(
@@ -80,7 +75,7 @@ def export_model(
     }
     unused = count_unused_positions(counterpart, data)
     data[counterpart.longest_key] += unused
-    tensors = _convert_tensors(model, body, config, counterpart, architecture, unused)
+    tensors = _convert_tensors(model, config, counterpart, architecture, unused)
     write_json(folder / CONFIG, data)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     write_json(folder / TOKENIZER_CONFIG, {**settings, **roles})
@@ -135,15 +130,10 @@ def _make_config(
 
 
 def _convert_tensors(
-    model: Any,
-    body: Body,
-    config: Family,
-    counterpart: Counterpart,
-    architecture: Architecture,
-    unused: int,
+    model: Any, config: Family, counterpart: Counterpart, architecture: Architecture, unused: int
 ) -> dict[str, Tensor]:
     """Convert the tensors that the class has; the table of positions begins with `unused` rows."""
-    state = dict(model.state_dict())
+    body, state = model.body, dict(model.state_dict())
     if architecture.linear:
         state = rename_headed(state, architecture)
     elif model.purpose == "vectors":
@@ -163,11 +153,8 @@ def _convert_tensors(
 
 def rename_headed(state: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
     """Give the tensors of a HeadedEncoder the names that `load_model` returns."""
-    modules = {
-        "encoder": "",
-        "head.pool.dense": f"{architecture.pool}.",
-        "head.linear": f"{architecture.linear}.",
-    }
+    pool, linear = f"{architecture.pool}.", f"{architecture.linear}."
+    modules = {"encoder": "", "head.pool.dense": pool, "head.linear": linear}
     tensors: dict[str, Tensor] = {}
     for name, tensor in state.items():
         own = next(each for each in modules if name.startswith(f"{each}."))
@@ -193,8 +180,6 @@ def _list_head_keys(
         data["problem_type"] = "multi_label_classification" if model.labels_add else one
     return data
 
-
-# The files of an exported folder.
 
 # Additional files of sentence-transformers, and its names of poolings.
 MODULES, SENTENCES = "modules.json", "sentence_bert_config.json"
@@ -257,11 +242,8 @@ def hub_card(card: str, auto: str, sentences: bool) -> str:
     """Return `card` below its metadata; `auto` is the class of transformers that loads it."""
     from huggingface_hub import ModelCardData
 
-    data = ModelCardData(
-        library_name="sentence-transformers" if sentences else "transformers",
-        pipeline_tag=_PIPELINES[auto],
-        tags=["rungwise"],
-    )
+    library = "sentence-transformers" if sentences else "transformers"
+    data = ModelCardData(library_name=library, pipeline_tag=_PIPELINES[auto], tags=["rungwise"])
     return f"---\n{data.to_yaml()}\n---\n\n{card}"
 
 
