@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from statistics import fmean, median
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
-from rungwise.forecast.intervals import DRAWS, Curves, Interval, Priors, draw_curves, read_priors
+from rungwise.forecast.intervals import Curves, Interval, Priors, draw_curves, read_priors
 from rungwise.forecast.laws import Array, Increase, Point, group_by_rung, grow
 
 FEWEST = 2  # budgets that a forecast is made from
@@ -46,17 +45,13 @@ class RungForecast:
 
 
 def forecast(
-    points: Sequence[Point],
-    growth: Increase,
-    priors: Priors | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
+    points: Sequence[Point], growth: Increase, priors: Priors | None = None
 ) -> list[RungForecast]:
     """Forecast every rung of a ladder, in the order of the points."""
     priors = priors or read_priors()
     rungs = group_by_rung(points)
-    curves = draw_curves(points, priors, draws, seed)
-    refusals = explain_refusals(points, priors, draws, seed)
+    curves = draw_curves(points, priors)
+    refusals = explain_refusals(points, priors)
     targets = {rung: grow(rows[-1], growth) for rung, rows in rungs.items()}
     later = {rung: curves[rung].predict_point(targets[rung]) for rung in rungs}
     for rung, bits in later.items():
@@ -78,13 +73,11 @@ def forecast(
     ]
 
 
-def explain_refusals(
-    points: Sequence[Point], priors: Priors, draws: int = DRAWS, seed: int = 0
-) -> dict[str, str]:
+def explain_refusals(points: Sequence[Point], priors: Priors) -> dict[str, str]:
     """Say of each rung why it cannot be forecast from its points; "" if it can."""
     rungs = group_by_rung(points)
     smaller = [point for point in points if point.budget < rungs[point.rung][-1].budget]
-    curves = draw_curves(smaller, priors, draws, seed)
+    curves = draw_curves(smaller, priors)
     return {rung: _refuse_rung(rows, curves.get(rung)) for rung, rows in rungs.items()}
 
 
@@ -195,9 +188,7 @@ class Backtest:
         return share_ordered(self.cells, lambda cell: cell.last)
 
 
-def backtest(
-    points: Sequence[Point], priors: Priors | None = None, draws: int = DRAWS, seed: int = 0
-) -> Backtest:
+def backtest(points: Sequence[Point], priors: Priors | None = None) -> Backtest:
     """Hide the largest budgets of a ladder, one more each time, and forecast them from the others.
     The hidden values are of the same documents, whose luck is therefore left out."""
     priors = priors or read_priors()
@@ -206,29 +197,20 @@ def backtest(
     for largest in budgets[FEWEST - 1 : -1]:
         smaller = [replace(point, documents=None) for point in points if point.budget <= largest]
         hidden = [point for point in points if point.budget > largest]
-        cells += compare(smaller, hidden, priors, draws, seed)
+        cells += compare(smaller, hidden, priors)
     return Backtest(cells)
 
 
-def compare(
-    seen: Sequence[Point],
-    hidden: Sequence[Point],
-    priors: Priors,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> list[HiddenBudget]:
+def compare(seen: Sequence[Point], hidden: Sequence[Point], priors: Priors) -> list[HiddenBudget]:
     """Forecast hidden points, means over seeds, from those seen of the same rungs."""
-    curves = draw_curves(seen, priors, draws, seed)
+    curves = draw_curves(seen, priors)
     rungs = group_by_rung(seen)
     cells = []
     for rung, rows in group_by_rung(hidden).items():
         if len({row.budget for row in rungs.get(rung, [])}) < FEWEST:
             continue
-        line = extend_line(rungs[rung])
-        for _, runs in groupby(rows, key=lambda row: row.budget):
-            first, *others = runs
-            actual = fmean(row.bits for row in [first, *others])
-            last = rungs[rung][-1]
+        line, last = extend_line(rungs[rung]), rungs[rung][-1]
+        for _, (first, *others) in groupby(rows, key=lambda row: row.budget):
             cells.append(
                 HiddenBudget(
                     rung=rung,
@@ -237,7 +219,7 @@ def compare(
                     seen=last.budget,
                     budget=first.budget,
                     distinct=first.distinct,
-                    actual=actual,
+                    actual=fmean(row.bits for row in [first, *others]),
                     foretold=Interval.of(curves[rung].predict_point(first)),
                     last=mean_bits(rungs[rung])[-1][1],
                     line=line(first),
@@ -303,7 +285,7 @@ _ROUND = 2.0  # of a unit, from which on it is used
 @dataclass(frozen=True)
 class Crossing:
     """Where `passing` becomes better than `passed`, in core-seconds of each. `chance` is the share
-    of draws that cross within the limit; bounds beyond it are infinite. A draw in which `passing`
+    of draws that cross within FARTHEST; bounds beyond it are infinite. A draw in which `passing`
     leads from the first comparable budget on crosses there."""
 
     passing: str
@@ -326,24 +308,22 @@ def predict_at_seconds(curves: Curves, seconds: Array, text: float = 1.0) -> Arr
     return curves.predict(tokens, np.minimum(tokens, distinct))
 
 
-def find_crossings(
-    forecasts: Sequence[RungForecast], text: float = 1.0, limit: float = FARTHEST
-) -> list[Crossing]:
+def find_crossings(forecasts: Sequence[RungForecast], text: float = 1.0) -> list[Crossing]:
     """Return a crossing for each pair of rungs that are measured alike and can be forecast. They
-    are in the order of their medians, pairs that do not cross within `limit` times the larger of
+    are in the order of their medians, pairs that do not cross within FARTHEST times the larger of
     their budgets last."""
     rungs = [one for one in forecasts if not one.refusal]
     crossings = [
-        _cross(one.curves, other.curves, text, limit)
+        _cross(one.curves, other.curves, text)
         for one, other in combinations(rungs, 2)
         if one.last.measure == other.last.measure
     ]
     return sorted(crossings, key=lambda crossing: (crossing.seconds.median, -crossing.chance))
 
 
-def _cross(one: Curves, other: Curves, text: float, limit: float) -> Crossing:
+def _cross(one: Curves, other: Curves, text: float) -> Crossing:
     first = max(one.first_seconds, other.first_seconds)
-    last = limit * max(one.last.seconds, other.last.seconds)
+    last = FARTHEST * max(one.last.seconds, other.last.seconds)
     seconds = np.geomspace(first, last, STEPS)
     # Positive where `other` is better.
     gaps = np.log(predict_at_seconds(one, seconds, text) / predict_at_seconds(other, seconds, text))
@@ -373,7 +353,7 @@ def interpolate(places: Array, gaps: Array) -> Array:
     return np.where(positive.any(axis=1), crossing, np.inf)
 
 
-def describe_crossing(crossing: Crossing, names: Mapping[str, str] = MappingProxyType({})) -> str:
+def describe_crossing(crossing: Crossing, names: Mapping[str, str]) -> str:
     """`GPT passes 3-gram at 9 [6, 15] core-minutes`."""
     passing = names.get(crossing.passing, crossing.passing)
     passed = names.get(crossing.passed, crossing.passed)
@@ -403,13 +383,11 @@ class PricedModel:
 
 @dataclass(frozen=True)
 class Advice:
-    """Which candidate to take. `gain` is how much better the best is (never below zero), `times`
-    what it costs more. `chance` is the share of draws in which the choice is within the margin of
-    the best; None without draws."""
+    """Which candidate to take; `times` is what the best costs more. `chance` is the share of draws
+    in which the choice is within the margin of the best; None without draws."""
 
     choice: PricedModel
     best: PricedModel
-    gain: float
     times: float
     chance: float | None
 
@@ -426,10 +404,4 @@ def advise(
     chance = None
     if choice.draws is not None and len(draws) == len(candidates):
         chance = float(np.mean(sign * choice.draws - np.min(draws, axis=0) <= margin))
-    return Advice(
-        choice=choice,
-        best=best,
-        gain=sign * (choice.score - best.score),
-        times=best.seconds / choice.seconds,
-        chance=chance,
-    )
+    return Advice(choice, best, best.seconds / choice.seconds, chance)

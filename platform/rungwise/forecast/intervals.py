@@ -32,7 +32,7 @@ from rungwise.forecast.laws import (
     log_loss,
 )
 
-DRAWS = 500
+DRAWS, SEED = 500, 0
 TAIL = 4.0  # degrees of freedom of the error by which laws are weighed
 FREEDOM = 4.0  # the prior of the noise counts as so many pairs of seeds
 LEVEL_LAW = "onset"  # whose level is compared
@@ -142,7 +142,6 @@ class Curves:
 
     first_seconds: float
     last: Point
-    laws: dict[str, float]  # weights
     parameters: Array  # draws, parameters
     luck: Array  # draws, of log L: of the run
     misfit: Array  # of log L for each doubling
@@ -167,13 +166,11 @@ def count_octaves(last: Point, tokens: Any, unique: Any) -> Array:
     return np.log2(np.maximum(np.maximum(tokens / last.tokens, unique / last.unique), 1))
 
 
-def draw_curves(
-    points: Sequence[Point], priors: Priors, draws: int = DRAWS, seed: int = 0
-) -> dict[str, Curves]:
+def draw_curves(points: Sequence[Point], priors: Priors) -> dict[str, Curves]:
     """Return draws of the curve of every rung; the same for any order of points."""
     noise = estimate_noise(points, priors)
     rungs = group_by_rung(points)
-    weights = _draw_documents(points, draws, np.random.default_rng((seed, 0)))
+    weights = _draw_documents(points, np.random.default_rng((SEED, 0)))
     ties = tie_levels(rungs, noise, priors)
     curves = {}
     for rung, rows in rungs.items():
@@ -181,17 +178,17 @@ def draw_curves(
             law.name: priors.choose(rows[-1], law) | ({"level": ties[rung]} if rung in ties else {})
             for law in LAWS[rows[-1].fitted]
         }
-        generator = np.random.default_rng((seed, zlib.crc32(rung.encode())))
+        generator = np.random.default_rng((SEED, zlib.crc32(rung.encode())))
         curves[rung] = _draw_rung(rows, noise, priors, prior, weights, generator)
     return curves
 
 
-def _draw_documents(points: Sequence[Point], draws: int, generator: np.random.Generator) -> Array:
+def _draw_documents(points: Sequence[Point], generator: np.random.Generator) -> Array:
     """Return how often each draw has each document: draws, documents (none if none were kept)."""
     number = max((len(point.documents or ()) for point in points), default=0)
     if number < 2:
-        return np.ones((draws, 0))
-    return generator.multinomial(number, np.full(number, 1 / number), size=draws).astype(float)
+        return np.ones((DRAWS, 0))
+    return generator.multinomial(number, np.full(number, 1 / number), size=DRAWS).astype(float)
 
 
 def _move_by_documents(rows: Sequence[Point], weights: Array) -> Array:
@@ -211,12 +208,11 @@ def _draw_rung(
     weights: Array,
     generator: np.random.Generator,
 ) -> Curves:
-    draws = len(weights)
     laws = weigh_laws(rows, noise, priors.misfit, prior)
     # One scale of the noise a draw: its size is known from few seeds.
-    scales = np.sqrt(noise.freedom / generator.chisquare(noise.freedom, draws))
-    luck, misfit = generator.standard_normal((2, draws))
-    counts = generator.multinomial(draws, list(laws.values()))
+    scales = np.sqrt(noise.freedom / generator.chisquare(noise.freedom, DRAWS))
+    luck, misfit = generator.standard_normal((2, DRAWS))
+    counts = generator.multinomial(DRAWS, list(laws.values()))
     shares = np.split(scales, np.cumsum(counts)[:-1])
     parameters = []
     for law, share in zip(LAWS[rows[-1].fitted], shares, strict=True):
@@ -225,7 +221,6 @@ def _draw_rung(
     return Curves(
         first_seconds=min(row.seconds for row in rows),
         last=rows[-1],
-        laws=laws,
         parameters=np.concatenate(parameters),
         luck=noise.size * scales * luck,
         misfit=priors.misfit * misfit,

@@ -73,11 +73,6 @@ class Point:
         """Tokens that were read at least once."""
         return min(self.tokens, self.distinct)
 
-    @property
-    def repeats(self) -> float:
-        """Passes after the first."""
-        return self.tokens / self.unique - 1
-
 
 @dataclass(frozen=True)
 class Increase:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rungwise.core.arrays import Bools, Ints
+
 if TYPE_CHECKING:  # building shards needs no PyTorch
     import torch
 
@@ -24,7 +26,7 @@ _LENGTH_MULTIPLE = 8
 
 @dataclass(frozen=True)
 class Batch(ABC, Generic[ArrayT]):
-    """B rows; a field is an array whose first axis is the rows, or None."""
+    """B rows; a field is an array whose first axis is the rows, a batch of the rows, or None."""
 
     ids: ArrayT  # (B, ...) int64
 
@@ -39,14 +41,15 @@ class Batch(ABC, Generic[ArrayT]):
         `fixed_shapes`, for compiled models, parts are padded to the full length and name their
         lengths and boundaries even where there are none."""
 
-    def predicted_ids(self) -> NDArray[np.int64]:
+    def predicted_ids(self) -> Ints:
         """The tokens that a model of these rows predicts, in any order; empty if it predicts
         none."""
         return np.empty(0, dtype=np.int64)
 
     def of_varying_size(self) -> tuple[ArrayT, ...]:
         """The arrays whose first axis differs from batch to batch, even with fixed shapes."""
-        return ()
+        starts = getattr(self, "starts", None)
+        return () if starts is None else (starts,)
 
     def tensors(self) -> Any:
         """The same batch with tensors that share the memory of contiguous arrays."""
@@ -63,15 +66,18 @@ class Batch(ABC, Generic[ArrayT]):
         return self._map(lambda tensor: tensor.pin_memory())
 
     def _map(self, function: Callable[[Any], Any]) -> Self:
-        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return dataclasses.replace(
-            self, **{name: function(array) for name, array in arrays.items() if array is not None}
+            self,
+            **{
+                name: value._map(function) if isinstance(value, Batch) else function(value)
+                for name, value in values.items()
+                if value is not None
+            },
         )
 
 
-def document_starts(
-    document_BT: NDArray[np.int64], lengths_B: NDArray[np.int64]
-) -> NDArray[np.int32]:
+def document_starts(document_BT: Ints, lengths_B: Ints) -> NDArray[np.int32]:
     """Where documents begin in the concatenated rows, and their end: the `Documents` of
     attention.py. Padding, from `lengths_B` on, is a document of its own."""
     opens_BT = np.diff(document_BT, axis=1, prepend=-1) != 0
@@ -80,7 +86,7 @@ def document_starts(
     return np.append(np.flatnonzero(opens_BT), document_BT.size).astype(np.int32)
 
 
-def padded_length(lengths: NDArray[np.int64], most: int) -> int:
+def padded_length(lengths: Ints, most: int) -> int:
     """The longest of the lengths, rounded up to a multiple that suits accelerators, or `most`."""
     return min(-(-int(lengths.max()) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, most)
 
@@ -96,7 +102,7 @@ class TextBatch(Batch[ArrayT]):
     def tokens(self) -> int:
         return int(self.lengths.sum())
 
-    def predicted_ids(self) -> NDArray[np.int64]:
+    def predicted_ids(self) -> Ints:
         return self.ids[np.arange(self.ids.shape[-1]) < self.lengths[..., None]]
 
     def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[Self]:
@@ -168,11 +174,8 @@ class CausalBatch(Batch[ArrayT]):
     def tokens(self) -> int:
         return int(self.weights.sum())
 
-    def predicted_ids(self) -> NDArray[np.int64]:
+    def predicted_ids(self) -> Ints:
         return self.targets[self.weights > 0]
-
-    def of_varying_size(self) -> tuple[ArrayT, ...]:
-        return () if self.starts is None else (self.starts,)
 
     def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[CausalBatch[ArrayT]]:
         """Yield parts of consecutive rows."""
@@ -195,7 +198,7 @@ class CausalBatch(Batch[ArrayT]):
 
 
 def in_streams(
-    parts: Sequence[CausalBatch[Any]], streams: NDArray[np.int64], continues: NDArray[np.bool_]
+    parts: Sequence[CausalBatch[Any]], streams: Ints, continues: Bools
 ) -> list[CausalBatch[Any]]:
     """Add to micro-batches the stream of each row, and whether it continues the stream's text."""
     stops = np.cumsum([len(part.ids) for part in parts])[:-1]
@@ -246,13 +249,10 @@ class MaskedBatch(Batch[ArrayT]):
     def tokens(self) -> int:
         return math.prod(self.ids.shape) if self.lengths is None else int(self.lengths.sum())
 
-    def predicted_ids(self) -> NDArray[np.int64]:
+    def predicted_ids(self) -> Ints:
         return self.masked_ids[self.masked_weights > 0]
 
-    def of_varying_size(self) -> tuple[ArrayT, ...]:
-        return () if self.starts is None else (self.starts,)
-
-    def originals(self) -> NDArray[np.int64]:
+    def originals(self) -> Ints:
         """The ids (B, T) before masking, of NumPy arrays."""
         ids = self.ids.copy()
         row, column = np.nonzero(self.masked_weights)
@@ -304,12 +304,12 @@ class CausalAndMaskedBatch(TextBatch[ArrayT]):
         arrays = [getattr(part, field.name) for part in parts for field in dataclasses.fields(part)]
         return tuple(array for array in arrays if array is not None)
 
-    def predicted_ids(self) -> NDArray[np.int64]:
+    def predicted_ids(self) -> Ints:
         masks = self.rows(np.arange(len(self.ids)))
         parts = [part.predicted_ids() for part in (masks.causal, masks.masked) if part]
         return np.concatenate(parts)
 
-    def rows(self, rows: NDArray[np.int64]) -> CausalAndMaskedBatch[ArrayT]:
+    def rows(self, rows: Ints) -> CausalAndMaskedBatch[ArrayT]:
         """These rows, each in the form in which it is read."""
         assert self.causal is not None
         assert self.masked is not None
@@ -334,11 +334,3 @@ class CausalAndMaskedBatch(TextBatch[ArrayT]):
                 for name, form in (("causal", part.causal), ("masked", part.masked))
             }
             yield dataclasses.replace(part, **whole)
-
-    def _map(self, function: Callable[[Any], Any]) -> Self:
-        forms: dict[str, Any] = {
-            name: None if form is None else form._map(function)
-            for name, form in (("causal", self.causal), ("masked", self.masked))
-        }
-        own = {name: function(getattr(self, name)) for name in ("ids", "lengths", "is_causal")}
-        return dataclasses.replace(self, **own, **forms)

@@ -15,17 +15,7 @@ from pydantic import Field
 from rungwise.core.randomness import uniform
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import CausalAndMaskedBatch, CausalBatch, MaskedBatch
-from rungwise.instances.kind import (
-    Built,
-    ColouredPiece,
-    Facts,
-    Kind,
-    ShownRow,
-    Spell,
-    WholeRow,
-    check_bound,
-    check_rows,
-)
+from rungwise.instances.kind import Built, ColouredPiece, Facts, Kind, ShownRow, Spell, WholeRow
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.pairs import MaskedBlocksConfig
 from rungwise.instances.shards import PaddedRows, Shard
@@ -73,15 +63,15 @@ class CausalConfig(Kind):
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         (end_id,) = facts.special.require("end")
         ends = int((shard.ids == end_id).sum())
-        counts = check_rows(shard, facts, self.sequence_length + 1, {end_id: ends})
+        counts = facts.check_rows(shard, self.sequence_length + 1, {end_id: ends})
         lengths = shard.lengths
         short = int((lengths != self.sequence_length + 1).sum())
-        check_bound(facts.name, "blocks that are not full", short, "at most", facts.sections)
+        facts.check("blocks that are not full", short, "at most", facts.sections)
         last, first = shard.ids[shard.offsets[1:-1] - 1], shard.ids[shard.offsets[1:-1]]
         what = "blocks that do not begin with the last token of the one before"
-        check_bound(facts.name, what, int((last != first).sum()), "exactly", 0)
+        facts.check(what, int((last != first).sum()), "exactly", 0)
         framed = len(shard.ids) > 0 and shard.ids[0] == end_id and shard.ids[-1] == end_id
-        check_bound(facts.name, "stream framed by end symbols", int(framed), "exactly", 1)
+        facts.check("stream framed by end symbols", int(framed), "exactly", 1)
         return {
             **counts,
             "predicted": int((lengths - 1).sum()),

@@ -36,6 +36,12 @@ _RELATIONS = {
 }
 
 
+def check_bound(shard: str, figure: str, value: int, relation: str, bound: int) -> None:
+    """Raise DataError naming the `shard`, the figure, the bound and `value`, unless it holds."""
+    if not _RELATIONS[relation](value, bound):
+        raise DataError(f"{shard}: {figure} must be {relation} {bound}, found {value}")
+
+
 @dataclass(frozen=True)
 class Facts:
     """Facts that a shard is checked against, besides its config."""
@@ -47,41 +53,47 @@ class Facts:
     sections: int = 1  # sections of text that the shard was built from
     labels: int = 0  # how many there are
 
+    def check(self, figure: str, value: int, relation: str, bound: int) -> None:
+        """Raise DataError naming the shard, the figure, the bound and `value`, unless it holds."""
+        check_bound(self.name, figure, value, relation, bound)
 
-def check_rows(
-    shard: Shard,
-    facts: Facts,
-    longest: int,
-    expected: Mapping[int, int],
-    histogram_up_to: int | None = None,
-) -> dict[str, Any]:
-    """Check the rules of every kind: row lengths, range of ids, counts of special tokens. Rows must
-    have 1 to `longest` tokens. `expected` is the exact count of each special id, 0 for ids not
-    named; [UNK] is exempt. Returns counts that add up over shards: `instances`, `tokens`,
-    `length_histogram` (16 equal bins up to `histogram_up_to`, default `longest`). Raises DataError
-    naming the shard, the figure and the bound."""
-    lengths, ids = shard.lengths, shard.ids
-    name, vocab_size = facts.name, facts.vocab_size
-    check_bound(name, "longest instance", int(lengths.max(initial=0)), "at most", longest)
-    check_bound(name, "shortest instance", int(lengths.min(initial=1)), "at least", 1)
-    check_bound(name, "largest id", int(ids.max(initial=0)), "below", vocab_size)
-    special = np.array(facts.special.ids, dtype=np.int64)
-    # One pass over the ids, not one per special token; in parts, because bincount copies.
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for begin in range(0, len(ids), _TOKENS_AT_ONCE):
-        counts += np.bincount(ids[begin : begin + _TOKENS_AT_ONCE], minlength=vocab_size)
-    for token in special.tolist():
-        if token == facts.special.unk:
-            continue
-        figure, exact = f"tokens {_token_name(token, facts)}", expected.get(token, 0)
-        check_bound(name, figure, int(counts[token]), "exactly", exact)
-    top = histogram_up_to or longest
-    histogram = np.histogram(np.minimum(lengths, top), bins=HISTOGRAM_BINS, range=(0, top))[0]
-    return {
-        "instances": len(shard),
-        "tokens": int(lengths.sum()),
-        "length_histogram": histogram.tolist(),
-    }
+    def check_rows(
+        self,
+        shard: Shard,
+        longest: int,
+        expected: Mapping[int, int],
+        histogram_up_to: int | None = None,
+    ) -> dict[str, Any]:
+        """Check the rules of every kind: row lengths, range of ids, counts of special tokens. Rows
+        must have 1 to `longest` tokens. `expected` is the exact count of each special id, 0 for ids
+        not named; [UNK] is exempt. Returns counts that add up over shards: `instances`, `tokens`,
+        `length_histogram` (16 equal bins up to `histogram_up_to`, default `longest`). Raises
+        DataError naming the shard, the figure and the bound."""
+        lengths, ids = shard.lengths, shard.ids
+        self.check("longest instance", int(lengths.max(initial=0)), "at most", longest)
+        self.check("shortest instance", int(lengths.min(initial=1)), "at least", 1)
+        self.check("largest id", int(ids.max(initial=0)), "below", self.vocab_size)
+        # One pass over the ids, not one per special token; in parts, because bincount copies.
+        counts = np.zeros(self.vocab_size, dtype=np.int64)
+        for begin in range(0, len(ids), _TOKENS_AT_ONCE):
+            counts += np.bincount(ids[begin : begin + _TOKENS_AT_ONCE], minlength=self.vocab_size)
+        for token in self.special.ids:
+            if token != self.special.unk:
+                figure = f"tokens {self._name_token(token)}"
+                self.check(figure, int(counts[token]), "exactly", expected.get(token, 0))
+        top = histogram_up_to or longest
+        histogram = np.histogram(np.minimum(lengths, top), bins=HISTOGRAM_BINS, range=(0, top))[0]
+        return {
+            "instances": len(shard),
+            "tokens": int(lengths.sum()),
+            "length_histogram": histogram.tolist(),
+        }
+
+    def _name_token(self, token: int) -> str:
+        for role in ("pad", "cls", "sep", "mask", "end"):
+            if getattr(self.special, role) == token:
+                return f"[{role.upper()}]"
+        return f"with the special id {token}"
 
 
 @dataclass(frozen=True)
@@ -136,19 +148,6 @@ def _divergence(share: float, expected: float) -> float:
     )
 
 
-def check_bound(shard: str, figure: str, value: int, relation: str, bound: int) -> None:
-    """Raise DataError naming the shard, the figure, the bound and `value`, unless it holds."""
-    if not _RELATIONS[relation](value, bound):
-        raise DataError(f"{shard}: {figure} must be {relation} {bound}, found {value}")
-
-
-def _token_name(token: int, facts: Facts) -> str:
-    for role in ("pad", "cls", "sep", "mask", "end"):
-        if getattr(facts.special, role) == token:
-            return f"[{role.upper()}]"
-    return f"with the special id {token}"
-
-
 PieceKind = Literal["special", "plain", "masked", "random", "kept", "opens"]
 Spell = Callable[[int], str]  # writes a token
 
@@ -201,12 +200,6 @@ class WholeRow:
     length: int  # of the part that a model reads to fill in a blank
     end: int
     hides: bool  # whether the model reads [MASK] in place of the token that it predicts
-
-
-def count_unused_tokens(totals: Mapping[str, Any]) -> dict[str, int | float]:
-    """The tokens of the text that no row has, and their share, for `Kind.statistics`."""
-    unused = totals["tokens_unused"]
-    return {"tokens_unused": unused, "unused_share": unused / max(totals["text_tokens"], 1)}
 
 
 class Kind(Config):
@@ -271,6 +264,11 @@ class Kind(Config):
     @abstractmethod
     def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
         """Turn summed counts into the statistics of an artifact."""
+
+    def count_unused_tokens(self, totals: Mapping[str, Any]) -> dict[str, int | float]:
+        """The tokens of the text that no row has, and their share."""
+        unused = totals["tokens_unused"]
+        return {"tokens_unused": unused, "unused_share": unused / max(totals["text_tokens"], 1)}
 
     def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:
         """Check all shards together and describe them in one line. Raises DataError as `check`."""

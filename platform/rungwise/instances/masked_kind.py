@@ -20,10 +20,7 @@ from rungwise.instances.kind import (
     ShownRow,
     Spell,
     WholeRow,
-    check_bound,
-    check_rows,
     check_shares,
-    count_unused_tokens,
 )
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, expected_predictions, mask
 from rungwise.instances.shards import PaddedRows, Shard, pad_rows
@@ -93,26 +90,24 @@ class MaskedKind(Kind):
         if self.holds_several_texts:
             opens, closes = shard.ids[1:] == cls_id, shard.ids[:-1] == sep_id
             apart = int((opens != closes).sum())
-            check_bound(facts.name, "[SEP] and [CLS] that are not neighbours", apart, "exactly", 0)
+            facts.check("[SEP] and [CLS] that are not neighbours", apart, "exactly", 0)
             texts = 1 + int(opens.sum())
         symbols = {cls_id: texts, sep_id: self.segments * texts}
-        counts = check_rows(shard, facts, self.length, symbols)
+        counts = facts.check_rows(shard, self.length, symbols)
         begin = int((shard.ids[first] == cls_id).sum())
-        check_bound(facts.name, "instances that begin with [CLS]", begin, "exactly", rows)
+        facts.check("instances that begin with [CLS]", begin, "exactly", rows)
         ends = shard.ids[last] == sep_id
         if "a_length" in shard.columns:
             middle = first + shard.columns["a_length"].astype(np.int64) - 1
             ends &= shard.ids[np.clip(middle, 0, len(shard.ids) - 1)] == sep_id
         what = "instances whose A and last segment end with [SEP]"
-        check_bound(facts.name, what, int(ends.sum()), "exactly", rows)
+        facts.check(what, int(ends.sum()), "exactly", rows)
         counts |= self._count_masks(shard, facts)
         counts |= {
             name: int(shard.columns[name].sum()) for name in _LABELS if name in shard.columns
         }
         most = counts["most_predictions"]
-        check_bound(
-            facts.name, "predictions of an instance", most, "at most", self.masking.max_predictions
-        )
+        facts.check("predictions of an instance", most, "at most", self.masking.max_predictions)
         counts["too_small_to_say"] = int(bool(check_shares(facts.name, self.shares(counts))))
         return counts
 
@@ -147,7 +142,7 @@ class MaskedKind(Kind):
             "kept_share": totals["kept"] / selected,
             "most_predictions": totals["most_predictions"],
             "fill": totals["tokens"] / (instances * self.sequence_length),
-            **count_unused_tokens(totals),
+            **self.count_unused_tokens(totals),
             "shards_too_small_to_say": totals["too_small_to_say"],
             **labels,
         }

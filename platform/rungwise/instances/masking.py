@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from rungwise.core.arrays import Bools, Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import bits, extend
@@ -35,7 +36,7 @@ class Draws:
     length: NDArray[np.uint64]
 
     @classmethod
-    def of(cls, seed: int, epochs: NDArray[np.int64], instances: NDArray[np.int64]) -> "Draws":
+    def of(cls, seed: int, epochs: Ints, instances: Ints) -> "Draws":
         return cls(*bits(bits(seed, epochs, instances), np.arange(1, 6)[:, None]))
 
 
@@ -44,7 +45,7 @@ def fraction(draw: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return draw >> np.uint64(64 - RANDOM_BITS)
 
 
-def _order(allowed: NDArray[np.bool_], draws: Draws) -> tuple[NDArray[np.uint64], int]:
+def _order(allowed: Bools, draws: Draws) -> tuple[NDArray[np.uint64], int]:
     """Numbers (B, T) that sort the allowed positions at random; the position is in the low bits."""
     length = allowed.shape[1]
     position = np.arange(length, dtype=np.uint64)
@@ -57,11 +58,11 @@ def _order(allowed: NDArray[np.bool_], draws: Draws) -> tuple[NDArray[np.uint64]
 
 
 def select_tokens(
-    maskable: NDArray[np.bool_],  # (B, T)
-    budget: NDArray[np.int64],  # (B,) tokens, at most `most`
+    maskable: Bools,  # (B, T)
+    budget: Ints,  # (B,) tokens, at most `most`
     most: int,
     draws: Draws,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Flat positions (P,), ascending, of `budget` random tokens of each row."""
     order, position_bits = _order(maskable, draws)
     size, length = order.shape
@@ -78,12 +79,12 @@ def select_tokens(
 class _Units:
     """The units of a batch in order; each special or padding token is a unit by itself."""
 
-    first: NDArray[np.bool_]  # (B, T) a maskable unit begins here
+    first: Bools  # (B, T) a maskable unit begins here
     begin: NDArray[np.intp]  # (U,) flat, ascending
     sizes: NDArray[np.intp]  # (U,) tokens
 
     @classmethod
-    def of(cls, maskable: NDArray[np.bool_], unit_starts: NDArray[np.bool_]) -> "_Units":
+    def of(cls, maskable: Bools, unit_starts: Bools) -> "_Units":
         starts = unit_starts | ~maskable
         starts[:, 0] = True  # a row may begin inside a word that was cut
         starts[:, 1:] |= ~maskable[:, :-1]
@@ -92,13 +93,13 @@ class _Units:
 
 
 def select_units(
-    maskable: NDArray[np.bool_],  # (B, T)
-    unit_starts: NDArray[np.bool_],  # (B, T)
-    budget: NDArray[np.int64],  # (B,) tokens, at most `most`
+    maskable: Bools,  # (B, T)
+    unit_starts: Bools,  # (B, T)
+    budget: Ints,  # (B,) tokens, at most `most`
     most: int,
     draws: Draws,
     span_shares: NDArray[np.float64] | None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[Ints, Ints]:
     """Select whole units, or with `span_shares` spans of them, up to `budget` tokens per row.
     `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1. Returns
     flat positions (P,) of the tokens, ascending, and where each one's unit or span begins."""
@@ -135,8 +136,8 @@ def _in_random_order(
 
 
 def _take_units(
-    units: _Units, ranked: NDArray[np.int32], budget: NDArray[np.int64]
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    units: _Units, ranked: NDArray[np.int32], budget: Ints
+) -> tuple[NDArray[np.int32], Ints]:
     """Take units in order, skipping those larger than the room left. Returns for each unit (U,) the
     first unit of the group it is selected with, or -1, and the room (B,) left over."""
     sizes = np.where(ranked < 0, units.first.size, units.sizes[ranked])  # (B, K)
@@ -165,10 +166,10 @@ def _take_units(
 def _take_spans(
     units: _Units,
     ranked: NDArray[np.int32],
-    budget: NDArray[np.int64],
+    budget: Ints,
     draws: Draws,
     span_shares: NDArray[np.float64],
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int32], Ints]:
     """Take spans that begin at units in random order; returns the same as `_take_units`. A span
     ends early, after a whole unit, at a special token, at an earlier span, or when the budget of
     tokens is reached."""
@@ -209,9 +210,7 @@ def span_lengths(draw: NDArray[np.uint64], span_shares: NDArray[np.float64]) -> 
     return 1 + np.searchsorted(span_shares[:-1] * 2.0**RANDOM_BITS, fraction(draw), side="right")
 
 
-def _selected_tokens(
-    units: _Units, first_of: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _selected_tokens(units: _Units, first_of: NDArray[np.int32]) -> tuple[Ints, Ints]:
     """Flat positions (P,) of the tokens of selected units, and where each one's group begins."""
     selection = np.flatnonzero(first_of >= 0)
     sizes = units.sizes[selection]
@@ -282,18 +281,18 @@ class Vocabulary:
 class Masked:
     """A masked batch; weights are 1 for a prediction and 0 for an unused slot."""
 
-    ids: NDArray[np.int64]  # (B, T)
-    positions: NDArray[np.int64]  # (B, M), ascending; unused slots hold 0
-    targets: NDArray[np.int64]  # (B, M) the original ids
+    ids: Ints  # (B, T)
+    positions: Ints  # (B, M), ascending; unused slots hold 0
+    targets: Ints  # (B, M) the original ids
     weights: NDArray[np.float32]  # (B, M)
 
 
 def mask(
     ids: NDArray[np.integer],  # (B, T), padding from `lengths` on
     lengths: NDArray[np.integer],  # (B,)
-    unit_starts: NDArray[np.bool_] | None,  # (B, T): a unit begins here; unused for unit=token
-    instances: NDArray[np.int64],  # (B,) index of each row in its split
-    epochs: NDArray[np.int64],  # (B,)
+    unit_starts: Bools | None,  # (B, T): a unit begins here; unused for unit=token
+    instances: Ints,  # (B,) index of each row in its split
+    epochs: Ints,  # (B,)
     seed: int,
     vocab: Vocabulary,
     config: MaskingConfig,
@@ -323,7 +322,7 @@ def mask(
     return _corrupt(ids, flat, decided_at, draws, vocab, config)
 
 
-def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> NDArray[np.bool_]:
+def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> Bools:
     """Which ids are not special; special ids form few runs, so comparisons beat a table."""
     special = np.array(vocab.special.ids)
     breaks = np.flatnonzero(np.diff(special) > 1)
@@ -335,18 +334,14 @@ def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> NDArray[np.bool_]:
     return ordinary
 
 
-def _count_predictions(
-    candidates: NDArray[np.int64], draws: Draws, config: MaskingConfig
-) -> NDArray[np.int64]:
+def _count_predictions(candidates: Ints, draws: Draws, config: MaskingConfig) -> Ints:
     """Tokens to select per row; random rounding keeps the mean share exact at every length."""
     coin = fraction(draws.round) * 2.0**-RANDOM_BITS
     count = np.floor(config.rate * candidates + coin).astype(np.int64)
     return np.minimum(np.clip(count, 1, config.max_predictions), candidates)
 
 
-def expected_predictions(
-    candidates: NDArray[np.int64], config: MaskingConfig
-) -> NDArray[np.float64]:
+def expected_predictions(candidates: Ints, config: MaskingConfig) -> NDArray[np.float64]:
     """Mean number of tokens selected in rows with so many candidates. It differs from their share
     `rate` in rows so short or so long that a limit applies."""
     low = np.floor(config.rate * candidates)
@@ -367,8 +362,8 @@ def _span_shares(config: MaskingConfig) -> NDArray[np.float64]:
 
 def _corrupt(
     ids: NDArray[np.integer],
-    flat: NDArray[np.int64],  # (P,) ascending
-    decided_at: NDArray[np.int64],  # (P,) flat; tokens with the same value share one draw
+    flat: Ints,  # (P,) ascending
+    decided_at: Ints,  # (P,) flat; tokens with the same value share one draw
     draws: Draws,
     vocab: Vocabulary,
     config: MaskingConfig,
@@ -401,7 +396,7 @@ def _corrupt(
     return Masked(masked, positions, targets, real.astype(np.float32))
 
 
-def _random_ids(draw: NDArray[np.uint64], vocab: Vocabulary) -> NDArray[np.int64]:
+def _random_ids(draw: NDArray[np.uint64], vocab: Vocabulary) -> Ints:
     """A uniformly distributed ordinary id for each 64 random bits."""
     number = (draw % np.uint64(vocab.size - len(vocab.special.ids))).astype(np.int64)
     # The n-th ordinary id is n plus the number of special ids s_i with s_i - i <= n.

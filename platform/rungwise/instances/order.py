@@ -6,6 +6,7 @@ any number of workers, so the data position of a run is one integer.
 N instances, B global batch size
 """
 
+import functools
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.arrays import Bools, Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.randomness import bits
 
@@ -37,22 +39,22 @@ class OrderConfig(Config):
 class LocatedRow:
     """The locations of the instances at some positions, one entry per position."""
 
-    instances: NDArray[np.int64]  # first index of the shard in manifest order, plus the row
-    shards: NDArray[np.int64]  # number of the shard in the manifest
-    rows: NDArray[np.int64]  # in the shard
-    epochs: NDArray[np.int64]  # passes over the instances before this one
+    instances: Ints  # first index of the shard in manifest order, plus the row
+    shards: Ints  # number of the shard in the manifest
+    rows: Ints  # in the shard
+    epochs: Ints  # passes over the instances before this one
     # For streams: whether the row continues the text of the row before in its stream.
-    continues: NDArray[np.bool_] | None = None
+    continues: Bools | None = None
 
 
 @dataclass(frozen=True)
 class Line:
     """The shards of an epoch end to end, without empty ones."""
 
-    shards: NDArray[np.int64]  # numbers in the manifest
-    begins: NDArray[np.int64]  # place of each shard's first row
+    shards: Ints  # numbers in the manifest
+    begins: Ints  # place of each shard's first row
 
-    def locate(self, point: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, point: Ints) -> tuple[Ints, Ints]:
         """The shard at each point of the line, and the row in it."""
         index = np.searchsorted(self.begins, point, side="right") - 1
         return self.shards[index], point - self.begins[index]
@@ -79,13 +81,14 @@ class ShardShare:
 class Order(ABC):
     """Maps the positions of a run to instances."""
 
-    def __init__(self, rows_per_shard: NDArray[np.int64], seed: int) -> None:
+    def __init__(self, rows_per_shard: Ints, seed: int) -> None:
         """`rows_per_shard` is in manifest order; zeros are allowed."""
         self._rows = np.asarray(rows_per_shard, dtype=np.int64)
         self._begins = np.cumsum(self._rows) - self._rows
         self._seed = seed
+        self._line = functools.lru_cache(maxsize=2)(self._lay_out)  # two epochs are in use at most
 
-    def _locate_points(self, point: NDArray[np.int64], epochs: NDArray[np.int64]) -> LocatedRow:
+    def _locate_points(self, point: Ints, epochs: Ints) -> LocatedRow:
         """The instances at these points of the lines of these epochs."""
         shards, rows = np.empty_like(point), np.empty_like(point)
         for epoch in np.unique(epochs):
@@ -93,19 +96,20 @@ class Order(ABC):
             shards[here], rows[here] = self._line(int(epoch)).locate(point[here])
         return LocatedRow(self._begins[shards] + rows, shards, rows, epochs)
 
-    @abstractmethod
-    def _line(self, epoch: int) -> Line:
+    def _lay_out(self, epoch: int) -> Line:
         """The line of an epoch."""
+        key = bits(self._seed, epoch, _SHARDS, np.arange(len(self._rows)))
+        return _join_shards(np.argsort(key, kind="stable"), self._rows)
 
     @abstractmethod
-    def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
+    def locate(self, positions: Ints) -> LocatedRow:
         """The instances at these positions of the run, in the shape of `positions`."""
 
     @abstractmethod
-    def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
+    def positions(self, step: int, share: ShardShare) -> Ints:
         """The positions that a worker reads at one step, in its order."""
 
-    def upcoming_shards(self, step: int, steps_ahead: int, share: ShardShare) -> NDArray[np.int64]:
+    def upcoming_shards(self, step: int, steps_ahead: int, share: ShardShare) -> Ints:
         """The shards that a worker reads in `steps_ahead` steps from `step`, by first use."""
         positions = [self.positions(number, share) for number in range(step, step + steps_ahead)]
         shards = self.locate(np.concatenate([np.empty(0, dtype=np.int64), *positions])).shards
@@ -119,9 +123,7 @@ class ReadOrder(Order):
     q % lanes. Each window of a lane is permuted. So a batch draws from all lanes, but a worker that
     reads a few lanes needs only the few shards of their windows."""
 
-    def __init__(
-        self, rows_per_shard: NDArray[np.int64], seed: int, config: OrderConfig | None = None
-    ) -> None:
+    def __init__(self, rows_per_shard: Ints, seed: int, config: OrderConfig | None = None) -> None:
         super().__init__(rows_per_shard, seed)
         config = config or OrderConfig()
         self.count = int(self._rows.sum())
@@ -129,14 +131,13 @@ class ReadOrder(Order):
         self._lanes = max(1, min(config.lanes, self.count))
         self._window = config.window_instances
         self._whole = self._lanes == 1 and self.count <= self._window
-        self._lines: dict[int, Line] = {}
 
-    def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
+    def locate(self, positions: Ints) -> LocatedRow:
         assert self.count, "no instances to read"
         epochs, place = np.divmod(np.asarray(positions, dtype=np.int64), self.count)
         return self._locate_points(self._points(place, epochs), epochs)
 
-    def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
+    def positions(self, step: int, share: ShardShare) -> Ints:
         """Sorted by lane, then by position; a worker has as many whole lanes as possible."""
         assert self.count, "no instances to read"
         size, lanes, mine = share.batch_size, self._lanes, share.rows
@@ -162,7 +163,7 @@ class ReadOrder(Order):
         skipped = self._before(step, low, size)
         return positions[mine.start - skipped : mine.stop - skipped]
 
-    def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _points(self, place: Ints, epoch: Ints) -> Ints:
         if self._whole:
             return permute(place, epoch, self.count, self._seed)
         in_lane, lane = np.divmod(place, self._lanes)
@@ -172,26 +173,16 @@ class ReadOrder(Order):
         key = bits(self._seed, epoch, _WINDOW, lane, window)
         return self._lane_begin(lane) + begin + permute(in_lane - begin, key, size, self._seed)
 
-    def _line(self, epoch: int) -> Line:
-        if self._whole:
-            epoch = 0  # shards keep their places, so all epochs have the same line
-        line = self._lines.get(epoch)
-        if line is None:
-            line = (
-                _lay_out(np.arange(len(self._rows), dtype=np.int64), self._rows)
-                if self._whole
-                else shuffle_shards(self._rows, self._seed, epoch)
-            )
-            # One assignment, because threads share this object; at most two epochs are in use.
-            nearest = sorted(self._lines.items(), key=lambda item: abs(item[0] - epoch))[:1]
-            self._lines = {**dict(nearest), epoch: line}
-        return line
+    def _lay_out(self, epoch: int) -> Line:
+        if self._whole:  # shards keep their places
+            return _join_shards(np.arange(len(self._rows)), self._rows)
+        return super()._lay_out(epoch)
 
     def _lane_begin(self, lane: Any) -> Any:
         size, longer = divmod(self.count, self._lanes)
         return lane * size + np.minimum(lane, longer)
 
-    def _lane_size(self, lane: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _lane_size(self, lane: Ints) -> Ints:
         size, longer = divmod(self.count, self._lanes)
         return size + (lane < longer)
 
@@ -207,29 +198,19 @@ class ReadOrder(Order):
         return count_positions((step + 1) * size) - count_positions(step * size)
 
 
-def evenly(total: int, count: int) -> NDArray[np.int64]:
+def evenly(total: int, count: int) -> Ints:
     """`count` of `total` rows, evenly spread; all of them if there are no more."""
     count = min(count, total)
     return np.arange(count, dtype=np.int64) * total // max(1, count)
 
 
-def shuffle_shards(rows_per_shard: NDArray[np.int64], seed: int, epoch: int) -> Line:
-    key = bits(seed, epoch, _SHARDS, np.arange(len(rows_per_shard), dtype=np.int64))
-    return _lay_out(np.argsort(key, kind="stable").astype(np.int64), rows_per_shard)
-
-
-def _lay_out(shards: NDArray[np.int64], rows_per_shard: NDArray[np.int64]) -> Line:
+def _join_shards(shards: Ints, rows_per_shard: Ints) -> Line:
     shards = shards[rows_per_shard[shards] > 0]
     rows = rows_per_shard[shards]
     return Line(shards, np.cumsum(rows) - rows)
 
 
-def permute(
-    places: NDArray[np.int64],
-    key: NDArray[np.int64] | NDArray[np.uint64],
-    count: NDArray[np.int64] | int,
-    seed: int,
-) -> NDArray[np.int64]:
+def permute(places: Ints, key: Ints | NDArray[np.uint64], count: Ints | int, seed: int) -> Ints:
     """A permutation of 0..count-1 for every key; `key` and `count` belong to each place. The key is
     the epoch if one window holds the whole epoch. A Feistel network of four rounds (Black and
     Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002)."""
@@ -260,34 +241,28 @@ class StreamOrder(Order):
     and step s reads block s % S of each in epoch s // S. The last N % B blocks are left out of that
     epoch. A stream restarts at each epoch and where the line moves to another shard."""
 
-    def __init__(self, rows_per_shard: NDArray[np.int64], seed: int, streams: int) -> None:
+    def __init__(self, rows_per_shard: Ints, seed: int, streams: int) -> None:
         super().__init__(rows_per_shard, seed)
         self.streams = streams
         self.steps_per_epoch = int(self._rows.sum()) // streams
         assert self.steps_per_epoch, "fewer instances than streams"
-        self._last_line: tuple[int, Line] | None = None
 
-    def locate(self, positions: NDArray[np.int64]) -> LocatedRow:
+    def locate(self, positions: Ints) -> LocatedRow:
         """The instances at these positions of the run; p is stream p % B of step p // B."""
         step, stream = np.divmod(np.asarray(positions, dtype=np.int64), self.streams)
         epochs, block = np.divmod(step, self.steps_per_epoch)
         located = self._locate_points(stream * self.steps_per_epoch + block, epochs)
         return replace(located, continues=(block > 0) & (located.rows > 0))
 
-    def positions(self, step: int, share: ShardShare) -> NDArray[np.int64]:
+    def positions(self, step: int, share: ShardShare) -> Ints:
         """Those of the worker's streams, in order."""
         assert share.batch_size == self.streams, "a row of a batch is a stream"
         return step * self.streams + np.array(share.rows, dtype=np.int64)
 
-    def _line(self, epoch: int) -> Line:
-        if self._last_line is None or self._last_line[0] != epoch:
-            self._last_line = epoch, shuffle_shards(self._rows, self._seed, epoch)
-        return self._last_line[1]
-
 
 def held_out_streams(
-    rows_per_shard: NDArray[np.int64], count: int, share: ShardShare
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
+    rows_per_shard: Ints, count: int, share: ShardShare
+) -> list[tuple[Ints, Ints, Bools]]:
     """`count` instances of a split as a worker reads them once, in as many streams as a batch has
     rows, which begin evenly over the split. Streams differ by at most one block; if they outnumber
     the instances, some are empty. Each step is the numbers of its streams (from 0, the worker's

@@ -9,6 +9,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.arrays import Bools, Ints
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
@@ -16,7 +17,7 @@ from rungwise.instances.kind import Built, Facts, Figure, check_bound
 from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.shards import Shard, gather, pack_bits
 
-Spans = NDArray[np.int64]  # (rows, 2) begin and end in the ids of a text
+Spans = Ints  # (rows, 2) begin and end in the ids of a text
 
 
 @dataclass(frozen=True)
@@ -24,31 +25,27 @@ class Pieces:
     """The pieces of a text; documents from `planned` on only lend a B. Piece p is tokens
     [starts[p], starts[p + 1]), document d is pieces [first[d], first[d + 1])."""
 
-    starts: NDArray[np.int64]  # (P + 1,)
-    first: NDArray[np.int64]  # (D + 1,)
+    starts: Ints  # (P + 1,)
+    first: Ints  # (D + 1,)
     planned: int
     num_tokens: int  # of the planned documents
-    document: NDArray[np.int64]  # of each planned piece
-    end: NDArray[np.int64]  # of each planned piece's document, in pieces
+    document: Ints  # of each planned piece
+    end: Ints  # of each planned piece's document, in pieces
 
     @classmethod
-    def of(
-        cls, starts: NDArray[np.int64], first: NDArray[np.int64], planned: int | None
-    ) -> "Pieces":
+    def of(cls, starts: Ints, first: Ints, planned: int | None) -> "Pieces":
         planned = len(first) - 1 if planned is None else planned
         document = np.repeat(np.arange(planned), np.diff(first[: planned + 1]))
         end = first[1:][document]
         return cls(starts, first, planned, int(starts[first[planned]]), document, end)
 
-    def gathered(
-        self, begin: NDArray[np.int64], end: NDArray[np.int64], budget: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def gathered(self, begin: Ints, end: Ints, budget: Ints) -> Ints:
         """The end of the pieces from `begin` on, up to `end`, that hold at most `budget` tokens. At
         least one piece is taken."""
         last = np.searchsorted(self.starts, self.starts[begin] + budget, side="right") - 1
         return np.clip(last, begin + 1, end)
 
-    def span(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Spans:
+    def span(self, begin: Ints, end: Ints) -> Spans:
         """The tokens of the pieces [begin, end)."""
         return np.stack([self.starts[begin], self.starts[end]], axis=1)
 
@@ -75,7 +72,7 @@ def in_half_rows(
 def _cut(
     text: TokenisedText,
     longest: int,
-    size: NDArray[np.int64],  # of each sentence: the largest of its pieces, if cut
+    size: Ints,  # of each sentence: the largest of its pieces, if cut
     varied: float,  # share of pieces that are smaller, down to half of `size`
     rng: np.random.Generator,
     planned: int | None,
@@ -99,16 +96,14 @@ def _cut(
     return Pieces.of(starts, first, planned)
 
 
-def targets(
-    pieces: Pieces, room: int, short_rate: float, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def targets(pieces: Pieces, room: int, short_rate: float, rng: np.random.Generator) -> Ints:
     """The target length of an instance from each planned piece: `room`, or short at random."""
     count = len(pieces.document)
     short = rng.random(count) < short_rate
     return np.where(short, rng.integers(2, room + 1, count), room)
 
 
-def full_rows(pieces: Pieces, row_size: int, frame_size: int) -> NDArray[np.int64]:
+def full_rows(pieces: Pieces, row_size: int, frame_size: int) -> Ints:
     """The end of a packed row that begins at each planned piece and may cross documents: at most
     `row_size` tokens, including `frame_size` for each document's part."""
     number = np.cumsum(np.diff(pieces.document, prepend=-1) != 0)  # counts documents with any piece
@@ -119,7 +114,7 @@ def full_rows(pieces: Pieces, row_size: int, frame_size: int) -> NDArray[np.int6
     return np.maximum(last, np.arange(planned) + 1)
 
 
-def chain(after: NDArray[np.int64]) -> NDArray[np.int64]:
+def chain(after: Ints) -> Ints:
     """The pieces where instances begin, from piece 0 on: `after[p]` follows p."""
     following, begins, at = after.tolist(), [], 0
     while at < len(following):
@@ -292,7 +287,7 @@ class MaskedPairsConfig(MaskedKind):
             ("NotNext pairs with B from the document of A", int((same & ~is_next).sum())),
             ("IsNext pairs with B from another document", int((~same & is_next).sum())),
         ):
-            check_bound(facts.name, figure, count, "exactly", 0)
+            facts.check(figure, count, "exactly", 0)
         return super().check(shard, facts)
 
     def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
@@ -303,12 +298,7 @@ class MaskedPairsConfig(MaskedKind):
         return [Figure("pairs where B follows A", statistics["is_next_share"], 0.5, "50%")]
 
 
-def _chain(
-    last: NDArray[np.int64],
-    middle: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    random: NDArray[np.bool_],
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _chain(last: Ints, middle: Ints, lengths: Ints, random: Bools) -> tuple[Ints, Bools]:
     """The first piece of each pair, and whether its B follows A. For a pair from piece p on,
     `middle[p]` is the first piece of B if B follows, and of the next pair if not; `last[p]` is the
     end; `random[p]` asks for a random B."""
@@ -333,9 +323,7 @@ def _chain(
     return np.array(first, dtype=np.int64), np.array(is_next, dtype=bool)
 
 
-def _other_places(
-    pieces: Pieces, document: NDArray[np.int64], limit: NDArray[np.int64], rng: Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _other_places(pieces: Pieces, document: Ints, limit: Ints, rng: Generator) -> tuple[Ints, Ints]:
     """A place for the B of each document: another document (a lent one, if any), and its piece. A
     piece of more than `limit` tokens is drawn again with its document, `_TIMES_DRAWN` times."""
     other, at = np.empty_like(document), np.empty_like(document)

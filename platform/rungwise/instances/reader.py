@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rungwise.core.arrays import Ints
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder, file_digest
@@ -293,13 +294,11 @@ class InstanceReader:
     def __len__(self) -> int:
         return int(self._begin[-1])
 
-    def batch(
-        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int
-    ) -> Batch[NDArray[Any]]:
+    def batch(self, instances: Ints, epochs: Ints, seed: int) -> Batch[NDArray[Any]]:
         """The rows of these indices (B,), read in these epochs (B,)."""
         return self.config.batch(self.rows(instances), epochs, seed, self.vocabulary)
 
-    def rows(self, instances: NDArray[np.int64]) -> PaddedRows:
+    def rows(self, instances: Ints) -> PaddedRows:
         """The rows with these indices (B,), padded to the width of the kind. Raises DataError if a
         shard is damaged."""
         parts, places = [], []
@@ -311,7 +310,7 @@ class InstanceReader:
             places.append(here)
         return join_rows(parts, places)
 
-    def _by_shard(self, instances: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+    def _by_shard(self, instances: Ints) -> list[tuple[int, Ints]]:
         """The number of each shard that holds some of the instances, and which ones."""
         shard_of = np.searchsorted(self._begin, instances, side="right") - 1
         numbers = np.unique(shard_of)

@@ -11,20 +11,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.arrays import Ints
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.core.wording import format_count
 from rungwise.instances.batch import SentenceRuns
-from rungwise.instances.kind import (
-    Built,
-    ColouredPiece,
-    Facts,
-    Kind,
-    ShownRow,
-    Spell,
-    check_bound,
-    check_rows,
-    count_unused_tokens,
-)
+from rungwise.instances.kind import Built, ColouredPiece, Facts, Kind, ShownRow, Spell
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows, Shard, gather
 
@@ -89,9 +80,7 @@ class SentenceRunsConfig(Kind):
         }
         return Built(Shard(ids, ends[bounds], columns), counts)
 
-    def _runs(
-        self, sizes: NDArray[np.int64], document: NDArray[np.int64], place: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _runs(self, sizes: Ints, document: Ints, place: Ints) -> Ints:
         """The number of each sentence's run; `place` is that of the sentence in its document."""
         if self.packed:
             return np.arange(len(document)) // self.sentences
@@ -105,17 +94,15 @@ class SentenceRunsConfig(Kind):
         )
         total = int(sentences.sum())
         symbols = total + int((bounds - 1).sum())
-        counts = check_rows(shard, facts, self.width, {end_id: symbols}, self.length)
+        counts = facts.check_rows(shard, self.width, {end_id: symbols}, self.length)
         last = shard.ids[shard.offsets[1:] - 1]
         what = "runs that do not end with the end symbol"
-        check_bound(facts.name, what, int((last != end_id).sum()), "exactly", 0)
+        facts.check(what, int((last != end_id).sum()), "exactly", 0)
         lengths = np.diff(np.flatnonzero(shard.ids == end_id), prepend=-1) - 1
-        check_bound(
-            facts.name, "sentences with a token", int((lengths > 0).sum()), "exactly", total
-        )
+        facts.check("sentences with a token", int((lengths > 0).sum()), "exactly", total)
         longest, most = int(lengths.max(initial=0)), int(sentences.max(initial=0))
-        check_bound(facts.name, "tokens of a sentence", longest, "at most", self.sentence_length)
-        check_bound(facts.name, "sentences of a run", most, "at most", self.sentences)
+        facts.check("tokens of a sentence", longest, "at most", self.sentence_length)
+        facts.check("sentences of a run", most, "at most", self.sentences)
         return {**counts, "sentences": total, "sentence_tokens": int(lengths.sum())}
 
     def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
@@ -129,7 +116,7 @@ class SentenceRunsConfig(Kind):
             "alone_share": totals["sentences_alone"] / text_sentences,
             "documents_of_one_sentence": totals["documents_of_one_sentence"],
             "fill": totals["sentence_tokens"] / max(totals["instances"] * self.length, 1),
-            **count_unused_tokens(totals),
+            **self.count_unused_tokens(totals),
         }
 
     def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:
@@ -140,7 +127,7 @@ class SentenceRunsConfig(Kind):
         )
 
     def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> SentenceRuns[NDArray[Any]]:
         """Split rows at their symbols into sentences."""
         column = np.arange(rows.ids.shape[1])[None, :]
@@ -161,7 +148,7 @@ class SentenceRunsConfig(Kind):
         document[row, number[row, place]] = 1 + np.cumsum(symbol & ~closes, axis=1)[row, place]
         return SentenceRuns(ids, lengths, document)
 
-    def add_symbols(self, ids: NDArray[np.int64], special: SpecialIds) -> NDArray[np.int64]:
+    def add_symbols(self, ids: Ints, special: SpecialIds) -> Ints:
         step = self.sentence_length + 1
         ids[:, self.sentence_length :: step] = special.require("end")[0]
         return ids[:, : self.sentences * step]

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from rungwise.core.arrays import Bools, Ints
 from rungwise.tokenizer.token_text import map_batch, to_arrow, write_batch
 
 
@@ -31,12 +32,12 @@ class Shard:
         return len(self.offsets) - 1
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Ints:
         """Tokens of each row, special tokens included."""
         return np.diff(self.offsets).astype(np.int64)
 
 
-def pack_bits(starts: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def pack_bits(starts: Bools) -> NDArray[np.uint8]:
     return np.packbits(starts, bitorder="little")
 
 
@@ -98,19 +99,15 @@ def read_shard(path: Path) -> Shard:
 class PaddedRows:
     """Some rows of a split. Positions from `lengths` on are padding."""
 
-    instances: NDArray[np.int64]  # (B,) index of each row in its split
+    instances: Ints  # (B,) index of each row in its split
     ids: NDArray[np.integer]  # (B, T)
-    lengths: NDArray[np.int64]  # (B,)
+    lengths: Ints  # (B,)
     columns: Mapping[str, NDArray[Any]]  # (B,) each
-    unit_starts: NDArray[np.bool_] | None  # (B, T); False in padding
+    unit_starts: Bools | None  # (B, T); False in padding
 
 
 def pad_rows(
-    shard: Shard,
-    local: NDArray[np.int64],
-    instances: NDArray[np.int64],
-    sequence_length: int,
-    pad_id: int,
+    shard: Shard, local: Ints, instances: Ints, sequence_length: int, pad_id: int
 ) -> PaddedRows:
     """The rows `local` of one shard, in this order, padded to `sequence_length`."""
     begin = shard.offsets[local].astype(np.int64)
@@ -126,7 +123,7 @@ def pad_rows(
     return PaddedRows(instances, ids, lengths, columns, starts)
 
 
-def join_rows(parts: Sequence[PaddedRows], places: Sequence[NDArray[np.int64]]) -> PaddedRows:
+def join_rows(parts: Sequence[PaddedRows], places: Sequence[Ints]) -> PaddedRows:
     """Join rows of several shards in one batch; `places` are the positions of each part's rows."""
     if len(parts) == 1:
         return parts[0]
@@ -147,7 +144,7 @@ def join_rows(parts: Sequence[PaddedRows], places: Sequence[NDArray[np.int64]]) 
     )
 
 
-def _windows(flat: NDArray[Any], begin: NDArray[np.int64], width: int) -> NDArray[Any]:
+def _windows(flat: NDArray[Any], begin: Ints, width: int) -> NDArray[Any]:
     """`flat[b : b + width]` for each b in `begin` (B,), without an index for each element."""
     if len(flat) < width:
         flat = np.concatenate([flat, np.zeros(width - len(flat), flat.dtype)])
@@ -159,9 +156,7 @@ def _windows(flat: NDArray[Any], begin: NDArray[np.int64], width: int) -> NDArra
     return windows
 
 
-def _bit_windows(
-    bits: NDArray[np.uint8], begin: NDArray[np.int64], width: int
-) -> NDArray[np.bool_]:
+def _bit_windows(bits: NDArray[np.uint8], begin: Ints, width: int) -> Bools:
     """`width` packed bits from each bit position in `begin` (B,), as booleans."""
     whole = _windows(bits, begin >> 3, width // 8 + 2)
     unpacked = np.unpackbits(whole, axis=1, bitorder="little")
@@ -173,9 +168,7 @@ def _bit_windows(
 _ROWS_AT_ONCE = 1 << 11
 
 
-def gather(
-    sources: Sequence[NDArray[Any]], begin: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> list[NDArray[Any]]:
+def gather(sources: Sequence[NDArray[Any]], begin: Ints, lengths: Ints) -> list[NDArray[Any]]:
     """Concatenate stretches with these beginnings and lengths, (rows, stretches) each, row by row:
     an array for each source."""
     ends = np.append(0, np.cumsum(lengths.sum(axis=1)))
@@ -188,7 +181,7 @@ def gather(
     return joined
 
 
-def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def ranges(begins: Ints, lengths: Ints) -> Ints:
     """Concatenate ranges: `lengths[0]` numbers from `begins[0]`, then the next range."""
     before = np.cumsum(lengths) - lengths
     joined = np.repeat(begins - before, lengths)

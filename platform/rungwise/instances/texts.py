@@ -12,22 +12,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from rungwise.core.arrays import Bools, Ints
 from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.core.wording import format_count
 from rungwise.instances.batch import DocumentRows, LabelledPairs, MaskedBatch, TextPairs
-from rungwise.instances.kind import (
-    Built,
-    ColouredPiece,
-    Facts,
-    Kind,
-    ShownRow,
-    Spell,
-    WholeRow,
-    check_bound,
-    check_rows,
-    count_unused_tokens,
-)
+from rungwise.instances.kind import Built, ColouredPiece, Facts, Kind, ShownRow, Spell, WholeRow
 from rungwise.instances.masking import MaskingConfig, Vocabulary
 from rungwise.instances.pairs import MaskedBlocksConfig
 from rungwise.instances.shards import PaddedRows, Shard, gather
@@ -49,10 +39,10 @@ class TextsKind(Kind):
         return self.per_row * self.longest
 
     @abstractmethod
-    def columns(self, text: TokenisedText, cut: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def columns(self, text: TokenisedText, cut: Ints) -> dict[str, NDArray[Any]]:
         """Return the columns of rows whose texts have these lengths (B, `per_row`)."""
 
-    def cut_texts(self, text: TokenisedText, starts: NDArray[np.int64]) -> Built:
+    def cut_texts(self, text: TokenisedText, starts: Ints) -> Built:
         """Build the rows of the texts that begin and end at `starts`."""
         begin = starts[:-1].reshape(-1, self.per_row)
         lengths = np.diff(starts).reshape(begin.shape)
@@ -67,7 +57,7 @@ class TextsKind(Kind):
         return Built(Shard(ids, offsets, self.columns(text, cut)), counts)
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
-        return check_rows(shard, facts, self.length, {})
+        return facts.check_rows(shard, self.length, {})
 
     def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
         rows, cut = max(totals["instances"], 1), totals[f"{self.texts}_cut"]
@@ -75,7 +65,7 @@ class TextsKind(Kind):
             f"{self.texts}_cut": cut,
             "cut_share": cut / (self.per_row * rows),
             "fill": totals["tokens"] / (rows * self.length),
-            **count_unused_tokens(totals),
+            **self.count_unused_tokens(totals),
         }
 
     def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:
@@ -105,11 +95,11 @@ class DocumentRowsConfig(TextsKind):  # for sequence auto-encoders (Dai & Le 201
         first = text.first_sentence if planned is None else text.first_sentence[: planned + 1]
         return self.cut_texts(text, text.starts[first])
 
-    def columns(self, text: TokenisedText, cut: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def columns(self, text: TokenisedText, cut: Ints) -> dict[str, NDArray[Any]]:
         return {"document": text.documents[: len(cut)]}
 
     def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> DocumentRows[NDArray[Any]]:
         real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
         return DocumentRows(np.where(real, rows.ids, 0).astype(np.int64), rows.lengths)
@@ -148,7 +138,7 @@ class TextPairsKind(TextsKind):
         pairs = len(text.documents) if planned is None else planned
         return self.cut_texts(text, text.starts[: 2 * pairs + 1])
 
-    def columns(self, text: TokenisedText, cut: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def columns(self, text: TokenisedText, cut: Ints) -> dict[str, NDArray[Any]]:
         return {"first_length": cut[:, 0].astype(np.uint16)}
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
@@ -156,12 +146,12 @@ class TextPairsKind(TextsKind):
         first = shard.columns["first_length"].astype(np.int64)
         lengths = np.stack([first, shard.lengths - first])
         shortest, longest = int(lengths.min(initial=1)), int(lengths.max(initial=0))
-        check_bound(facts.name, "tokens of a text", shortest, "at least", 1)
-        check_bound(facts.name, "tokens of a text", longest, "at most", self.sentence_length)
+        facts.check("tokens of a text", shortest, "at least", 1)
+        facts.check("tokens of a text", longest, "at most", self.sentence_length)
         return counts
 
     def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> TextPairs[NDArray[Any]]:
         """Split rows into their two texts."""
         first = rows.columns["first_length"].astype(np.int64)
@@ -194,14 +184,14 @@ class LabelledPairsConfig(TextPairsKind):
 
     kind: Literal["labelled_pairs"] = "labelled_pairs"
 
-    def columns(self, text: TokenisedText, cut: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def columns(self, text: TokenisedText, cut: Ints) -> dict[str, NDArray[Any]]:
         assert text.labels is not None
         return {**super().columns(text, cut), "label": text.labels[: len(cut)]}
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         counts = super().check(shard, facts)
         label = shard.columns["label"].astype(np.int64)
-        check_bound(facts.name, "largest label", int(label.max(initial=0)), "below", facts.labels)
+        facts.check("largest label", int(label.max(initial=0)), "below", facts.labels)
         pairs_per_label = np.bincount(label, minlength=facts.labels).tolist()
         return counts | {f"label_{number}": count for number, count in enumerate(pairs_per_label)}
 
@@ -221,7 +211,7 @@ class LabelledPairsConfig(TextPairsKind):
         )
 
     def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> LabelledPairs[NDArray[Any]]:
         pairs = super().batch(rows, epochs, seed, vocabulary)
         return LabelledPairs(pairs.ids, pairs.lengths, rows.columns["label"].astype(np.int64))
@@ -267,7 +257,7 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         return MaskedBlocksConfig.build(shorter, text, special, rng, planned)
 
     def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> MaskedBatch[NDArray[Any]]:
         """Take the spans out, as T5 (Raffel et al. 2020, arXiv:1910.10683), in the form of one row,
         `[CLS] a [MASK] d [SEP] | [MASK] b c [SEP]` for a text of which b and c are masked. A single
@@ -326,9 +316,7 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         raise AssertionError(f"no model fills in blanks of {self.kind}")
 
 
-def _take_out(
-    ids: NDArray[np.int64], hidden: NDArray[np.bool_], mask: int, end: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _take_out(ids: Ints, hidden: Bools, mask: int, end: int) -> tuple[Ints, Ints]:
     """The text without its spans, and the spans; [MASK] stands for, and before, each."""
     begins = hidden & ~np.append(False, hidden[:-1])
     source = np.where(begins, mask, ids)[~hidden | begins]

@@ -241,7 +241,7 @@ def write_forecast(ladder: LadderForecast, looks: Mapping[str, Series]) -> Secti
         "ledes": [_describe_best(title, rungs) for title, rungs in tables.items()],
         "tables": rows,
         "crossings": {
-            title: [describe_crossing(each) for each in some[:_CROSSINGS]]
+            title: [describe_crossing(each, {}) for each in some[:_CROSSINGS]]
             for title, some in crossings.items()
         },
         "refusals": {rung.rung: rung.refusal for rung in same_text if rung.refusal},

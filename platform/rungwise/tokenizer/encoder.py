@@ -30,6 +30,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from rungwise.core.arrays import Bools, Ints
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusFile
@@ -54,7 +55,7 @@ _CLASSES[list(string.digits.encode())] = _DIGIT
 _CLASSES[list(string.punctuation.encode())] = _MARK
 
 
-def find_cuts(data: NDArray[np.uint8], rule: CutRule) -> NDArray[np.bool_]:
+def find_cuts(data: NDArray[np.uint8], rule: CutRule) -> Bools:
     """Return True at each byte of UTF-8 `data` where a piece may begin."""
     classes = np.take(_CLASSES, data)
     cuts = classes == _BLANK
@@ -186,7 +187,7 @@ class MemoEncoder:
             np.take(self._word_starts, places) if words else None,
         )
 
-    def _look_up(self, pieces: list[str]) -> NDArray[np.int64]:
+    def _look_up(self, pieces: list[str]) -> Ints:
         """Return the entry of each piece; new pieces get one."""
         if self.characters > _MOST_CHARACTERS:
             self._clear()
@@ -217,9 +218,7 @@ class _PieceTokenizer:
         self._cut = self._tokenizer.token_to_id(self._separator)
         self._alone = ReferenceEncoder(tokenizer)
 
-    def encode(
-        self, pieces: list[str]
-    ) -> tuple[NDArray[np.integer], NDArray[np.int64], NDArray[np.bool_]]:
+    def encode(self, pieces: list[str]) -> tuple[NDArray[np.integer], Ints, Bools]:
         """Return all ids, the tokens of each piece, and True at the first token of each word."""
         ids, lengths, starts = [], [], []
         for begin in range(0, len(pieces), _PIECES_A_CALL):
@@ -241,9 +240,7 @@ class _PieceTokenizer:
         return np.concatenate(ids), np.concatenate(lengths), np.concatenate(starts)
 
 
-def _number_pieces(
-    data: NDArray[np.uint8], cuts: NDArray[np.bool_]
-) -> tuple[list[str], NDArray[np.int32]]:
+def _number_pieces(data: NDArray[np.uint8], cuts: Bools) -> tuple[list[str], NDArray[np.int32]]:
     """Return the distinct pieces of `data`, which begin at `cuts`, and the number of each piece."""
     begins = np.flatnonzero(cuts)
     offsets = pa.py_buffer(np.append(begins, len(data)).astype(np.int32))
@@ -252,7 +249,7 @@ def _number_pieces(
     return encoded.dictionary.to_pylist(), int32_values(encoded.indices)
 
 
-def text_bytes(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def text_bytes(texts: pa.StringArray) -> tuple[Ints, NDArray[np.uint8]]:
     """Return the offsets of the texts, [P + 1], in their joined bytes, and these, not copied."""
     assert texts.null_count == 0, "a text is missing"
     _, offsets_buffer, data_buffer = texts.buffers()

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from rungwise.core.arrays import Bools, Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError, UserError
 from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder
@@ -128,7 +128,7 @@ def encode_units(
     )
 
 
-def _interleave(mask: NDArray[np.bool_], values: Any, others: Any) -> Any:
+def _interleave(mask: Bools, values: Any, others: Any) -> Any:
     """Return `values` where `mask` is True and `others` elsewhere, each in order."""
     result = np.empty(len(mask), values.dtype)
     result[mask], result[~mask] = values, others
@@ -139,7 +139,7 @@ def _encode_with_units(
     texts: list[str],
     tokenizer: Tokenizer,
     segmenter: Segmenter | None,
-    units: NDArray[np.int64],  # (S, 3) text, start, end
+    units: Ints,  # (S, 3) text, start, end
 ) -> Encoded:
     """Encode texts with the library, and derive units from the offsets of tokens."""
     library = ReferenceEncoder(tokenizer)
@@ -176,16 +176,14 @@ def _encode_with_units(
     return Encoded(encoded.ids, lengths, starts)
 
 
-def _mark_covered(
-    starts: NDArray[np.int64], ends: NDArray[np.int64], characters: int
-) -> NDArray[np.bool_]:
+def _mark_covered(starts: Ints, ends: Ints, characters: int) -> Bools:
     """(C,) True in any [start, end)."""
     steps = np.bincount(starts, minlength=characters + 1)
     steps -= np.bincount(ends, minlength=characters + 1)
     return np.cumsum(steps)[:characters] > 0
 
 
-def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int64]:
+def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> Ints:
     """Return the spans that came with the texts, (S, 3): text, start, end."""
     if spans is None:
         return np.empty((0, 3), np.int64)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.cluster.tasks import FileRow, build_files
+from rungwise.core.arrays import Bools, Ints
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
@@ -130,7 +131,7 @@ def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
     return pa.array(flat, pa.list_(pa.int32()))
 
 
-def _shift(spans: pa.ListArray, has_blank: NDArray[np.bool_]) -> pa.ListArray:
+def _shift(spans: pa.ListArray, has_blank: Bools) -> pa.ListArray:
     """Shift spans by one character where a blank was put before the sentence."""
     counts = spans.value_lengths().fill_null(0).to_numpy()
     values = spans.flatten().to_numpy() + np.repeat(has_blank, counts).astype(np.int32)
@@ -138,7 +139,7 @@ def _shift(spans: pa.ListArray, has_blank: NDArray[np.bool_]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
 
 
-def _text(hashes: NDArray[np.uint64], counts: NDArray[np.int64], encoded: Encoded) -> TokenisedText:
+def _text(hashes: NDArray[np.uint64], counts: Ints, encoded: Encoded) -> TokenisedText:
     is_filled = encoded.lengths > 0
     first = np.append(0, np.cumsum(is_filled))[np.append(0, np.cumsum(counts))]
     has_text = np.diff(first) > 0
@@ -207,7 +208,7 @@ class EncodeTask:
         return row
 
 
-TokenCounts = dict[str, NDArray[np.int64]]  # (V,) by split
+TokenCounts = dict[str, Ints]  # (V,) by split
 
 
 @functools.lru_cache(maxsize=2)  # a worker uses one for many files
@@ -296,7 +297,7 @@ def summarise_files(
     )
 
 
-def unigram_loss(train: NDArray[np.int64], held_out: NDArray[np.int64]) -> float:
+def unigram_loss(train: Ints, held_out: Ints) -> float:
     """Return the mean loss, in nats, of guessing held-out tokens by how often each occurs in the
     training text, given the counts (V,) of both. Each token counts once more, so that none has a
     share of 0; 0.0 without held-out tokens."""

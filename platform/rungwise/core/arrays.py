@@ -1,0 +1,7 @@
+"""Short names of the types of arrays that signatures hold most often."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
