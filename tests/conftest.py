@@ -134,25 +134,38 @@ def uri(empty_store: Path, tmp_path: Path) -> str:
 
 
 @contextlib.contextmanager
-def s3_bucket(name: str) -> Iterator[str]:
-    """A bucket of a moto server on loopback, reached as any S3 is: through the environment."""
+def moto_server() -> Iterator[str]:
+    """The address of a moto server on loopback."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@contextlib.contextmanager
+def bucket_at(address: str, name: str) -> Iterator[str]:
+    """A bucket of the server there, reached as any S3 is: through the environment."""
+    import s3fs
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ENDPOINT_URL", address)
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        import s3fs
-
         s3fs.S3FileSystem.clear_instance_cache()
         s3fs.S3FileSystem().mkdir(name)
         yield f"s3://{name}"
         s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+
+
+@contextlib.contextmanager
+def s3_bucket(name: str) -> Iterator[str]:
+    """A bucket of a moto server on loopback."""
+    with moto_server() as address, bucket_at(address, name) as uri:
+        yield uri
 
 
 @pytest.fixture(scope="module")
@@ -283,11 +296,18 @@ def write_recipe(path: Path, recipe: dict[str, Any]) -> Path:
     return path
 
 
+def find_ports(count: int) -> list[int]:
+    """So many ports of loopback that nothing listens on."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
 def find_port() -> int:
     """A port of loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return find_ports(1)[0]
 
 
 @pytest.fixture
@@ -299,11 +319,7 @@ def unused_port() -> int:
 @pytest.fixture
 def free_ports() -> list[int]:
     """Three ports of loopback that nothing listens on."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+    return find_ports(3)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import pytest
 from dashboards.boards import BOARDS
 from rungwise.cluster.local import HOME_VARIABLE
 from rungwise.training.ray.resume_proof import kill_with_children
+from tests.commands import copy_project
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.ray.test_up_down import Up, rungwise, started
 from tests.ray.test_workflow import DOWNSTREAM
@@ -50,9 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
     """Two nodes after a small workflow with sweeps, and a GPT that lost one of them."""
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus (Debian: apt-get install prometheus)")
-    folder = tmp_path_factory.mktemp("boards")
-    shutil.copytree(REPOSITORY / "platform", folder / "platform")
-    shutil.copytree(REPOSITORY / "workflows", folder / "workflows")
+    folder = copy_project(tmp_path_factory.mktemp("boards"))
     text = write_corpus(tmp_path_factory.mktemp("text"), documents=90)
     sources = [
         {"kind": "text", "paths": [f"{text}/library{n}-*.txt"], "label": f"library{n}"}

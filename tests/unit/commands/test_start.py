@@ -1,8 +1,6 @@
 """What each command imports: no library of a second or more that it does not need."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import rebuilding
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
+from tests.commands import environment, execute
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 # What a recipe and its plan do without, though some of it is what builds or draws.
@@ -63,14 +62,7 @@ def list_imported(commands: list[list[str]], folder: Path) -> tuple[set[str], st
         "    with contextlib.suppress(SystemExit): main(command)\n"
         "print(json.dumps([*sys.modules]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ended = execute([sys.executable, "-c", code], folder, environment())
     *lines, modules = ended.stdout.splitlines()
     return set(json.loads(modules)), "\n".join([*lines, ended.stderr])
 
