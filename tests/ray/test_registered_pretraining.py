@@ -17,27 +17,13 @@ from mlflow.models import get_model_info
 from rungwise.__main__ import main
 from rungwise.serving import registry
 from tests.commands import execute
-from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.conftest import small_gpt, small_recipe, write_corpus, write_recipe
 
 WORDS = {"kind": "word", "vocab_size": 200, "min_frequency": 1}
 # A kind, keys of a worse model, and what is answered.
 RUNGS: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
     "bert": ({}, ["pretrain.steps=5"], {"vector"}),
-    "gpt": (
-        {
-            "instances": {"kind": "causal", "sequence_length": 32},
-            "model": {
-                "kind": "gpt",
-                "num_layers": 1,
-                "num_heads": 2,
-                "hidden_size": 32,
-                "intermediate_size": 64,
-                "max_position_embeddings": 32,
-            },
-        },
-        ["pretrain.steps=5"],
-        {"log_probability", "tokens"},
-    ),
+    "gpt": (small_gpt(), ["pretrain.steps=5"], {"log_probability", "tokens"}),
     "ngram": (
         {
             "tokenizer": WORDS,

@@ -13,6 +13,7 @@ import mlflow
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from mlflow import MlflowClient
 from rich.console import Console
 
@@ -46,32 +47,23 @@ from tests.commands import RUNGWISE, environment, execute
 from tests.conftest import small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain")
-DOWNSTREAM: dict[str, Any] = {
-    "tasks": {
-        "libraries": {
-            "data": {
-                "kind": "paragraph_label",
-                "num_labels": 3,
-                "train_per_label": 4,
-                "validation_per_label": 4,
-                "test_per_label": 4,
-                "minimum_words": 5,
-            }
-        }
-    },
-    "variants": {"pretrained": {}, "random": {"finetune.initialisation": "random"}},
-    "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
-    "sweep": {
-        "trials": 3,
-        "halving": {"grace_period": 0.5},
-        "space": {
-            "finetune.learning_rate": {"kind": "loguniform", "low": 0.001, "high": 0.01},
-            "finetune.epochs": {"kind": "choice", "values": [1, 2]},
-        },
-    },
-    "evaluate": {"num_seeds": 2, "bootstrap_resamples": 100},
-    "registry": {"name": "small"},
-}
+DOWNSTREAM: dict[str, Any] = yaml.safe_load("""
+tasks:
+  libraries:
+    data:
+      {kind: paragraph_label, num_labels: 3, minimum_words: 5, train_per_label: 4,
+       validation_per_label: 4, test_per_label: 4}
+variants: {pretrained: {}, random: {finetune.initialisation: random}}
+finetune: {batch_size: 4, pooling: mean, sequence_length: 32}
+sweep:
+  trials: 3
+  halving: {grace_period: 0.5}
+  space:
+    finetune.learning_rate: {kind: loguniform, low: 0.001, high: 0.01}
+    finetune.epochs: {kind: choice, values: [1, 2]}
+evaluate: {num_seeds: 2, bootstrap_resamples: 100}
+registry: {name: small}
+""")
 VARIANTS = ("pretrained", "random")
 TITLES = {
     *STAGES,
