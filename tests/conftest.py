@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 import yaml
 
@@ -27,6 +28,7 @@ from rungwise.core.tracking.store import make_store
 from rungwise.instances.shards import Shard, write_shard
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokenizer.token_text import TokenisedText
 
 # Ray's workers are not to wait for the other tests, as its default has it.
 os.environ.setdefault("RAY_worker_niceness", "0")
@@ -134,25 +136,38 @@ def uri(empty_store: Path, tmp_path: Path) -> str:
 
 
 @contextlib.contextmanager
-def s3_bucket(name: str) -> Iterator[str]:
-    """A bucket of a moto server on loopback, reached as any S3 is: through the environment."""
+def moto_server() -> Iterator[str]:
+    """The address of a moto server on loopback."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@contextlib.contextmanager
+def bucket_at(address: str, name: str) -> Iterator[str]:
+    """A bucket of the server there, reached as any S3 is: through the environment."""
+    import s3fs
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ENDPOINT_URL", address)
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        import s3fs
-
         s3fs.S3FileSystem.clear_instance_cache()
         s3fs.S3FileSystem().mkdir(name)
         yield f"s3://{name}"
         s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+
+
+@contextlib.contextmanager
+def s3_bucket(name: str) -> Iterator[str]:
+    """A bucket of a moto server on loopback."""
+    with moto_server() as address, bucket_at(address, name) as uri:
+        yield uri
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +194,17 @@ def made_up_sentences(seed: int, count: int) -> list[str]:
     return [" ".join(rng.choice(part) for part in choices) + f" {seed}." for _ in range(count)]
 
 
+def text_of_words(texts: Sequence[Sequence[Sequence[int]]], **fields: Any) -> TokenisedText:
+    """Texts of sentences of words, a document each, with these other `fields`."""
+    sentences = [sentence for text in texts for sentence in text]
+    return TokenisedText(
+        ids=np.array([word for sentence in sentences for word in sentence], np.uint16),
+        starts=np.cumsum([0, *map(len, sentences)]),
+        first_sentence=np.cumsum([0, *map(len, texts)]),
+        **{"documents": np.arange(len(texts), dtype=np.uint64), **fields},
+    )
+
+
 def write_corpus(folder: Path, documents: int, seed: int = 0, sentences: int = 30) -> Path:
     """Documents of made-up English, one a file, that a model can learn something from."""
     rng = random.Random(seed)
@@ -195,39 +221,42 @@ def write_corpus(folder: Path, documents: int, seed: int = 0, sentences: int = 3
     return folder
 
 
+_RECIPE = """
+name: small
+tokenizer: {kind: wordpiece, vocab_size: 200, min_frequency: 1}
+instances: {kind: masked_pairs, sequence_length: 32}
+model:
+  kind: bert
+  num_layers: 1
+  num_heads: 2
+  hidden_size: 32
+  intermediate_size: 64
+  max_position_embeddings: 32
+pretrain:
+  steps: 40
+  global_batch_size: 16
+  optimizer: {kind: adamw, learning_rate: 0.003}
+  precision: float32
+  validation_every_steps: 20
+  validation_instances: 64
+  log_every_steps: 5
+compute: {num_workers: 2, micro_batch_size: 8}
+"""
+
+
 def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
     """A whole recipe that trains in seconds; `changes` replaces top-level blocks."""
-    recipe: dict[str, Any] = {
-        "name": "small",
-        "root": str(root),
-        "corpus": {"sources": [{"kind": "text", "paths": [str(corpus)]}], "held_out_fraction": 0.2},
-        "tokenizer": {"kind": "wordpiece", "vocab_size": 200, "min_frequency": 1},
-        "instances": {"kind": "masked_pairs", "sequence_length": 32},
-        "model": {
-            "kind": "bert",
-            "num_layers": 1,
-            "num_heads": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "max_position_embeddings": 32,
-        },
-        "pretrain": {
-            "steps": 40,
-            "global_batch_size": 16,
-            "optimizer": {"kind": "adamw", "learning_rate": 0.003},
-            "precision": "float32",
-            "validation_every_steps": 20,
-            "validation_instances": 64,
-            "log_every_steps": 5,
-        },
-        "compute": {
-            "num_workers": 2,
-            "micro_batch_size": 8,
-            "checkpoint_every_steps": 10,
-            "object_store_megabytes": 200,
-        },
-    }
+    recipe: dict[str, Any] = yaml.safe_load(_RECIPE) | {"root": str(root)}
+    source = {"kind": "text", "paths": [str(corpus)]}
+    recipe["corpus"] = {"sources": [source], "held_out_fraction": 0.2}
+    recipe["compute"] |= {"checkpoint_every_steps": 10, "object_store_megabytes": 200}
     return recipe | changes
+
+
+def small_gpt(**keys: Any) -> dict[str, Any]:
+    """The blocks of a small recipe that make its model a GPT."""
+    model = yaml.safe_load(_RECIPE)["model"] | {"kind": "gpt"}
+    return {"instances": {"kind": "causal", "sequence_length": 32}, "model": model | keys}
 
 
 def write_shards(
@@ -283,11 +312,18 @@ def write_recipe(path: Path, recipe: dict[str, Any]) -> Path:
     return path
 
 
+def find_ports(count: int) -> list[int]:
+    """So many ports of loopback that nothing listens on."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
 def find_port() -> int:
     """A port of loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return find_ports(1)[0]
 
 
 @pytest.fixture
@@ -299,11 +335,7 @@ def unused_port() -> int:
 @pytest.fixture
 def free_ports() -> list[int]:
     """Three ports of loopback that nothing listens on."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+    return find_ports(3)
 
 
 @contextlib.contextmanager

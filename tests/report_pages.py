@@ -32,7 +32,7 @@ from rungwise.training.config import GradientConfig
 from rungwise.training.summary import GradientRun, PretrainSummary
 from rungwise.training.tensor_files import save_tensors
 from rungwise.training.throughput import COUNTING_RULE
-from tests.conftest import SPECIAL_IDS, made_up_sentences, write_shards
+from tests.conftest import SPECIAL_IDS, made_up_sentences, text_of_words, write_shards
 from tests.small_models import objective_of, shaken, small_config, small_model
 
 LENGTH = 24
@@ -84,7 +84,7 @@ def gradient_run(rows: list[dict[str, Any]], **changes: Any) -> GradientRun:
 
 
 def pretrain_summary(
-    model: Any, objective: str, final: dict[str, Any], run: GradientRun
+    model: Any, objective: str, final: dict[str, Any], run: GradientRun | None
 ) -> PretrainSummary:
     """What a pretraining by gradient leaves."""
     return PretrainSummary(
@@ -246,16 +246,9 @@ def written_page(
 
 def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:
     """Ten documents of four sentences."""
-    encoded = [
-        tokenizer.encode(sentence, add_special_tokens=False).ids
-        for document in range(10)
-        for sentence in made_up_sentences(10 * seed + document, 4)
-    ]
-    return TokenisedText(
-        ids=np.array([token for ids in encoded for token in ids], np.uint16),
-        starts=np.cumsum([0, *map(len, encoded)]),
-        first_sentence=np.arange(0, len(encoded) + 1, 4),
-        documents=np.arange(10, dtype=np.uint64),
+    texts = [made_up_sentences(10 * seed + document, 4) for document in range(10)]
+    return text_of_words(
+        [[tokenizer.encode(each, add_special_tokens=False).ids for each in text] for text in texts]
     )
 
 

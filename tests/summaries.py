@@ -6,6 +6,7 @@ from typing import Any
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
@@ -75,6 +76,21 @@ def finished(
     said = {"stage": stage, "fingerprint": fingerprint, "label": "small", "inputs": {}}
     said |= {"summary": summary.model_dump(mode="json"), "finished": "2026-01-01"}
     return artifacts.finish(folder, said | record, {})
+
+
+def end_stage(
+    folder: Folder, stage: Stage, label: str, summary: Summary | dict[str, Any]
+) -> Artifact:
+    """Finish a stage with this summary, as the runner does."""
+    said = summary if isinstance(summary, dict) else summary.model_dump(mode="json")
+    inputs = {
+        name: {"stage": source.name, "fingerprint": source.fingerprint}
+        for name, source in stage.inputs.items()
+    }
+    record = {"stage": stage.name, "fingerprint": stage.fingerprint, "label": label}
+    record |= {"facts": stage.facts, "config": stage.config.model_dump(mode="json")}
+    record |= {"summary": said, "inputs": inputs, "finished": "2026-01-01", "seconds": 1.0}
+    return artifacts.finish(folder, record, {})
 
 
 def task_of(folder: Folder | Path, info: TaskInfo, **record: Any) -> Artifact:

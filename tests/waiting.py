@@ -1,6 +1,8 @@
 """Wait for what other threads and processes do, never for longer than a test may take."""
 
+import contextlib
 import time
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -23,3 +25,10 @@ def wait_until(
         assert time.monotonic() < deadline, message(f"waited {seconds:.0f} s")
         time.sleep(pause)
     return answer
+
+
+def is_healthy(address: str) -> bool:
+    """Whether MLflow's server answers there."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health") as reply:
+        return reply.status == 200
+    return False

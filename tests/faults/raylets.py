@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from rungwise.training.ray.resume_proof import kill_with_children
+from tests.commands import environment
 from tests.conftest import find_port
 from tests.waiting import wait_until
 
@@ -32,11 +33,8 @@ class Raylets:
         self._nodes: dict[str, psutil.Popen] = {}
         self._started = 0
         self.address = ""
-        self.environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("RAY_ADDRESS", "MLFLOW"))
-        } | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        path = os.pathsep.join(filter(None, sys.path))
+        self.environment = environment(RAY_AUTH_MODE="disabled", PYTHONPATH=path)
 
     def start(self, address: str) -> None:
         """Start a node with one CPU and return when it has joined."""

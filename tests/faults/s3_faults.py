@@ -21,8 +21,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import pytest
-import s3fs
+from tests.conftest import bucket_at, moto_server
 
 SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?>'
@@ -177,18 +176,5 @@ def faulty_s3(upstream: str) -> Iterator[FaultyS3]:
 @contextlib.contextmanager
 def faulty_moto(bucket: str) -> Iterator[FaultyS3]:
     """A proxy before a moto server with this bucket, which is reached through it as any S3 is."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch, faulty_s3(f"http://{host}:{port}") as found:
-        patch.setenv("AWS_ENDPOINT_URL", found.url)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir(bucket)
+    with moto_server() as address, faulty_s3(address) as found, bucket_at(found.url, bucket):
         yield found
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()

@@ -3,9 +3,7 @@
 import gzip
 import hashlib
 import json
-import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -27,7 +25,7 @@ from rungwise.corpus import CorpusConfig, input_digests
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.files import list_ranges
-from tests.conftest import REPOSITORY
+from tests.commands import PYTHON_PATH, environment, execute
 from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_moto
 
 BUCKET = "rungwise-faults"
@@ -314,14 +312,9 @@ def test_a_corpus_built_through_faults_is_the_same(proxy: FaultyS3, tmp_path: Pa
         (block | {"paths": [bucket.uri]}, f"s3://{BUCKET}/out"),
     ]
     proxy.plan(0.15, seed=1)
-    done = subprocess.run(
-        [sys.executable, "-c", STAGE, *map(json.dumps, runs)],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "platform"), "RAY_ADDRESS": ""},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
+    variables = environment(PYTHONPATH=PYTHON_PATH, RAY_ADDRESS="")
+    done = execute([sys.executable, "-c", STAGE, *map(json.dumps, runs)], variables=variables)
+    assert done.stdout == ""
     assert proxy.faults.total() > 5
     proxy.plan(0.0)
     local, remote = Folder.at(tmp_path / "out"), Folder.at(f"s3://{BUCKET}/out")

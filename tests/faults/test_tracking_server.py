@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +21,9 @@ from mlflow import MlflowClient
 
 from rungwise.core.tracking import tracker as tracking
 from rungwise.core.tracking.tracker import Tracker, sync
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
-from tests.waiting import wait_until
+from tests.commands import RUNGWISE, execute
+from tests.conftest import REPOSITORY, find_port, small_recipe, write_corpus, write_recipe
+from tests.waiting import is_healthy, wait_until
 
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain", "report")
 
@@ -93,9 +93,8 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
     corpus = write_corpus(tmp_path / "text", documents=30)
     recipe = small_recipe(root, corpus, tracking={"uri": address})
     config = write_recipe(tmp_path / "recipe.yaml", recipe)
-    rungwise = [sys.executable, "-m", "rungwise"]
     run = subprocess.Popen(
-        [*rungwise, "run", "pretrain", str(config)],
+        [*RUNGWISE, "run", "pretrain", str(config)],
         cwd=REPOSITORY,
         env=os.environ | {"COLUMNS": "200"},
         stdout=subprocess.PIPE,
@@ -103,7 +102,7 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
     )
     with run:
         with process(server):
-            wait_until("MLflow", lambda: answers(address))
+            wait_until("MLflow", lambda: is_healthy(address))
             wait_until("a corpus", lambda: any(root.glob("corpus/*/artifact.json")))
             wait_until("runs of MLflow", lambda: runs(address))
         out, _ = run.communicate(timeout=400)
@@ -112,19 +111,13 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
     assert "events that did not reach" in out
 
     with process(server):
-        wait_until("MLflow", lambda: answers(address))
+        wait_until("MLflow", lambda: is_healthy(address))
         before = runs(address)
         assert not all(status == "FINISHED" for _, status in before), "it died too late"
         printed = shlex.split(line.removeprefix("send "))
         assert printed[0] == "rungwise"
         for is_first in (True, False):
-            done = subprocess.run(
-                [*rungwise, *printed[1:]],
-                cwd=REPOSITORY,
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+            done = execute([*RUNGWISE, *printed[1:]])
             assert (f"events sent to {address}" in done.stdout) == is_first
         assert runs(address) == Counter(
             (name, "FINISHED") for name in ("small", *(f"{stage} of small" for stage in STAGES))
@@ -143,12 +136,6 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
     stored = s3fs.S3FileSystem(skip_instance_cache=True).find(f"{bucket}/mlflow")
     records = [path for path in stored if path.endswith("/artifact.json")]
     assert len(records) == len(STAGES)
-
-
-def answers(address: str) -> bool:
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health") as reply:
-        return reply.status == 200
-    return False
 
 
 def runs(address: str) -> Counter[tuple[str, str]]:
@@ -187,13 +174,12 @@ JSON = 'content-type application/json string "{}"'
 def mlflow_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server with a store of its own."""
     folder = tmp_path_factory.mktemp("mlflow")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = find_port()
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--port", str(port)]
     command += ["--artifacts-destination", str(folder / "artifacts")]
     with process(command):
-        wait_until("MLflow", lambda: answers(f"http://127.0.0.1:{port}"))
+        wait_until("MLflow", lambda: is_healthy(f"http://127.0.0.1:{port}"))
         yield port
 
 
@@ -230,7 +216,7 @@ def test_a_proxy_that_answers_200_itself_loses_no_point(
                 assert not control.recv(1000).strip()
 
         with process([haproxy.get_haproxy_binary(), "-f", str(tmp_path / "proxy.cfg")]):
-            wait_until("the proxy", lambda: answers(address))
+            wait_until("the proxy", lambda: is_healthy(address))
             experiment = tmp_path.name
             tracker = Tracker(address, experiment, spool)
             tracker.open("run", "parent")

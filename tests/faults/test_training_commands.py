@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from typing import Any
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 
 from rungwise.core.storage.folder import Folder
 from rungwise.training.ray.resume_proof import kill_with_children
+from tests.commands import environment
 from tests.conftest import REPOSITORY, s3_bucket, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
@@ -40,11 +43,10 @@ def config(tmp_path: Path) -> Path:
 
 
 def start(config: Path, *overrides: str) -> subprocess.Popen[str]:
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "RAY_ADDRESS"))}
     return subprocess.Popen(
         [sys.executable, "workflows/pretrain.py", str(config), *overrides],
         cwd=REPOSITORY,
-        env=variables | {"HOME": str(config.parent), "COLUMNS": "200"},
+        env=environment(HOME=str(config.parent), COLUMNS="200"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -70,6 +72,10 @@ def record_of(root: Folder | Path, stage: str) -> dict[str, Any]:
     folder = Folder.at(root if isinstance(root, Path) else root.uri) / stage
     (label,) = (name for name in folder.subfolders() if not name.startswith("."))
     return json.loads((folder / label).read_bytes("artifact.json"))
+
+
+def attempts_of(root: Path) -> list[dict[str, Any]]:
+    return record_of(root, "pretrain")["summary"]["gradient"]["attempts"]
 
 
 def assert_same_run(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -121,12 +127,41 @@ def test_a_run_that_is_stopped_leaves_what_was_done_and_no_process(
     assert "Traceback" not in output
     for stage in ("corpus", "tokenizer", "instances"):
         assert record_of(tmp_path / "root", stage)["stage"] == stage
+    assert "goes on where it was stopped" in run(config, *changes(LONG))
+    assert attempts_of(tmp_path / "root")[-1]["step"] >= 20
+
+
+@pytest.mark.slow
+def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
+    config: Path, tmp_path: Path
+) -> None:
+    root, undisturbed = tmp_path / "root", tmp_path / "undisturbed"
+    process = start(config, *changes(LONG))
+    try:
+        wait_for_a_checkpoint(Folder.at(root), process)
+        os.killpg(process.pid, signal.SIGKILL)
+    finally:
+        kill_with_children(process.pid)
+    process.communicate()
+    finished = {path.parts[-3] for path in root.glob("*/*/artifact.json")}
+    assert finished == {"corpus", "tokenizer", "tokens", "instances"}
     resumed = run(config, *changes(LONG))
     assert "goes on where it was stopped" in resumed
-    assert (
-        record_of(tmp_path / "root", "pretrain")["summary"]["gradient"]["attempts"][-1]["step"]
-        >= 20
-    )
+    for name in finished:
+        lines = [line for line in resumed.splitlines() if line.startswith(name)]
+        assert any("cached" in line for line in lines)
+        shutil.copytree(root / name, undisturbed / name)
+    run(config, f"root={undisturbed}", *changes(LONG))
+    killed, whole = (record_of(place, "pretrain") for place in (root, undisturbed))
+    assert_same_run(killed, whole)
+    assert killed["summary"]["tokens"] == whole["summary"]["tokens"]
+    # MLflow holds one run of the stage, with every step once.
+    client = MlflowClient(f"sqlite:///{root}/mlflow.db")
+    experiment = client.get_experiment_by_name("rungwise")
+    assert experiment is not None
+    [stage] = client.search_runs([experiment.experiment_id], "tags.`rungwise.stage` = 'pretrain'")
+    points = client.get_metric_history(stage.info.run_id, "train/loss")
+    assert sorted(point.step for point in points) == list(range(10, 241, 10))
 
 
 @pytest.mark.slow
@@ -160,8 +195,7 @@ def test_a_run_that_is_stopped_at_any_moment_keeps_its_steps_and_says_so(
     # The workers go on while the driver ends, and so may reach the last step.
     ended = bool(list((tmp_path / "root" / "pretrain").glob("*/artifact.json")))
     run(config, *stopped)
-    attempts = record_of(tmp_path / "root", "pretrain")["summary"]["gradient"]["attempts"]
-    assert attempts[-1]["step"] == (begun if ended else before)
+    assert attempts_of(tmp_path / "root")[-1]["step"] == (begun if ended else before)
     run(config, f"root={tmp_path / 'undisturbed'}", *stopped)
     one, other = (record_of(tmp_path / name, "pretrain") for name in ("root", "undisturbed"))
     assert_same_run(one, other)

@@ -1,4 +1,7 @@
-"""Where jobs that are killed work: on a Ray of their own, or in one process that kills itself."""
+"""A stage in a process to kill, on a Ray of its own or in one process that kills itself.
+
+python -m tests.ray.kills WANTED.json
+"""
 
 import contextlib
 import json
@@ -12,9 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.cluster import tasks
+from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
+from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.stages import artifact
 from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus.config import CorpusConfig
+from rungwise.corpus.summary import CORPUS
+from rungwise.instances.summary import INSTANCES, read_kind
 from tests.conftest import REPOSITORY
 
 COMPUTE = ComputeConfig(object_store_megabytes=100)
@@ -27,17 +37,18 @@ class KillsItself(SilentReporter):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def start(
-    job: str, folder: Path, stdout: int | None = None, **wanted: Any
-) -> subprocess.Popen[str]:
-    """Start `tests/ray/JOB` with what is wanted of it, in a process group of its own."""
+def start(folder: Path, **wanted: Any) -> subprocess.Popen[str]:
+    """Start the stage with this `config`, `output` and so on, in a process group of its own.
+
+    It prints the digests of its files, if it comes to its end.
+    """
     (folder / "wanted.json").write_text(json.dumps(wanted))
     path = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY), *sys.path])
     return subprocess.Popen(
-        [sys.executable, f"tests/ray/{job}", str(folder / "wanted.json")],
+        [sys.executable, "-m", "tests.ray.kills", str(folder / "wanted.json")],
         cwd=REPOSITORY,
         env=os.environ | {"PYTHONPATH": path},
-        stdout=stdout,
+        stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
@@ -49,3 +60,22 @@ def prepare(cpus: int) -> tuple[AbstractContextManager[None], Context]:
         return session(COMPUTE, num_cpus=cpus), Context(COMPUTE)
     tasks._SMALL_BYTES = math.inf
     return contextlib.nullcontext(), Context(COMPUTE, KillsItself())
+
+
+def main(stage: str, config: Any, inputs: dict[str, str], output: str, cpus: int) -> None:
+    set_environment()
+    loaded = ((name, artifact.load(Folder.at(uri))) for name, uri in inputs.items())
+    artifacts = {name: each for name, each in loaded if each is not None}
+    if stage == "corpus":
+        build, config = CORPUS.run, validate(CorpusConfig, config)
+    else:
+        wanted = artifact.Artifact(stage, "", Folder.at("."), {"config": config})
+        build, config = INSTANCES.run, read_kind(wanted)
+    place, context = prepare(cpus)
+    with place:
+        summary = build(config, artifacts, Folder.at(output), context)
+    print(json.dumps(summary.sha256))
+
+
+if __name__ == "__main__":
+    main(**json.loads(Path(sys.argv[1]).read_text()))

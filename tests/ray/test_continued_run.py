@@ -32,6 +32,7 @@ from rungwise.tasks.stage import TaskTextConfig
 from rungwise.training.feed import Source, held_out_batches
 from rungwise.training.pretrained import load_module, read_training_config
 from tests.conftest import small_recipe, write_recipe
+from tests.summaries import end_stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 # One of the two CPUs, or a stage would wait for room beside the workers of another test.
@@ -64,18 +65,7 @@ def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
         found = artifacts.load(folder)
         if found is None:
             summary = stage.type.run(stage.config, inputs, folder, Context(COMPUTE))
-            record = {
-                "stage": stage.name,
-                "fingerprint": stage.fingerprint,
-                "label": "x",
-                "config": stage.config.model_dump(mode="json"),
-                "inputs": {
-                    name: {"stage": source.stage, "fingerprint": source.fingerprint}
-                    for name, source in inputs.items()
-                },
-                "summary": summary.model_dump(mode="json"),
-            }
-            found = artifacts.finish(folder, record, {})
+            found = end_stage(folder, stage, "x", summary)
         done[stage.display_name] = found
     return done
 

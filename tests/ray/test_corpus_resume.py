@@ -34,8 +34,8 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def start_job(tmp_path: Path, output: Path, source: Path, cpus: int) -> subprocess.Popen[str]:
-    config = config_of(source)
-    return start("corpus_job.py", tmp_path, config=config, output=str(output), cpus=cpus)
+    wanted = {"stage": "corpus", "config": config_of(source), "inputs": {}}
+    return start(tmp_path, output=str(output), cpus=cpus, **wanted)
 
 
 def build(output: Path, source: Path) -> dict[str, str]:

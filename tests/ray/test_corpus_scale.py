@@ -4,12 +4,12 @@ import gzip
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.conftest import REPOSITORY
 
 
@@ -95,13 +95,8 @@ def test_a_reader_stays_under_a_gigabyte_whatever_a_file_holds(
         else:
             for number in range(3_180):
                 stream.write(b"%05d" % number + line)
-    done = subprocess.run(
-        [sys.executable, "-c", READER, str(path), json.dumps(keys)],
-        env={"PYTHONPATH": os.pathsep.join([str(REPOSITORY / "platform"), *sys.path])},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    variables = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY / "platform"), *sys.path])}
+    done = execute([sys.executable, "-c", READER, str(path), json.dumps(keys)], variables=variables)
     megabytes, _, counts = done.stdout.strip().partition(" ")
     print(content, keys, packed, megabytes)
     assert json.loads(counts) == expected

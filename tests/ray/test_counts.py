@@ -1,5 +1,6 @@
 """Fitting by counting on a local Ray: the same model whoever counts what, and what is refused."""
 
+import dataclasses
 import gzip
 import math
 from pathlib import Path
@@ -17,16 +18,16 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.models.families.arpa import arpa_lines, name_tokens
 from rungwise.serving.importing import import_weights
-from rungwise.tokenizer import token_text as texts
 from rungwise.tokenizer import train
 from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
+from rungwise.tokenizer.token_text import write_tokens
 from rungwise.training.config import FitConfig
 from rungwise.training.fit_config import CountsConfig, PretrainStageConfig
 from rungwise.training.initial import ImportConfig
 from rungwise.training.pretrained import load_model
 from rungwise.training.ray.counts import pretrain_by_counts
 from rungwise.training.tensor_files import MODEL
-from tests.conftest import SPECIAL_IDS
+from tests.conftest import SPECIAL_IDS, text_of_words
 from tests.summaries import standing
 from tests.unit.tokenizer.test_tokenizer import TEXT, stage_on
 from tests.unit.tokenizer.test_tokenizer import config as tokenizer_config
@@ -50,19 +51,9 @@ def tokens(folder: Path, pieces: int) -> Artifact:
     text, rows = sentences(0), []
     files = {f"train-{number:05d}.arrow": text[number::pieces] for number in range(pieces)}
     for name, rows_of_file in (files | {"validation-00000.arrow": sentences(1, 60)}).items():
-        open_ended = [row[:-1] for row in rows_of_file]
-        lengths = [len(row) for row in open_ended]
-        ids = np.array([token for row in open_ended for token in row], dtype=np.uint16)
-        texts.write_tokens(
-            texts.TokenisedText(
-                ids,
-                np.cumsum([0, *lengths]),
-                np.arange(len(lengths) + 1),  # a document each
-                np.arange(len(lengths), dtype=np.uint64),
-                np.ones(len(ids), bool),
-            ),
-            folder / name,
-        )
+        part = text_of_words([[row[:-1]] for row in rows_of_file])
+        count = len(part.ids)
+        write_tokens(dataclasses.replace(part, unit_starts=np.ones(count, bool)), folder / name)
         rows.append(
             TokensRow(
                 file=name,
@@ -70,8 +61,8 @@ def tokens(folder: Path, pieces: int) -> Artifact:
                 source="made up",
                 sha256="",
                 documents=1,
-                sentences=len(lengths),
-                tokens=len(ids),
+                sentences=len(rows_of_file),
+                tokens=count,
                 text_bytes=1000 if pieces == 1 else 1_000_000,
             )
         )

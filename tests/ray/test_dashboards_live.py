@@ -14,7 +14,8 @@ import pytest
 from dashboards.boards import BOARDS
 from rungwise.cluster.local import HOME_VARIABLE
 from rungwise.training.ray.resume_proof import kill_with_children
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.commands import copy_project
+from tests.conftest import REPOSITORY, small_gpt, small_recipe, write_corpus, write_recipe
 from tests.ray.test_up_down import Up, rungwise, started
 from tests.ray.test_workflow import DOWNSTREAM
 from tests.unit.cluster.test_dashboards import DCGM, rules, selectors
@@ -50,9 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
     """Two nodes after a small workflow with sweeps, and a GPT that lost one of them."""
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus (Debian: apt-get install prometheus)")
-    folder = tmp_path_factory.mktemp("boards")
-    shutil.copytree(REPOSITORY / "platform", folder / "platform")
-    shutil.copytree(REPOSITORY / "workflows", folder / "workflows")
+    folder = copy_project(tmp_path_factory.mktemp("boards"))
     text = write_corpus(tmp_path_factory.mktemp("text"), documents=90)
     sources = [
         {"kind": "text", "paths": [f"{text}/library{n}-*.txt"], "label": f"library{n}"}
@@ -62,11 +61,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
     recipe["corpus"]["sources"] = sources
     recipe["compute"] |= {"price_per_hour": 2.0, "budget": 100.0, "min_workers": 1}
     recipe["pretrain"]["steps"] = 200
-    causal = small_recipe(Path("artifacts"), text, name="gpt", compute=recipe["compute"])
-    causal["corpus"] = recipe["corpus"]
-    causal["instances"] = {"kind": "causal", "sequence_length": 32}
-    causal["model"] = {"kind": "gpt", "num_layers": 1, "num_heads": 2, "hidden_size": 32}
-    causal["model"] |= {"intermediate_size": 64, "max_position_embeddings": 32}
+    shared = {name: recipe[name] for name in ("corpus", "compute")}
+    causal = small_recipe(Path("artifacts"), text, name="gpt", **shared, **small_gpt())
     causal["pretrain"] |= {"steps": 100_000}
     write_recipe(folder / "small.yaml", recipe)
     write_recipe(folder / "gpt.yaml", causal)

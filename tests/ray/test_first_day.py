@@ -21,7 +21,7 @@ import pytest
 import transformers
 
 from rungwise.cluster.local import HOME_VARIABLE
-from tests.conftest import REPOSITORY
+from tests.commands import RUNGWISE, copy_project
 
 # Against hanging: what takes long is another machine's matter.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -52,11 +52,10 @@ class Shell:
         words = shlex.split(command)
         variables = dict(word.split("=", 1) for word in itertools.takewhile(_is_variable, words))
         program, *arguments = words[len(variables) :]
-        own = [sys.executable, "-m", "rungwise"]
         beside = [str(Path(sys.executable).with_name(program))]
         with self._screen.open("wb") as screen:
             return subprocess.Popen(
-                [*(own if program == "rungwise" else beside), *arguments],
+                [*(RUNGWISE if program == "rungwise" else beside), *arguments],
                 cwd=self.folder,
                 env=self.environment | variables,
                 stdout=screen,
@@ -98,11 +97,7 @@ def advised(said: str, verb: str) -> str:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> Shell:
     """A clone, with text and labels beside its files: of each as little as a model can read."""
-    folder = tmp_path_factory.mktemp("first") / "clone"
-    for part in ("platform", "workflows"):
-        shutil.copytree(
-            REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    folder = copy_project(tmp_path_factory.mktemp("first") / "clone")
     corpora = real_data / "corpora"
 
     def text(place: str) -> str:

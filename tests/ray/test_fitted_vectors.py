@@ -29,33 +29,26 @@ from rungwise.training.tensor_files import MODEL
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.report_pages import Page
 
-RUNGS: dict[str, dict[str, Any]] = {
-    "word2vec": {
-        "model": {"kind": "word2vec", "size": 20},
-        "pretrain": {"kind": "asynchronous", "epochs": 3},
-    },
-    "glove": {
-        "model": {"kind": "glove", "size": 20},
-        "pretrain": {"kind": "cooccurrence", "epochs": 3},
-    },
-    "lsa": {"model": {"kind": "lsa", "size": 20}, "pretrain": {"kind": "cooccurrence"}},
-    "prototypes": {
-        "model": {"kind": "prototypes", "prototypes": 2, "occurrences": 20},
-        "pretrain": {"kind": "cooccurrence"},
-        "steps": [
-            {
-                "name": "vectors",
-                "model": {"kind": "lsa", "size": 20},
-                "pretrain": {"kind": "cooccurrence"},
-            },
-            {},
-        ],
-    },
-    "paragraph_vectors": {
-        "model": {"kind": "paragraph_vectors", "size": 20, "architecture": "dm"},
-        "pretrain": {"kind": "asynchronous", "epochs": 3},
-    },
-}
+RUNGS: dict[str, dict[str, Any]] = yaml.safe_load("""
+word2vec:
+  model: {kind: word2vec, size: 20}
+  pretrain: {kind: asynchronous, epochs: 3}
+glove:
+  model: {kind: glove, size: 20}
+  pretrain: {kind: cooccurrence, epochs: 3}
+lsa:
+  model: {kind: lsa, size: 20}
+  pretrain: {kind: cooccurrence}
+prototypes:
+  model: {kind: prototypes, prototypes: 2, occurrences: 20}
+  pretrain: {kind: cooccurrence}
+  steps:
+    - {name: vectors, model: {kind: lsa, size: 20}, pretrain: {kind: cooccurrence}}
+    - {}
+paragraph_vectors:
+  model: {kind: paragraph_vectors, size: 20, architecture: dm}
+  pretrain: {kind: asynchronous, epochs: 3}
+""")
 TABLES = ("word2vec", "glove", "lsa")
 
 

@@ -1,14 +1,13 @@
 """A corpus of the hub in a run of its own process, whose workers read it too."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rungwise.core.stages.artifact import Artifact, find_artifacts
 from rungwise.core.storage.folder import Folder
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.commands import RUNGWISE, execute
+from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.hub_server import hub
 
 STAGES = ("corpus", "tokenizer", "tokens", "instances")
@@ -21,9 +20,7 @@ def run_instances(folder: Path, place: str, text: Path) -> dict[str, Artifact]:
     recipe["tracking"] = {"uri": f"sqlite:///{folder}/mlflow.db"}
     folder.mkdir()
     config = write_recipe(folder / "recipe.yaml", recipe)
-    command = [sys.executable, "-m", "rungwise", "run", "instances", str(config)]
-    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    execute([*RUNGWISE, "run", "instances", str(config)])
     return {each.stage: each for each in find_artifacts(Folder.at(folder / "root"))}
 
 

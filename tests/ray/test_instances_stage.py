@@ -54,8 +54,8 @@ def one_process(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFa
 def start_job(
     tmp_path: Path, inputs: dict[str, str], output: str, cpus: int
 ) -> subprocess.Popen[str]:
-    wanted = {"inputs": inputs, "output": output, "config": CONFIG.model_dump(mode="json")}
-    return start("instances_job.py", tmp_path, subprocess.PIPE, cpus=cpus, **wanted)
+    wanted = {"stage": "instances", "config": CONFIG.model_dump(mode="json"), "inputs": inputs}
+    return start(tmp_path, output=output, cpus=cpus, **wanted)
 
 
 def printed_by(process: subprocess.Popen[str]) -> dict[str, str]:

@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.commands import RUNGWISE
 from tests.conftest import small_recipe, write_corpus, write_recipe
 
 _LONGEST_SECONDS = 180
@@ -23,7 +23,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
     log = folder / "log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rungwise", "run", "pretrain", str(recipe)],
+            [*RUNGWISE, "run", "pretrain", str(recipe)],
             stdout=stream,
             stderr=stream,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,27 +16,14 @@ from mlflow.models import get_model_info
 
 from rungwise.__main__ import main
 from rungwise.serving import registry
-from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.commands import execute
+from tests.conftest import small_gpt, small_recipe, write_corpus, write_recipe
 
 WORDS = {"kind": "word", "vocab_size": 200, "min_frequency": 1}
 # A kind, keys of a worse model, and what is answered.
 RUNGS: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
     "bert": ({}, ["pretrain.steps=5"], {"vector"}),
-    "gpt": (
-        {
-            "instances": {"kind": "causal", "sequence_length": 32},
-            "model": {
-                "kind": "gpt",
-                "num_layers": 1,
-                "num_heads": 2,
-                "hidden_size": 32,
-                "intermediate_size": 64,
-                "max_position_embeddings": 32,
-            },
-        },
-        ["pretrain.steps=5"],
-        {"log_probability", "tokens"},
-    ),
+    "gpt": (small_gpt(), ["pretrain.steps=5"], {"log_probability", "tokens"}),
     "ngram": (
         {
             "tokenizer": WORDS,
@@ -107,14 +93,9 @@ def test_from_a_recipe_to_the_alias(
         "print(model.predict(sys.argv[3:]).to_json(orient='records', double_precision=15));"
         "assert 'ray' not in sys.modules"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, uri, f"models:/{name}/2", *example],
-        cwd=tmp_path,
-        env={each: value for each, value in os.environ.items() if each != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-c", code, uri, f"models:/{name}/2", *example]
+    variables = {each: value for each, value in os.environ.items() if each != "PYTHONPATH"}
+    done = execute(command, tmp_path, variables)
     continued, by_mlflow = map(json.loads, done.stdout.strip().splitlines()[-2:])
     asked = tmp_path / "asked.txt"
     asked.write_text("".join(f"{text}\n" for text in example))

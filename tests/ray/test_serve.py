@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -25,8 +24,9 @@ from rungwise.core.storage.folder import Folder
 from rungwise.serving import served_model
 from rungwise.serving.predictor import FILES
 from rungwise.serving.ray_serve import application
+from tests.conftest import find_port
 from tests.unit.serving.test_predictor import make_model
-from tests.waiting import wait_until
+from tests.waiting import is_healthy, wait_until
 
 TEXTS = [f"w{n} w{n * 7 % 40} w{n * 3 % 30}" for n in range(10)]
 
@@ -44,24 +44,17 @@ def ask(address: str, body: Any) -> tuple[int, Any]:
 @contextlib.contextmanager
 def served_by_mlflow(model: Path) -> Iterator[str]:
     """The address at which MLflow's own server answers for a saved model."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = find_port()
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(model)]
     command += ["--env-manager", "local", "--port", str(port)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # of uvicorn
     server = subprocess.Popen(command, start_new_session=True, env=os.environ | {"PATH": path})
     try:
-        wait_until("MLflow", lambda: is_healthy(f"http://127.0.0.1:{port}/health"))
+        wait_until("MLflow", lambda: is_healthy(f"http://127.0.0.1:{port}"))
         yield f"http://127.0.0.1:{port}/invocations"
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait()
-
-
-def is_healthy(address: str) -> bool:
-    with contextlib.suppress(OSError), urllib.request.urlopen(address) as reply:
-        return reply.status == 200
-    return False
 
 
 @pytest.mark.slow
@@ -97,8 +90,7 @@ def test_mlflow_and_ray_serve_answer_as_predict_does(
     assert "expected at most 1,000 examples, found 1,001" in too_many[1]["message"]
     assert len(loaded.predict([*many, "w1"])) == 1001, "there is no limit but a server's"
 
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = find_port()
     address = f"http://127.0.0.1:{port}"
     with session(ComputeConfig()):
         serve.start(http_options={"host": "127.0.0.1", "port": port})

@@ -24,7 +24,8 @@ from ray.job_submission import JobSubmissionClient
 from rungwise.__main__ import main
 from rungwise.cluster.local import node_environment, start_command
 from rungwise.submission.submit import connect, find_server
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.commands import RUNGWISE, copy_project, execute
+from tests.conftest import REPOSITORY, find_ports, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
 TOKEN = "planted-token-" + "5e1d" * 8
@@ -101,12 +102,7 @@ def head() -> Iterator[Head]:
     token_path = scratch / "token"
     token_path.touch(mode=0o600)
     token_path.write_text(TOKEN)
-    with contextlib.ExitStack() as probes:
-        ports = []
-        for _ in range(6):
-            probe = probes.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports.append(str(probe.getsockname()[1]))
+    ports = [str(port) for port in find_ports(6)]
     names = ["port", "dashboard-port", "metrics-export-port", "dashboard-agent-listen-port"]
     names += ["dashboard-agent-grpc-port", "ray-client-server-port"]
     options = {
@@ -150,11 +146,7 @@ def _answers(head: Head) -> bool:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a user has in the folder, without environments and artifacts; these go beside it."""
-    folder = tmp_path_factory.mktemp("submit") / "project"
-    for name in ("platform", "workflows"):
-        shutil.copytree(
-            REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    folder = copy_project(tmp_path_factory.mktemp("submit") / "project")
     # Marks by which to tell the code that came with the job from the code that is installed here.
     for name, text in (
         ("corpus/summary.py", ':,} dropped"'),
@@ -187,7 +179,7 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     client: JobSubmissionClient, head: Head, project: Path, tmp_path: Path
 ) -> None:
     line = Line(int(client.get_address().rpartition(":")[2]))
-    command = [sys.executable, "-m", "rungwise", "submit", "workflows/instances.py", "small.yaml"]
+    command = [*RUNGWISE, "submit", "workflows/instances.py", "small.yaml"]
     command += ["--address", line.address]
     errors = tmp_path / "errors"
     with errors.open("w") as stderr:
@@ -232,11 +224,8 @@ def test_ray_s_own_command_submits_the_same_workflow_file(
     command = [str(Path(sys.executable).with_name("ray")), "job", "submit"]
     command += ["--address", head.address, "--working-dir", str(project), "--", "python"]
     command += ["workflows/instances.py", "small.yaml", f"root={tmp_path / 'root'}"]
-    done = subprocess.run(
-        command, env=head.environment, capture_output=True, text=True, timeout=280, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "of 4 stages built of the job" in done.stdout
+    printed = execute(command, variables=head.environment).stdout
+    assert "of 4 stages built of the job" in printed
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -17,18 +16,13 @@ from mlflow import MlflowClient
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG
 from rungwise.tuning.record import SweepTrial, read_records
-from tests.conftest import REPOSITORY, s3_bucket
+from tests.commands import PYTHON_PATH, environment
+from tests.conftest import REPOSITORY
 from tests.toy_sweeps import BEST_RATE, marks
 from tests.waiting import wait_until
 
 RATES = {"finetune.learning_rate": {"kind": "loguniform", "low": 1e-5, "high": 1e-1}}
 pytestmark = pytest.mark.slow
-
-
-def environment(folder: Path) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "RAY_ADDRESS"))}
-    path = f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}"
-    return kept | {"HOME": str(folder), "PYTHONPATH": path}
 
 
 @dataclass
@@ -44,7 +38,7 @@ class Toy:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.ray.sweep_job", *arguments],
             cwd=REPOSITORY,
-            env=environment(self.folder),
+            env=environment(HOME=str(self.folder), PYTHONPATH=PYTHON_PATH),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -90,10 +84,6 @@ def nested_runs(folder: Path) -> list[Any]:
     return [run for run in runs if "/trial-" in str(run.info.run_name)]
 
 
-def test_no_trial_that_has_ended_is_repeated_after_a_kill(tmp_path: Path) -> None:
-    check_restart(Toy(tmp_path, str(tmp_path / "root"), {"space": RATES, "trials": 8}))
-
-
 def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_run(tmp_path: Path) -> None:
     """Of eight trials of four epochs four pass the first milestone, two the second."""
     toy = Toy(tmp_path, str(tmp_path / "root"), {"space": RATES, "trials": 8, "halving": {}})
@@ -121,14 +111,10 @@ def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_run(tmp_path: 
     assert {run.info.status for run in runs} == {"FINISHED"}
 
 
-def test_no_trial_that_has_ended_is_repeated_where_the_root_is_a_bucket(tmp_path: Path) -> None:
-    with s3_bucket("rungwise-sweep") as bucket:
-        check_restart(Toy(tmp_path, f"{bucket}/root", {"space": RATES, "trials": 6}))
-
-
-def check_restart(toy: Toy) -> None:
+def test_no_trial_that_has_ended_is_repeated_after_a_kill(folder: Folder, tmp_path: Path) -> None:
+    total = 8
+    toy = Toy(tmp_path, folder.uri, {"space": RATES, "trials": total})
     toy.kill_in_the_middle(after=3)
-    total = toy.block["trials"]
     before, begun = toy.ended(), len(toy.starts())
     assert 3 <= len(before) < total
     toy.run()

@@ -13,7 +13,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from rungwise.cluster.local import (
     node_environment,
 )
 from rungwise.training.ray.resume_proof import kill_with_children
+from tests.commands import PYTHON_PATH, RUNGWISE, copy_project, execute
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
@@ -47,24 +48,15 @@ PLANTED = {
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain")
 
 
-def rungwise(*arguments: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def rungwise(
+    *arguments: str, folder: Path, status: int | None = 0, more: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """The command as a user gives it in `folder`."""
-    return subprocess.run(
-        [sys.executable, "-m", "rungwise", *arguments],
-        cwd=folder,
-        env=variables(**more),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    return execute([*RUNGWISE, *arguments], folder, variables(**(more or {})), status)
 
 
 def variables(**more: str) -> dict[str, str]:
-    ours = {
-        "PYTHONPATH": f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}",
-        HOME_VARIABLE: os.environ[HOME_VARIABLE],
-    }
+    ours = {"PYTHONPATH": PYTHON_PATH, HOME_VARIABLE: os.environ[HOME_VARIABLE]}
     return {**os.environ, **ours, **more}
 
 
@@ -137,27 +129,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @contextlib.contextmanager
 def started(home: Path, folder: Path, *arguments: str, **more: str) -> Iterator[Up]:
     place = {HOME_VARIABLE: str(home)}
-    done = rungwise("up", *arguments, folder=folder, **place, **more)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = rungwise("up", *arguments, folder=folder, more=place | more)
     up = Up(home, folder, done.stdout)
     try:
         yield up
     finally:
         if up.record is not None:
-            rungwise("down", folder=folder, **place)
+            rungwise("down", folder=folder, status=None, more=place)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Up]:
     """Two nodes; each worker of a run takes the CPUs of one."""
     folder = tmp_path_factory.mktemp("work")
-    # What a user has in the folder: the project, without environments and artifacts.
-    for part in ("platform", "workflows"):
-        shutil.copytree(
-            REPOSITORY / part,
-            folder / "project" / part,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
+    copy_project(folder / "project")
     with started(home, folder, **PLANTED) as up:
         yield up
 
@@ -205,9 +190,7 @@ def test_up_says_where_everything_is(cluster: Up) -> None:
 
 def test_both_nodes_are_alive_by_rays_own_word(cluster: Up) -> None:
     command = [RAY, "list", "nodes", "--address", cluster.cluster.job_address, "--format", "json"]
-    done = subprocess.run(
-        command, env=cluster.environment, capture_output=True, text=True, timeout=300, check=True
-    )
+    done = execute(command, variables=cluster.environment)
     nodes = json.loads(done.stdout[done.stdout.index("[") :])
     assert {node["node_ip"]: node["state"] for node in nodes} == {
         "127.0.0.2": "ALIVE",
@@ -220,7 +203,6 @@ def test_both_nodes_are_alive_by_rays_own_word(cluster: Up) -> None:
 def test_up_again_says_that_it_runs_and_starts_nothing(cluster: Up) -> None:
     before = cluster.cluster
     again = rungwise("up", "--nodes", "3", folder=cluster.folder)
-    assert again.returncode == 0, again.stderr
     assert "the cluster runs already" in again.stdout
     assert cluster.cluster.job_address in again.stdout
     assert cluster.cluster == before
@@ -313,19 +295,9 @@ def sums(record: dict[str, Any]) -> dict[str, str]:
 def test_two_nodes_leave_the_bytes_of_a_run_here(cluster: Up, corpus: Path, tmp_path: Path) -> None:
     recipe = small_recipe(Path("artifacts"), corpus)
     here = write_recipe(tmp_path / "here.yaml", recipe)
-    done = rungwise(
-        "run", str(REPOSITORY / "workflows" / "pretrain.py"), str(here), folder=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    done = subprocess.run(
-        cluster.submit("--", "python", "workflows/pretrain.py", str(here)),
-        env=cluster.environment,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    rungwise("run", str(REPOSITORY / "workflows" / "pretrain.py"), str(here), folder=tmp_path)
+    submitted = cluster.submit("--", "python", "workflows/pretrain.py", str(here))
+    execute(submitted, variables=cluster.environment)
     laptop, two_nodes = artifacts(tmp_path / "artifacts"), artifacts(cluster.folder / "artifacts")
     for stage in STAGES:
         assert two_nodes[stage]["fingerprint"] == laptop[stage]["fingerprint"]
@@ -407,32 +379,22 @@ def test_down_leaves_nothing_and_touches_no_other_cluster(cluster: Up, tmp_path:
         theirs = {process.pid for process in other.family()}
         mine, record = cluster.family(), cluster.cluster
         assert not theirs & {process.pid for process in mine}
-        done = rungwise("down", folder=tmp_path)
-        assert done.returncode == 0, done.stderr
+        rungwise("down", folder=tmp_path)
         assert_gone(cluster, record, mine)
         # The other one is as it was, and takes a job.
         assert theirs <= {process.pid for process in other.family()}
         command = [RAY, "job", "submit", "--address", other.cluster.job_address]
-        job = subprocess.run(
-            [*command, "--", "python", "-c", "print(6 * 7)"],
-            env=other.environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert job.returncode == 0, job.stderr
-        assert "42" in job.stdout
+        job = [*command, "--", "python", "-c", "print(6 * 7)"]
+        assert "42" in execute(job, variables=other.environment).stdout
 
 
 @contextlib.contextmanager
 def starting(folder: Path) -> Iterator[tuple[Up, psutil.Popen]]:
     """An `up` whose head has begun to start."""
-    command = [sys.executable, "-m", "rungwise", "up"]
     up = Up(folder / "home", folder, "")
     environment = variables(**{HOME_VARIABLE: str(up.home)})
     with psutil.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+        [*RUNGWISE, "up"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         wait_until("a record", lambda: up.record is not None)
         wait_until("processes of the head", lambda: len(up.family()) > 4)
@@ -444,12 +406,10 @@ def test_what_an_up_that_was_killed_left_is_ended_by_down(tmp_path: Path) -> Non
     with starting(tmp_path) as (up, process):
         assert process.poll() is None, "it was to be killed half-way"
         process.kill()
-    again = rungwise("up", folder=tmp_path, **place)
-    assert again.returncode == 2
+    again = rungwise("up", folder=tmp_path, status=2, more=place)
     assert "the cluster was never ready" in again.stderr
     family, cluster = up.family(), up.cluster
-    done = rungwise("down", folder=tmp_path, **place)
-    assert done.returncode == 0, done.stderr
+    rungwise("down", folder=tmp_path, more=place)
     assert_gone(up, cluster, family)
 
 

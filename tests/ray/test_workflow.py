@@ -2,12 +2,9 @@
 
 import io
 import json
-import os
 import random
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,13 +13,14 @@ import mlflow
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from mlflow import MlflowClient
 from rich.console import Console
 
 import rungwise
 from rungwise.__main__ import main
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import DataError
 from rungwise.core.exit_codes import USER_ERROR
 from rungwise.core.stages.artifact import (
@@ -45,36 +43,27 @@ from rungwise.evaluation.comparison.summary import CompareConfig, EvaluateSummar
 from rungwise.pipeline.loading import Pretrained
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.cutting import parse_example
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
-from tests.waiting import wait_until
+from tests.commands import RUNGWISE, environment, execute
+from tests.conftest import small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain")
-DOWNSTREAM: dict[str, Any] = {
-    "tasks": {
-        "libraries": {
-            "data": {
-                "kind": "paragraph_label",
-                "num_labels": 3,
-                "train_per_label": 4,
-                "validation_per_label": 4,
-                "test_per_label": 4,
-                "minimum_words": 5,
-            }
-        }
-    },
-    "variants": {"pretrained": {}, "random": {"finetune.initialisation": "random"}},
-    "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
-    "sweep": {
-        "trials": 3,
-        "halving": {"grace_period": 0.5},
-        "space": {
-            "finetune.learning_rate": {"kind": "loguniform", "low": 0.001, "high": 0.01},
-            "finetune.epochs": {"kind": "choice", "values": [1, 2]},
-        },
-    },
-    "evaluate": {"num_seeds": 2, "bootstrap_resamples": 100},
-    "registry": {"name": "small"},
-}
+DOWNSTREAM: dict[str, Any] = yaml.safe_load("""
+tasks:
+  libraries:
+    data:
+      {kind: paragraph_label, num_labels: 3, minimum_words: 5, train_per_label: 4,
+       validation_per_label: 4, test_per_label: 4}
+variants: {pretrained: {}, random: {finetune.initialisation: random}}
+finetune: {batch_size: 4, pooling: mean, sequence_length: 32}
+sweep:
+  trials: 3
+  halving: {grace_period: 0.5}
+  space:
+    finetune.learning_rate: {kind: loguniform, low: 0.001, high: 0.01}
+    finetune.epochs: {kind: choice, values: [1, 2]}
+evaluate: {num_seeds: 2, bootstrap_resamples: 100}
+registry: {name: small}
+""")
 VARIANTS = ("pretrained", "random")
 TITLES = {
     *STAGES,
@@ -86,31 +75,6 @@ TITLES = {
     "table",
     "report",
 }
-
-
-def environment(home: Path) -> dict[str, str]:
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "RAY_ADDRESS"))}
-    return variables | {"HOME": str(home), "COLUMNS": "200"}
-
-
-def command(workflow: str, config: Path, *overrides: str) -> list[str]:
-    return [sys.executable, f"workflows/{workflow}.py", str(config), *overrides]
-
-
-def run(
-    workflow: str, config: Path, *overrides: str, status: int = 0
-) -> subprocess.CompletedProcess:
-    done = subprocess.run(
-        command(workflow, config, *overrides),
-        cwd=REPOSITORY,
-        env=environment(config.parent),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == status, f"{done.stdout}\n{done.stderr}"
-    return done
 
 
 def records(root: Path) -> dict[str, dict[str, Any]]:
@@ -302,16 +266,9 @@ def test_gc_names_what_neither_the_recipe_nor_a_registered_model_needs(
 def test_a_model_is_rebuilt_to_the_bit(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-m", "rungwise", "rebuild", str(finished / "root" / "pretrain")]
-    done = subprocess.run(
-        [*command, "--into", str(tmp_path / "again")],
-        cwd=REPOSITORY,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [*RUNGWISE, "rebuild", str(finished / "root" / "pretrain")]
+    command += ["--into", str(tmp_path / "again")]
+    done = execute(command, variables=environment(HOME=str(tmp_path)))
     assert done.stdout.count("same bytes") == len(STAGES)
 
 
@@ -384,14 +341,9 @@ def test_the_registered_model_answers_in_a_process_that_knows_nothing(finished: 
         "out = model.predict(['The parser returns a value at once.', '']);"
         "print(out.to_json(orient='records'))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, f"sqlite:///{finished}/root/mlflow.db"],
-        cwd=finished,  # where no workflow and no package lies
-        env=environment(finished),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-c", code, f"sqlite:///{finished}/root/mlflow.db"]
+    # In a folder where no workflow and no package lies.
+    done = execute(command, finished, environment(HOME=str(finished)))
     rows = json.loads(done.stdout.strip().splitlines()[-1])
     assert len(rows) == 2
     assert all(row["label"].startswith("library") and 0 < row["probability"] <= 1 for row in rows)
@@ -515,62 +467,3 @@ def test_predict_answers_lines_and_refuses_what_does_not_fit(
     ):
         assert main(["predict", *arguments]) == 2
         assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "text", documents=60)
-    recipe = with_overrides(
-        small_recipe(tmp_path / "killed", corpus),
-        # Slow enough to be killed in the middle: some seconds of training.
-        {
-            "pretrain.steps": 160,
-            "pretrain.log_every_steps": 10,
-            "compute.checkpoint_every_steps": 20,
-            "model.hidden_size": 64,
-            "pretrain.global_batch_size": 32,
-            "model.dropout": 0.1,
-        },
-    )
-    config = write_recipe(tmp_path / "recipe.yaml", recipe)
-    root = tmp_path / "killed"
-    process = subprocess.Popen(
-        command("pretrain", config),
-        cwd=REPOSITORY,
-        env=environment(tmp_path),
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    saved = "pretrain/*/checkpoints/step-*[1-9]0-*/checkpoint.json"
-    wait_until(saved, lambda: any(root.glob(saved)), code=process.poll)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not list(root.glob("pretrain/*/artifact.json"))
-    finished_before = set(records(root))
-    assert finished_before == {"corpus", "tokenizer", "tokens", "instances"}
-
-    resumed = run("pretrain", config)
-    for name in finished_before:
-        assert any(
-            line.startswith(name) and "cached" in line for line in resumed.stdout.splitlines()
-        )
-    assert "goes on where it was stopped" in resumed.stdout
-    for name in finished_before:
-        shutil.copytree(root / name, tmp_path / "undisturbed" / name)
-    run("pretrain", config, f"root={tmp_path / 'undisturbed'}")
-    one, other = (records(tmp_path / name)["pretrain"] for name in ("killed", "undisturbed"))
-    for key in ("final", "tokens"):
-        assert one["summary"][key] == other["summary"][key]
-    for key in ("history", "validation"):
-        assert one["summary"]["gradient"][key] == other["summary"]["gradient"][key]
-    assert one["files"]["model.safetensors"] == other["files"]["model.safetensors"]
-
-    # MLflow holds one run of the stage, with every step once.
-    client = MlflowClient(f"sqlite:///{root}/mlflow.db")
-    experiment = client.get_experiment_by_name("rungwise")
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], "tags.`rungwise.stage` = 'pretrain'")
-    assert len(runs) == 1
-    points = client.get_metric_history(runs[0].info.run_id, "train/loss")
-    assert sorted(point.step for point in points) == list(range(10, 161, 10))

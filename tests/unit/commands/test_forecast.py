@@ -14,14 +14,8 @@ from rungwise.pipeline import loading
 from rungwise.pipeline.loading import LoadedCurve
 from rungwise.pipeline.workflow import load_recipe
 from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.unit.pipeline.test_curve import GPT
 
-STABLE = {"kind": "warmup_stable_decay", "warmup_steps": 2}
-LAYERED = {"num_layers": 1, "num_heads": 2, "hidden_size": 32, "intermediate_size": 64}
-GPT = {
-    "model": {"kind": "gpt", "max_position_embeddings": 32, **LAYERED},
-    "pretrain": {"steps": 80, "optimizer": {"kind": "muon", "schedule": STABLE}},
-    "instances": {"kind": "causal", "sequence_length": 32},
-}
 BUDGETS = (0.125, 0.25, 0.5, 1.0)
 SECONDS, TOKENS = 100.0, 1e6  # of a whole budget
 
@@ -31,16 +25,20 @@ def bits(rung: str, seconds: float) -> float:
     return 2.0 if rung == "ngram3" else 1.2 + 0.9 * (seconds / 100) ** -0.2
 
 
+def count_recipe(folder: Path, **blocks: Any) -> dict[str, Any]:
+    """A recipe of a 3-gram whose perplexity is measured."""
+    blocks |= {"model": {"kind": "ngram", "order": 3}, "pretrain": {"kind": "counts"}}
+    blocks |= {"measure": {"perplexity": {"kind": "perplexity"}}}
+    corpus = write_corpus(folder / "text", documents=3)
+    return small_recipe(folder / "root", corpus, **blocks)
+
+
 @pytest.fixture
 def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A recipe of a 3-gram and a GPT, with points in place of a curve that was trained."""
-    recipe = small_recipe(
-        tmp_path / "root",
-        write_corpus(tmp_path / "text", documents=3),
-        model={"kind": "ngram", "order": 3},
-        pretrain={"kind": "counts"},
+    recipe = count_recipe(
+        tmp_path,
         variants={"ngram3": {}, "gpt": GPT},
-        measure={"perplexity": {"kind": "perplexity"}},
         curve={"budgets": [*BUDGETS]},
         compute={"num_workers": 2, "price_per_hour": 3.6},
     )
@@ -156,13 +154,7 @@ def test_the_chances_of_masked_models_choose_no_rung_by_bits_per_byte(
 
 
 def test_a_ladder_without_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = small_recipe(
-        tmp_path / "root",
-        write_corpus(tmp_path / "text", documents=3),
-        model={"kind": "ngram", "order": 3},
-        pretrain={"kind": "counts"},
-        measure={"perplexity": {"kind": "perplexity"}},
-    )
+    recipe = count_recipe(tmp_path)
     file = write_recipe(tmp_path / "plain.yaml", recipe)
     assert main(["forecast", str(file)]) == 2
     assert "has no block curve" in capsys.readouterr().err

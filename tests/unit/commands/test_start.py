@@ -1,8 +1,6 @@
 """What each command imports: no library of a second or more that it does not need."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +14,9 @@ from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import rebuilding
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
+from tests.commands import environment, execute
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.summaries import end_stage
 
 # What a recipe and its plan do without, though some of it is what builds or draws.
 BUILDING = {
@@ -63,14 +63,7 @@ def list_imported(commands: list[list[str]], folder: Path) -> tuple[set[str], st
         "    with contextlib.suppress(SystemExit): main(command)\n"
         "print(json.dumps([*sys.modules]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ended = execute([sys.executable, "-c", code], folder, environment())
     *lines, modules = ended.stdout.splitlines()
     return set(json.loads(modules)), "\n".join([*lines, ended.stderr])
 
@@ -127,17 +120,7 @@ def test_a_run_with_nothing_to_build_imports_nothing_that_builds(tmp_path: Path)
     stage = TASK.stage(config)
     root = Folder.at(tmp_path / "root")
     folder = artifact.find_folder(root, "task", "small", stage.fingerprint)
-    summary = TASK.run(config, {}, folder, Context())
-    record = {
-        "stage": "task",
-        "fingerprint": stage.fingerprint,
-        "label": "small",
-        "facts": stage.facts,
-        "inputs": {},
-        "summary": summary.model_dump(mode="json"),
-        "seconds": 1.0,
-    }
-    artifact.finish(folder, record, {})
+    end_stage(folder, stage, "small", TASK.run(config, {}, folder, Context()))
     modules, text = list_imported([["run", str(workflow), str(recipe)]], tmp_path)
     assert "0 of 1 stages built" in text
     assert not BUILDING & modules

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from rungwise.tasks.kinds.examples import SPLITS
+from tests.commands import execute
 from tests.conftest import REPOSITORY, write_corpus
 
 pytestmark = pytest.mark.slow
@@ -52,11 +53,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path) -> Run:
     environment = {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"}
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         command = [str(folder.parent / "env" / "bin" / "python"), "-c", CODE, *arguments]
-        return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+        return execute(command, folder, environment, status)
 
     return run
 
@@ -64,28 +63,20 @@ def run(folder: Path) -> Run:
 def test_init_prints_a_command_that_runs(folder: Path, run: Run) -> None:
     write_corpus(folder / "letters", documents=60)
     looked = run("init", "letters")
-    assert looked.returncode == 0, looked.stderr
     [line] = [line for line in looked.stdout.splitlines() if line.startswith("  rungwise run ")]
     _, verb, *arguments = shlex.split(line)
     assert [verb, *arguments] == ["run", "pretrain", "letters.yaml"]
-    planned = run("plan", *arguments)
-    assert planned.returncode == 0, planned.stderr
-    assert "stages to build below" in planned.stdout
+    assert "stages to build below" in run("plan", *arguments).stdout
     small = ["pretrain.steps=60", "pretrain.validation_every_steps=30", "compute.num_workers=1"]
-    trained = run(verb, *arguments, *small)
-    assert trained.returncode == 0, trained.stderr
-    assert "stages built" in trained.stdout
+    assert "stages built" in run(verb, *arguments, *small).stdout
 
 
 def test_recipes_of_the_package_are_planned_by_name(run: Run) -> None:
-    planned = run("plan", "finetune", "quickstart")
-    assert planned.returncode == 0, planned.stderr
-    assert "stages to build below" in planned.stdout
+    assert "stages to build below" in run("plan", "finetune", "quickstart").stdout
     # The text of the ladder is no part of a package.
-    planned = run("plan", "ladder", "ladder-quick")
-    assert planned.returncode == 2
+    planned = run("plan", "ladder", "ladder-quick", status=2)
     assert "no file matches 'data/" in planned.stderr
-    missing = run("plan", "ladder", "lader-quick")
+    missing = run("plan", "ladder", "lader-quick", status=2)
     assert "did you mean ladder-quick or search-quick?" in missing.stderr
 
 
@@ -107,8 +98,7 @@ def test_the_ladder_of_the_package_runs_on_text_of_the_environment(folder: Path,
         *(f"tasks.next_paragraph.data.{split}_examples=8" for split in SPLITS),
         "corpus.sources=[{kind: pydocs, packages: [stdlib, numpy]}]",
     ]
-    climbed = run("run", "ladder", "ladder", *left_out, *small)
-    assert climbed.returncode == 0, climbed.stdout + climbed.stderr
+    run("run", "ladder", "ladder", *left_out, *small)
     [page] = folder.glob("artifacts/ladder/*/ladder.html")
     text = page.read_text("utf-8")
     assert all(name in text for name in ("1-gram", "2-gram", "GPT"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.losses.word_trees import Clusters, Counts, cluster_words
 from rungwise.tokenizer.token_text import TokenisedText
-from tests.conftest import SPECIAL_IDS
+from tests.conftest import SPECIAL_IDS, text_of_words
 
 Pairs = tuple[Counts, Counts, Counts]
 
@@ -124,11 +124,7 @@ def text_of(seed: int, documents: int = 60) -> TokenisedText:
     for length in rng.integers(3, 15, documents):
         habit = (np.arange(length) + rng.integers(0, 3, length) * (rng.random(length) < 0.2)) % 3
         texts.append(5 + 8 * habit + (8 * rng.random(length) ** 2).astype(int))
-    each = np.arange(documents + 1)
-    starts = np.cumsum([0, *map(len, texts)])
-    return TokenisedText(
-        np.concatenate(texts).astype(np.uint16), starts, each, each[:-1].astype(np.uint64)
-    )
+    return text_of_words([[words.tolist()] for words in texts])
 
 
 @pytest.mark.parametrize("order", [2, 3])

@@ -36,9 +36,14 @@ from rungwise.training.parallel import Group
 from rungwise.training.step import Step
 from tests.conftest import made_up_sentences
 from tests.small_models import gradient, random_masked_batch, shaken, small_config
-from tests.training_runs import config, make_instances, run, together
-
-CPU = torch.device("cpu")
+from tests.training_runs import (
+    CPU,
+    assert_same_rows_and_losses,
+    config,
+    make_instances,
+    run,
+    together,
+)
 
 
 def pairs(B: int, T: int = 16) -> MaskedBatch[Tensor]:
@@ -192,10 +197,7 @@ def test_two_workers_learn_what_one_does(
     assert alone.validation[-1]["loss"] < alone.validation[0]["loss"]
     both = together(2, settings, rows, tmp_path / "both", unused_port, **way)
     assert both is not None
-    for mine, other in zip(alone.history, both.history, strict=True):
-        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
-    for mine, other in zip(alone.validation, both.validation, strict=True):
-        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    assert_same_rows_and_losses(alone, both)
 
 
 SIZES: dict[str, Any] = {"embedding_size": 12, "hidden_size": 12, "num_heads": 2}

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from rungwise.core.errors import DataError
-from rungwise.core.tokens import SpecialIds, TokenisedText
+from rungwise.core.tokens import SpecialIds
 from rungwise.models.families.counts_and_network import CountsAndNetwork, CountsAndNetworkConfig
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Size
 from rungwise.models.ngram_model import NextTokenCounts, NgramLanguageModel
 from rungwise.models.trained.capabilities import LanguageModel
+from tests.conftest import text_of_words
 from tests.small_models import LENGTH, shaken, small_config
 
 V, START, END = 12, 0, 1
@@ -38,10 +39,7 @@ def draw_texts(count: int, seed: int) -> list[list[int]]:
 
 
 def count(texts: list[list[int]]) -> NgramLanguageModel:
-    ids = np.array([token for text in texts for token in text[:-1]], np.uint16)
-    starts = np.cumsum([0, *(len(text) - 1 for text in texts)])
-    numbers = np.arange(len(texts))
-    text = TokenisedText(ids, starts, np.arange(len(texts) + 1), numbers.astype(np.uint64))
+    text = text_of_words([[text[:-1]] for text in texts])
     table = NgramConfig(order=3).count(text, SPECIAL)
     model = estimate_model(table, V, START, Smoothing((0.5, 1.0, 1.5)))
     return dataclasses.replace(model, end_id=END)

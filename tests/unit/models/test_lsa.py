@@ -18,7 +18,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.models.fitting import Solution
 from rungwise.models.ngram_model import merge_sums, split_sums
 from rungwise.models.word_vectors.lsa import LsaConfig
-from rungwise.tokenizer.token_text import TokenisedText
+from tests.conftest import text_of_words
 
 # Deerwester et al. 1990, table 2: the words that stand in two titles or more.
 TITLES = [
@@ -36,23 +36,11 @@ NUMBER = {word: n for n, word in enumerate(dict.fromkeys(" ".join(TITLES).split(
 PAPER = [[[NUMBER[word] for word in title.split()]] for title in TITLES]
 
 
-def text_of(documents: list[list[list[int]]], first: int = 0) -> TokenisedText:
-    """Documents of sentences of words."""
-    sentences = [sentence for document in documents for sentence in document]
-    return TokenisedText(
-        np.array([word for sentence in sentences for word in sentence], np.uint32),
-        np.cumsum([0, *map(len, sentences)]),
-        np.cumsum([0, *map(len, documents)]),
-        np.arange(len(documents)).astype(np.uint64),
-        first_document=first,
-    )
-
-
 def solve(
     config: LsaConfig, documents: list[list[list[int]]], minimum: int = 1, seed: int = 0
 ) -> Any:
     """The solution of one shard, whose model has all that the tests ask."""
-    text = text_of(documents)
+    text = text_of_words(documents)
     counts_V = np.bincount(text.ids)
     counts_V[counts_V < minimum] = 0
     cells = config.cells(config.count(text, counts_V), len(counts_V))
@@ -170,14 +158,15 @@ def test_tables_of_shards_add_up_in_any_grouping(seed: int, pieces: int, context
         for _ in range(8)
     ]
     config = LsaConfig(contexts=contexts, size=2, weighting="counts")
-    counts_V = np.bincount(text_of(documents).ids, minlength=12)
+    whole_text = text_of_words(documents)
+    counts_V = np.bincount(whole_text.ids, minlength=12)
     counts_V[counts_V < 4] = 0
     cuts = sorted({0, 8, *rng.integers(0, 8, pieces).tolist()})
-    shards = [text_of(documents[a:b], a) for a, b in itertools.pairwise(cuts)]
+    shards = [text_of_words(documents[a:b], first_document=a) for a, b in itertools.pairwise(cuts)]
     counted = [config.count(shard, counts_V) for shard in shards]
     parts = zip(*(split_sums(table, 3) for table in counted), strict=True)
     merged = merge_sums([merge_sums(part) for part in parts])
-    whole = config.count(text_of(documents), counts_V)
+    whole = config.count(whole_text, counts_V)
     assert np.array_equal(merged.keys, whole.keys)
     assert np.array_equal(merged.sums, whole.sums)
 

@@ -13,13 +13,11 @@ import pytest
 import torch
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.models.families.bert import BertConfig
 from rungwise.models.losses.cross_entropy import sum_weighted_losses
 from rungwise.models.losses.objectives import LossSum
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,
-    VOCAB_SIZE,
     gradient,
     objective_of,
     random_batch,
@@ -31,9 +29,6 @@ from tests.small_models import (
 
 MLM_NSP = objective_of("mlm_nsp")
 MLM = objective_of("mlm")
-SMALL = BertConfig(
-    num_layers=2, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=16
-)
 
 
 class Answers(torch.nn.Module):
@@ -127,7 +122,7 @@ def test_the_loss_starts_at_the_logarithm_of_the_number_of_classes(kind):
 
 
 def test_a_batch_without_a_masked_token_adds_exactly_nothing():
-    model = SMALL.masked(VOCAB_SIZE, 1, pairs=True)
+    model = small_model("mlm_nsp")
     batch = rows_of(random_masked_batch(3, 9, 4), 0, 1)
     sums = MLM(model, batch)
     assert sums.count.tolist() == [0.0]
@@ -138,15 +133,13 @@ def test_a_batch_without_a_masked_token_adds_exactly_nothing():
 
 
 def test_the_filling_of_masked_positions_changes_nothing():
-    model = SMALL.masked(VOCAB_SIZE, 1, pairs=True)
+    model = small_model("mlm_nsp")
     batch = random_masked_batch(4, 9, 4)
     filling = batch.masked_weights == 0
-    other = MaskedBatch(
-        **{
-            **vars(batch),
-            "masked_positions": batch.masked_positions + 5 * filling,
-            "masked_ids": batch.masked_ids + 7 * filling,
-        }
+    other = dataclasses.replace(
+        batch,
+        masked_positions=batch.masked_positions + 5 * filling,
+        masked_ids=batch.masked_ids + 7 * filling,
     )
     torch.testing.assert_close(MLM_NSP(model, batch).total, MLM_NSP(model, other).total)
 

@@ -1,5 +1,6 @@
 """Several prototypes per word: the base with one, two words joined into one told apart again."""
 
+import dataclasses
 import gzip
 import itertools
 from collections import Counter
@@ -20,17 +21,14 @@ from rungwise.models.word_vectors.prototypes import PrototypesConfig, Prototypes
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
 from rungwise.tokenizer.token_text import TokenisedText
-from tests.conftest import SPECIAL_IDS, small_recipe
+from tests.conftest import SPECIAL_IDS, small_recipe, text_of_words
 
 V, D = 40, 12
 
 
 def text_of(documents: list[list[int]]) -> TokenisedText:
-    each = np.arange(len(documents) + 1)
-    ids = np.array(list(itertools.chain(*documents)), np.uint32)
-    return TokenisedText(
-        ids, np.cumsum([0, *map(len, documents)]), each, each[:-1].astype(np.uint64) * 7919
-    )
+    hashes = np.arange(len(documents), dtype=np.uint64) * 7919
+    return text_of_words([[words] for words in documents], documents=hashes)
 
 
 def random_text(seed: int) -> list[list[int]]:
@@ -97,12 +95,8 @@ def test_tables_of_shards_add_up_in_any_grouping(seed: int, pieces: int, samples
     shards = []
     for first in range(pieces):
         shard = text_of(documents[first::pieces])
-        hashes = whole_text.documents[first::pieces]
-        shards.append(
-            config.count(
-                TokenisedText(shard.ids, shard.starts, shard.first_sentence, hashes), counts_V
-            )
-        )
+        shard = dataclasses.replace(shard, documents=whole_text.documents[first::pieces])
+        shards.append(config.count(shard, counts_V))
     parts = zip(*(config.split(table, 3) for table in shards[::-1]), strict=True)
     merged = config.merge([config.merge(part) for part in parts])
     for one, other in zip(merged, whole, strict=True):

@@ -16,6 +16,7 @@ from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.trained.encoders import EncodedWords
 from rungwise.tokenizer import ByteBpeConfig, UnigramConfig, train
 from rungwise.tokenizer.training import wordpiece
+from tests.small_models import shaken
 from tests.toy_rungs import encoder_rung
 
 TEXT = ["the bank of the river", "she banks at the bank", "naïve cafés sell 茶 and 茶叶 🍵"] * 20
@@ -104,10 +105,7 @@ SIZES = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size"
 )
 def test_rows_are_framed_alike(config: Any, objective: str, frame: tuple[int, int | None]) -> None:
     torch.manual_seed(3)
-    encoder = config.encoder(config.objective(objective), len(PIECES), 0.0).eval()
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
+    encoder = shaken(config.encoder(config.objective(objective), len(PIECES), 0.0).eval())
     reads = word_reader(encoder_rung(WORDPIECE, encoder, config=config, objective=objective))
     assert isinstance(reads.source, EncodedWords)
     assert (reads.source.opens, reads.source.closes) == frame

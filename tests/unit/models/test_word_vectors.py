@@ -21,7 +21,7 @@ from rungwise.models.word_vectors.word2vec import (
     huffman_paths,
     keep_probabilities,
 )
-from rungwise.tokenizer.token_text import TokenisedText
+from tests.conftest import text_of_words
 
 COUNTS = np.array([5, 9, 12, 13, 16, 45, 0])
 P = 16  # rows in memory are multiples of this
@@ -29,13 +29,6 @@ P = 16  # rows in memory are multiples of this
 
 def rows(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
     return rng.normal(0, 0.5, (count, P)).astype(np.float32)
-
-
-def text_of(sentences: list[list[int]]) -> TokenisedText:
-    """One document."""
-    ids = np.array([word for sentence in sentences for word in sentence], np.uint16)
-    starts, first_sentence = np.cumsum([0, *map(len, sentences)]), np.array([0, len(sentences)])
-    return TokenisedText(ids, starts, first_sentence, np.zeros(1, np.uint64))
 
 
 def step(
@@ -207,7 +200,7 @@ def slow_cells(sentences: list[list[int]], window: int, counts: Any) -> NDArray[
 
 def test_cooccurrences_by_hand_and_in_any_number_of_shards() -> None:
     config, counts = GloveConfig(window=3), COUNTS
-    by_hand = config.count(text_of([[0, 1, 0, 2]]), counts)
+    by_hand = config.count(text_of_words([[[0, 1, 0, 2]]]), counts)
     cells = config.cells(by_hand, 7)
     found = {(r, c): x for r, c, x in zip(*(a.tolist() for a in cells), strict=True)}
     # 0 1 at 1 and 1, 0 0 at 2 in both windows, 0 2 at 3 and 1, 1 2 at 2
@@ -219,7 +212,7 @@ def test_cooccurrences_by_hand_and_in_any_number_of_shards() -> None:
     tables = []
     for pieces in (1, 7):
         shards = [sentences[first::pieces] for first in range(pieces)]
-        counted = [config.count(text_of(shard), counts) for shard in shards]
+        counted = [config.count(text_of_words([shard]), counts) for shard in shards]
         parts = zip(*(split_sums(table, 3) for table in counted), strict=True)
         tables.append(merge_sums([merge_sums(part) for part in parts]))
     assert np.array_equal(tables[0].keys, tables[1].keys)
@@ -234,7 +227,7 @@ def test_glove_against_the_paper_in_double_precision() -> None:
     """Equation 8 and its gradient, with AdaGrad as in glove.c, cell by cell."""
     config, rng = GloveConfig(size=5, x_max=4.0), np.random.default_rng(1)
     sentences = [rng.integers(0, 6, 12).tolist() for _ in range(8)]
-    table = config.count(text_of(sentences), COUNTS)
+    table = config.count(text_of_words([sentences]), COUNTS)
     cells = config.cells(table, 7)
     weights = config.start(COUNTS, 0, 0)
     for name in ("words", "contexts"):

@@ -12,20 +12,15 @@ from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.tokenizer.token_stage import TokensConfig
 from rungwise.training.fit_config import PretrainStageConfig
-from tests.conftest import small_recipe, write_corpus
+from tests.conftest import small_gpt, small_recipe, write_corpus
 
 STABLE = {"kind": "warmup_stable_decay", "warmup_steps": 2}
-LAYERED = {"num_layers": 1, "num_heads": 2, "hidden_size": 32, "max_position_embeddings": 32}
-GPT = {
-    "model": {"kind": "gpt", "intermediate_size": 64, **LAYERED},
-    "pretrain": {"steps": 80, "optimizer": {"kind": "muon", "schedule": STABLE}},
-    "instances": {"kind": "causal", "sequence_length": 32},
-}
+GPT = small_gpt() | {"pretrain": {"steps": 80, "optimizer": {"kind": "muon", "schedule": STABLE}}}
 VARIANTS: dict[str, Any] = {
     "ngram2": {"model.order": 2},
     "gpt": GPT,
     "bert": GPT
-    | {"model": {"kind": "bert", "intermediate_size": 64, **LAYERED}}
+    | {"model": GPT["model"] | {"kind": "bert"}}
     # without next sentences, as its rows are blocks of text
     | {"pretrain": GPT["pretrain"] | {"objective": "mlm"}}
     | {"instances": {"kind": "masked_blocks", "sequence_length": 32}},

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from rungwise.core.configuration.config import validate
@@ -98,14 +97,12 @@ def test_the_reference_is_what_the_classes_say() -> None:
 
 
 def test_bert_base_is_the_papers() -> None:
-    """SPEC B1 and B3: 110,106,428 parameters with both heads at a vocabulary of 30,522."""
+    """SPEC B1 and B3; tests/unit/training/test_training_dry_run.py counts its parameters."""
     recipe = load(Recipe, REPOSITORY / "workflows" / "configs" / "bert-base.yaml")
     assert isinstance(recipe.model, BertConfig)
     assert isinstance(recipe.tokenizer, TrainedConfig)
     assert isinstance(recipe.instances, MaskedPairsConfig)
-    with torch.device("meta"):
-        model = recipe.model.masked(recipe.tokenizer.vocab_size, 1, pairs=True)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 110_106_428
+    assert recipe.tokenizer.vocab_size == 30_522
     masking = recipe.instances.masking
     assert (masking.rate, masking.mask_share, masking.random_share) == (0.15, 0.8, 0.1)
     assert (recipe.instances.sequence_length, masking.max_predictions) == (128, 20)

@@ -28,7 +28,8 @@ from rungwise.pipeline.workflow import plan
 from rungwise.training.config import GradientConfig
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.tuning.record import expected_best
-from tests.conftest import small_recipe, write_corpus
+from tests.conftest import small_gpt, small_recipe, write_corpus
+from tests.summaries import end_stage
 
 RATE = "pretrain.optimizer.learning_rate"
 SIZE = "pretrain.global_batch_size"
@@ -57,14 +58,8 @@ GRADIENT = {
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("search")
     corpus = write_corpus(folder / "text", documents=3)
-    blocks = small_recipe(
-        folder / "root",
-        corpus,
-        instances={"kind": "causal", "sequence_length": 32},
-        search={"trials": 8, "space": SPACE},
-    )
-    blocks["model"] |= {"kind": "gpt"}
-    return blocks
+    search = {"trials": 8, "space": SPACE}
+    return small_recipe(folder / "root", corpus, search=search, **small_gpt())
 
 
 def of(plain: dict[str, Any], kind: str = "gpt", **changes: Any) -> Recipe:
@@ -366,21 +361,10 @@ def test_what_is_finished_is_found_again(plain: dict[str, Any], tmp_path: Path) 
     cluster.work(seed=0)
     stages = growing(recipe)(cluster.finished, {}).stages
     titles = {stage.fingerprint: stage.display_name for stage in stages}
+    root = Folder.at(tmp_path)
     for stage in stages:
-        record = cluster.finished[stage.fingerprint].record | {
-            "stage": stage.name,
-            "label": recipe.name,
-            "fingerprint": stage.fingerprint,
-            "inputs": {
-                name: {"stage": each.name, "fingerprint": each.fingerprint}
-                for name, each in stage.inputs.items()
-            },
-            "finished": "2026-01-01",
-        }
-        folder = artifacts.find_folder(
-            Folder.at(tmp_path), stage.name, recipe.name, stage.fingerprint
-        )
-        artifacts.finish(folder, record, {})
+        folder = artifacts.find_folder(root, stage.name, recipe.name, stage.fingerprint)
+        end_stage(folder, stage, recipe.name, cluster.finished[stage.fingerprint].record["summary"])
     rows = plan(chain, recipe)
     assert {row.stage.fingerprint: row.stage.display_name for row in rows} == titles
     assert all(row.artifact for row in rows)

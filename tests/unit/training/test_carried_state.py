@@ -42,24 +42,12 @@ from tests.training_runs import (
     together,
 )
 from tests.unit.instances.test_order import line_of
+from tests.unit.models.test_awd_lstm import PLAIN
 
 STREAMS = 10
 TINY = LstmConfig(num_layers=2, hidden_size=16, initializer_range=0.2)
 # Without dropouts and penalties; layers of two widths: a state has zeros behind the narrow one.
-AWD = AwdLstmConfig(
-    num_layers=2,
-    hidden_size=16,
-    embedding_size=12,
-    dropout=0.0,
-    hidden_dropout=0.0,
-    input_dropout=0.0,
-    word_dropout=0.0,
-    recurrent_dropout=0.0,
-    alpha=0.0,
-    beta=0.0,
-    gradient_length=None,
-    initializer_range=0.2,
-)
+AWD = AwdLstmConfig(num_layers=2, hidden_size=16, embedding_size=12, initializer_range=0.2, **PLAIN)
 Recurring = LstmConfig | RnnConfig | AwdLstmConfig
 ELMAN = RnnConfig(num_layers=2, hidden_size=16, initializer_range=0.2, tied=False)
 

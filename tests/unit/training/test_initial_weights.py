@@ -6,15 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    trainers,
-)
+from tokenizers import AddedToken, Tokenizer
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
@@ -31,36 +23,23 @@ from rungwise.serving.importing import INITIAL_WEIGHTS, import_weights
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.initial import ImportConfig, check_initial, compare_tensors, load_initial
+from tests import toy_tokenizers
 from tests.conftest import small_recipe
 from tests.summaries import made_of
 from tests.unit.training.test_continued_weights import instances_of, kept
 
 TEXT = ["the cat sat on the mat", "a cat and a mat sat", "on and on the cats sat"]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def wordpiece() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=70, special_tokens=SPECIAL, show_progress=False, min_frequency=1,
-        initial_alphabet=list("abcdefghijklmnopqrstuvwxyz"),
-    )  # fmt: skip
-    tokenizer.train_from_iterator([*TEXT, "abcdefghijklmnopqrstuvwxyz"], trainer)
-    return tokenizer
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    return toy_tokenizers.wordpiece([*TEXT, alphabet, " ".join(alphabet)], 70)
 
 
 def byte_bpe() -> Tokenizer:
     """As ModernBERT's: its special tokens stand behind the vocabulary, and not in it."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=270, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(TEXT, trainer)
-    names = [*SPECIAL, "<|endoftext|>"]
+    tokenizer = toy_tokenizers.byte_bpe(TEXT)
+    names = [*toy_tokenizers.SPECIAL, "<|endoftext|>"]
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
     return tokenizer
 

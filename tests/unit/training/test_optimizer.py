@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.training.optimizer import (
@@ -17,10 +16,7 @@ from rungwise.training.optimizer import (
     decay_groups,
     learning_rate_at,
 )
-
-SMALL = BertConfig(
-    num_layers=2, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=16
-)
+from tests.small_models import small_model
 
 
 def schedule(**keys):
@@ -74,7 +70,7 @@ def test_down_is_the_way_of_transformers():
 
 def test_biases_and_layer_norm_do_not_decay():
     """The rule of google-research/bert, by name: LayerNorm, layer_norm, bias."""
-    model = SMALL.masked(30, 1, pairs=True)
+    model = small_model("mlm_nsp")
     decayed, undecayed = decay_groups(model)
     assert {**decayed, **undecayed}.keys() == dict(model.named_parameters()).keys()
     for name in (*decayed, *undecayed):

@@ -18,7 +18,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
 from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import PRETRAIN, PretrainStageConfig, find_earlier
-from rungwise.training.summary import PretrainSummary
+from tests.report_pages import pretrain_summary
+from tests.summaries import end_stage
 from tests.training_runs import Notes, assert_same_weights, config, run
 
 SCHEDULE = "pretrain.optimizer.schedule"
@@ -44,41 +45,10 @@ def stages(settings: GradientFit) -> list[Stage]:
 
 def finish(root: Folder, settings: GradientFit) -> Artifact:
     """End both stages as the runner does, with what their folders hold."""
-    pretrained = PretrainSummary(
-        fitting="gradient",
-        model=settings.model,
-        objective="mlm_nsp",
-        parameters=1,
-        vocab_size=60,
-        tokens=1,
-        epochs=1.0,
-        unigram_loss=4.0,
-        final={"mlm_loss": 3.0},
-        seconds=1.0,
-        headline="done",
-    )
-    summaries = {"instances": Summary(headline="done"), "pretrain": pretrained}
-    done = [
-        artifacts.finish(
-            row.folder,
-            {
-                "stage": row.stage.name,
-                "label": "toy",
-                "fingerprint": row.stage.fingerprint,
-                "facts": row.stage.facts,
-                "inputs": {
-                    name: {"stage": each.name, "fingerprint": each.fingerprint}
-                    for name, each in row.stage.inputs.items()
-                },
-                "config": row.stage.config.model_dump(mode="json"),
-                "summary": summaries[row.stage.name].model_dump(mode="json"),
-                "finished": "2026-01-01",
-            },
-            {},
-        )
-        for row in plan(stages(settings), root, "toy")
-    ]
-    return done[1]
+    trained = pretrain_summary(settings.model, "mlm_nsp", {"mlm_loss": 3.0}, None)
+    instances, pretrain = plan(stages(settings), root, "toy")
+    end_stage(instances.folder, instances.stage, "toy", Summary(headline="done"))
+    return end_stage(pretrain.folder, pretrain.stage, "toy", trained)
 
 
 def trained(root: Folder, settings: GradientFit, instances: Artifact, **compute: Any) -> Artifact:
